@@ -1,0 +1,41 @@
+# make demo | test | check | bench: each works alone on a fresh clone with Python 3.11 or newer, pip and venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+# Floor tests first, then the sweeps, in one pytest run with one summary.
+TESTS := $(sort $(wildcard tests/test_*.py)) \
+         $(filter-out tests/sweeps/ tests/__pycache__/,$(sort $(wildcard tests/*/))) \
+         $(wildcard tests/sweeps/)
+
+.PHONY: setup demo test check bench clean
+
+setup: $(READY)
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q -c constraints.txt -e '.[dev]'
+	touch $@
+
+demo: setup
+	@$(BIN)/openmps train
+
+test: setup
+	$(BIN)/pytest -q $(TESTS)
+
+check: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/basedpyright --level error
+	$(BIN)/lint-imports
+	$(BIN)/pytest -q tests/test_project.py
+	$(BIN)/python tools/run_doc_examples.py
+
+bench: setup
+	@set -e; for file in bench/[!_]*.py; do \
+		echo "== $$file"; $(BIN)/python -m "bench.$$(basename "$$file" .py)"; \
+	done
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache

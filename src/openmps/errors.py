@@ -1,0 +1,64 @@
+"""Every exception of openmps, and the sentence that each one says.
+
+Each error names who refused (class and label), which argument, the rule, what it got and what to do about it.
+"""
+
+from __future__ import annotations
+
+
+class MPSError(Exception):
+    """Base of every error that openmps raises.
+
+    ``who`` is the class and label of the object that refused, ``argument`` the argument or property at fault, ``rule``
+    what must hold, ``got`` what was found and ``remedy`` what to do.
+    """
+
+    def __init__(self, who: str, argument: str, rule: str, got: object = None, remedy: str = "") -> None:
+        self.who = who
+        self.argument = argument
+        self.rule = rule
+        self.got = got
+        self.remedy = remedy
+        found = "" if got is None else f", got {got}"
+        todo = f". {remedy}" if remedy else ""
+        super().__init__(f"{who}: {argument} {rule}{found}{todo}")
+
+
+class MPSArgumentError(MPSError, ValueError):
+    """An argument or property has a value that the framework does not accept."""
+
+
+class MPSTypeError(MPSError, TypeError):
+    """An argument has the wrong type, or a method is called that the framework marks unavailable."""
+
+
+class MPSDeviceError(MPSArgumentError):
+    """Objects of different devices meet in one operation, or the device asked for is not there."""
+
+
+class MPSMemoryError(MPSError, MemoryError):
+    """The device has no memory left for what was asked for."""
+
+
+class MPSLifetimeError(MPSError, RuntimeError):
+    """A temporary object is used after its read count reached zero, or outside its command buffer."""
+
+
+class MTLCommandBufferError(MPSError, RuntimeError):
+    """A command buffer is used out of order (encode after commit, commit twice, wait before commit)."""
+
+
+class MTLExecutionError(MPSError, RuntimeError):
+    """Work of a committed command buffer failed; the original exception is the ``__cause__``."""
+
+
+class MPSFileError(MPSError, ValueError):
+    """A file or folder is missing, truncated, damaged or not of the format expected."""
+
+
+class MPSNonFiniteError(MPSError, ArithmeticError):
+    """A NaN or an infinity appeared; ``who`` is the first kernel that produced one."""
+
+
+class MPSTrainingWarning(UserWarning):
+    """A training graph runs but learns nothing: weights that did not move, an update that was never asked for."""

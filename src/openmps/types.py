@@ -1,0 +1,802 @@
+"""Enumerations and plain structs of Metal and Metal Performance Shaders, with the framework's values.
+
+Members drop the prefix that they share in the framework and are upper snake case:
+``MPSNNPaddingMethodSizeSame`` is ``MPSNNPaddingMethod.SIZE_SAME``, with the same number. What the framework declares as
+a set of options is an ``IntFlag``, unless its values exclude each other; the rest are ``IntEnum``. Where the headers of
+macOS 10.14 and macOS 13 give a member different values (the ``COUNT`` members), the newer value stands.
+
+Structs are frozen: assign a new one to the property instead of changing a component. Each "macOS" is the release in
+which the type appeared.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum, IntFlag
+from typing import Final
+
+import numpy as np
+
+from openmps.errors import MPSArgumentError, MPSTypeError
+
+# --- MPSCoreTypes.h ------------------------------------------------------------------------------------------------
+
+
+class MPSKernelOptions(IntFlag):
+    """Options of every kernel (MPSCoreTypes.h, macOS 10.13)."""
+
+    NONE = 0
+    SKIP_API_VALIDATION = 1  # arguments are not checked; a wrong one has undefined results
+    ALLOW_REDUCED_PRECISION = 2  # intermediate values may be less precise than the destination's format
+    DISABLE_INTERNAL_TILING = 4  # process the image in one piece
+    INSERT_DEBUG_GROUPS = 8  # wrap each encode in a debug group named by the kernel's label
+    VERBOSE = 16  # print advice while running
+
+
+class MPSImageEdgeMode(IntEnum):
+    """What a filter reads where its window leaves the source image (MPSCoreTypes.h, macOS 10.13).
+
+    The last three came with macOS 10.14.1 and are defined for ``MPSNNPad`` only.
+    """
+
+    ZERO = 0
+    CLAMP = 1  # the nearest pixel of the edge
+    MIRROR = 2  # reflected about the centre of the edge pixel, which is not repeated
+    MIRROR_WITH_EDGE = 3  # reflected about the border, so the edge pixel is repeated
+    CONSTANT = 4  # a value that the filter holds
+
+
+class MPSImageFeatureChannelFormat(IntEnum):
+    """How an image stores one feature channel (MPSCoreTypes.h, macOS 10.13).
+
+    ``ELEMENT_BYTES``, ``PRECISION_BITS`` and ``NUMPY_DTYPES`` hold the facts of the four formats that can be stored.
+    """
+
+    NONE = 0  # by context: not valid, or the framework's choice
+    UNORM8 = 1  # 0 … 255 stands for 0 … 1
+    UNORM16 = 2  # 0 … 65535 stands for 0 … 1
+    FLOAT16 = 3  # IEEE 754 half precision
+    FLOAT32 = 4  # IEEE 754 single precision
+    RESERVED0 = 5  # macOS 10.15
+    COUNT = 6  # 5 before macOS 10.15
+
+
+class MPSDataType(IntEnum):
+    """The type of an element of a buffer, vector or matrix (MPSCoreTypes.h, macOS 10.13).
+
+    The low 16 bits are the size in bits, the high bits the kind of number. The ``…_BIT`` members are those bits.
+    """
+
+    INVALID = 0
+    FLOAT_BIT = 0x10000000
+    FLOAT32 = 0x10000020
+    FLOAT16 = 0x10000010
+    COMPLEX_BIT = 0x01000000
+    COMPLEX_FLOAT32 = 0x11000040  # two float32, macOS 13.1
+    COMPLEX_FLOAT16 = 0x11000020  # two float16, macOS 13.1
+    SIGNED_BIT = 0x20000000
+    INT_BIT = 0x20000000  # the older name of SIGNED_BIT
+    INT8 = 0x20000008
+    INT16 = 0x20000010
+    INT32 = 0x20000020
+    INT64 = 0x20000040  # macOS 11
+    UINT8 = 8
+    UINT16 = 16
+    UINT32 = 32
+    UINT64 = 64  # macOS 11
+    ALTERNATE_ENCODING_BIT = 0x80000000  # macOS 12
+    BOOL = 0x80000008  # macOS 12
+    NORMALIZED_BIT = 0x40000000  # the value is divided by the type's largest one
+    UNORM1 = 0x40000001
+    UNORM8 = 0x40000008
+
+
+class MPSAliasingStrategy(IntFlag):
+    """Whether a view shares the memory of what it views or copies it (MPSCoreTypes.h, macOS 10.15)."""
+
+    DEFAULT = 0  # share where possible, else copy
+    DONT_CARE = 0
+    SHALL_ALIAS = 1
+    SHALL_NOT_ALIAS = 2
+    ALIASING_RESERVED = 3
+    PREFER_TEMPORARY_MEMORY = 4  # a copy lives in temporary memory
+    PREFER_NON_TEMPORARY_MEMORY = 8
+
+
+# --- MPSImage.h, MPSState.h ----------------------------------------------------------------------------------------
+
+
+class MPSPurgeableState(IntEnum):
+    """Whether the system may take an image's memory back (MPSImage.h, macOS 10.13); from 1 on Metal's own values."""
+
+    ALLOCATION_DEFERRED = 0  # there is no memory yet; requests to change the state are ignored
+    KEEP_CURRENT = 1  # report the state, change nothing
+    NON_VOLATILE = 2
+    VOLATILE = 3  # the contents may be discarded
+    EMPTY = 4  # the contents are discarded
+
+
+class MPSDataLayout(IntEnum):
+    """The order of elements in memory that an image is read into or written from (MPSImage.h, macOS 10.13)."""
+
+    HEIGHT_X_WIDTH_X_FEATURE_CHANNELS = 0  # [image][y][x][channel]
+    FEATURE_CHANNELS_X_HEIGHT_X_WIDTH = 1  # [image][channel][y][x]
+
+
+class MPSStateResourceType(IntEnum):
+    """The kind of a state's resource (MPSState.h, macOS 10.13.4)."""
+
+    NONE = 0
+    BUFFER = 1
+    TEXTURE = 2
+
+
+# --- MPSKernelTypes.h ----------------------------------------------------------------------------------------------
+
+
+class MPSDeviceCapsValues(IntFlag):
+    """What a device can do, as shaders see it (MPSKernelTypes.h, macOS 10.15)."""
+
+    NULL = 0
+    SUPPORTS_READABLE_ARRAY_OF_TEXTURES = 1
+    SUPPORTS_WRITABLE_ARRAY_OF_TEXTURES = 2
+    SUPPORTS_READ_WRITE_TEXTURES = 4
+    SUPPORTS_SIMDGROUP_BARRIER = 8
+    SUPPORTS_QUAD_SHUFFLE = 16
+    SUPPORTS_SIMD_SHUFFLE = 32
+    SUPPORTS_SIMD_REDUCTION = 64
+    SUPPORTS_FLOAT32_FILTERING = 128
+    SUPPORTS_NORM16_BICUBIC_FILTERING = 256
+    SUPPORTS_FLOAT16_BICUBIC_FILTERING = 512
+    IS_APPLE_DEVICE = 1024
+    SUPPORTS_SIMD_SHUFFLE_AND_FILL = 2048
+    LAST = 4096
+
+
+class MPSCustomKernelIndex(IntEnum):
+    """Argument indices of a user's own shader (MPSKernelTypes.h, macOS 10.13).
+
+    ``…_INDEX`` are the names since macOS 10.14. The texture indices of sources in macOS 10.13 depended on the platform
+    and are not offered.
+    """
+
+    DEST_INDEX = 0
+    SRC0_INDEX = 0
+    SRC1_INDEX = 1
+    SRC2_INDEX = 2
+    SRC3_INDEX = 3
+    SRC4_INDEX = 4
+    USER_DATA_INDEX = 30
+    DEST = 0
+    DEST_INFO = 0
+    SRC1_INFO = 1
+    SRC2_INFO = 2
+    SRC3_INFO = 3
+    USER_DATA = 30
+
+
+class MPSImageType(IntFlag):
+    """The texture type of an image as a shader declares it (MPSKernelTypes.h, macOS 10.13).
+
+    Bit 0: slices of a texture array; bit 1: a batch of textures; bit 2: fewer than 3 channels, hence no alpha; bits 3
+    to 5 (macOS 13): the format of a texel.
+    """
+
+    _2D = 0
+    _2D_ARRAY = 1
+    ARRAY2D = 2
+    ARRAY2D_ARRAY = 3
+    ARRAY_MASK = 1
+    BATCH_MASK = 2
+    TYPE_MASK = 3
+    NO_ALPHA = 4
+    _2D_NO_ALPHA = 4
+    _2D_ARRAY_NO_ALPHA = 5
+    ARRAY2D_NO_ALPHA = 6
+    ARRAY2D_ARRAY_NO_ALPHA = 7
+    TEXEL_FORMAT_MASK = 0x38
+    TEXEL_FORMAT_SHIFT = 3
+    TEXEL_FORMAT_STANDARD = 0
+    TEXEL_FORMAT_UNORM8 = 8
+    TEXEL_FORMAT_FLOAT16 = 16
+    TEXEL_FORMAT_B_FLOAT16 = 24
+    BIT_COUNT = 6
+    MASK = 63
+
+
+# --- MPSNeuralNetworkTypes.h ---------------------------------------------------------------------------------------
+
+
+class MPSCNNConvolutionFlags(IntEnum):
+    """Options of a convolution's deprecated constructor (MPSNeuralNetworkTypes.h, macOS 10.13)."""
+
+    NONE = 0
+
+
+class MPSCNNBinaryConvolutionFlags(IntEnum):
+    """Options of a binary convolution (MPSNeuralNetworkTypes.h, macOS 10.13)."""
+
+    NONE = 0
+    USE_BETA_SCALING = 1  # scale the result by the mean magnitude of the source under the window
+
+
+class MPSCNNBinaryConvolutionType(IntEnum):
+    """The operation of a binary convolution (MPSNeuralNetworkTypes.h, macOS 10.13)."""
+
+    BINARY_WEIGHTS = 0  # a convolution whose weights are +1 and -1
+    XNOR = 1  # source and weights are bits that stand for +1 and -1
+    AND = 2  # source and weights are bits that stand for 0 and 1
+
+
+class MPSNNConvolutionAccumulatorPrecisionOption(IntEnum):
+    """The type that a convolution sums in (MPSNeuralNetworkTypes.h, macOS 10.13.4); the default is ``FLOAT``."""
+
+    HALF = 0
+    FLOAT = 1
+
+
+class MPSNNTrainingStyle(IntEnum):
+    """Where a trainable node's parameters are updated (MPSNeuralNetworkTypes.h, macOS 10.13.4)."""
+
+    UPDATE_DEVICE_NONE = 0  # the node is not trained
+    UPDATE_DEVICE_CPU = 1  # the data source is asked when the command buffer has completed, without one
+    UPDATE_DEVICE_GPU = 2  # the data source is asked right after the gradient is encoded, with the command buffer
+
+
+class MPSCNNBatchNormalizationFlags(IntFlag):
+    """When batch normalization computes mean and variance (MPSNeuralNetworkTypes.h, macOS 10.13.4)."""
+
+    DEFAULT = 0
+    CALCULATE_STATISTICS_AUTOMATIC = 0  # in training graphs; elsewhere the data source gives them
+    CALCULATE_STATISTICS_ALWAYS = 1
+    CALCULATE_STATISTICS_NEVER = 2  # the data source gives them
+    CALCULATE_STATISTICS_MASK = 3
+
+
+class MPSNNPaddingMethod(IntFlag):
+    """How large a filter's result is and where its first window lies (MPSNeuralNetworkTypes.h, macOS 10.13).
+
+    One ``ALIGN_``, one ``ADD_REMAINDER_TO_`` and one ``SIZE_`` value together are a policy. As three of them are 0, no
+    bits at all are a full policy. The remainder matters with ``ALIGN_CENTERED`` only: it is the side that gets the odd
+    pixel.
+    """
+
+    ALIGN_CENTERED = 0  # missing pixels are spread over both sides
+    ALIGN_TOP_LEFT = 1  # missing pixels go to the top and to the left
+    ALIGN_BOTTOM_RIGHT = 2
+    ALIGN_RESERVED = 3
+    ALIGN_MASK = 3
+    ADD_REMAINDER_TO_TOP_LEFT = 0
+    ADD_REMAINDER_TO_TOP_RIGHT = 4
+    ADD_REMAINDER_TO_BOTTOM_LEFT = 8
+    ADD_REMAINDER_TO_BOTTOM_RIGHT = 12
+    ADD_REMAINDER_TO_MASK = 12
+    SIZE_VALID_ONLY = 0  # every window lies inside the source
+    SIZE_SAME = 16  # source size / stride, rounded up
+    SIZE_FULL = 32  # every window that touches the source
+    SIZE_RESERVED = 48
+    SIZE_MASK = 0x7F0
+    CUSTOM_WHITELIST_FOR_NODE_FUSION = 0x2000  # the custom method does not stand in the way of fusing nodes
+    CUSTOM_ALLOW_FOR_NODE_FUSION = 0x2000  # its name since macOS 13
+    CUSTOM = 0x4000  # the policy object's own method decides
+    EXCLUDE_EDGES = 0x8000  # average pooling counts only pixels of the source; other filters ignore it
+
+
+# --- MPSCNNConvolution.h -------------------------------------------------------------------------------------------
+
+
+class MPSCNNConvolutionGradientOption(IntFlag):
+    """What a convolution gradient computes (MPSCNNConvolution.h, macOS 10.13.4)."""
+
+    GRADIENT_WITH_DATA = 1  # with respect to the source image
+    GRADIENT_WITH_WEIGHTS_AND_BIAS = 2
+    ALL = 3
+
+
+class MPSCNNWeightsQuantizationType(IntEnum):
+    """How 8-bit weights are turned into numbers (MPSCNNConvolution.h, macOS 10.14)."""
+
+    NONE = 0
+    LINEAR = 1  # a lowest and a highest value for each output channel
+    LOOKUP_TABLE = 2  # 256 values shared by all output channels
+
+
+class MPSCNNConvolutionWeightsLayout(IntEnum):
+    """The order of a convolution's weights in memory (MPSCNNConvolution.h, macOS 10.15)."""
+
+    OHWI = 0  # [output channel][kernel y][kernel x][input channel / groups]
+
+
+# --- MPSCNNNeuronType.h, MPSCNNTypes.h, MPSCNNMath.h, MPSNNOptimizers.h --------------------------------------------
+
+
+class MPSCNNNeuronType(IntEnum):
+    """Activation functions with parameters a, b and c (MPSCNNNeuronType.h, macOS 10.13)."""
+
+    NONE = 0  # x
+    RELU = 1  # x where x >= 0, else a x
+    LINEAR = 2  # a x + b
+    SIGMOID = 3  # 1 / (1 + e^-x)
+    HARD_SIGMOID = 4  # a x + b, clamped to [0, 1]
+    TANH = 5  # a tanh(b x)
+    ABSOLUTE = 6  # |x|
+    SOFT_PLUS = 7  # a ln(1 + e^(b x))
+    SOFT_SIGN = 8  # x / (1 + |x|)
+    ELU = 9  # x where x >= 0, else a (e^x - 1)
+    PRELU = 10  # x where x >= 0, else a x with one a for each channel
+    RELU_N = 11  # min(relu(x), b)
+    POWER = 12  # (a x + b)^c
+    EXPONENTIAL = 13  # c^(a x + b)
+    LOGARITHM = 14  # log of a x + b to base c
+    GELU = 15  # x (1 + erf(x / sqrt 2)) / 2, macOS 10.15
+    COUNT = 16  # 15 before macOS 10.15
+
+
+class MPSCNNLossType(IntEnum):
+    """Loss functions (MPSCNNTypes.h, macOS 10.13.4)."""
+
+    MEAN_ABSOLUTE_ERROR = 0
+    MEAN_SQUARED_ERROR = 1
+    SOFT_MAX_CROSS_ENTROPY = 2  # soft-max over the channels, then cross-entropy
+    SIGMOID_CROSS_ENTROPY = 3
+    CATEGORICAL_CROSS_ENTROPY = 4  # cross-entropy of values that are probabilities already
+    HINGE = 5
+    HUBER = 6
+    COSINE_DISTANCE = 7
+    LOG = 8
+    KULLBACK_LEIBLER_DIVERGENCE = 9
+    COUNT = 10
+
+
+class MPSCNNReductionType(IntEnum):
+    """How the losses of single elements become one number (MPSCNNTypes.h, macOS 10.13.4)."""
+
+    NONE = 0
+    SUM = 1
+    MEAN = 2
+    SUM_BY_NON_ZERO_WEIGHTS = 3  # the sum over the number of weights that are not 0
+    COUNT = 4
+
+
+class MPSNNComparisonType(IntEnum):
+    """The comparison of two images (MPSCNNMath.h, macOS 10.14.1)."""
+
+    EQUAL = 0
+    NOT_EQUAL = 1
+    LESS = 2
+    LESS_OR_EQUAL = 3
+    GREATER = 4
+    GREATER_OR_EQUAL = 5
+
+
+class MPSNNRegularizationType(IntEnum):
+    """The penalty that an optimizer puts on large values (MPSNNOptimizers.h, macOS 10.14)."""
+
+    NONE = 0
+    L1 = 1  # the sum of magnitudes
+    L2 = 2  # half the sum of squares
+
+
+# --- MPSRNNLayer.h -------------------------------------------------------------------------------------------------
+
+
+class MPSRNNSequenceDirection(IntEnum):
+    """The order in which a recurrent layer reads its sequence (MPSRNNLayer.h, macOS 10.13)."""
+
+    FORWARD = 0
+    BACKWARD = 1
+
+
+class MPSRNNBidirectionalCombineMode(IntEnum):
+    """How the results of both directions are joined (MPSRNNLayer.h, macOS 10.13)."""
+
+    NONE = 0  # two results
+    ADD = 1
+    CONCATENATE = 2  # along the feature channels
+
+
+class MPSRNNMatrixId(IntEnum):
+    """One weight matrix or bias vector of a recurrent layer (MPSRNNLayer.h, macOS 10.14)."""
+
+    SINGLE_GATE_INPUT_WEIGHTS = 0
+    SINGLE_GATE_RECURRENT_WEIGHTS = 1
+    SINGLE_GATE_BIAS_TERMS = 2
+    LSTM_INPUT_GATE_INPUT_WEIGHTS = 3
+    LSTM_INPUT_GATE_RECURRENT_WEIGHTS = 4
+    LSTM_INPUT_GATE_MEMORY_WEIGHTS = 5
+    LSTM_INPUT_GATE_BIAS_TERMS = 6
+    LSTM_FORGET_GATE_INPUT_WEIGHTS = 7
+    LSTM_FORGET_GATE_RECURRENT_WEIGHTS = 8
+    LSTM_FORGET_GATE_MEMORY_WEIGHTS = 9
+    LSTM_FORGET_GATE_BIAS_TERMS = 10
+    LSTM_MEMORY_GATE_INPUT_WEIGHTS = 11
+    LSTM_MEMORY_GATE_RECURRENT_WEIGHTS = 12
+    LSTM_MEMORY_GATE_MEMORY_WEIGHTS = 13
+    LSTM_MEMORY_GATE_BIAS_TERMS = 14
+    LSTM_OUTPUT_GATE_INPUT_WEIGHTS = 15
+    LSTM_OUTPUT_GATE_RECURRENT_WEIGHTS = 16
+    LSTM_OUTPUT_GATE_MEMORY_WEIGHTS = 17
+    LSTM_OUTPUT_GATE_BIAS_TERMS = 18
+    GRU_INPUT_GATE_INPUT_WEIGHTS = 19
+    GRU_INPUT_GATE_RECURRENT_WEIGHTS = 20
+    GRU_INPUT_GATE_BIAS_TERMS = 21
+    GRU_RECURRENT_GATE_INPUT_WEIGHTS = 22
+    GRU_RECURRENT_GATE_RECURRENT_WEIGHTS = 23
+    GRU_RECURRENT_GATE_BIAS_TERMS = 24
+    GRU_OUTPUT_GATE_INPUT_WEIGHTS = 25
+    GRU_OUTPUT_GATE_RECURRENT_WEIGHTS = 26
+    GRU_OUTPUT_GATE_INPUT_GATE_WEIGHTS = 27
+    GRU_OUTPUT_GATE_BIAS_TERMS = 28
+    COUNT = 29
+
+
+# --- Metal ---------------------------------------------------------------------------------------------------------
+
+
+class MTLStorageMode(IntEnum):
+    """Where a resource lives and who may touch it (MTLResource.h, macOS 10.11)."""
+
+    SHARED = 0  # host and device see one memory, coherent where a command buffer ends
+    MANAGED = 1  # two copies, kept equal by explicit synchronization
+    PRIVATE = 2  # the device only
+    MEMORYLESS = 3  # no memory of its own
+
+
+class MTLCPUCacheMode(IntEnum):
+    """How the host caches a resource (MTLResource.h, macOS 10.11)."""
+
+    DEFAULT_CACHE = 0
+    WRITE_COMBINED = 1  # for memory that the host writes and never reads
+
+
+class MTLResourceOptions(IntFlag):
+    """Cache mode (bits 0-3), storage mode (4-7) and hazard tracking (8) in one number (MTLResource.h, macOS 10.11)."""
+
+    CPU_CACHE_MODE_DEFAULT_CACHE = 0
+    CPU_CACHE_MODE_WRITE_COMBINED = 1
+    STORAGE_MODE_SHARED = 0
+    STORAGE_MODE_MANAGED = 16
+    STORAGE_MODE_PRIVATE = 32
+    STORAGE_MODE_MEMORYLESS = 48
+    HAZARD_TRACKING_MODE_UNTRACKED = 0x100
+
+
+class MTLTextureType(IntEnum):
+    """The dimensions of a texture (MTLTexture.h, macOS 10.11).
+
+    The ``TYPE_…`` names are Swift's: the same members, for tools that take a leading underscore for a private name.
+    """
+
+    _1D = 0
+    _1D_ARRAY = 1
+    _2D = 2
+    _2D_ARRAY = 3
+    _2D_MULTISAMPLE = 4
+    CUBE = 5
+    CUBE_ARRAY = 6
+    _3D = 7
+    _2D_MULTISAMPLE_ARRAY = 8
+    TEXTURE_BUFFER = 9
+    TYPE_1D = 0
+    TYPE_1D_ARRAY = 1
+    TYPE_2D = 2
+    TYPE_2D_ARRAY = 3
+    TYPE_2D_MULTISAMPLE = 4
+    TYPE_3D = 7
+    TYPE_2D_MULTISAMPLE_ARRAY = 8
+
+
+class MTLTextureUsage(IntFlag):
+    """What a texture will be used for (MTLTexture.h, macOS 10.11)."""
+
+    UNKNOWN = 0
+    SHADER_READ = 1
+    SHADER_WRITE = 2
+    RENDER_TARGET = 4
+    PIXEL_FORMAT_VIEW = 16
+
+
+class MTLPixelFormat(IntEnum):
+    """The pixel formats that images are stored in (MTLPixelFormat.h, macOS 10.11)."""
+
+    INVALID = 0
+    R8_UNORM = 10
+    R16_UNORM = 20
+    R16_FLOAT = 25
+    RG8_UNORM = 30
+    R32_FLOAT = 55
+    RG16_UNORM = 60
+    RG16_FLOAT = 65
+    RGBA8_UNORM = 70
+    RG32_FLOAT = 105
+    RGBA16_UNORM = 110
+    RGBA16_FLOAT = 115
+    RGBA32_FLOAT = 125
+
+
+class MTLCommandBufferStatus(IntEnum):
+    """How far a command buffer has come (MTLCommandBuffer.h, macOS 10.11)."""
+
+    NOT_ENQUEUED = 0
+    ENQUEUED = 1  # its place in the queue is fixed
+    COMMITTED = 2
+    SCHEDULED = 3  # what it depends on is done
+    COMPLETED = 4
+    ERROR = 5  # aborted; the command buffer's error says why
+
+
+class MTLCommandBufferErrorCode(IntEnum):
+    """Why a command buffer was aborted: Metal's enumeration MTLCommandBufferError (MTLCommandBuffer.h, macOS 10.11).
+
+    The exception class ``MTLCommandBufferError`` has the name of the enumeration, hence this one's suffix.
+    """
+
+    NONE = 0
+    INTERNAL = 1
+    TIMEOUT = 2
+    PAGE_FAULT = 3
+    BLACKLISTED = 4
+    ACCESS_REVOKED = 4  # the name of BLACKLISTED since macOS 13
+    NOT_PERMITTED = 7
+    OUT_OF_MEMORY = 8
+    INVALID_RESOURCE = 9
+    MEMORYLESS = 10
+    DEVICE_REMOVED = 11
+
+
+# --- structs -------------------------------------------------------------------------------------------------------
+
+
+def _require_integers(struct: object, *names: str, least: int | None = 0) -> None:
+    for name in names:
+        value = getattr(struct, name)
+        if type(value) is not int:
+            try:
+                object.__setattr__(struct, name, value := int(operator.index(value)))
+            except TypeError:
+                raise MPSTypeError(type(struct).__name__, name, "must be an integer", repr(value)) from None
+        if least is not None and value < least:
+            raise MPSArgumentError(type(struct).__name__, name, f"must be at least {least}", value)
+
+
+def _require_numbers(struct: object, *names: str) -> None:
+    for name in names:
+        value = getattr(struct, name)
+        if type(value) is not float:
+            try:
+                object.__setattr__(struct, name, float(value))
+            except (TypeError, ValueError, OverflowError):
+                raise MPSTypeError(type(struct).__name__, name, "must be a real number", repr(value)) from None
+
+
+def _require_kinds(struct: object, **kinds: type) -> None:
+    for name, kind in kinds.items():
+        value = getattr(struct, name)
+        if not isinstance(value, kind):
+            raise MPSTypeError(type(struct).__name__, name, f"must be an {kind.__name__}", repr(value))
+
+
+@dataclass(frozen=True, slots=True)
+class MTLOrigin:
+    """A position in a texture, in pixels from the top left corner (MTLTypes.h, macOS 10.11)."""
+
+    x: int = 0
+    y: int = 0
+    z: int = 0
+
+    def __post_init__(self) -> None:
+        _require_integers(self, "x", "y", "z")
+
+
+@dataclass(frozen=True, slots=True)
+class MTLSize:
+    """The size of a region of a texture, in pixels (MTLTypes.h, macOS 10.11)."""
+
+    width: int
+    height: int
+    depth: int = 1
+
+    def __post_init__(self) -> None:
+        _require_integers(self, "width", "height", "depth")
+
+
+@dataclass(frozen=True, slots=True)
+class MTLRegion:
+    """A box of pixels: ``origin`` up to, not including, ``origin + size`` (MTLTypes.h, macOS 10.11)."""
+
+    origin: MTLOrigin
+    size: MTLSize
+
+    def __post_init__(self) -> None:
+        _require_kinds(self, origin=MTLOrigin, size=MTLSize)
+
+
+MPSRectNoClip: Final = MTLRegion(MTLOrigin(0, 0, 0), MTLSize(2**64 - 1, 2**64 - 1, 2**64 - 1))
+"""The clip rectangle that clips nothing: every kernel's default (MPSCoreTypes.h, macOS 10.13)."""
+
+
+@dataclass(frozen=True, slots=True)
+class MPSOffset:
+    """A signed position in pixels, or in images for ``z`` (MPSCoreTypes.h, macOS 10.13)."""
+
+    x: int = 0
+    y: int = 0
+    z: int = 0
+
+    def __post_init__(self) -> None:
+        _require_integers(self, "x", "y", "z", least=None)
+
+
+@dataclass(frozen=True, slots=True)
+class MPSOrigin:
+    """A position in an image that need not fall on a pixel (MPSCoreTypes.h, macOS 10.13)."""
+
+    x: float = 0.0
+    y: float = 0.0
+    z: float = 0.0
+
+    def __post_init__(self) -> None:
+        _require_numbers(self, "x", "y", "z")
+
+
+@dataclass(frozen=True, slots=True)
+class MPSSize:
+    """The size of a region of an image, in fractions of pixels too (MPSCoreTypes.h, macOS 10.13)."""
+
+    width: float
+    height: float
+    depth: float = 1.0
+
+    def __post_init__(self) -> None:
+        _require_numbers(self, "width", "height", "depth")
+
+
+@dataclass(frozen=True, slots=True)
+class MPSRegion:
+    """A box in an image that need not fall on pixels (MPSCoreTypes.h, macOS 10.13)."""
+
+    origin: MPSOrigin
+    size: MPSSize
+
+    def __post_init__(self) -> None:
+        _require_kinds(self, origin=MPSOrigin, size=MPSSize)
+
+
+@dataclass(frozen=True, slots=True)
+class MPSScaleTransform:
+    """Result pixel = scale · source pixel + translation, for each axis (MPSCoreTypes.h, macOS 10.13)."""
+
+    scale_x: float = 1.0
+    scale_y: float = 1.0
+    translate_x: float = 0.0
+    translate_y: float = 0.0
+
+    def __post_init__(self) -> None:
+        _require_numbers(self, "scale_x", "scale_y", "translate_x", "translate_y")
+
+
+@dataclass(frozen=True, slots=True)
+class MPSImageCoordinate:
+    """A pixel and one of its feature channels, or counts of them (MPSCoreTypes.h, macOS 10.13)."""
+
+    x: int = 0
+    y: int = 0
+    channel: int = 0
+
+    def __post_init__(self) -> None:
+        _require_integers(self, "x", "y", "channel")
+
+
+@dataclass(frozen=True, slots=True)
+class MPSImageRegion:
+    """A box of pixels and feature channels of an image (MPSCoreTypes.h, macOS 10.13)."""
+
+    offset: MPSImageCoordinate
+    size: MPSImageCoordinate
+
+    def __post_init__(self) -> None:
+        _require_kinds(self, offset=MPSImageCoordinate, size=MPSImageCoordinate)
+
+
+@dataclass(frozen=True, slots=True)
+class MPSImageReadWriteParams:
+    """Which feature channels a read or write of an image touches (MPSImage.h, macOS 10.13).
+
+    The offset is a multiple of 4, and so is the number unless the offset is 0; the image that is accessed checks both.
+    """
+
+    feature_channel_offset: int
+    number_of_feature_channels_to_read_write: int
+
+    def __post_init__(self) -> None:
+        _require_integers(self, "feature_channel_offset", "number_of_feature_channels_to_read_write")
+
+
+@dataclass(frozen=True, slots=True)
+class MPSDimensionSlice:
+    """``length`` elements of one dimension of an array, from ``start`` on (MPSCoreTypes.h, macOS 10.15)."""
+
+    start: int
+    length: int
+
+    def __post_init__(self) -> None:
+        _require_integers(self, "start", "length")
+
+
+@dataclass(frozen=True, slots=True)
+class MPSStateTextureInfo:
+    """The shape of a texture that a state holds (MPSState.h, macOS 10.13.4); all zero where it holds none."""
+
+    width: int = 0
+    height: int = 0
+    depth: int = 0
+    array_length: int = 0
+    pixel_format: MTLPixelFormat = MTLPixelFormat.INVALID
+    texture_type: MTLTextureType = MTLTextureType.TYPE_1D
+    usage: MTLTextureUsage = MTLTextureUsage.UNKNOWN
+
+    def __post_init__(self) -> None:
+        _require_integers(self, "width", "height", "depth", "array_length")
+        _require_kinds(self, pixel_format=MTLPixelFormat, texture_type=MTLTextureType, usage=MTLTextureUsage)
+
+
+@dataclass(frozen=True, slots=True)
+class NSRange:
+    """``length`` positions from ``location`` on (Foundation's NSRange.h)."""
+
+    location: int
+    length: int
+
+    def __post_init__(self) -> None:
+        _require_integers(self, "location", "length")
+
+
+# --- facts of formats ----------------------------------------------------------------------------------------------
+
+ELEMENT_BYTES: Final[Mapping[MPSImageFeatureChannelFormat, int]] = {
+    MPSImageFeatureChannelFormat.UNORM8: 1,
+    MPSImageFeatureChannelFormat.UNORM16: 2,
+    MPSImageFeatureChannelFormat.FLOAT16: 2,
+    MPSImageFeatureChannelFormat.FLOAT32: 4,
+}
+"""Bytes of one feature channel of one pixel."""
+
+PRECISION_BITS: Final[Mapping[MPSImageFeatureChannelFormat, int]] = {
+    MPSImageFeatureChannelFormat.UNORM8: 8,
+    MPSImageFeatureChannelFormat.UNORM16: 16,
+    MPSImageFeatureChannelFormat.FLOAT16: 11,
+    MPSImageFeatureChannelFormat.FLOAT32: 24,
+}
+"""Bits of precision of one feature channel; a float's exponent does not count."""
+
+NUMPY_DTYPES: Final[Mapping[MPSImageFeatureChannelFormat, np.dtype[np.generic]]] = {
+    MPSImageFeatureChannelFormat.UNORM8: np.dtype(np.uint8),
+    MPSImageFeatureChannelFormat.UNORM16: np.dtype(np.uint16),
+    MPSImageFeatureChannelFormat.FLOAT16: np.dtype(np.float16),
+    MPSImageFeatureChannelFormat.FLOAT32: np.dtype(np.float32),
+}
+"""The NumPy type of one feature channel as it is stored."""
+
+DATA_TYPE_DTYPES: Final[Mapping[MPSDataType, np.dtype[np.generic]]] = {
+    MPSDataType.FLOAT32: np.dtype(np.float32),
+    MPSDataType.FLOAT16: np.dtype(np.float16),
+    MPSDataType.COMPLEX_FLOAT32: np.dtype(np.complex64),
+    MPSDataType.INT8: np.dtype(np.int8),
+    MPSDataType.INT16: np.dtype(np.int16),
+    MPSDataType.INT32: np.dtype(np.int32),
+    MPSDataType.INT64: np.dtype(np.int64),
+    MPSDataType.UINT8: np.dtype(np.uint8),
+    MPSDataType.UINT16: np.dtype(np.uint16),
+    MPSDataType.UINT32: np.dtype(np.uint32),
+    MPSDataType.UINT64: np.dtype(np.uint64),
+    MPSDataType.BOOL: np.dtype(np.bool_),
+    MPSDataType.UNORM8: np.dtype(np.uint8),
+}
+"""The NumPy type of an element as it is stored. Single bits and pairs of float16 have none."""
+
+
+def MPSSizeofMPSDataType(data_type: MPSDataType) -> int:
+    """Bytes of one element: the low 16 bits of the type over 8, so 0 for ``UNORM1`` (MPSCoreTypes.h, macOS 13)."""
+    return (data_type & 0xFFFF) >> 3

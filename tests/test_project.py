@@ -1,0 +1,69 @@
+"""The project keeps its own rules: those that a glance at the files can check."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+import openmps
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCES = sorted((ROOT / "src").rglob("*.py"))
+ORACLES = sorted((ROOT / "tests" / "oracles").rglob("*.py"))
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+AUTOGRAD = re.compile(r"autograd|\.backward\(|requires_grad")
+
+
+def _name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def _pins() -> dict[str, str]:
+    lines = (line.partition("#")[0].strip() for line in (ROOT / "constraints.txt").read_text().splitlines())
+    return dict(line.split("==") for line in lines if line)
+
+
+def test_there_are_files_to_check() -> None:
+    assert SOURCES
+    assert ORACLES
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=_name)
+def test_every_module_says_what_it_is(path: Path) -> None:
+    assert ast.get_docstring(ast.parse(path.read_text())), f"{_name(path)} has no module docstring"
+
+
+def test_gradients_are_kernels() -> None:
+    lines = [(path, number, line) for path in SOURCES for number, line in enumerate(path.read_text().splitlines(), 1)]
+    assert [f"{_name(path)}:{number}: {line.strip()}" for path, number, line in lines if AUTOGRAD.search(line)] == []
+
+
+def test_oracles_know_nothing_of_the_project() -> None:
+    found = []
+    for path in ORACLES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            modules += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            found += [
+                f"{_name(path)}:{node.lineno}" for module in modules if module.split(".")[0] in ("openmps", "torch")
+            ]
+    assert found == []
+
+
+def test_one_version() -> None:
+    assert getattr(openmps, "__version__", PROJECT["version"]) == PROJECT["version"]
+
+
+def test_the_tested_versions_satisfy_the_lower_bounds() -> None:
+    extras = PROJECT["optional-dependencies"]
+    named = [Requirement(text) for text in PROJECT["dependencies"] + extras["demo"] + extras["onnx"] + extras["dev"]]
+    needed = [requirement for requirement in named if requirement.name != "openmps"]
+    pins = _pins()
+    assert [requirement.name for requirement in needed if requirement.name not in pins] == []
+    assert [requirement.name for requirement in needed if not requirement.specifier] == []
+    assert [str(requirement) for requirement in needed if pins[requirement.name] not in requirement.specifier] == []
