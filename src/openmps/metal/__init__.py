@@ -1,0 +1,1 @@
+"""The machine: memory, order, time. Knows no image and no kernel."""

@@ -1,0 +1,270 @@
+"""What a command queue runs: the record of one command buffer, from commit to its last completed handler."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+
+from openmps.errors import MTLExecutionError
+from openmps.types import MTLCommandBufferStatus as Status
+
+if TYPE_CHECKING:
+    from openmps.metal.command import MTLCommandBuffer
+
+WAIT_SLICE = 0.2
+"""Seconds between two looks of a waiting thread at what it waits for."""
+
+_log = logging.getLogger(__name__)
+
+Work = Callable[[], None]
+"""One encoded piece of work: reads and writes tensors when it is called."""
+
+Handler = Callable[["MTLCommandBuffer"], object]
+"""Called with the command buffer that was scheduled or has completed; what it returns is ignored."""
+
+
+class Timer(Protocol):
+    """When the device began and ended one record."""
+
+    def begin(self) -> None:
+        """Mark the place before the first work."""
+        ...
+
+    def end(self) -> None:
+        """Mark the place after the last work."""
+        ...
+
+    def wait(self) -> tuple[float, float]:
+        """Block until the device has passed the end; when it began and ended, in seconds of `time.perf_counter`."""
+        ...
+
+
+class HostTimer:
+    """Times of work that has run when its call returns."""
+
+    def __init__(self) -> None:
+        self._began = self._ended = 0.0
+
+    def begin(self) -> None:
+        """See `Timer`."""
+        self._began = time.perf_counter()
+
+    def end(self) -> None:
+        """See `Timer`."""
+        self._ended = time.perf_counter()
+
+    def wait(self) -> tuple[float, float]:
+        """See `Timer`; there is nothing to wait for."""
+        return self._began, self._ended
+
+
+class StreamOrder:
+    """Keeps the records of one queue in order on a CUDA device, whatever streams are current when they are launched."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._tail: tuple[torch.cuda.Stream, torch.cuda.Event] | None = None
+        self._spare: deque[tuple[torch.cuda.Event, torch.cuda.Event]] = deque(maxlen=16)
+
+    def timer(self) -> Timer:
+        """A timer for the next record."""
+        return _StreamTimer(self)
+
+    def take_events(self) -> tuple[torch.cuda.Event, torch.cuda.Event]:
+        """Two events for the begin and the end of a record: making them costs more than recording them."""
+        try:
+            return self._spare.pop()
+        except IndexError:
+            return torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True, blocking=True)
+
+    def give_back(self, events: tuple[torch.cuda.Event, torch.cuda.Event]) -> None:
+        """Events that both have passed may mark another record."""
+        self._spare.append(events)
+
+    def enter(self) -> torch.cuda.Stream:
+        """The current stream, made to wait for the record launched before this one."""
+        stream = torch.cuda.current_stream(self.device)
+        if self._tail is not None and self._tail[0] != stream:
+            stream.wait_event(self._tail[1])
+        return stream
+
+    def leave(self, stream: torch.cuda.Stream, event: torch.cuda.Event) -> None:
+        """Say that ``event`` on ``stream`` marks the end of the record launched last."""
+        self._tail = stream, event
+
+
+class _StreamTimer:
+    """Times of work that a CUDA stream runs after its call returned."""
+
+    def __init__(self, order: StreamOrder) -> None:
+        self._order = order
+        self._stream: torch.cuda.Stream | None = None
+        self._events: tuple[torch.cuda.Event, torch.cuda.Event] | None = None
+
+    def begin(self) -> None:
+        self._events = self._order.take_events()
+        self._stream = self._order.enter()
+        self._events[0].record(self._stream)
+
+    def end(self) -> None:
+        if self._stream is not None and self._events is not None:
+            self._events[1].record(self._stream)
+            self._order.leave(self._stream, self._events[1])
+
+    def wait(self) -> tuple[float, float]:
+        if self._events is None:
+            return time.perf_counter(), time.perf_counter()
+        first, last = self._events
+        last.synchronize()
+        ended = time.perf_counter()
+        began = ended - first.elapsed_time(last) / 1000.0
+        self._order.give_back(self._events)
+        return began, ended
+
+
+class Latch:
+    """Something that happens once and that threads wait for: a `threading.Event` that is cheap to make."""
+
+    __slots__ = ("_lock", "_reached")
+
+    def __init__(self) -> None:
+        self._reached = False
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def is_set(self) -> bool:
+        """Whether it has happened."""
+        return self._reached
+
+    def set(self) -> None:
+        """Let it have happened; called once."""
+        self._reached = True
+        self._lock.release()
+
+    def wait(self) -> None:
+        """Block until it has happened.
+
+        The wait is cut into slices so that an interrupt reaches it on every operating system. One that strikes between
+        the two calls on the lock costs the other threads a slice, no more.
+        """
+        while not self._reached:
+            if self._lock.acquire(timeout=WAIT_SLICE):
+                self._lock.release()
+
+
+class Execution:
+    """The record of one command buffer.
+
+    A lane calls `launch`, which runs the works in order, then `announce` and `finish` on its worker thread.
+    """
+
+    def __init__(self, timer: Timer) -> None:
+        self.status = Status.NOT_ENQUEUED
+        self.error: MTLExecutionError | None = None
+        self.works: deque[tuple[str, Work]] = deque()
+        self.scheduled_handlers: list[Handler] = []
+        self.completed_handlers: list[Handler] = []
+        self.times = 0.0, 0.0
+        self.launched = False
+        self.scheduled = Latch()
+        self.finished = Latch()
+        self.intra_op_threads = 0
+        self._timer = timer
+        self._owner: MTLCommandBuffer | None = None
+
+    def commit(self, owner: MTLCommandBuffer) -> None:
+        """Freeze the record. ``owner`` is kept alive until `finish` has called its handlers."""
+        self._owner = owner
+        self.intra_op_threads = torch.get_num_threads()
+        self.status = Status.COMMITTED
+
+    def launch(self) -> None:
+        """Run the works in order, dropping each right after it ran. A fault is kept as `error` and skips the rest.
+
+        Only what is meant for the calling thread itself (an interrupt) is raised as well.
+        """
+        label = "(start)"
+        with ExitStack() as stack:
+            _shield(stack)
+            try:
+                self._timer.begin()
+                while self.works:
+                    label, work = self.works.popleft()
+                    work()
+                    del work
+            except BaseException as fault:
+                # This frame would keep the works alive for as long as the error is kept.
+                fault.__traceback__ = fault.__traceback__ and fault.__traceback__.tb_next
+                self._fail(f"work {label!r}", fault, "The rest of this command buffer was skipped")
+                if not isinstance(fault, Exception):
+                    raise
+            finally:
+                self.works.clear()
+                self._end_timer()
+                self.launched = True
+
+    def announce(self) -> None:
+        """Everything before this record is done: call the scheduled handlers."""
+        self.status = Status.SCHEDULED
+        self._call(self.scheduled_handlers, "scheduled handler")
+        self.scheduled.set()
+
+    def finish(self) -> None:
+        """Wait for the device, call the completed handlers, then let the waiting threads go on."""
+        try:
+            self.times = self._timer.wait()
+        except Exception as fault:
+            self._fail("work on the device", fault, "The device reports faults of earlier work late")
+        self.status = Status.COMPLETED if self.error is None else Status.ERROR
+        self._call(self.completed_handlers, "completed handler")
+        self._owner = None
+        self.finished.set()
+
+    def _end_timer(self) -> None:
+        try:
+            self._timer.end()
+        except Exception as fault:
+            self._fail("work on the device", fault, "The device reports faults of earlier work late")
+
+    def _call(self, handlers: list[Handler], kind: str) -> None:
+        owner = self._owner
+        if owner is None:
+            return
+        for handler in handlers:
+            try:
+                handler(owner)
+            except BaseException as fault:
+                fault.__traceback__ = fault.__traceback__ and fault.__traceback__.tb_next
+                name = getattr(handler, "__qualname__", repr(handler))
+                self._fail(f"{kind} {name}", fault, "The work itself and the other handlers ran")
+        handlers.clear()
+
+    def _fail(self, what: str, fault: BaseException, remedy: str) -> None:
+        who = "MTLCommandBuffer" if self._owner is None else self._owner.name
+        if self.error is not None:
+            _log.error("%s: %s failed after an earlier fault", who, what, exc_info=fault)
+            return
+        got = f"{type(fault).__name__}: {fault}"
+        self.error = MTLExecutionError(who, what, "must run to its end", got, remedy)
+        self.error.__cause__ = fault
+        if self.status is Status.COMPLETED:
+            self.status = Status.ERROR
+
+
+def _shield(stack: ExitStack) -> None:
+    """Keep modes of the calling thread from changing what recorded work computes: a worker thread has none of them."""
+    # This one comes first: it turns gradients on.
+    if torch.is_inference_mode_enabled():
+        stack.enter_context(torch.inference_mode(mode=False))
+    if torch.is_grad_enabled():
+        stack.enter_context(torch.no_grad())
+    for kind in ("cpu", "cuda"):
+        if torch.is_autocast_enabled(kind):
+            stack.enter_context(torch.autocast(kind, enabled=False))

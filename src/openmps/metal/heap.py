@@ -1,0 +1,183 @@
+"""Heaps: one block of device memory that buffers are cut from (MTLHeap.h, macOS 10.13)."""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from dataclasses import dataclass, replace
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.metal.memory import MTLBuffer, modes_of
+from openmps.types import MTLCPUCacheMode, MTLResourceOptions, MTLStorageMode
+
+if TYPE_CHECKING:
+    from openmps.metal.device import MTLDevice
+
+ALIGNMENT = 256
+"""Every buffer of a heap begins at a multiple of so many bytes, enough for any vector load of a CPU or GPU."""
+
+
+@dataclass
+class MTLHeapDescriptor:
+    """What a heap should be: ``size`` in bytes; private storage unless said otherwise (MTLHeap.h, macOS 10.13)."""
+
+    size: int = 0
+    storage_mode: MTLStorageMode = MTLStorageMode.PRIVATE
+    cpu_cache_mode: MTLCPUCacheMode = MTLCPUCacheMode.DEFAULT_CACHE
+
+    def copy(self) -> MTLHeapDescriptor:
+        """An equal descriptor."""
+        return replace(self)
+
+
+class _Span:
+    """A stretch of a heap. Every tensor made from it keeps it alive; the heap has the bytes back when it goes."""
+
+    def __init__(self, arena: torch.Tensor, start: int, length: int) -> None:
+        self._arena = arena
+        interface: dict[str, Any] = {
+            "shape": (length,),
+            "typestr": "|u1",
+            "data": (arena.data_ptr() + start, False),
+            "version": 3,
+        }
+        if arena.is_cuda:
+            self.__cuda_array_interface__ = interface
+        else:
+            self.__array_interface__ = interface
+
+    def tensor(self) -> torch.Tensor:
+        """The bytes, zero, as a tensor with a storage of its own."""
+        if self._arena.is_cuda:
+            return torch.as_tensor(self, device=self._arena.device).zero_()
+        return torch.from_numpy(np.asarray(self)).zero_()
+
+
+class MTLHeap:
+    """A block of memory of one device that buffers are cut from. Made by `MTLDevice.new_heap`.
+
+    A buffer's bytes come back to the heap when the buffer and every tensor and array taken from it are gone.
+
+    Raises:
+        MPSArgumentError: The size is not positive or too large, or the storage mode is MANAGED or MEMORYLESS.
+    """
+
+    def __init__(self, device: MTLDevice, descriptor: MTLHeapDescriptor) -> None:
+        self.label: str | None = None
+        """A name for errors and debugging."""
+        if not isinstance(descriptor, MTLHeapDescriptor):
+            raise MPSTypeError("MTLHeap", "descriptor", "must be an MTLHeapDescriptor", type(descriptor).__name__)
+        if descriptor.storage_mode not in (MTLStorageMode.SHARED, MTLStorageMode.PRIVATE):
+            got = getattr(descriptor.storage_mode, "name", descriptor.storage_mode)
+            raise MPSArgumentError("MTLHeap", "descriptor.storage_mode", "must be SHARED or PRIVATE", got)
+        self._device = device
+        self._descriptor = descriptor.copy()
+        size = device.check_length("MTLHeap", "descriptor.size", descriptor.size)
+        self._arena = torch.empty(size, dtype=torch.uint8, device=device.torch_device)
+        self._free = [(0, size)]
+        self._lock = Lock()
+        # Finalizers run anywhere, also while this thread holds the lock: they only append.
+        self._returned: deque[tuple[int, int]] = deque()
+
+    def __repr__(self) -> str:
+        return f"<{self.name}, {self.used_size} of {self.size} bytes used, {self.storage_mode.name}>"
+
+    @property
+    def name(self) -> str:
+        """Class and label, as errors call the heap."""
+        return f"{type(self).__name__} {self.label!r}" if self.label else type(self).__name__
+
+    @property
+    def device(self) -> MTLDevice:
+        """The device whose memory this is."""
+        return self._device
+
+    @property
+    def storage_mode(self) -> MTLStorageMode:
+        """The storage mode of every buffer of the heap."""
+        return self._descriptor.storage_mode
+
+    @property
+    def cpu_cache_mode(self) -> MTLCPUCacheMode:
+        """The cache mode of every buffer of the heap."""
+        return self._descriptor.cpu_cache_mode
+
+    @property
+    def size(self) -> int:
+        """Bytes of the heap."""
+        return self._descriptor.size
+
+    @property
+    def current_allocated_size(self) -> int:
+        """Bytes of device memory that the heap holds: all of them from the start (macOS 10.13)."""
+        return self._arena.numel()
+
+    @property
+    def used_size(self) -> int:
+        """Bytes that buffers hold, each rounded up to `ALIGNMENT`."""
+        with self._lock:
+            return self.size - sum(stop - start for start, stop in self._gaps())
+
+    def max_available_size(self, alignment: int) -> int:
+        """The length of the longest buffer that fits now and begins at a multiple of ``alignment``, a power of two."""
+        if (
+            isinstance(alignment, bool)
+            or not isinstance(alignment, int)
+            or alignment < 1
+            or alignment & (alignment - 1)
+        ):
+            raise MPSArgumentError(self.name, "alignment", "must be a power of two", repr(alignment))
+        with self._lock:
+            return max([0, *(stop - _round_up(start, alignment) for start, stop in self._gaps())])
+
+    def new_buffer(self, length: int, options: MTLResourceOptions | None = None) -> MTLBuffer | None:
+        """A buffer of ``length`` zero bytes, or None when no gap of the heap is long enough.
+
+        ``options``, where given, must name the heap's own storage and cache mode.
+        """
+        length = self._device.check_length(self.name, "length", length)
+        own = MTLResourceOptions(int(self.storage_mode) << 4 | int(self.cpu_cache_mode))
+        asked = own if options is None else options
+        if modes_of(self.name, asked) != (self.storage_mode, self.cpu_cache_mode):
+            raise MPSArgumentError(self.name, "options", f"must agree with the heap's, {own!r}", repr(asked))
+        start = self._carve(length)
+        if start is None:
+            return None
+        span = _Span(self._arena, start, length)
+        weakref.finalize(span, self._returned.append, (start, start + _round_up(length, ALIGNMENT))).atexit = False
+        return MTLBuffer(self._device, length, asked, heap=self, storage=span.tensor())
+
+    def _carve(self, length: int) -> int | None:
+        """First fit. The last bytes of the heap may be fewer than `ALIGNMENT`."""
+        with self._lock:
+            gaps = self._gaps()
+            for index, (start, stop) in enumerate(gaps):
+                if length <= stop - start:
+                    rest = min(stop, start + _round_up(length, ALIGNMENT)), stop
+                    gaps[index : index + 1] = [rest] if rest[0] < rest[1] else []
+                    return start
+        return None
+
+    def _gaps(self) -> list[tuple[int, int]]:
+        """The free stretches in order, after merging what finalizers gave back."""
+        while self._returned:
+            start, stop = self._returned.popleft()
+            self._free.append((start, min(stop, self.size)))
+        self._free.sort()
+        merged: list[tuple[int, int]] = []
+        for start, stop in self._free:
+            if merged and merged[-1][1] == start:
+                merged[-1] = merged[-1][0], stop
+            else:
+                merged.append((start, stop))
+        self._free = merged
+        return merged
+
+
+def _round_up(value: int, multiple: int) -> int:
+    return -(-value // multiple) * multiple

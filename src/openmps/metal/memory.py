@@ -1,0 +1,341 @@
+"""Buffers: bytes on a device, seen as typed tensors by kernels and as a NumPy array by the CPU."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.metal.host_copy import HostCopy
+from openmps.types import MPSPurgeableState, MTLCPUCacheMode, MTLResourceOptions, MTLStorageMode, NSRange
+
+if TYPE_CHECKING:
+    from openmps.metal.device import MTLDevice
+    from openmps.metal.heap import MTLHeap
+
+_allocation = Lock()
+
+
+class MTLResource(ABC):
+    """Memory of one device (MTLResource.h, macOS 10.11).
+
+    ``cpu_cache_mode`` is kept for the program that asks for it and changes nothing here.
+    """
+
+    def __init__(
+        self, device: MTLDevice, storage_mode: MTLStorageMode, cpu_cache_mode: MTLCPUCacheMode, heap: MTLHeap | None
+    ) -> None:
+        self.label: str | None = None
+        """A name for errors and debugging."""
+        self._device = device
+        self._storage_mode = storage_mode
+        self._cpu_cache_mode = cpu_cache_mode
+        self._heap = heap
+        self._purgeable = MPSPurgeableState.NON_VOLATILE
+
+    @property
+    def name(self) -> str:
+        """Class and label, as errors call the resource."""
+        return f"{type(self).__name__} {self.label!r}" if self.label else type(self).__name__
+
+    @property
+    def device(self) -> MTLDevice:
+        """The device whose memory holds the resource."""
+        return self._device
+
+    @property
+    def storage_mode(self) -> MTLStorageMode:
+        """Who may touch the memory: PRIVATE memory is the device's alone."""
+        return self._storage_mode
+
+    @property
+    def cpu_cache_mode(self) -> MTLCPUCacheMode:
+        """The cache mode that was asked for."""
+        return self._cpu_cache_mode
+
+    @property
+    def heap(self) -> MTLHeap | None:
+        """The heap that the memory is part of; None for a resource made by the device (macOS 10.13)."""
+        return self._heap
+
+    @property
+    @abstractmethod
+    def is_allocated(self) -> bool:
+        """Whether there is memory yet; it is allocated on first use."""
+
+    @property
+    @abstractmethod
+    def allocated_size(self) -> int:
+        """Bytes of memory held now (macOS 10.13)."""
+
+    def set_purgeable_state(self, state: MPSPurgeableState) -> MPSPurgeableState:
+        """Say whether the memory may be given back, and return what held before.
+
+        EMPTY gives the memory back at once; the next use finds zeros. VOLATILE memory is kept here. Without memory the
+        result is ALLOCATION_DEFERRED and the request is ignored, as for images (MPSImage.h).
+
+        Raises:
+            MPSArgumentError: The state cannot be asked for, or the memory is part of a heap.
+        """
+        if not isinstance(state, MPSPurgeableState):
+            raise MPSTypeError(self.name, "state", "must be an MPSPurgeableState", type(state).__name__)
+        if state is MPSPurgeableState.ALLOCATION_DEFERRED:
+            raise MPSArgumentError(
+                self.name, "state", "must be one that can be asked for", state.name, "Use KEEP_CURRENT"
+            )
+        if self._heap is not None:
+            remedy = "Drop the resource to give its memory back to the heap"
+            raise MPSArgumentError(self.name, "state", "cannot be set on a resource of a heap", state.name, remedy)
+        if not self.is_allocated and self._purgeable is not MPSPurgeableState.EMPTY:
+            return MPSPurgeableState.ALLOCATION_DEFERRED
+        before = self._purgeable
+        if state is not MPSPurgeableState.KEEP_CURRENT:
+            self._purgeable = state
+        if state is MPSPurgeableState.EMPTY:
+            self._discard()
+        return before
+
+    @abstractmethod
+    def _discard(self) -> None: ...
+
+    def _check_cpu_access(self, method: str) -> None:
+        if self._storage_mode is MTLStorageMode.PRIVATE:
+            remedy = "Copy it to a shared buffer with a blit encoder's copy_from_buffer"
+            raise MPSArgumentError(self.name, method, "needs memory that the CPU may touch", "PRIVATE storage", remedy)
+
+
+class MTLBuffer(MTLResource):
+    """``length`` bytes on a device (MTLBuffer.h, macOS 10.11). Made by `MTLDevice.new_buffer` or `MTLHeap.new_buffer`.
+
+    The memory is allocated, and zero, on first use.
+    """
+
+    def __init__(
+        self,
+        device: MTLDevice,
+        length: int,
+        options: MTLResourceOptions = MTLResourceOptions.STORAGE_MODE_SHARED,
+        *,
+        heap: MTLHeap | None = None,
+        storage: torch.Tensor | None = None,
+    ) -> None:
+        super().__init__(device, *modes_of("MTLBuffer", options), heap)
+        self._length = length
+        self._storage = storage
+        self._host: HostCopy | None = None
+
+    def __repr__(self) -> str:
+        state = "" if self.is_allocated else ", not allocated yet"
+        return f"<{self.name}, {self._length} bytes, {self._storage_mode.name}{state}, on {self._device.name}>"
+
+    @property
+    def length(self) -> int:
+        """Size in bytes."""
+        return self._length
+
+    @property
+    def is_allocated(self) -> bool:
+        """Whether there is memory yet; it is allocated on first use."""
+        return self._storage is not None
+
+    @property
+    def allocated_size(self) -> int:
+        """Bytes of memory held now: 0 before the first use."""
+        return 0 if self._storage is None else self._length
+
+    # --- the device's side -------------------------------------------------------------------------------------------
+
+    def tensor(self, dtype: torch.dtype, offset: int = 0, count: int | None = None) -> torch.Tensor:
+        """The bytes from ``offset`` on as a 1-D tensor of ``count`` elements that shares the buffer's memory.
+
+        Without ``count`` it goes to the end of the buffer, which must be a whole number of elements away.
+
+        Raises:
+            MPSArgumentError: The range leaves the buffer or is not aligned to the element.
+        """
+        if not isinstance(dtype, torch.dtype):
+            raise MPSTypeError(self.name, "dtype", "must be a torch.dtype", repr(dtype))
+        storage = self._bytes()
+        if self._host is not None:
+            self.flush()
+        if offset == 0 and count is None and self._length % dtype.itemsize == 0:
+            return self._view(storage, dtype)
+        start, stop = self._element_range(dtype, offset, count)
+        return self._view(storage[start:stop], dtype)
+
+    def bind(self, tensor: torch.Tensor) -> None:
+        """Take ``tensor`` as the buffer's memory without a copy: a contiguous tensor of exactly `length` bytes.
+
+        Tensors and arrays that were taken from the buffer before keep the old memory.
+
+        Raises:
+            MPSArgumentError: The tensor has another size, or gaps, or the buffer is part of a heap.
+            MPSDeviceError: The tensor lies on another device.
+        """
+        if not isinstance(tensor, torch.Tensor):
+            raise MPSTypeError(self.name, "tensor", "must be a torch.Tensor", type(tensor).__name__)
+        if self._heap is not None:
+            raise MPSArgumentError(self.name, "tensor", "cannot replace memory that is part of a heap")
+        self._device.check_tensor(self.name, "tensor", tensor)
+        if tensor.nbytes != self._length:
+            raise MPSArgumentError(self.name, "tensor", f"must have {self._length} bytes", tensor.nbytes)
+        if not tensor.is_contiguous():
+            got = f"shape {tuple(tensor.shape)} with strides {tensor.stride()}"
+            raise MPSArgumentError(self.name, "tensor", "must be contiguous", got, "Bind tensor.contiguous()")
+        self._storage = self._view(tensor.detach().reshape(-1), torch.uint8)
+        self._host = None
+        self._purgeable = MPSPurgeableState.NON_VOLATILE
+
+    # --- the CPU's side ----------------------------------------------------------------------------------------------
+
+    def contents(self) -> NDArray[np.uint8]:
+        """The bytes as a writable array of uint8; ``.view(np.float32)`` and the like give it another type.
+
+        On the CPU the array is the buffer's memory itself. On CUDA it is the buffer's one copy on the host: each call
+        waits for the device and brings the copy up to date, and what you write to it reaches the device at the next
+        commit to a queue of the device, at the next `tensor`, or at once by `did_modify_range`. Results of work that
+        ran since need another call.
+
+        Raises:
+            MPSArgumentError: The storage mode is PRIVATE.
+        """
+        self._check_cpu_access("contents")
+        storage = self._bytes()
+        if not self._device.is_cuda:
+            return storage.numpy()
+        torch.cuda.synchronize(self._device.torch_device)
+        if self._host is None:
+            self._host = HostCopy()
+            self._device.watch(self)
+        return self._host.read(storage)
+
+    def did_modify_range(self, range: NSRange | range) -> None:
+        """Say that the CPU wrote the bytes of ``range`` by way of `contents`, so that the device sees them.
+
+        Raises:
+            MPSArgumentError: The range leaves the buffer, or the storage mode is PRIVATE.
+        """
+        self._check_cpu_access("did_modify_range")
+        start, stop = byte_range(self.name, "range", range, self._length)
+        if self._host is not None and self._storage is not None:
+            self._host.write(self._storage, start, stop)
+
+    def flush(self) -> bool:
+        """Bring what the CPU wrote to a host copy to the device; whether there is a copy that may be written to again.
+
+        Called when a command buffer is committed.
+        """
+        if self._host is not None and self._storage is not None and not self._host.flush(self._storage):
+            self._host = None
+        return self._host is not None
+
+    # --- inside ------------------------------------------------------------------------------------------------------
+
+    def _bytes(self) -> torch.Tensor:
+        if self._storage is not None:
+            return self._storage
+        # The encoding thread and the queue's thread may both be the first.
+        with _allocation:
+            if self._storage is None:
+                self._storage = self._allocate()
+                self._purgeable = MPSPurgeableState.NON_VOLATILE
+            return self._storage
+
+    def _allocate(self) -> torch.Tensor:
+        try:
+            return torch.zeros(self._length, dtype=torch.uint8, device=self._device.torch_device)
+        except RuntimeError as fault:
+            rule, remedy = "must fit the free memory of the device", "Free memory, or make smaller buffers"
+            raise MPSArgumentError(self.name, "length", rule, self._length, remedy) from fault
+
+    def _discard(self) -> None:
+        self._storage = self._host = None
+
+    def _element_range(self, dtype: torch.dtype, offset: int, count: int | None) -> tuple[int, int]:
+        size = dtype.itemsize
+        if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0 or offset % size:
+            raise MPSArgumentError(
+                self.name, "offset", f"must be a multiple of {size}, the bytes of {dtype}", repr(offset)
+            )
+        if count is None and (self._length - offset) % size == 0:
+            count = max(0, (self._length - offset) // size)
+        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+            got = f"{count!r} and {self._length - offset} bytes from the offset to the end"
+            raise MPSArgumentError(self.name, "count", f"must say how many elements of {size} bytes to view", got)
+        stop = offset + count * size
+        if stop > self._length:
+            got = f"{count} elements of {dtype} from byte {offset}"
+            raise MPSArgumentError(self.name, "offset and count", f"must stay within {self._length} bytes", got)
+        return offset, stop
+
+    def _view(self, storage: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        try:
+            return storage.view(dtype)
+        except (RuntimeError, TypeError) as fault:
+            rule = "must be a type that these bytes can be viewed as"
+            remedy = "Use a plain number type, and memory aligned to it"
+            raise MPSArgumentError(self.name, "dtype", rule, dtype, remedy) from fault
+
+
+def modes_of(who: str, options: MTLResourceOptions) -> tuple[MTLStorageMode, MTLCPUCacheMode]:
+    """The storage mode and cache mode that ``options`` ask for."""
+    if isinstance(options, bool) or not isinstance(options, int):
+        raise MPSTypeError(who, "options", "must be MTLResourceOptions", type(options).__name__)
+    value = int(options)
+    try:
+        storage, cache = MTLStorageMode(value >> 4 & 0xF), MTLCPUCacheMode(value & 0xF)
+    except ValueError as fault:
+        raise MPSArgumentError(who, "options", "must combine MTLResourceOptions", hex(value)) from fault
+    if storage is MTLStorageMode.MEMORYLESS:
+        raise MPSArgumentError(who, "options", "must not be memoryless: that is for textures of render passes")
+    return storage, cache
+
+
+def byte_range(who: str, argument: str, span: NSRange | range, length: int) -> tuple[int, int]:
+    """First byte and end of ``span``, which must lie within ``length`` bytes."""
+    if isinstance(span, NSRange):
+        start, stop = span.location, span.location + span.length
+    elif isinstance(span, range) and span.step == 1:
+        start, stop = span.start, max(span.start, span.stop)
+    else:
+        raise MPSTypeError(who, argument, "must be an NSRange or a range of step 1", repr(span))
+    if start < 0 or stop > length:
+        raise MPSArgumentError(who, argument, f"must stay within {length} bytes", f"{start}..{stop}")
+    return start, stop
+
+
+def bytes_of(who: str, data: Any, length: int | None) -> torch.Tensor:
+    """A new 1-D uint8 tensor with the first ``length`` bytes of ``data`` (all of them for None)."""
+    if isinstance(data, torch.Tensor):
+        copy = _tensor_bytes(who, data)[:length].clone()
+    else:
+        copy = torch.from_numpy(_host_bytes(who, data)[:length].copy())
+    if copy.numel() == 0 or (length is not None and copy.numel() != length):
+        got = f"{copy.numel()} bytes"
+        raise MPSArgumentError(who, "data", "must hold at least one byte and at least length bytes", got)
+    return copy
+
+
+def _tensor_bytes(who: str, data: torch.Tensor) -> torch.Tensor:
+    try:
+        return data.detach().contiguous().reshape(-1).view(torch.uint8)
+    except RuntimeError as fault:
+        raise MPSTypeError(
+            who, "data", "must be a dense tensor of plain numbers", f"{data.layout} {data.dtype}"
+        ) from fault
+
+
+def _host_bytes(who: str, data: Any) -> NDArray[np.uint8]:
+    try:
+        array = np.asarray(data if isinstance(data, (np.ndarray, np.generic)) else memoryview(data))
+    except (TypeError, ValueError, BufferError) as fault:
+        rule = "must be bytes, a NumPy array, a tensor or another object with the buffer protocol"
+        raise MPSTypeError(who, "data", rule, type(data).__name__, "Convert it with numpy.asarray") from fault
+    if array.dtype.hasobject:
+        raise MPSTypeError(who, "data", "must hold numbers, not objects", array.dtype)
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)

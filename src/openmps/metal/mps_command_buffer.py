@@ -1,0 +1,292 @@
+"""MPSCommandBuffer: a command buffer that can be committed while it goes on (MPSCommandBuffer.h, macOS 10.15)."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+
+from openmps.errors import (
+    MPSArgumentError,
+    MPSDeviceError,
+    MPSTypeError,
+    MTLCommandBufferError,
+    MTLExecutionError,
+)
+from openmps.metal.command import CommandBuffer, MTLCommandBuffer, Recording
+from openmps.metal.device import MTLDevice
+from openmps.metal.execution import Work
+from openmps.metal.heap import MTLHeap, MTLHeapDescriptor
+from openmps.metal.memory import MTLBuffer
+from openmps.metal.queue import MTLCommandQueue
+from openmps.types import MTLCommandBufferStatus, MTLStorageMode
+
+HEAP_CACHE_SECONDS = 5.0
+"""The ``cache_delay`` that heap providers are given: the framework's default heap cache duration."""
+
+
+class MPSPredicate:
+    """A condition in device memory: the uint32 at ``offset`` bytes of ``buffer`` (MPSCommandBuffer.h, macOS 10.15).
+
+    ``MPSPredicate(buffer, offset)`` reads an existing buffer; ``MPSPredicate(device=device)`` makes a buffer of its
+    own, which holds 0 at first.
+
+    Raises:
+        MPSArgumentError: The offset is not a multiple of 4, or the number would leave the buffer.
+    """
+
+    def __init__(
+        self, buffer: MTLBuffer | None = None, offset: int | None = None, *, device: MTLDevice | None = None
+    ) -> None:
+        if (buffer is None) == (device is None):
+            remedy = "Give a buffer to read, or a device to make one"
+            raise MPSTypeError("MPSPredicate", "buffer", "or device must be given, not both", None, remedy)
+        if device is not None:
+            if not isinstance(device, MTLDevice):
+                raise MPSTypeError("MPSPredicate", "device", "must be an MTLDevice", type(device).__name__)
+            buffer = device.new_buffer(length=4)
+        if not isinstance(buffer, MTLBuffer):
+            raise MPSTypeError("MPSPredicate", "buffer", "must be an MTLBuffer", type(buffer).__name__)
+        offset = 0 if offset is None else offset
+        if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0 or offset % 4:
+            raise MPSArgumentError("MPSPredicate", "offset", "must be a multiple of 4", repr(offset))
+        if offset + 4 > buffer.length:
+            got = f"{offset} in {buffer.length} bytes"
+            raise MPSArgumentError("MPSPredicate", "offset", "must leave 4 bytes in the buffer", got)
+        self._buffer = buffer
+        self._offset = offset
+
+    @property
+    def predicate_buffer(self) -> MTLBuffer:
+        """The buffer that holds the number."""
+        return self._buffer
+
+    @property
+    def predicate_offset(self) -> int:
+        """Where the number begins, in bytes."""
+        return self._offset
+
+    def holds(self) -> bool:
+        """Whether the number is not 0 now. On CUDA this waits for the stream."""
+        return bool(self._buffer.tensor(torch.int32, self._offset, 1).item())
+
+
+class MPSHeapProvider(Protocol):
+    """Supplies heaps for temporary objects (MPSCommandBuffer.h, macOS 10.15).
+
+    It may also have ``retire_heap(heap, cache_delay)``, called when the work that used the heap has completed;
+    ``cache_delay`` is how many seconds the memory is worth keeping.
+    """
+
+    def new_heap(self, descriptor: MTLHeapDescriptor) -> MTLHeap | None:
+        """A heap of at least ``descriptor.size`` bytes, or None."""
+        ...
+
+
+class _Stream:
+    """The Metal command buffers that one MPSCommandBuffer, and those around it, record to one after the other."""
+
+    def __init__(self, root: MTLCommandBuffer) -> None:
+        self.root = root
+        self.earlier: list[MTLCommandBuffer] = []
+
+    def go_on(self) -> None:
+        successor = self.root.commit_and_pass_on()
+        self.earlier = [buffer for buffer in self.earlier if not _succeeded(buffer)]
+        self.earlier.append(self.root)
+        self.root = successor
+
+    def first_error(self) -> MTLExecutionError | None:
+        return next((buffer.error for buffer in (*self.earlier, self.root) if buffer.error is not None), None)
+
+
+def _succeeded(buffer: MTLCommandBuffer) -> bool:
+    return buffer.recording.execution.finished.is_set() and buffer.error is None
+
+
+class MPSCommandBuffer(CommandBuffer):
+    """A command buffer around another one, usable wherever a command buffer is (MPSCommandBuffer.h, macOS 10.15).
+
+    ``MPSCommandBuffer(queue)`` begins a new Metal command buffer; ``MPSCommandBuffer(command_buffer=…)`` goes on with
+    the given one, which may itself be an `MPSCommandBuffer`.
+
+    `commit_and_continue` starts the work recorded so far and goes on with a new Metal command buffer: temporary objects
+    stay valid, handlers that were added before belong to the part that was committed. `error` and
+    `wait_until_completed` report the first fault of all parts.
+    """
+
+    def __init__(
+        self, command_queue: MTLCommandQueue | None = None, command_buffer: CommandBuffer | None = None
+    ) -> None:
+        if (command_queue is None) == (command_buffer is None):
+            remedy = "Give the queue, or the command buffer to go on with"
+            rule = "or command_buffer must be given, not both"
+            raise MPSTypeError("MPSCommandBuffer", "command_queue", rule, None, remedy)
+        if command_queue is not None:
+            if not isinstance(command_queue, MTLCommandQueue):
+                remedy = "A command buffer is given as command_buffer=…"
+                got = type(command_queue).__name__
+                raise MPSTypeError("MPSCommandBuffer", "command_queue", "must be an MTLCommandQueue", got, remedy)
+            command_buffer = command_queue.command_buffer()
+        if not isinstance(command_buffer, CommandBuffer):
+            got = type(command_buffer).__name__
+            raise MPSTypeError("MPSCommandBuffer", "command_buffer", "must be a command buffer", got)
+        if command_buffer.status >= MTLCommandBufferStatus.COMMITTED:
+            got = f"status {command_buffer.status.name}"
+            raise MTLCommandBufferError("MPSCommandBuffer", "command_buffer", "must not be committed yet", got)
+        self._command_buffer = command_buffer
+        self._stream = (
+            command_buffer._stream
+            if isinstance(command_buffer, MPSCommandBuffer)
+            else _Stream(command_buffer.root_command_buffer)
+        )
+        self._predicate: MPSPredicate | None = None
+        self._heap_provider: MPSHeapProvider | None = None
+        self._heaps: list[MTLHeap] = []
+
+    # --- what it wraps -----------------------------------------------------------------------------------------------
+
+    @property
+    def command_buffer(self) -> CommandBuffer:
+        """The command buffer that this one was made with."""
+        return self._command_buffer
+
+    @property
+    def root_command_buffer(self) -> MTLCommandBuffer:
+        """The Metal command buffer that records the work now."""
+        return self._stream.root
+
+    @property
+    def recording(self) -> Recording:
+        """Where encodes are recorded now; for those who extend the framework."""
+        return self._stream.root.recording
+
+    @property
+    def retained_references(self) -> bool:
+        """Whether the Metal command buffer was asked to keep what it uses alive."""
+        return self._stream.root.retained_references
+
+    @property
+    def status(self) -> MTLCommandBufferStatus:
+        """How far the part that records now has come; ERROR also when it is done and an earlier part has failed."""
+        status = self.recording.execution.status
+        failed = status is MTLCommandBufferStatus.COMPLETED and self._stream.first_error() is not None
+        return MTLCommandBufferStatus.ERROR if failed else status
+
+    @property
+    def error(self) -> MTLExecutionError | None:
+        """The first fault of all parts, with the original exception as its ``__cause__``."""
+        return self._stream.first_error()
+
+    def commit_and_continue(self) -> None:
+        """Commit what was recorded so far and go on with a new Metal command buffer of the same queue.
+
+        Handlers added before stay with the committed part and run when it is done; handlers added afterwards belong to
+        the new one. Temporary objects, predicate, heaps, label and debug groups carry over.
+
+        Raises:
+            MTLCommandBufferError: The buffer is committed already, or an encoder is open on it.
+        """
+        if not self.recording.is_open:
+            self._refuse_encode("commit_and_continue")
+        self._stream.go_on()
+
+    def wait_until_completed(self) -> None:
+        """Block until all parts are done and their handlers have returned; see `CommandBuffer.wait_until_completed`."""
+        super().wait_until_completed()
+        self._stream.earlier.clear()
+
+    # --- predicates --------------------------------------------------------------------------------------------------
+
+    @property
+    def predicate(self) -> MPSPredicate | None:
+        """Work recorded through this wrapper from now on runs only if the predicate holds when its turn comes.
+
+        Wrappers nest: the predicates of this one and of every `MPSCommandBuffer` that it wraps must hold. On CUDA each
+        predicated work makes the committing thread wait for the stream.
+        """
+        return self._predicate
+
+    @predicate.setter
+    def predicate(self, value: MPSPredicate | None) -> None:
+        if value is not None and not isinstance(value, MPSPredicate):
+            raise MPSTypeError(self.name, "predicate", "must be an MPSPredicate or None", type(value).__name__)
+        if value is not None and value.predicate_buffer.device is not self.device:
+            got = repr(value.predicate_buffer.device.name)
+            raise MPSDeviceError(self.name, "predicate", f"must belong to the device {self.device.name!r}", got)
+        self._predicate = value
+
+    def record(self, label: str, work: Work) -> None:
+        """Add one piece of work, under the predicates of this wrapper and those inside; see `CommandBuffer.record`."""
+        inner = self._command_buffer if isinstance(self._command_buffer, MPSCommandBuffer) else self._stream.root
+        predicate = self._predicate
+        if predicate is None:
+            inner.record(label, work)
+            return
+
+        def run_if_it_holds() -> None:
+            if predicate.holds():
+                work()
+
+        inner.record(label, run_if_it_holds)
+
+    # --- heaps -------------------------------------------------------------------------------------------------------
+
+    @property
+    def heap_provider(self) -> MPSHeapProvider | None:
+        """Supplies the heaps that `temporary_buffer` cuts from; None for the engine's own allocator."""
+        return self._heap_provider
+
+    @heap_provider.setter
+    def heap_provider(self, value: MPSHeapProvider | None) -> None:
+        if value is not None and not callable(getattr(value, "new_heap", None)):
+            raise MPSTypeError(self.name, "heap_provider", "must have a method new_heap", type(value).__name__)
+        self._heap_provider = value
+
+    def prefetch_heap(self, workload_size: int) -> None:
+        """Get memory for temporary objects of ``workload_size`` bytes together, before the first of them is made.
+
+        With a `heap_provider` this asks it for one heap. Without, on CUDA, the engine's allocator takes the memory from
+        the device now; on the CPU there is nothing to prepare.
+        """
+        self.device.check_length(self.name, "workload_size", workload_size)
+        if self._heap_provider is not None:
+            self._new_heap(self._heap_provider, workload_size)
+        elif self.device.is_cuda:
+            torch.empty(workload_size, dtype=torch.uint8, device=self.device.torch_device)
+
+    def temporary_buffer(self, length: int) -> MTLBuffer:
+        """A private buffer of ``length`` bytes for a temporary object.
+
+        It is cut from a heap of the `heap_provider`. Without one, or when it has no heap, the engine allocates it.
+        """
+        if self._heap_provider is None:
+            return self._command_buffer.temporary_buffer(length)
+        self.device.check_length(self.name, "length", length)
+        for heap in self._heaps:
+            if (buffer := heap.new_buffer(length)) is not None:
+                return buffer
+        heap = self._new_heap(self._heap_provider, length)
+        buffer = None if heap is None else heap.new_buffer(length)
+        return self._command_buffer.temporary_buffer(length) if buffer is None else buffer
+
+    def _new_heap(self, provider: MPSHeapProvider, size: int) -> MTLHeap | None:
+        heap = provider.new_heap(MTLHeapDescriptor(size=size))
+        if heap is None:
+            return None
+        if not isinstance(heap, MTLHeap):
+            got = type(heap).__name__
+            raise MPSTypeError(self.name, "heap_provider.new_heap", "must return an MTLHeap or None", got)
+        if heap.device is not self.device or heap.storage_mode is not MTLStorageMode.PRIVATE:
+            rule = f"must return a private heap of the device {self.device.name!r}"
+            raise MPSDeviceError(self.name, "heap_provider.new_heap", rule, repr(heap))
+        if not self._heaps:
+            self.lifetime.before_end.append(self._retire_heaps)
+        self._heaps.append(heap)
+        return heap
+
+    def _retire_heaps(self, last: MTLCommandBuffer) -> None:
+        heaps, self._heaps = self._heaps, []
+        retire = getattr(self._heap_provider, "retire_heap", None)
+        if retire is not None:
+            last.add_completed_handler(lambda _: [retire(heap, HEAP_CACHE_SECONDS) for heap in heaps])

@@ -1,0 +1,45 @@
+"""The device, a queue of it, and scripts in a process of their own, for every test of the machine."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+import openmps
+from openmps.metal.device import MTLDevice, mtl_device
+from openmps.metal.queue import MTLCommandQueue
+
+PATIENCE = 60.0
+"""Seconds after which a wait of a test counts as a deadlock."""
+
+
+@pytest.fixture
+def mtl(device: torch.device) -> MTLDevice:
+    return mtl_device(device)
+
+
+@pytest.fixture
+def queue(mtl: MTLDevice) -> MTLCommandQueue:
+    return mtl.new_command_queue()
+
+
+@pytest.fixture
+def run_script() -> Callable[[str], str]:
+    """Runs a script in a new interpreter and returns what it printed; it must exit with 0."""
+
+    def run(script: str) -> str:
+        source = str(Path(openmps.__file__).parents[1])
+        environment = {**os.environ, "PYTHONPATH": source}
+        command = [sys.executable, "-c", textwrap.dedent(script)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run
