@@ -1,0 +1,68 @@
+"""Dropout: a random mask that is a pure function of seed, step and position (MPSCNNDropout.h, macOS 10.13.4)."""
+
+from __future__ import annotations
+
+import math
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from openmps.ops.random import philox, split_words
+
+_WORDS_PER_BLOCK = 4
+
+
+def dropout_mask(
+    size: tuple[int, int, int, int],
+    keep_probability: float,
+    *,
+    seed: int,
+    step: int | Tensor,
+    first_image: int = 0,
+    mask_strides: tuple[int, int, int] = (1, 1, 1),
+    device: torch.device | str,
+) -> Tensor:
+    """The boolean mask of a batch, ``True`` where a value is kept.
+
+    ``size`` is ``(N, C, H, W)``. ``mask_strides`` is ``(x, y, channel)``, each 0 or 1: with 0 one value of the mask is
+    shared along that axis. The result is ``[N, C or 1, H or 1, W or 1]``.
+
+    Element ``i`` of an image's mask, counted over the mask's own height, width and channels (channels fastest), is word
+    ``i % 4`` of Philox4x32-10 with the key ``(seed, seed >> 32)`` and the counter
+    ``(step, image, i // 4, step >> 32)``, each reduced to 32 bits, where ``image`` counts from ``first_image``. It is
+    kept when ``word / 2**32 < keep_probability``. A batch that is encoded in parts therefore gets the masks of the
+    whole batch, on every device.
+
+    ``step`` counts the batches that one kernel has encoded. It may be an int64 tensor without axes on ``device``, so
+    that recorded work can be replayed with another step.
+    """
+    images, channels, height, width = size
+    stride_x, stride_y, stride_channel = mask_strides
+    grid = (height if stride_y else 1, width if stride_x else 1, channels if stride_channel else 1)
+    count = math.prod(grid)
+    blocks = -(-count // _WORDS_PER_BLOCK)
+    step_low, step_high = split_words(step)
+    image = torch.arange(first_image, first_image + images, device=device).view(images, 1)
+    block = torch.arange(blocks, device=device)
+    words = philox((step_low, image, block, step_high), split_words(seed))
+    # word / 2**32 < p is word < ceil(p * 2**32): the product is exact in float64.
+    limit = math.ceil(keep_probability * 2.0**32)
+    kept = torch.stack([cast(Tensor, word) < limit for word in words], dim=-1)
+    return kept.view(images, blocks * _WORDS_PER_BLOCK)[:, :count].reshape(images, *grid).permute(0, 3, 1, 2)
+
+
+def dropout(x: Tensor, mask: Tensor, keep_probability: float) -> Tensor:
+    """``x * mask / p`` for ``x`` ``[N, C, H, W]`` and a mask that broadcasts to it.
+
+    What is dropped becomes 0, also an infinity or a NaN.
+    """
+    # This selects x where the mask is above 0. torch.where branches at every element on the CPU, and a conversion from
+    # bool takes several times longer than one from bytes.
+    selector = mask.view(torch.uint8).to(x.dtype)
+    return torch.ops.aten.threshold_backward(x, selector, 0.0).div_(keep_probability)
+
+
+def dropout_gradient(gradient: Tensor, mask: Tensor, keep_probability: float) -> Tensor:
+    """``gradient * mask / p``, with the mask of the forward pass."""
+    return dropout(gradient, mask, keep_probability)

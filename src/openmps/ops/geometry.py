@@ -1,0 +1,246 @@
+"""Which source pixels a result pixel reads: windows as integers, and the reads that follow from them.
+
+One axis, result pixel ``i``, kernel tap ``p`` (MPSCNNKernel.h, MPSCNNConvolution.h and MPSCNNPooling.h, macOS 10.13)::
+
+    extent = (size - 1) * dilation + 1
+    tap(i, p) = offset - extent // 2 + i * stride + p * dilation
+
+``offset`` is the source pixel under the centre of the first window, so windows of even extent lean to the top left.
+Taps may lie outside the source: what is read there is the edge mode's business.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from openmps.types import MPSImageEdgeMode
+
+# Axes of an image tensor [N, C, H, W].
+ROWS = 2
+COLUMNS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """The windows along one axis of an image. All numbers are whole pixels.
+
+    Attributes:
+        source: Length of the source, at least 1.
+        result: Number of result pixels computed, at least 1.
+        size: Number of kernel taps.
+        stride: Source pixels from one window to the next.
+        dilation: Source pixels from one tap to the next.
+        offset: Source coordinate of the centre of the window of result pixel 0; may be negative.
+    """
+
+    source: int
+    result: int
+    size: int = 1
+    stride: int = 1
+    dilation: int = 1
+    offset: int = 0
+
+    @property
+    def extent(self) -> int:
+        """Pixels from the first to the last tap of one window, both counted."""
+        return (self.size - 1) * self.dilation + 1
+
+    @property
+    def first(self) -> int:
+        """Source coordinate of the first tap of the first window."""
+        return self.offset - self.extent // 2
+
+    @property
+    def read(self) -> int:
+        """Length of the region read: from the first tap of the first window to the last tap of the last one."""
+        return (self.result - 1) * self.stride + self.extent
+
+    @property
+    def before(self) -> int:
+        """How far the region read begins before the source, 0 if it does not."""
+        return max(0, -self.first)
+
+    @property
+    def after(self) -> int:
+        """How far the region read ends behind the source, 0 if it does not."""
+        return max(0, self.first + self.read - self.source)
+
+    @property
+    def leaves_source(self) -> bool:
+        """Whether any pixel of the region read lies outside the source."""
+        return self.first < 0 or self.first + self.read > self.source
+
+    @property
+    def inside(self) -> range:
+        """The source coordinates of the region read that lie inside the source; empty where it misses the source."""
+        return range(max(self.first, 0), min(self.first + self.read, self.source))
+
+    @property
+    def complete(self) -> range:
+        """The result pixels whose windows lie inside the source as a whole."""
+        begin = min(self.result, -(self.first // self.stride) if self.first < 0 else 0)
+        end = (self.source - self.extent - self.first) // self.stride + 1
+        return range(begin, max(begin, min(self.result, end)))
+
+    def taps(self, index: int) -> range:
+        """Source coordinates read by result pixel ``index``, in tap order; they may lie outside the source."""
+        begin = self.first + index * self.stride
+        return range(begin, begin + self.extent, self.dilation)
+
+    def symmetric_padding(self, limit: int) -> int | None:
+        """Return ``p`` where padding both sides of the source with ``p`` pixels gives these windows, else ``None``.
+
+        This is how libraries place windows: the first begins at ``-p``, and as many follow as fit into ``source + 2p``.
+        ``limit`` is the largest padding that the library takes.
+        """
+        padding = -self.first
+        fits = (self.source + 2 * padding - self.extent) // self.stride + 1
+        return padding if 0 <= padding <= limit and fits == self.result else None
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The windows of a kernel over an image: columns along ``x``, rows along ``y``."""
+
+    x: Axis
+    y: Axis
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Kernel taps, (height, width)."""
+        return self.y.size, self.x.size
+
+    @property
+    def stride(self) -> tuple[int, int]:
+        """Source pixels between windows, (vertical, horizontal)."""
+        return self.y.stride, self.x.stride
+
+    @property
+    def dilation(self) -> tuple[int, int]:
+        """Source pixels between taps, (vertical, horizontal)."""
+        return self.y.dilation, self.x.dilation
+
+    @property
+    def source(self) -> tuple[int, int]:
+        """Size of the source, (height, width)."""
+        return self.y.source, self.x.source
+
+    @property
+    def region(self) -> tuple[int, int]:
+        """Size of the source region read, (height, width)."""
+        return self.y.read, self.x.read
+
+    @property
+    def result(self) -> tuple[int, int]:
+        """Size of the result, (height, width)."""
+        return self.y.result, self.x.result
+
+    @property
+    def leaves_source(self) -> bool:
+        """Whether any pixel of the region read lies outside the source."""
+        return self.y.leaves_source or self.x.leaves_source
+
+
+def empty_image(like: Tensor, channels: int, size: tuple[int, int]) -> Tensor:
+    """Return an uninitialized image tensor in channels-last memory: batch, dtype and device of ``like``."""
+    return like.new_empty((like.shape[0], *size, channels)).permute(0, 3, 1, 2)
+
+
+def read(x: Tensor, window: Window, edge_mode: MPSImageEdgeMode, *, fill: float = 0.0) -> Tensor:
+    """Return the source region that ``window`` reads, so that result pixel (0, 0) reads from its corner (0, 0).
+
+    Outside the source, ``ZERO`` gives ``fill`` (the framework's value is 0 in every channel) and ``CLAMP`` the nearest
+    pixel of the edge (MPSCoreTypes.h, macOS 10.13). The result is a view of ``x`` where nothing lies outside.
+
+    Args:
+        x: The source, [N, C, window.y.source, window.x.source].
+        window: The windows to be read.
+        edge_mode: ``ZERO`` or ``CLAMP``.
+        fill: What ``ZERO`` reads outside: a reduction's neutral element, where it is not 0.
+
+    Returns:
+        The region, [N, C, window.y.read, window.x.read].
+    """
+    if edge_mode == MPSImageEdgeMode.CLAMP and window.leaves_source:
+        return _read_clamped(x, window)
+    rows, columns = window.y.inside, window.x.inside
+    if not rows or not columns:
+        return empty_image(x, x.shape[1], window.region).fill_(fill)
+    inside = x[:, :, rows.start : rows.stop, columns.start : columns.stop]
+    if not window.leaves_source:
+        return inside
+    padding = [window.x.before, window.x.after, window.y.before, window.y.after]
+    return functional.pad(inside, padding, value=fill)
+
+
+def read_adjoint(gradient: Tensor, window: Window, edge_mode: MPSImageEdgeMode) -> Tensor:
+    """Return the gradient for the source from that for the region which ``read`` gave: its exact adjoint.
+
+    What belongs outside the source is dropped with ``ZERO`` and added to the nearest pixel of the edge with ``CLAMP``.
+    Source pixels outside the region get 0.
+
+    Args:
+        gradient: The gradient for the region, [N, C, window.y.read, window.x.read].
+        window: The windows that were read.
+        edge_mode: The edge mode they were read with.
+
+    Returns:
+        The gradient for the source, [N, C, window.y.source, window.x.source].
+    """
+    if edge_mode == MPSImageEdgeMode.CLAMP:
+        return _clamped_adjoint(_clamped_adjoint(gradient, window.y, ROWS), window.x, COLUMNS)
+    if not window.y.inside or not window.x.inside:
+        return empty_image(gradient, gradient.shape[1], window.source).zero_()
+    return _pad(gradient, [*_around(window.x), *_around(window.y)])
+
+
+def _read_clamped(x: Tensor, window: Window) -> Tensor:
+    """Read the region; outside the source, the nearest pixel of the edge."""
+    rows, columns = _nearest(window.y), _nearest(window.x)
+    nearest = x[:, :, rows.start : rows.stop, columns.start : columns.stop]
+    padding = [*_repeats(window.x, len(columns)), *_repeats(window.y, len(rows))]
+    return functional.pad(nearest, padding, mode="replicate").contiguous(memory_format=torch.channels_last)
+
+
+def _nearest(axis: Axis) -> range:
+    """The source coordinates that a clamped read touches: those inside, or the edge where there are none."""
+    start = min(max(axis.first, 0), axis.source - 1)
+    return range(start, max(start + 1, min(axis.first + axis.read, axis.source)))
+
+
+def _repeats(axis: Axis, touched: int) -> tuple[int, int]:
+    """How often a clamped read repeats the first and the last of the pixels that it touches."""
+    before = min(axis.before, axis.read - touched)
+    return before, axis.read - touched - before
+
+
+def _around(axis: Axis) -> tuple[int, int]:
+    """Source pixels on either side of the region read; negative where the region goes beyond the source."""
+    return axis.first, axis.source - axis.first - axis.read
+
+
+def _pad(x: Tensor, padding: list[int]) -> Tensor:
+    """Pad with zeros, or crop where the padding is negative; ``x`` itself where it is all 0."""
+    return functional.pad(x, padding) if any(padding) else x
+
+
+def _clamped_adjoint(gradient: Tensor, axis: Axis, dimension: int) -> Tensor:
+    """Put the region's gradient back along one dimension: what lies outside is added to the edge."""
+    if axis.inside:
+        placed = _pad(gradient, [0, 0, *_around(axis)] if dimension == ROWS else [*_around(axis)])
+    else:
+        shape = list(gradient.shape)
+        shape[dimension] = axis.source
+        placed = empty_image(gradient, shape[1], (shape[ROWS], shape[COLUMNS])).zero_()
+    # Where one of these is not 0 the region is not the source, so that `placed` is a tensor of our own.
+    before, after = min(axis.before, axis.read), min(axis.after, axis.read)
+    if before:
+        placed.narrow(dimension, 0, 1).add_(gradient.narrow(dimension, 0, before).sum(dimension, keepdim=True))
+    if after:
+        outside = gradient.narrow(dimension, axis.read - after, after).sum(dimension, keepdim=True)
+        placed.narrow(dimension, axis.source - 1, 1).add_(outside)
+    return placed

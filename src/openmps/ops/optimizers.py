@@ -1,0 +1,259 @@
+"""The update rules of the optimizers (MPSNNOptimizers.h, macOS 10.14; AMSGrad 10.15).
+
+Every function takes float vectors of one shape, updates the optimizer's own vectors (momentum, velocity, sum of
+squares) in place and writes the new values into ``result``, which may be ``values`` itself; ``gradient`` stays as it
+is. With ``g`` the gradient that ``rule`` makes, ``v`` the values and ``t`` the number of the step:
+
+=============  ======================================================================================
+sgd            v - lr*g without momentum; m = mu*m + lr*g, v - m; Nesterov: m = mu*m + g, v - lr*(g + mu*m)
+rmsprop        s = decay*s + (1 - decay)*g^2, v - lr*g / (sqrt(s) + eps)
+adam           m = b1*m + (1 - b1)*g, u = b2*u + (1 - b2)*g^2, x = u or, as AMSGrad, max(x, u),
+               v - lr * sqrt(1 - b2^t) / (1 - b1^t) * m / (sqrt(x) + eps)
+=============  ======================================================================================
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from openmps.errors import MPSArgumentError
+from openmps.types import MPSNNRegularizationType
+
+
+@dataclass(frozen=True, slots=True)
+class GradientRule:
+    """What ``MPSNNOptimizerDescriptor`` does to a gradient before the update, in this order.
+
+    ``clip`` is ``(maximum, minimum)`` or ``None``; then the gradient is multiplied by ``rescale``; then
+    ``regularization_scale`` times ``sign(v)`` (L1, with ``sign(0) = 0``) or times ``v`` (L2) is added.
+    """
+
+    rescale: float = 1.0
+    clip: tuple[float, float] | None = None
+    regularization: MPSNNRegularizationType = MPSNNRegularizationType.NONE
+    regularization_scale: float = 0.0
+
+    @property
+    def weight_decay(self) -> float:
+        """The factor of ``v`` that L2 regularization adds to the gradient."""
+        return self.regularization_scale if self.regularization == MPSNNRegularizationType.L2 else 0.0
+
+    def apply(self, values: Tensor, gradient: Tensor) -> Tensor:
+        """The gradient that the update uses; ``gradient`` itself where nothing is to be done."""
+        gradient = self.apply_without_decay(values, gradient)
+        return gradient if self.weight_decay == 0.0 else torch.add(gradient, values, alpha=self.weight_decay)
+
+    def apply_without_decay(self, values: Tensor, gradient: Tensor) -> Tensor:
+        """As ``apply``, without what ``weight_decay`` adds."""
+        if self.clip is not None:
+            maximum, minimum = self.clip
+            gradient = gradient.clamp(minimum, maximum)
+        if self.rescale != 1.0:
+            gradient = gradient * self.rescale
+        if self.regularization == MPSNNRegularizationType.L1 and self.regularization_scale != 0.0:
+            gradient = torch.add(gradient, values.sign(), alpha=self.regularization_scale)
+        return gradient
+
+
+def sgd(
+    values: Tensor,
+    gradient: Tensor,
+    momentum: Tensor | None,
+    result: Tensor,
+    *,
+    learning_rate: float,
+    momentum_scale: float,
+    nesterov: bool,
+    rule: GradientRule,
+) -> None:
+    """Stochastic gradient descent; the momentum holds the learning rate, except with Nesterov's form."""
+    g = rule.apply(values, gradient)
+    if momentum is None:
+        torch.sub(values, g, alpha=learning_rate, out=result)
+    elif nesterov:
+        momentum.mul_(momentum_scale).add_(g)
+        torch.sub(values, torch.add(g, momentum, alpha=momentum_scale), alpha=learning_rate, out=result)
+    else:
+        momentum.mul_(momentum_scale).add_(g, alpha=learning_rate)
+        torch.sub(values, momentum, out=result)
+
+
+def rmsprop(
+    values: Tensor,
+    gradient: Tensor,
+    sum_of_squares: Tensor,
+    result: Tensor,
+    *,
+    learning_rate: float,
+    decay: float,
+    epsilon: float,
+    rule: GradientRule,
+) -> None:
+    """RMSProp: the step is divided by the root of the running mean of squares."""
+    g = rule.apply(values, gradient)
+    sum_of_squares.mul_(decay).addcmul_(g, g, value=1.0 - decay)
+    torch.addcdiv(values, g, sum_of_squares.sqrt().add_(epsilon), value=-learning_rate, out=result)
+
+
+def adam(
+    values: Tensor,
+    gradient: Tensor,
+    momentum: Tensor,
+    velocity: Tensor,
+    result: Tensor,
+    *,
+    learning_rate: float,
+    beta1: float,
+    beta2: float,
+    epsilon: float,
+    time_step: int,
+    rule: GradientRule,
+    maximum_velocity: Tensor | None = None,
+) -> None:
+    """Adam, or its AMSGrad form with ``maximum_velocity``; ``time_step`` counts this step too, so the first is 1.
+
+    ``epsilon`` stands outside the correction of the bias.
+    """
+    adam_step(
+        [values],
+        [gradient],
+        [momentum],
+        [velocity],
+        [result],
+        rate=adam_rate(learning_rate, beta1, beta2, time_step),
+        beta1=beta1,
+        beta2=beta2,
+        epsilon=epsilon,
+        rule=rule,
+        maximum_velocities=None if maximum_velocity is None else [maximum_velocity],
+    )
+
+
+def adam_rate(learning_rate: float, beta1: float, beta2: float, time_step: int) -> float:
+    """``lr * sqrt(1 - b2^t) / (1 - b1^t)``: the factor of Adam's step ``t``, which counts from 1."""
+    if time_step < 1:
+        raise MPSArgumentError("MPSNNOptimizerAdam", "time_step", "must be at least 1 when it is used", time_step)
+    for name, beta in (("beta1", beta1), ("beta2", beta2)):
+        if not 0.0 <= beta < 1.0:
+            raise MPSArgumentError("MPSNNOptimizerAdam", name, "must lie in [0, 1)", beta)
+    return learning_rate * math.sqrt(1.0 - beta2**time_step) / (1.0 - beta1**time_step)
+
+
+def adam_step(
+    values: Sequence[Tensor],
+    gradients: Sequence[Tensor],
+    momenta: Sequence[Tensor],
+    velocities: Sequence[Tensor],
+    results: Sequence[Tensor],
+    *,
+    rate: float | Tensor,
+    beta1: float,
+    beta2: float,
+    epsilon: float,
+    rule: GradientRule,
+    maximum_velocities: Sequence[Tensor] | None = None,
+) -> None:
+    """One step of Adam for several vectors at once, each of its own size.
+
+    ``rate`` is ``adam_rate``'s, as a number, or as a tensor without axes on the device, so that recorded work can be
+    replayed with another one.
+    """
+    maxima = list(maximum_velocities) if maximum_velocities is not None else []
+    if _can_fuse([*values, *gradients, *momenta, *velocities, *results, *maxima]):
+        _fused_adam(values, gradients, momenta, velocities, results, maxima, rate, beta1, beta2, epsilon, rule)
+        return
+    for index, (value, gradient, momentum, velocity, result) in enumerate(
+        zip(values, gradients, momenta, velocities, results, strict=True)
+    ):
+        maximum = maxima[index] if maxima else None
+        _plain_adam(value, gradient, momentum, velocity, result, maximum, rate, beta1, beta2, epsilon, rule)
+
+
+def _plain_adam(
+    values: Tensor,
+    gradient: Tensor,
+    momentum: Tensor,
+    velocity: Tensor,
+    result: Tensor,
+    maximum_velocity: Tensor | None,
+    rate: float | Tensor,
+    beta1: float,
+    beta2: float,
+    epsilon: float,
+    rule: GradientRule,
+) -> None:
+    g = rule.apply(values, gradient)
+    momentum.mul_(beta1).add_(g, alpha=1.0 - beta1)
+    velocity.mul_(beta2).addcmul_(g, g, value=1.0 - beta2)
+    if maximum_velocity is not None:
+        torch.maximum(maximum_velocity, velocity, out=maximum_velocity)
+        velocity = maximum_velocity
+    step = torch.div(momentum, velocity.sqrt().add_(epsilon)).mul_(rate)
+    torch.sub(values, step, out=result)
+
+
+# torch's fused Adam passes over memory once. It is not part of torch's stable interface, so its absence is no error.
+# On CUDA it rounds the betas to float32, which changes a step by less than 1e-5 of itself (1 - 0.999 has few digits).
+_HAS_FUSED_ADAM = hasattr(torch.ops.aten, "_fused_adam_")
+_FUSED_DEVICES = frozenset({"cpu", "cuda"})
+_FUSED_TYPES = frozenset({torch.float32, torch.float64})
+
+
+def _can_fuse(tensors: Sequence[Tensor]) -> bool:
+    first = tensors[0]
+    return (
+        _HAS_FUSED_ADAM
+        and first.device.type in _FUSED_DEVICES
+        and first.dtype in _FUSED_TYPES
+        # CUDA refuses to launch over vectors without elements.
+        and all(
+            t.numel() > 0 and t.is_contiguous() and t.dtype == first.dtype and t.device == first.device for t in tensors
+        )
+    )
+
+
+def _fused_adam(
+    values: Sequence[Tensor],
+    gradients: Sequence[Tensor],
+    momenta: Sequence[Tensor],
+    velocities: Sequence[Tensor],
+    results: Sequence[Tensor],
+    maxima: Sequence[Tensor],
+    rate: float | Tensor,
+    beta1: float,
+    beta2: float,
+    epsilon: float,
+    rule: GradientRule,
+) -> None:
+    gradients = [rule.apply_without_decay(v, g) for v, g in zip(values, gradients, strict=True)]
+    for value, result in zip(values, results, strict=True):
+        if result.data_ptr() != value.data_ptr():
+            result.copy_(value)
+    # At the step "infinity" torch's corrections of the bias are exactly 1, which leaves the correction, and epsilon, to
+    # us: `rate` holds the framework's.
+    endless = torch.full((), math.inf, device=values[0].device)
+    if isinstance(rate, Tensor) and rate.is_cuda:
+        rate = rate.float()  # the only type that the kernel reads
+    fused = torch.ops.aten._fused_adam_
+    (fused.tensor_lr if isinstance(rate, Tensor) else fused.default)(
+        results,
+        gradients,
+        momenta,
+        velocities,
+        maxima,
+        [endless] * len(values),
+        lr=rate,
+        beta1=beta1,
+        beta2=beta2,
+        weight_decay=rule.weight_decay,
+        eps=epsilon,
+        amsgrad=bool(maxima),
+        maximize=False,
+        grad_scale=None,
+        found_inf=None,
+    )

@@ -1,0 +1,254 @@
+"""Max and average pooling with their gradients (MPSCNNPooling.h, macOS 10.13; gradients 10.13.4).
+
+Channels are independent of one another. Where a window leaves the source, the edge mode decides:
+
+========  =======================================  =======================================================
+pooling   ``ZERO`` (default of the kernels)        ``CLAMP`` (default of the graph's nodes)
+========  =======================================  =======================================================
+max       outside counts as 0                      outside is the nearest pixel of the edge
+average   outside counts as 0, N = all taps        the window shrinks to the source and its ``zero_pad`` around it
+========  =======================================  =======================================================
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from openmps.errors import MPSArgumentError
+from openmps.ops.geometry import COLUMNS, ROWS, Axis, Window, empty_image, read, read_adjoint
+from openmps.types import MPSImageEdgeMode
+
+_UNPADDED = (0, 0)
+
+
+def max_pooling(
+    x: Tensor, window: Window, edge_mode: MPSImageEdgeMode, *, with_choice: bool = True
+) -> tuple[Tensor, Tensor | None]:
+    """Take the largest value of each window; a NaN in the window is the result.
+
+    With ``E`` the source, continued beyond its edges by ``edge_mode``::
+
+        Y[n, c, y, x] = max(j, i) E[n, c, window.y.taps(y)[j], window.x.taps(x)[i]]
+
+    ``CLAMP`` repeats the edge for dilated windows too: the pixel of the edge counts, though it may lie between taps.
+
+    Args:
+        x: The source, [N, C, window.y.source, window.x.source].
+        window: The source pixels that each result pixel reads.
+        edge_mode: ``ZERO`` or ``CLAMP``.
+        with_choice: Whether a gradient will be computed. Where none will, the CPU needs as little as half the time.
+
+    Returns:
+        The result, [N, C, window.y.result, window.x.result], and what ``max_pooling_gradient`` takes as ``choice``.
+    """
+    if not with_choice and x.device.type == "cpu" and _is_faster_by_slices(window, edge_mode):
+        return _largest(x, window, edge_mode), None
+    if edge_mode == MPSImageEdgeMode.ZERO and window.leaves_source:
+        return _choose_or_zero(x, window)
+    padding = library_max_padding(window, edge_mode)
+    image = x if padding is not None else read(x, window, edge_mode)
+    return _choose(image, window, padding or _UNPADDED)
+
+
+def max_pooling_gradient(
+    gradient: Tensor, x: Tensor, choice: Tensor | None, window: Window, edge_mode: MPSImageEdgeMode
+) -> Tensor:
+    """Give each result pixel's gradient to the source pixel that was the maximum of its window.
+
+    Of equal values the first in row-major order of the taps is taken, and pixels of the source come before the zeros
+    outside of it; where such a zero is the maximum, the gradient is lost. The framework does not say which of equal
+    values it takes (MPSCNNPoolingMaxGradient, macOS 10.13.4).
+
+    Args:
+        gradient: The gradient for the result, [N, C, window.y.result, window.x.result].
+        x: The source of the forward pass.
+        choice: What ``max_pooling`` returned for it, or ``None`` to find the maxima again.
+        window: The windows of the forward pass.
+        edge_mode: Its edge mode.
+
+    Returns:
+        The gradient for the source, like ``x``; 0 for pixels that no window reads.
+    """
+    if choice is None:
+        _, choice = max_pooling(x, window, edge_mode)
+    padding = library_max_padding(window, edge_mode)
+    image = x if padding is not None else empty_image(gradient, x.shape[1], window.region)
+    for_image = torch.ops.aten.max_pool2d_with_indices_backward(
+        gradient, image, window.size, window.stride, padding or _UNPADDED, window.dilation, False, choice
+    )
+    return for_image if padding is not None else read_adjoint(for_image, window, edge_mode)
+
+
+def average_pooling(
+    x: Tensor, window: Window, edge_mode: MPSImageEdgeMode, zero_pad: tuple[int, int] = _UNPADDED
+) -> Tensor:
+    """Average each window: the sum over its pixels inside the source, divided by ``N``.
+
+    With ``ZERO``, ``N`` is the number of taps, always. With ``CLAMP``, it is the number of taps inside the source or
+    the ``zero_pad`` pixels on each side of it; a window that has none gives 0.
+
+    Args:
+        x: The source, [N, C, window.y.source, window.x.source].
+        window: The source pixels that each result pixel reads; not dilated.
+        edge_mode: ``ZERO`` or ``CLAMP``.
+        zero_pad: Pixels around the source that count as zeros with ``CLAMP``, (x, y); ``ZERO`` ignores it.
+
+    Returns:
+        [N, C, window.y.result, window.x.result].
+
+    Raises:
+        MPSArgumentError: The window is dilated.
+    """
+    plan = _average_plan(window, edge_mode, zero_pad, _half_padding(window))
+    image = x if plan.padding is not None else read(x, window, MPSImageEdgeMode.ZERO)
+    result = functional.avg_pool2d(
+        image, window.size, window.stride, plan.padding or _UNPADDED, False, plan.counts_padding, plan.divisor
+    )
+    return result if plan.divisor is None else result.div_(_tap_counts(window, zero_pad, x))
+
+
+def average_pooling_gradient(
+    gradient: Tensor, window: Window, edge_mode: MPSImageEdgeMode, zero_pad: tuple[int, int] = _UNPADDED
+) -> Tensor:
+    """Spread each result pixel's gradient over the pixels of its window (MPSCNNPoolingAverageGradient, macOS 10.13.4).
+
+    ``dX[i] = Σ G[x] / N(x)`` over the windows ``x`` that hold ``i``, with the ``N`` of ``average_pooling``. The values
+    of the source do not matter, only its size.
+
+    Args:
+        gradient: The gradient for the result, [N, C, window.y.result, window.x.result].
+        window: The windows of the forward pass.
+        edge_mode: Its edge mode.
+        zero_pad: Its zero padding, (x, y).
+
+    Returns:
+        The gradient for the source, [N, C, window.y.source, window.x.source]; 0 for pixels that no window reads.
+
+    Raises:
+        MPSArgumentError: The window is dilated.
+    """
+    padding = _half_padding(window)
+    if gradient.is_cuda and padding != _UNPADDED:
+        padding = None  # torch 2.11's channels-last kernel leaves the padding out of account (its issue 188344)
+    plan = _average_plan(window, edge_mode, zero_pad, padding)
+    if plan.divisor is not None:
+        gradient = gradient / _tap_counts(window, zero_pad, gradient)
+    is_source = plan.padding is not None
+    for_image = torch.ops.aten.avg_pool2d_backward(
+        gradient,
+        empty_image(gradient, gradient.shape[1], window.source if is_source else window.region),
+        window.size,
+        window.stride,
+        plan.padding or _UNPADDED,
+        False,
+        plan.counts_padding,
+        plan.divisor,
+    )
+    return for_image if is_source else read_adjoint(for_image, window, MPSImageEdgeMode.ZERO)
+
+
+def library_max_padding(window: Window, edge_mode: MPSImageEdgeMode) -> tuple[int, int] | None:
+    """Return the padding (vertical, horizontal) that makes a library's max pooling read ``window`` from the source.
+
+    ``None`` where there is none: the region must then be read first. Libraries ignore taps outside the source. That is
+    ``CLAMP`` where the windows are not dilated, since the nearest pixel of the edge is then a tap itself.
+    """
+    is_ignored = edge_mode == MPSImageEdgeMode.CLAMP and window.dilation == (1, 1)
+    return _half_padding(window) if is_ignored or not window.leaves_source else None
+
+
+def _half_padding(window: Window) -> tuple[int, int] | None:
+    """Return the padding (vertical, horizontal) of a library: at most half a window, so that no window is empty."""
+    vertical = window.y.symmetric_padding(window.y.extent // 2)
+    horizontal = window.x.symmetric_padding(window.x.extent // 2)
+    return None if vertical is None or horizontal is None else (vertical, horizontal)
+
+
+def _choose(image: Tensor, window: Window, padding: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """Return the maxima and their indices in the rows and columns of ``image``."""
+    if image.is_cuda and image.dtype == torch.float64 and image.shape[1] == 1:
+        # torch 2.11's channels-last kernel reads a misaligned address for a single float64 result of one channel.
+        image = image.clone(memory_format=torch.contiguous_format)
+    return torch.ops.aten.max_pool2d_with_indices(image, window.size, window.stride, padding, window.dilation)
+
+
+def _choose_or_zero(x: Tensor, window: Window) -> tuple[Tensor, Tensor]:
+    """Like ``_choose`` for windows that leave the source with ``ZERO``; the indices are those in the region read."""
+    # Reading the zeros as -inf keeps them from being chosen before a pixel of the source that is 0 as well.
+    result, choice = _choose(read(x, window, MPSImageEdgeMode.ZERO, fill=-torch.inf), window, _UNPADDED)
+    # A corner of the region that lies outside the source: read_adjoint drops the gradient that is put there.
+    outside = 0 if window.y.before or window.x.before else window.y.read * window.x.read - 1
+    for dimension, axis in ((ROWS, window.y), (COLUMNS, window.x)):
+        complete = axis.complete
+        for begin, end in ((0, complete.start), (complete.stop, axis.result)):
+            border = result.narrow(dimension, begin, end - begin)
+            choice.narrow(dimension, begin, end - begin).masked_fill_(border < 0, outside)
+            border.clamp_(min=0)
+    return result, choice
+
+
+def _is_faster_by_slices(window: Window, edge_mode: MPSImageEdgeMode) -> bool:
+    """Whether ``_largest`` was measured to beat the library: small windows, unless the library does their padding."""
+    is_padded_by_library = edge_mode == MPSImageEdgeMode.CLAMP and window.leaves_source
+    return 1 < window.y.size * window.x.size <= 9 and not is_padded_by_library
+
+
+def _largest(x: Tensor, window: Window, edge_mode: MPSImageEdgeMode) -> Tensor:
+    """Return the maxima alone: the maximum over rows, then over columns, each of a few large strided images."""
+    region = read(x, window, edge_mode)
+    rows = reduce(torch.maximum, [region[:, :, taps] for taps in _tap_slices(window.y)])
+    return reduce(torch.maximum, [rows[..., taps] for taps in _tap_slices(window.x)])
+
+
+def _tap_slices(axis: Axis) -> list[slice]:
+    """For each tap, the pixels of the region that it reads for all result pixels."""
+    span = (axis.result - 1) * axis.stride + 1
+    return [slice(tap * axis.dilation, tap * axis.dilation + span, axis.stride) for tap in range(axis.size)]
+
+
+class _AveragePlan(NamedTuple):
+    """How the library's average pooling is called."""
+
+    padding: tuple[int, int] | None  # (vertical, horizontal); None: the region is read first
+    counts_padding: bool  # whether N counts the padding
+    divisor: int | None  # 1: it adds up, and we divide by the counts; None: it divides
+
+
+def _average_plan(
+    window: Window, edge_mode: MPSImageEdgeMode, zero_pad: tuple[int, int], padding: tuple[int, int] | None
+) -> _AveragePlan:
+    """Plan the call for the edge's rule, where ``padding`` places the windows if it is not ``None``."""
+    if window.dilation != (1, 1):
+        raise MPSArgumentError("average pooling", "window", "must not be dilated", window.dilation)
+    if edge_mode == MPSImageEdgeMode.ZERO or (
+        _stays_within(window.x, zero_pad[0]) and _stays_within(window.y, zero_pad[1])
+    ):
+        return _AveragePlan(padding, True, None)
+    if padding is not None and zero_pad == (0, 0):
+        return _AveragePlan(padding, False, None)
+    return _AveragePlan(padding, True, 1)
+
+
+def _stays_within(axis: Axis, zero_pad: int) -> bool:
+    """Whether all taps lie in the source and ``zero_pad`` pixels on each side of it."""
+    return axis.before <= zero_pad and axis.after <= zero_pad
+
+
+def _tap_counts(window: Window, zero_pad: tuple[int, int], like: Tensor) -> Tensor:
+    """Return ``N`` for each result pixel, [window.y.result, window.x.result]; 1 where it is 0."""
+    rows = _axis_counts(window.y, zero_pad[1], like)
+    columns = _axis_counts(window.x, zero_pad[0], like)
+    return (rows[:, None] * columns).clamp_(min=1)
+
+
+def _axis_counts(axis: Axis, zero_pad: int, like: Tensor) -> Tensor:
+    """Return the number of taps within the source and its zero padding, for each result pixel of one axis."""
+    # Made on the device, so that nothing is copied from the host while a CUDA graph is captured.
+    begin = axis.first + axis.stride * torch.arange(axis.result, device=like.device)
+    end = (begin + axis.extent).clamp_(max=axis.source + zero_pad)
+    return (end - begin.clamp(min=-zero_pad)).clamp_(min=0).to(like.dtype)

@@ -1,0 +1,53 @@
+"""Counter-based random numbers: the same bits on every device, for every split of the work.
+
+Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011) turns four counter words and two key
+words into four random words. It has no state: word ``i`` of a stream is a pure function of its position.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+WORD_MASK = 0xFFFFFFFF
+
+_ROUNDS = 10
+_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+_KEY_INCREMENTS = (0x9E3779B9, 0xBB67AE85)
+
+Word = int | Tensor
+"""A 32-bit unsigned word: an ``int``, or an int64 tensor whose elements lie in [0, 2**32)."""
+
+Block = tuple[Word, Word, Word, Word]
+
+
+def split_words(value: int | Tensor) -> tuple[Word, Word]:
+    """The low and the high 32 bits of a 64-bit integer or of an int64 tensor."""
+    return value & WORD_MASK, (value >> 32) & WORD_MASK
+
+
+def philox(counter: Block, key: tuple[Word, Word]) -> Block:
+    """Four random words for each counter: Philox4x32-10.
+
+    Words may be integers or int64 tensors; tensors broadcast against each other, and the result has their common
+    shape. Words that are still equal along an axis are kept at size 1 there, so the first rounds of a grid of counters
+    cost next to nothing.
+    """
+    c0, c1, c2, c3 = counter
+    k0, k1 = key
+    for _ in range(_ROUNDS):
+        # 64-bit products in wrapping int64; the shift may smear the sign over the upper half, which the mask removes.
+        product0 = c0 * _MULTIPLIERS[0]
+        product1 = c2 * _MULTIPLIERS[1]
+        c0 = ((product1 >> 32) ^ c1 ^ k0) & WORD_MASK
+        c2 = ((product0 >> 32) ^ c3 ^ k1) & WORD_MASK
+        c1 = _low_word_later(product1)
+        c3 = _low_word_later(product0)
+        k0 = (k0 + _KEY_INCREMENTS[0]) & WORD_MASK
+        k1 = (k1 + _KEY_INCREMENTS[1]) & WORD_MASK
+    return c0, c1 & WORD_MASK, c2, c3 & WORD_MASK
+
+
+def _low_word_later(product: Word) -> Word:
+    # The upper half of a tensor may stay: the next round only exclusive-ors it in and masks then, which saves a pass.
+    # An integer grows without end and does not fit int64, so it is masked now.
+    return product & WORD_MASK if isinstance(product, int) else product

@@ -1,0 +1,50 @@
+"""Softmax and its logarithm over the feature channels of each pixel.
+
+MPSCNNSoftMax.h, macOS 10.13; the gradients 10.13.4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+
+def softmax(x: Tensor) -> Tensor:
+    """``y_k = e^(x_k) / sum_j e^(x_j)`` over the channels of ``[N, C, H, W]``, with the largest channel subtracted."""
+    return _over_channels(torch.softmax, x)
+
+
+def softmax_gradient(gradient: Tensor, y: Tensor) -> Tensor:
+    """``y_k * (g_k - sum_j g_j * y_j)``; ``y`` is the forward **result**, not its source."""
+    return _over_channels(_softmax_backward, gradient, y)
+
+
+def log_softmax(x: Tensor) -> Tensor:
+    """``y_k = x_k - ln sum_j e^(x_j)`` over the channels of ``[N, C, H, W]``, with the largest channel subtracted."""
+    return _over_channels(torch.log_softmax, x)
+
+
+def log_softmax_gradient(gradient: Tensor, y: Tensor) -> Tensor:
+    """``g_k - e^(y_k) * sum_j g_j``; ``y`` is the forward **result**, not its source."""
+    return _over_channels(_log_softmax_backward, gradient, y)
+
+
+def _softmax_backward(gradient: Tensor, y: Tensor, axis: int) -> Tensor:
+    return torch.ops.aten._softmax_backward_data(gradient, y, axis, y.dtype)
+
+
+def _log_softmax_backward(gradient: Tensor, y: Tensor, axis: int) -> Tensor:
+    return torch.ops.aten._log_softmax_backward_data(gradient, y, axis, y.dtype)
+
+
+def _over_channels(function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
+    """``function(*tensors, channel_axis)``, with the channels innermost when they are so in memory.
+
+    torch's softmax makes its operands contiguous in the order of their axes: naming the axes in the order of memory
+    saves the copies and keeps channels-last.
+    """
+    if tensors[0].stride(1) != 1:
+        return function(*tensors, 1)
+    return function(*(tensor.permute(0, 2, 3, 1) for tensor in tensors), 3).permute(0, 3, 1, 2)

@@ -1,0 +1,270 @@
+"""The ten losses, their gradients and reductions against loops, PyTorch, finite differences and printed numbers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from helpers import LAYOUTS, TOLERANCE, array, assert_close, assert_digits, tensor
+from openmps.errors import MPSArgumentError
+from openmps.ops import loss as ops
+from openmps.types import MPSCNNLossType, MPSCNNReductionType
+from oracles import finite_difference
+from oracles import loss as oracle
+from oracles.loss import MEAN, NONE, SUM, SUM_BY_NON_ZERO_WEIGHTS, Parameters
+
+NAMES = oracle.NAMES
+COSINE = NAMES.index("cosine_distance")
+SOFTMAX = NAMES.index("softmax_cross_entropy")
+SIGMOID = NAMES.index("sigmoid_cross_entropy")
+REDUCTIONS = [NONE, SUM, MEAN, SUM_BY_NON_ZERO_WEIGHTS]
+SHAPES = [(3, 5, 2, 3), (1, 1, 1, 1), (1, 10, 1, 1), (2, 3, 1, 4), (0, 3, 2, 2)]
+
+
+def parameters(p: Parameters) -> ops.LossParameters:
+    return ops.LossParameters(
+        kind=MPSCNNLossType(p.kind),
+        reduction=MPSCNNReductionType(p.reduction),
+        weight=p.weight,
+        label_smoothing=p.label_smoothing,
+        number_of_classes=p.number_of_classes,
+        epsilon=p.epsilon,
+        delta=p.delta,
+        reduce_across_batch=p.reduce_across_batch,
+    )
+
+
+def sources(kind: int, shape: tuple[int, ...], rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Predictions and labels inside the loss's domain."""
+    name = NAMES[kind]
+    if name in ("categorical_cross_entropy", "log"):
+        y = rng.uniform(0.05, 0.95, size=shape)
+    elif name == "kullback_leibler":
+        y = np.log(rng.uniform(0.05, 0.95, size=shape))
+    else:
+        y = rng.normal(size=shape) * 2
+    if name == "hinge":
+        return y, rng.integers(0, 2, size=shape).astype(np.float64)
+    if name in ("mean_absolute_error", "mean_squared_error", "huber", "cosine_distance"):
+        return y, rng.normal(size=shape)
+    t = rng.uniform(0.0, 1.0, size=shape)
+    if name in ("softmax_cross_entropy", "categorical_cross_entropy", "kullback_leibler"):
+        t = t / np.maximum(t.sum(axis=1, keepdims=True), 1e-3)
+    if name == "kullback_leibler" and t.size:
+        t.flat[0] = 0.0
+    return y, t
+
+
+def settings(kind: int, reduction: int) -> Parameters:
+    smoothing = 0.1 if kind in (SOFTMAX, SIGMOID) else 0.0
+    return Parameters(kind, reduction, 0.75, smoothing, 5, 1e-4, 0.8)
+
+
+def check(p: Parameters, y, t, weights, dtype, device, layout="contiguous") -> None:
+    found = ops.loss(
+        tensor(y, dtype, device, layout),
+        tensor(t, dtype, device, layout),
+        None if weights is None else tensor(weights, dtype, device, layout),
+        parameters(p),
+    )
+    expected = oracle.loss(y, t, weights, p)
+    for actual, wanted, what in zip(found, expected, ("values", "gradient"), strict=True):
+        assert actual.dtype == dtype
+        assert_close(actual, wanted, TOLERANCE[dtype], f"{what} of {p}")
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("kind", range(10), ids=NAMES)
+def test_equals_loops(
+    kind: int,
+    reduction: int,
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    device: torch.device,
+    rng: np.random.Generator,
+) -> None:
+    if kind == COSINE:
+        reduction = SUM
+    y, t = sources(kind, shape, rng)
+    layout = LAYOUTS[(kind + reduction) % 3]
+    check(settings(kind, reduction), y, t, None, dtype, device, layout)
+
+
+@pytest.mark.parametrize("across", [False, True], ids=["each image", "across batch"])
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("kind", [k for k in range(10) if k != COSINE], ids=[n for n in NAMES if "cosine" not in n])
+def test_weights_and_batches(
+    kind: int, reduction: int, across: bool, device: torch.device, rng: np.random.Generator
+) -> None:
+    y, t = sources(kind, (3, 4, 2, 2), rng)
+    weights = rng.uniform(0.0, 2.0, size=y.shape) * rng.integers(0, 2, size=y.shape)
+    weights[1] = 0.0
+    p = replace(settings(kind, reduction), reduce_across_batch=across)
+    check(p, y, t, weights, torch.float64, device)
+    check(p, y, t, None, torch.float64, device)
+
+
+def test_cosine_across_batch(device: torch.device, rng: np.random.Generator) -> None:
+    y, t = sources(COSINE, (3, 4, 2, 2), rng)
+    check(replace(settings(COSINE, SUM), reduce_across_batch=True), y, t, None, torch.float64, device)
+
+
+@pytest.mark.parametrize("implementation", ["op", "oracle"])
+@pytest.mark.parametrize(
+    ("smoothing", "loss", "gradient"),
+    [(0.0, 0.407606, [0.090031, 0.244728, -0.334759]), (0.1, 0.507606, [0.056697, 0.211395, -0.268092])],
+)
+def test_printed_numbers(implementation: str, smoothing: float, loss: float, gradient: list[float]) -> None:
+    y = np.array([1.0, 2.0, 3.0]).reshape(1, 3, 1, 1)
+    t = np.array([0.0, 0.0, 1.0]).reshape(1, 3, 1, 1)
+    p = Parameters(SOFTMAX, SUM, label_smoothing=smoothing, number_of_classes=3)
+    if implementation == "op":
+        values, slope = ops.loss(tensor(y), tensor(t), None, parameters(p))
+    else:
+        values, slope = oracle.loss(y, t, None, p)
+    assert_digits(values, [loss], 6)
+    assert_digits(slope, gradient, 6)
+
+
+@pytest.mark.parametrize("kind", range(10), ids=NAMES)
+def test_gradient_equals_finite_differences(kind: int, device: torch.device, rng: np.random.Generator) -> None:
+    y, t = sources(kind, (2, 3, 2, 2), rng)
+    p = replace(settings(kind, SUM), number_of_classes=3)
+
+    def total(v: np.ndarray) -> float:
+        return float(array(ops.loss(tensor(v, device=device), tensor(t, device=device), None, parameters(p))[0]).sum())
+
+    found = ops.loss(tensor(y, device=device), tensor(t, device=device), None, parameters(p))[1]
+    assert_close(found, finite_difference.gradient(total, y, 1e-6), 1e-7, NAMES[kind])
+
+
+F = torch.nn.functional
+PYTORCH = {
+    "mean_absolute_error": F.l1_loss,
+    "mean_squared_error": F.mse_loss,
+    "softmax_cross_entropy": lambda y, t, reduction: F.cross_entropy(y, t, reduction=reduction),
+    "sigmoid_cross_entropy": F.binary_cross_entropy_with_logits,
+    "huber": lambda y, t, reduction: F.huber_loss(y, t, reduction=reduction, delta=0.8),
+    "log": F.binary_cross_entropy,
+    "kullback_leibler": lambda y, t, reduction: (
+        F.kl_div(y, t, reduction="sum") / (1 if reduction == "sum" else y.numel())
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PYTORCH)
+def test_equals_pytorch(name: str, device: torch.device, rng: np.random.Generator) -> None:
+    kind = NAMES.index(name)
+    y, t = (tensor(v, device=device) for v in sources(kind, (1, 4, 3, 2), rng))
+    leaf = y.clone().requires_grad_()
+    p = Parameters(kind, SUM, delta=0.8, epsilon=1e-30)
+    expected = PYTORCH[name](leaf, t, reduction="sum")
+    values, gradient = ops.loss(y, t, None, parameters(p))
+    assert_close(values.ravel(), expected.reshape(1), 1e-12, name)
+    assert_close(gradient, torch.autograd.grad(expected, leaf)[0], 1e-12, f"{name} gradient")
+    mean, same = ops.loss(y, t, None, parameters(replace(p, reduction=MEAN)))
+    assert_close(mean.ravel(), PYTORCH[name](y, t, reduction="mean").reshape(1), 1e-12, f"{name} mean")
+    assert torch.equal(same, gradient), "the reduction must not reach the gradient"
+
+
+def test_label_smoothing_equals_pytorch(device: torch.device, rng: np.random.Generator) -> None:
+    y = tensor(rng.normal(size=(4, 6, 1, 1)), device=device)
+    classes = torch.tensor([0, 5, 2, 2], device=device)
+    leaf = y.clone().requires_grad_()
+    expected = F.cross_entropy(leaf[:, :, 0, 0], classes, reduction="sum", label_smoothing=0.2)
+    t = F.one_hot(classes, 6).to(torch.float64)[:, :, None, None]
+    p = Parameters(SOFTMAX, SUM, label_smoothing=0.2, number_of_classes=6)
+    values, gradient = ops.loss(y, t, None, parameters(p))
+    assert_close(values.sum(), expected, 1e-12, "smoothed loss")
+    assert_close(gradient, torch.autograd.grad(expected, leaf)[0], 1e-12, "smoothed gradient")
+
+
+def test_multi_label_hinge(device: torch.device, rng: np.random.Generator) -> None:
+    y, t = sources(NAMES.index("hinge"), (2, 5, 1, 1), rng)
+    values, _ = ops.loss(
+        tensor(y, device=device), tensor(t, device=device), None, parameters(Parameters(NAMES.index("hinge"), NONE))
+    )
+    assert_close(values, np.maximum(0.0, 1.0 - np.where(t == 1.0, 1.0, -1.0) * y), 1e-14, "hinge")
+
+
+@pytest.mark.parametrize("name", ["softmax_cross_entropy", "sigmoid_cross_entropy"])
+def test_large_logits_do_not_overflow(name: str, device: torch.device) -> None:
+    y = np.array([1e4, -1e4, 0.0]).reshape(1, 3, 1, 1)
+    t = np.array([0.0, 1.0, 0.0]).reshape(1, 3, 1, 1)
+    check(Parameters(NAMES.index(name), NONE), y, t, None, torch.float32, device)
+
+
+@pytest.mark.parametrize("kind", [NAMES.index("mean_absolute_error"), NAMES.index("huber")])
+def test_no_gradient_at_equality(kind: int, device: torch.device) -> None:
+    y = torch.full((1, 2, 1, 1), 0.5, device=device)
+    values, gradient = ops.loss(y, y.clone(), None, parameters(Parameters(kind, SUM)))
+    assert float(values.sum()) == 0.0
+    assert gradient.ravel().tolist() == [0.0, 0.0]
+
+
+def test_smoothing_without_classes_adds_everything(device: torch.device) -> None:
+    """The number of classes is 1 unless it is set: the framework's own trap."""
+    y, t = np.zeros((1, 3, 1, 1)), np.array([0.0, 0.0, 1.0]).reshape(1, 3, 1, 1)
+    _, gradient = ops.loss(
+        tensor(y, device=device),
+        tensor(t, device=device),
+        None,
+        parameters(Parameters(SOFTMAX, SUM, label_smoothing=0.1)),
+    )
+    assert_close(gradient.ravel(), np.full(3, 1 / 3) - np.array([0.1, 0.1, 1.0]), 1e-14, "gradient")
+
+
+@pytest.mark.parametrize("kind", range(10), ids=NAMES)
+def test_channels_last_stays(kind: int, device: torch.device, rng: np.random.Generator) -> None:
+    y, t = (tensor(v, torch.float32, device, "channels_last") for v in sources(kind, (2, 4, 3, 2), rng))
+    assert ops.loss(y, t, None, parameters(Parameters(kind, SUM)))[1].is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("kind", range(10), ids=NAMES)
+def test_sources_stay_untouched(kind: int, device: torch.device, rng: np.random.Generator) -> None:
+    y, t = (tensor(v, device=device) for v in sources(kind, (2, 3, 2, 2), rng))
+    weights = None if kind == COSINE else torch.rand_like(y)
+    kept = [v.clone() for v in (y, t)]
+    for p in (Parameters(kind, SUM), settings(kind, SUM)):
+        ops.loss(y, t, weights, parameters(p))
+    assert torch.equal(y, kept[0])
+    assert torch.equal(t, kept[1])
+
+
+@pytest.mark.parametrize("name", ["softmax_cross_entropy", "categorical_cross_entropy", "kullback_leibler"])
+def test_a_label_of_zero_adds_nothing(name: str, device: torch.device) -> None:
+    """Also where the logarithm beside it is minus infinity."""
+    impossible = 0.0 if name == "categorical_cross_entropy" else -np.inf
+    y = tensor(np.array([impossible, 1.0]).reshape(1, 2, 1, 1), device=device)
+    t = tensor(np.array([0.0, 1.0]).reshape(1, 2, 1, 1), device=device)
+    values, gradient = ops.loss(y, t, None, parameters(Parameters(NAMES.index(name), NONE)))
+    assert float(values[0, 0]) == 0.0
+    assert bool(torch.isfinite(gradient).all())
+
+
+def test_what_the_parameters_refuse(device: torch.device) -> None:
+    y = torch.zeros(1, 1, 1, 1, device=device)
+    for reduction in (NONE, MEAN, SUM_BY_NON_ZERO_WEIGHTS):
+        with pytest.raises(MPSArgumentError, match="SUM"):
+            parameters(Parameters(COSINE, reduction))
+    with pytest.raises(MPSArgumentError, match="weights"):
+        ops.loss(y, y, y, parameters(Parameters(COSINE, SUM)))
+    with pytest.raises(MPSArgumentError, match="number_of_classes"):
+        parameters(Parameters(SOFTMAX, SUM, number_of_classes=0))
+    with pytest.raises(MPSArgumentError, match="loss_type"):
+        ops.LossParameters(MPSCNNLossType.COUNT, MPSCNNReductionType.SUM)
+    with pytest.raises(MPSArgumentError, match="reduction_type"):
+        ops.LossParameters(MPSCNNLossType.HINGE, MPSCNNReductionType.COUNT)
+
+
+def test_hinge_on_its_margin_has_no_gradient(device: torch.device) -> None:
+    y = torch.tensor([1.0, -1.0], device=device).reshape(1, 2, 1, 1)
+    t = torch.tensor([1.0, 0.0], device=device).reshape(1, 2, 1, 1)
+    values, gradient = ops.loss(y, t, None, parameters(Parameters(NAMES.index("hinge"), NONE)))
+    assert values.ravel().tolist() == [0.0, 0.0]
+    assert gradient.ravel().tolist() == [0.0, 0.0]
