@@ -1,0 +1,386 @@
+"""MPSImage: pixels with any number of feature channels (MPSImage.h, macOS 10.13)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from openmps.core import image_arrays, image_io, image_views
+from openmps.core.image_descriptor import (
+    MPSImageDescriptor,
+    check_fits,
+    check_is_descriptor,
+    texture_type_of,
+)
+from openmps.core.lifetime import check_device, check_is_device, record_synchronize
+from openmps.core.storage import Block, Extent, Stack, Storage
+from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.types import (
+    ELEMENT_BYTES,
+    PRECISION_BITS,
+    MPSDataLayout,
+    MPSImageFeatureChannelFormat,
+    MPSImageReadWriteParams,
+    MPSPurgeableState,
+    MTLPixelFormat,
+    MTLRegion,
+    MTLStorageMode,
+    MTLTextureType,
+    MTLTextureUsage,
+    NSRange,
+)
+
+if TYPE_CHECKING:
+    from openmps.core.allocator import MPSImageAllocator
+    from openmps.metal.command import CommandBuffer
+    from openmps.metal.device import MTLDevice
+
+
+class MPSImage:
+    """Images of numbers with any count of feature channels (MPSImage.h, macOS 10.13).
+
+    ``MPSImage(device, image_descriptor)`` makes an image whose memory is allocated, and zero, on first use;
+    `from_numpy` and `from_tensor` make one of numbers that are there.
+    ``MPSImage(parent_image=…, slice_range=…, feature_channels=…)`` is a view of a range of four-channel slices of
+    another image: whole images of it, or some channels of one.
+
+    `read_bytes` and `write_bytes` show the stored elements in the framework's two layouts, `numpy` gives the numbers,
+    `tensor` the memory itself. What the CPU reads is up to date once the command buffers that write it have completed.
+
+    Raises:
+        MPSArgumentError: The descriptor cannot be stored, or is larger than the device's memory.
+        MPSTypeError: An argument has the wrong type, or the parent is temporary.
+    """
+
+    label: str | None
+    """A name for errors and debugging."""
+    storage: Storage
+    """Where the pixels are; for those who extend the framework."""
+
+    def __init__(
+        self,
+        device: MTLDevice | None = None,
+        image_descriptor: MPSImageDescriptor | None = None,
+        *,
+        parent_image: MPSImage | None = None,
+        slice_range: NSRange | range | None = None,
+        feature_channels: int | None = None,
+    ) -> None:
+        name = type(self).__name__
+        if parent_image is None:
+            device = check_is_device(name, "device", device)
+            descriptor = check_is_descriptor(name, "image_descriptor", image_descriptor).copy()
+            self._initialise(device, descriptor, new_storage(name, device, descriptor), None)
+            return
+        if not isinstance(parent_image, MPSImage):
+            raise MPSTypeError(name, "parent_image", "must be an MPSImage", type(parent_image).__name__)
+        if parent_image.is_temporary:
+            remedy = "Use its batch_representation() or sub_image()"
+            raise MPSTypeError(name, "parent_image", "must not be temporary", repr(parent_image), remedy)
+        view = image_views.of_slices(parent_image.name, parent_image.storage, slice_range, feature_channels)
+        self._initialise(parent_image.device, parent_image.descriptor(), view, parent_image)
+
+    def _initialise(
+        self, device: MTLDevice, descriptor: MPSImageDescriptor, storage: Storage, parent: MPSImage | None
+    ) -> None:
+        self.label = None
+        self.storage = storage
+        self._device = device
+        self._descriptor = descriptor
+        self._parent = parent
+        self._purgeable = MPSPurgeableState.NON_VOLATILE
+
+    @classmethod
+    def member(
+        cls, device: MTLDevice, descriptor: MPSImageDescriptor, storage: Storage, parent: MPSImage | None = None
+    ) -> MPSImage:
+        """An image whose pixels are there already: one of a batch in one block, or a view of ``parent``."""
+        image = MPSImage.__new__(MPSImage)
+        image._initialise(device, descriptor, storage, parent)
+        return image
+
+    @classmethod
+    def from_numpy(
+        cls, device: MTLDevice, array: Any, channel_format: MPSImageFeatureChannelFormat | None = None
+    ) -> MPSImage:
+        """An image with a copy of ``array``, ``[height, width, channels]``, or ``[images, height, width, channels]``.
+
+        Elements of the format's own type are stored as they are: uint8 255 stands for 1.0 in UNORM8. Other floating
+        point numbers are rounded, from float32, and clamped to [0, 1] by the unorm formats. Without a
+        ``channel_format`` uint8, uint16, float16 and float32 keep their type, and float64 becomes FLOAT32. The inverse
+        of `numpy`.
+
+        Raises:
+            MPSArgumentError: The array has another number of axes, or an axis of size 0.
+            MPSTypeError: Its type has no such meaning in the format, as integers in FLOAT32.
+        """
+        block = image_arrays.from_numpy(cls.__name__, device, array, channel_format, (3, 4))
+        return MPSImage.member(device, image_arrays.descriptor_of(block), Storage.of(block))
+
+    @classmethod
+    def from_tensor(
+        cls,
+        device: MTLDevice,
+        tensor: Any,
+        channel_format: MPSImageFeatureChannelFormat | None = None,
+        copy: bool | None = None,
+    ) -> MPSImage:
+        """An image of a tensor in PyTorch's order, ``[channels, height, width]`` or ``[images, channels, …]``.
+
+        ``tensor`` is a torch.Tensor or another library's with ``__dlpack__``. Its memory is shared, so that writing to
+        either shows in both, if it lies on the device, channels-last, in the format's own type; else, and with
+        ``copy=True``, it is copied. ``copy=False`` raises rather than copy. Types as for `from_numpy`. The inverse of
+        `tensor`.
+
+        Raises:
+            MPSArgumentError: As `from_numpy`; or the memory cannot be shared and ``copy`` is False.
+            MPSTypeError: As `from_numpy`; or it is no tensor.
+        """
+        block = image_arrays.from_tensor(cls.__name__, device, tensor, channel_format, copy, (3, 4))
+        return MPSImage.member(device, image_arrays.descriptor_of(block), Storage.of(block))
+
+    @staticmethod
+    def default_allocator() -> MPSImageAllocator:
+        """The allocator of ordinary images."""
+        from openmps.core.allocator import ORDINARY  # it makes batches, which are made of images
+
+        return ORDINARY
+
+    # --- what it is -------------------------------------------------------------------------------------------------
+
+    @property
+    def device(self) -> MTLDevice:
+        """The device whose memory holds the image."""
+        return self._device
+
+    @property
+    def width(self) -> int:
+        """Pixels in a row."""
+        return self.storage.block.extent.width
+
+    @property
+    def height(self) -> int:
+        """Rows of pixels."""
+        return self.storage.block.extent.height
+
+    @property
+    def feature_channels(self) -> int:
+        """Numbers in a pixel."""
+        return self.storage.channels
+
+    @property
+    def number_of_images(self) -> int:
+        """Images in this object."""
+        return self.storage.count
+
+    @property
+    def feature_channel_format(self) -> MPSImageFeatureChannelFormat:
+        """How a number is stored."""
+        return self.storage.block.channel_format
+
+    @property
+    def pixel_format(self) -> MTLPixelFormat:
+        """The texture format behind the image."""
+        return self.descriptor().pixel_format
+
+    @property
+    def precision(self) -> int:
+        """Bits of numeric precision of a channel: 8, 16, 11 (half) or 24 (single)."""
+        return PRECISION_BITS[self.feature_channel_format]
+
+    @property
+    def pixel_size(self) -> int:
+        """Bytes from one pixel of a texture slice to the next in the framework: 1, 2 or 4 elements."""
+        components = self.feature_channels if self.feature_channels < 3 else 4
+        return ELEMENT_BYTES[self.feature_channel_format] * components
+
+    @property
+    def usage(self) -> MTLTextureUsage:
+        """What the image was made for; the CPU may write it whatever it says."""
+        return self._descriptor.usage
+
+    @property
+    def texture_type(self) -> MTLTextureType:
+        """2D for one image of at most four channels, else a 2D array of four-channel slices."""
+        return texture_type_of(self.feature_channels, self.number_of_images)
+
+    @property
+    def texture(self) -> torch.Tensor:
+        """The stored elements ``[N, C, H, W]``, as `tensor` gives them; takes the place of the framework's texture."""
+        return self.tensor()
+
+    @property
+    def parent(self) -> MPSImage | None:
+        """The image that a view was made from; None for an image with memory of its own."""
+        return self._parent
+
+    @property
+    def is_temporary(self) -> bool:
+        """Whether the image lives on one command buffer."""
+        return False
+
+    def descriptor(self) -> MPSImageDescriptor:
+        """A descriptor that makes an image like this one."""
+        twin = self._descriptor.copy()
+        twin.width, twin.height = self.width, self.height
+        twin.feature_channels, twin.number_of_images = self.feature_channels, self.number_of_images
+        return twin
+
+    def resource_size(self) -> int:
+        """Bytes of the memory behind the image, allocated or not; 0 for a view."""
+        return 0 if self._parent is not None else self.storage.extent.bytes_as(self.feature_channel_format)
+
+    def set_purgeable_state(self, state: MPSPurgeableState) -> MPSPurgeableState:
+        """Say whether the contents may be discarded, and return what held before.
+
+        The result is ALLOCATION_DEFERRED while there is no memory yet; the request is ignored then. EMPTY discards the
+        contents: the next use finds zeros. VOLATILE contents are kept here.
+
+        Raises:
+            MPSArgumentError: ALLOCATION_DEFERRED is no state to ask for.
+        """
+        if not isinstance(state, MPSPurgeableState):
+            raise MPSTypeError(self.name, "state", "must be an MPSPurgeableState", type(state).__name__)
+        if state is MPSPurgeableState.ALLOCATION_DEFERRED:
+            rule = "must be one that can be asked for"
+            raise MPSArgumentError(self.name, "state", rule, state.name, "Use KEEP_CURRENT")
+        block, empty = self.storage.block, MPSPurgeableState.EMPTY
+        if not block.is_allocated and self._purgeable is not empty:
+            return MPSPurgeableState.ALLOCATION_DEFERRED
+        before = self._purgeable
+        if state is not MPSPurgeableState.KEEP_CURRENT:
+            self._purgeable = state
+        if state is empty and self.storage.is_whole:
+            block.discard()
+        elif state is empty and block.is_allocated:
+            self.storage.tensor().zero_()
+        return before
+
+    def synchronize(self, command_buffer: CommandBuffer) -> None:
+        """Make the results of queued work visible to the CPU when ``command_buffer`` has completed.
+
+        Memory is coherent here, so nothing is moved; the call is checked and keeps its place in the record.
+        """
+        record_synchronize(self.name, command_buffer, self.device)
+
+    # --- contents ---------------------------------------------------------------------------------------------------
+
+    def read_bytes(
+        self,
+        data_layout: MPSDataLayout = MPSDataLayout.HEIGHT_X_WIDTH_X_FEATURE_CHANNELS,
+        region: MTLRegion | None = None,
+        feature_channel_info: MPSImageReadWriteParams | None = None,
+        image_index: int = 0,
+    ) -> NDArray[Any]:
+        """The stored elements, tight, in the format's own dtype.
+
+        Returns ``[y, x, channel]`` (HEIGHT_X_WIDTH_X_FEATURE_CHANNELS) or ``[channel, y, x]`` of image
+        ``image_index``; with a region of depth n > 1, n images from ``image_index + region.origin.z`` on, along a new
+        first axis.
+        """
+        self.check_cpu_access("read_bytes")
+        return image_io.read(self.name, self.storage, data_layout, region, feature_channel_info, image_index)
+
+    def write_bytes(
+        self,
+        data_bytes: Any,
+        data_layout: MPSDataLayout = MPSDataLayout.HEIGHT_X_WIDTH_X_FEATURE_CHANNELS,
+        region: MTLRegion | None = None,
+        feature_channel_info: MPSImageReadWriteParams | None = None,
+        image_index: int = 0,
+    ) -> None:
+        """Store elements, given in the format's own dtype (or as raw bytes) in one of the two layouts.
+
+        Arguments as for `read_bytes`. ``data_bytes`` is an array of the shape that `read_bytes` returns, or flat.
+        """
+        self.check_cpu_access("write_bytes")
+        image_io.write(self.name, self.storage, data_bytes, data_layout, region, feature_channel_info, image_index)
+
+    def numpy(self) -> NDArray[np.float32]:
+        """The numbers of the image, a float32 copy: ``[H, W, C]``, or ``[N, H, W, C]`` if there are several images."""
+        self.check_cpu_access("numpy")
+        values = image_arrays.to_numpy(self.storage.values())
+        return values[0] if self.number_of_images == 1 else values
+
+    def tensor(self) -> torch.Tensor:
+        """The stored elements ``[N, C, H, W]`` as a tensor that shares the image's memory."""
+        self.check_cpu_access("tensor")
+        return self.storage.tensor()
+
+    def __dlpack__(self, **options: Any) -> object:
+        return self.tensor().__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        kind, index = self.tensor().__dlpack_device__()
+        return int(kind), int(index)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        return image_arrays.as_array(self.name, self.numpy(), dtype, copy)
+
+    def check_cpu_access(self, method: str) -> None:
+        """Raise unless the CPU may read and write the image."""
+        if self._descriptor.storage_mode is MTLStorageMode.PRIVATE:
+            remedy = "Encode into an image of storage mode SHARED"
+            raise MPSArgumentError(self.name, method, "needs memory that the CPU may touch", "PRIVATE storage", remedy)
+
+    # --- views ------------------------------------------------------------------------------------------------------
+
+    def batch_representation(self, sub_range: NSRange | range | None = None) -> Sequence[MPSImage]:
+        """The images of this object, or those of ``sub_range``, as an `MPSImageBatch` of views.
+
+        They share its memory both ways. Views of a temporary image together hold one of its reads, given back when the
+        last of them was read.
+        """
+        from openmps.core.image_batch import MPSImageBatch  # it is made of images
+
+        return MPSImageBatch(self._views(image_views.of_images(self.name, self.storage, sub_range)))
+
+    def sub_image(self, feature_channel_range: NSRange | range) -> MPSImage:
+        """A view of some feature channels; location and length are multiples of 4, a length too long is cut."""
+        return self._views([image_views.of_channels(self.name, self.storage, feature_channel_range)])[0]
+
+    def _views(self, storages: list[Storage]) -> list[MPSImage]:
+        descriptor = self.descriptor()
+        return [MPSImage.member(self.device, descriptor, storage, self) for storage in storages]
+
+    # --- for the encode path ----------------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """Class and label, as errors call the image."""
+        return f"{type(self).__name__} {self.label!r}" if self.label else type(self).__name__
+
+    def stack(self, first: int, count: int) -> Stack:
+        """``count`` of the images, from ``first`` on, as an encode sees them."""
+        part = self.storage if (first, count) == (0, self.storage.count) else self.storage.narrowed(first, count)
+        return Stack((part,), part.block.channel_format, part.extent)
+
+    def check_usable(self, who: str, argument: str, command_buffer: CommandBuffer) -> None:
+        """Raise unless an encode on ``command_buffer`` may use this image."""
+        check_device(who, argument, self.device, command_buffer.device)
+
+    def count_read(self, amount: int = 1) -> None:
+        """Take reads from the read count; ordinary images have none."""
+
+    def add_reads(self, amount: int) -> None:
+        """Change the read count unless it is 0; ordinary images have none."""
+
+    def __repr__(self) -> str:
+        several = f", {self.number_of_images} images" if self.number_of_images > 1 else ""
+        return (
+            f"<{self.name} {self.width}x{self.height}x{self.feature_channels} "
+            f"{self.feature_channel_format.name}{several} on {self.device.name}>"
+        )
+
+
+def new_storage(who: str, device: MTLDevice, descriptor: MPSImageDescriptor, count: int = 1) -> Storage:
+    """Memory for ``count`` images of this descriptor, allocated on first use."""
+    extent = descriptor.validate(who)
+    if count != 1:
+        extent = Extent(extent.width, extent.height, extent.channels, count * extent.images)
+    check_fits(who, device, descriptor.channel_format, extent)
+    return Storage.of(Block(device.torch_device, descriptor.channel_format, extent))

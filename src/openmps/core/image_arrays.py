@@ -1,0 +1,141 @@
+"""Arrays and tensors of other libraries in and out of images: NumPy channels-last, tensors in PyTorch's order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from openmps.core.image_descriptor import MPSImageDescriptor, check_fits
+from openmps.core.lifetime import check_is_device
+from openmps.core.storage import DTYPES, Block, Extent, encode
+from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.metal.device import MTLDevice
+from openmps.types import MPSImageFeatureChannelFormat as Format
+
+_FORMATS = {dtype: channel_format for channel_format, dtype in DTYPES.items()}
+_NUMPY_AXES = {3: "[height, width, channels]", 4: "[images, height, width, channels]"}
+_TENSOR_AXES = {3: "[channels, height, width]", 4: "[images, channels, height, width]"}
+
+
+def from_numpy(who: str, device: MTLDevice, array: Any, channel_format: Format | None, axes: tuple[int, ...]) -> Block:
+    """A block with a copy of an array whose last axis is the channels, with one of ``axes`` many axes."""
+    device = check_is_device(who, "device", device)
+    try:
+        numbers = np.asarray(array)
+    except (TypeError, ValueError, RuntimeError) as fault:
+        rule = "must be an array, or something that NumPy can view as one"
+        raise MPSTypeError(who, "array", rule, type(array).__name__, "For tensors there is from_tensor") from fault
+    _check_axes(who, "array", numbers.shape, {count: _NUMPY_AXES[count] for count in axes})
+    if numbers.dtype == np.longdouble:
+        numbers = numbers.astype(np.float64)
+    with torch.inference_mode(False):
+        try:
+            # A copy of its own, in the byte order of this machine.
+            plain = torch.from_numpy(np.array(numbers, dtype=numbers.dtype.newbyteorder("="), order="C"))
+        except TypeError as fault:
+            rule = "must hold uint8, uint16 or floating point numbers"
+            raise MPSTypeError(who, "array", rule, numbers.dtype) from fault
+        batch = plain if plain.dim() == 4 else plain.unsqueeze(0)
+        return _block(who, device, batch.permute(0, 3, 1, 2), channel_format, "array")
+
+
+def from_tensor(
+    who: str,
+    device: MTLDevice,
+    tensor: Any,
+    channel_format: Format | None,
+    copy: bool | None,
+    axes: tuple[int, ...],
+) -> Block:
+    """A block that shares, or copies, a tensor ``[C, H, W]`` or ``[N, C, H, W]``; see `MPSImage.from_tensor`."""
+    device = check_is_device(who, "device", device)
+    given = _as_tensor(who, tensor)
+    _check_axes(who, "tensor", tuple(given.shape), {count: _TENSOR_AXES[count] for count in axes})
+    with torch.inference_mode(False):
+        batch = given if given.dim() == 4 else given.unsqueeze(0)
+        # Memory made in inference mode cannot be written outside it.
+        own = batch.clone(memory_format=torch.channels_last) if copy or batch.is_inference() else batch
+        block = _block(who, device, own, channel_format, "tensor")
+    if copy is False and block.tensor().data_ptr() != given.data_ptr():
+        got = f"{given.dtype} on {given.device}, shape {tuple(given.shape)} with strides {given.stride()}"
+        rule = f"cannot be shared: it must be {DTYPES[block.channel_format]} in channels-last memory of {device.name!r}"
+        raise MPSArgumentError(who, "tensor", rule, got, "Leave copy out to allow a copy")
+    return block
+
+
+def descriptor_of(block: Block, number_of_images: int | None = None) -> MPSImageDescriptor:
+    """The descriptor of an image with all images of a block, or with ``number_of_images`` of them."""
+    extent = block.extent
+    images = extent.images if number_of_images is None else number_of_images
+    return MPSImageDescriptor(block.channel_format, extent.width, extent.height, extent.channels, images)
+
+
+def to_numpy(values: Tensor) -> NDArray[np.float32]:
+    """A copy of numbers ``[N, C, H, W]`` as an array ``[N, H, W, C]``."""
+    return np.array(values.permute(0, 2, 3, 1).cpu().numpy(), dtype=np.float32, order="C")
+
+
+def as_array(who: str, fresh: NDArray[np.float32], dtype: Any, copy: bool | None) -> NDArray[Any]:
+    """The answer to ``__array__`` from a fresh copy of the numbers."""
+    if copy is False:
+        remedy = "Use tensor(), which shares the memory"
+        raise MPSArgumentError(who, "copy", "must not be False: numbers are given as a float32 copy", copy, remedy)
+    return fresh if dtype is None else fresh.astype(dtype, copy=False)
+
+
+def _as_tensor(who: str, tensor: Any) -> Tensor:
+    if isinstance(tensor, Tensor):
+        given = tensor.detach()
+    elif isinstance(tensor, np.ndarray) or not hasattr(tensor, "__dlpack__"):
+        rule = "must be a torch.Tensor, or another library's tensor with __dlpack__"
+        remedy = "For arrays, channels last, there is from_numpy"
+        raise MPSTypeError(who, "tensor", rule, type(tensor).__name__, remedy)
+    else:
+        try:
+            given = torch.from_dlpack(tensor)
+        except (BufferError, RuntimeError, TypeError, ValueError) as fault:
+            raise MPSTypeError(who, "tensor", "must be one that DLPack can hand over", str(fault)) from fault
+    if given.layout is not torch.strided or given.is_quantized:
+        raise MPSTypeError(who, "tensor", "must be a dense tensor of plain numbers", f"{given.layout} {given.dtype}")
+    return given
+
+
+def _check_axes(who: str, argument: str, shape: tuple[int, ...], allowed: dict[int, str]) -> None:
+    if len(shape) not in allowed or 0 in shape:
+        rule = f"must be shaped {' or '.join(allowed.values())}, no axis of size 0"
+        raise MPSArgumentError(who, argument, rule, f"shape {shape}", "A missing axis is added by indexing with None")
+
+
+def _block(who: str, device: MTLDevice, values: Tensor, channel_format: Format | None, argument: str) -> Block:
+    """A block of elements or numbers ``[N, C, H, W]``."""
+    channel_format = _format(who, values.dtype, channel_format, argument)
+    images, channels, height, width = values.shape
+    extent = Extent(width, height, channels, images)
+    check_fits(who, device, channel_format, extent)
+    stored = values if values.dtype is DTYPES[channel_format] else encode(values, channel_format)
+    block = Block(device.torch_device, channel_format, extent)
+    block.adopt(stored.to(device.torch_device))
+    return block
+
+
+def _format(who: str, dtype: torch.dtype, wanted: Format | None, argument: str) -> Format:
+    """The format for elements of this type: what was wanted, or the type's own."""
+    if wanted is not None and wanted not in DTYPES:
+        rule = "must be UNORM8, UNORM16, FLOAT16 or FLOAT32"
+        raise MPSArgumentError(who, "channel_format", rule, getattr(wanted, "name", repr(wanted)))
+    if dtype.is_floating_point:
+        return Format(wanted) if wanted is not None else _FORMATS.get(dtype, Format.FLOAT32)
+    own = _FORMATS.get(dtype)
+    if own is not None and wanted in (None, own):
+        return own
+    rule = f"of type {str(dtype).removeprefix('torch.')} cannot be stored as {_what(wanted)}"
+    remedy = "Convert it to floating point numbers first, for example divided by 255"
+    raise MPSTypeError(who, argument, rule, remedy=remedy)
+
+
+def _what(wanted: Format | None) -> str:
+    return "an image: uint8, uint16 and floating point numbers can" if wanted is None else Format(wanted).name

@@ -1,0 +1,323 @@
+"""MPSImageBatch: the images that one encode works on together (MPSImage.h, macOS 10.13.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from openmps.core import image_arrays
+from openmps.core.image import MPSImage, new_storage
+from openmps.core.image_descriptor import MPSImageDescriptor, check_is_descriptor
+from openmps.core.lifetime import check_device, check_is_device, check_is_open
+from openmps.core.members import Members, TemporaryMembers
+from openmps.core.sequences import position
+from openmps.core.storage import Extent, Stack, Storage, merge
+from openmps.core.temporary_image import private_copy
+from openmps.errors import MPSArgumentError, MPSTypeError
+
+if TYPE_CHECKING:
+    from openmps.metal.command import CommandBuffer
+    from openmps.metal.device import MTLDevice
+    from openmps.types import MPSImageFeatureChannelFormat
+
+_NO_STOP = -(2**63)
+
+
+class MPSImageBatch(Sequence[MPSImage]):
+    """An immutable sequence of images of one shape, format and device.
+
+    A batch that an encode returns, or that `allocate`, `from_numpy` or `from_tensor` makes, is one block
+    ``[N, C, H, W]``: its images are views, made when they are asked for, and so are slices of it. A batch put together
+    from images that lie apart is gathered into one block whenever an encode reads it; its ``repr`` says so. Images
+    taken out of one block and put together again in order are one block.
+    """
+
+    def __init__(self, images: Iterable[MPSImage] = ()) -> None:
+        self._images = tuple(images)
+        for index, image in enumerate(self._images):
+            if not isinstance(image, MPSImage):
+                raise MPSTypeError("MPSImageBatch", f"images[{index}]", "must be an MPSImage", type(image).__name__)
+        self._members: Members | None = None
+        self._span = range(len(self._images))
+        self._stack: Stack | None = None
+
+    @classmethod
+    def allocate(cls, device: MTLDevice, image_descriptor: MPSImageDescriptor, count: int) -> MPSImageBatch:
+        """``count`` ordinary images of one image each, in one block."""
+        device = check_is_device("MPSImageBatch", "device", device)
+        descriptor = check_is_descriptor("MPSImageBatch", "image_descriptor", image_descriptor).copy()
+        storage = new_storage("MPSImageBatch", device, descriptor, _count(descriptor, count))
+        return cls._of(Members(storage.block, descriptor, device))
+
+    @classmethod
+    def allocate_temporary(
+        cls, command_buffer: CommandBuffer, image_descriptor: MPSImageDescriptor, count: int
+    ) -> MPSImageBatch:
+        """``count`` temporary images of one image each, in one block; each starts with a read count of 1."""
+        command_buffer = check_is_open("MPSImageBatch", command_buffer)
+        descriptor = private_copy("MPSImageBatch", image_descriptor)
+        storage = new_storage("MPSImageBatch", command_buffer.device, descriptor, _count(descriptor, count))
+        return cls._of(TemporaryMembers(storage.block, descriptor, command_buffer))
+
+    @classmethod
+    def from_numpy(
+        cls, device: MTLDevice, array: Any, channel_format: MPSImageFeatureChannelFormat | None = None
+    ) -> MPSImageBatch:
+        """Images with a copy of ``array``, ``[images, height, width, channels]``, in one block.
+
+        See `MPSImage.from_numpy`.
+        """
+        block = image_arrays.from_numpy("MPSImageBatch", device, array, channel_format, (4,))
+        return cls._of(Members(block, image_arrays.descriptor_of(block, 1), device))
+
+    @classmethod
+    def from_tensor(
+        cls,
+        device: MTLDevice,
+        tensor: Any,
+        channel_format: MPSImageFeatureChannelFormat | None = None,
+        copy: bool | None = None,
+    ) -> MPSImageBatch:
+        """Images of a tensor ``[images, channels, height, width]``, in one block, with its memory where possible.
+
+        See `MPSImage.from_tensor`.
+        """
+        block = image_arrays.from_tensor("MPSImageBatch", device, tensor, channel_format, copy, (4,))
+        return cls._of(Members(block, image_arrays.descriptor_of(block, 1), device))
+
+    @classmethod
+    def _of(cls, members: Members, span: range | None = None) -> MPSImageBatch:
+        batch = cls()
+        batch._members = members
+        batch._span = range(len(members)) if span is None else span
+        return batch
+
+    # --- a sequence -------------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self._span)
+
+    @overload
+    def __getitem__(self, index: int) -> MPSImage: ...
+    @overload
+    def __getitem__(self, index: slice) -> MPSImageBatch: ...
+    def __getitem__(self, index: int | slice) -> MPSImage | MPSImageBatch:
+        found = position("MPSImageBatch", index, len(self))
+        if isinstance(found, int):
+            return self._image(found)
+        if self._members is not None and found.step == 1 and len(found):
+            return MPSImageBatch._of(self._members, self._span[found.start : found.stop])
+        return MPSImageBatch(self._image(each) for each in found)
+
+    def _image(self, index: int) -> MPSImage:
+        return self._images[index] if self._members is None else self._members.image(self._span[index])
+
+    def __repr__(self) -> str:
+        if not len(self):
+            return "<MPSImageBatch of 0 images>"
+        if self._members is not None:
+            kind = "one block"
+        elif len({_shape(image) for image in self._images}) > 1:
+            kind = "and images that differ from it"
+        elif len(merge([image.storage for image in self._images])) == 1:
+            kind = "one block"
+        else:
+            kind = "unrelated images, gathered at each encode"
+        return f"<MPSImageBatch of {len(self)} x {self._image(0)!r}, {kind}>"
+
+    # --- contents ---------------------------------------------------------------------------------------------------
+
+    def numpy(self) -> NDArray[np.float32]:
+        """The numbers of all images, a float32 copy ``[images, height, width, channels]``."""
+        return image_arrays.to_numpy(self._readable("numpy").values())
+
+    def tensor(self) -> torch.Tensor:
+        """The stored elements ``[images, channels, height, width]`` as a tensor that shares the images' memory.
+
+        Raises:
+            MPSArgumentError: The images lie apart.
+        """
+        stack = self._readable("tensor")
+        if len(stack.parts) != 1:
+            remedy = "Use numpy(), or torch.cat the tensors of the images"
+            raise MPSArgumentError("MPSImageBatch", "images", "must lie in one block", repr(self), remedy)
+        return stack.parts[0].tensor()
+
+    def _readable(self, method: str) -> Stack:
+        stack = self.stack()
+        for image in self._images or (self._image(0),):
+            image.check_cpu_access(method)
+        return stack
+
+    def __dlpack__(self, **options: Any) -> object:
+        return self.tensor().__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        kind, index = self.tensor().__dlpack_device__()
+        return int(kind), int(index)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        return image_arrays.as_array("MPSImageBatch", self.numpy(), dtype, copy)
+
+    # --- for the encode path ----------------------------------------------------------------------------------------
+
+    def representative(self) -> MPSImage:
+        """The image that stands for all of them where sizes are computed."""
+        self._check_not_empty()
+        return self._image(0)
+
+    def stack(self) -> Stack:
+        """All images as an encode sees them. Raises unless they agree in shape, format and device."""
+        if self._stack is None:
+            self._stack = self._make_stack()
+        return self._stack
+
+    def _make_stack(self) -> Stack:
+        if self._members is not None:
+            part = self._members.storage.narrowed(self._span.start, len(self))
+            return Stack((part,), part.block.channel_format, part.extent)
+        self._check_not_empty()
+        self._check_alike()
+        first = self._images[0].storage
+        parts: list[Storage] = merge([image.storage for image in self._images])
+        whole = first.block.extent
+        extent = Extent(whole.width, whole.height, first.channels, len(self._images))
+        return Stack(tuple(parts), first.block.channel_format, extent)
+
+    def _check_not_empty(self) -> None:
+        if not len(self):
+            raise MPSArgumentError("MPSImageBatch", "images", "must be at least one image", "an empty batch")
+
+    def _check_alike(self) -> None:
+        first = self._images[0]
+        block, channels = first.storage.block, first.storage.channels
+        for index, image in enumerate(self._images):
+            part = image.storage
+            if part.count != 1:
+                rule, remedy = "must hold exactly one image", "Use its batch_representation()"
+                raise MPSArgumentError("MPSImageBatch", f"image {index}", rule, f"{part.count} images", remedy)
+            if part.block is block and part.channels == channels:
+                continue
+            if _shape(image) != _shape(first):
+                rule = f"must have the size, channels and format of image 0, {first!r}"
+                raise MPSArgumentError("MPSImageBatch", f"image {index}", rule, repr(image))
+            check_device("MPSImageBatch", f"image {index}", image.device, first.device)
+
+    def check_usable(self, who: str, argument: str, command_buffer: CommandBuffer) -> None:
+        """Raise unless an encode on ``command_buffer`` may use every image."""
+        if self._members is not None:
+            self._members.check_usable(who, argument, command_buffer, self._span)
+            return
+        for index, image in enumerate(self._images):
+            image.check_usable(who, f"{argument}[{index}]", command_buffer)
+
+    def count_read(self, amount: int = 1) -> None:
+        """Take reads from every different image once."""
+        if self._members is not None:
+            self._members.count_read(amount, self._span)
+            return
+        for image in self.unique():
+            image.count_read(amount)
+
+    def add_reads(self, amount: int) -> None:
+        """Change the read count of every different temporary image that is not at 0 yet."""
+        if self._members is not None:
+            self._members.add_reads(amount, self._span)
+            return
+        for image in self.unique():
+            image.add_reads(amount)
+
+    def count_unique(self) -> int:
+        """The number of different images."""
+        return len(self.unique()) if self._members is None else len(self)
+
+    def unique(self) -> list[MPSImage]:
+        """The different images, in order of first appearance."""
+        return list({id(image): image for image in self}.values())
+
+    def synchronize(self, command_buffer: CommandBuffer) -> None:
+        """Synchronize every different image once; those of one block together."""
+        for image in self.unique() if self._members is None else (self._image(0),):
+            image.synchronize(command_buffer)
+
+    def resource_size(self) -> int:
+        """Bytes of memory behind the different images."""
+        if self._members is None:
+            return sum(image.resource_size() for image in self.unique())
+        stack = self.stack()
+        return stack.extent.bytes_as(stack.channel_format)
+
+
+def _shape(image: MPSImage) -> tuple[object, ...]:
+    """What the images of a batch have in common."""
+    part = image.storage
+    return part.block.extent.width, part.block.extent.height, part.channels, part.count, part.block.channel_format
+
+
+def _count(descriptor: MPSImageDescriptor, count: object) -> int:
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise MPSArgumentError("MPSImageBatch", "count", "must be an integer of at least 1", repr(count))
+    if descriptor.number_of_images != 1:
+        rule = "must be 1 for the images of a batch"
+        raise MPSArgumentError("MPSImageBatch", "image_descriptor.number_of_images", rule, descriptor.number_of_images)
+    return count
+
+
+def as_batch(who: str, argument: str, images: object) -> MPSImageBatch:
+    """Any sequence of images as a batch."""
+    if isinstance(images, MPSImageBatch):
+        return images
+    if isinstance(images, MPSImage) or not isinstance(images, Sequence):
+        raise MPSTypeError(who, argument, "must be a sequence of MPSImage", type(images).__name__)
+    for index, image in enumerate(images):
+        if not isinstance(image, MPSImage):
+            raise MPSTypeError(who, f"{argument}[{index}]", "must be an MPSImage", type(image).__name__)
+    return MPSImageBatch(images)
+
+
+def MPSImageBatchIncrementReadCount(batch: Sequence[MPSImage], amount: int) -> int:
+    """Add ``amount``, which may be negative, to each different image's read count (MPSImage.h, macOS 10.13.4).
+
+    Ordinary images and images whose count is 0 already are left alone. Returns the number of different images.
+    """
+    who = "MPSImageBatchIncrementReadCount"
+    whole = as_batch(who, "batch", batch)
+    if isinstance(amount, bool) or not isinstance(amount, int):
+        raise MPSTypeError(who, "amount", "must be an integer", repr(amount))
+    whole.add_reads(amount)
+    return whole.count_unique()
+
+
+def MPSImageBatchSynchronize(batch: Sequence[MPSImage], command_buffer: CommandBuffer) -> None:
+    """Synchronize each different image once (MPSImage.h, macOS 10.13.4); see `MPSImage.synchronize`."""
+    as_batch("MPSImageBatchSynchronize", "batch", batch).synchronize(command_buffer)
+
+
+def MPSImageBatchResourceSize(batch: Sequence[MPSImage]) -> int:
+    """Bytes of memory behind the different images (MPSImage.h, macOS 10.13.4)."""
+    return as_batch("MPSImageBatchResourceSize", "batch", batch).resource_size()
+
+
+def MPSImageBatchIterate(batch: Sequence[MPSImage], block: Callable[[MPSImage, int], int | None]) -> int:
+    """Call ``block(image, first_index)`` once for each different image (MPSImage.h, macOS 10.14).
+
+    A result of the block greater than the smallest 64-bit integer stops; None goes on. Returns the last result.
+    """
+    result = _NO_STOP
+    seen: set[int] = set()
+    for index, image in enumerate(as_batch("MPSImageBatchIterate", "batch", batch)):
+        if id(image) in seen:
+            continue
+        seen.add(id(image))
+        answer = block(image, index)
+        if answer is not None and not isinstance(answer, int):
+            rule = "must return an integer or None"
+            raise MPSTypeError("MPSImageBatchIterate", "block", rule, type(answer).__name__)
+        result = _NO_STOP if answer is None else answer
+        if result > _NO_STOP:
+            break
+    return result

@@ -1,0 +1,204 @@
+"""MPSImageDescriptor: shape and format of an image to be made (MPSImage.h, macOS 10.13)."""
+
+from __future__ import annotations
+
+import operator
+
+from openmps.core.storage import Extent
+from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.metal.device import MTLDevice
+from openmps.types import (
+    MPSImageFeatureChannelFormat,
+    MPSStateTextureInfo,
+    MTLCPUCacheMode,
+    MTLPixelFormat,
+    MTLStorageMode,
+    MTLTextureType,
+    MTLTextureUsage,
+)
+
+_PIXEL_FORMATS = {
+    MPSImageFeatureChannelFormat.UNORM8: (
+        MTLPixelFormat.R8_UNORM,
+        MTLPixelFormat.RG8_UNORM,
+        MTLPixelFormat.RGBA8_UNORM,
+    ),
+    MPSImageFeatureChannelFormat.UNORM16: (
+        MTLPixelFormat.R16_UNORM,
+        MTLPixelFormat.RG16_UNORM,
+        MTLPixelFormat.RGBA16_UNORM,
+    ),
+    MPSImageFeatureChannelFormat.FLOAT16: (
+        MTLPixelFormat.R16_FLOAT,
+        MTLPixelFormat.RG16_FLOAT,
+        MTLPixelFormat.RGBA16_FLOAT,
+    ),
+    MPSImageFeatureChannelFormat.FLOAT32: (
+        MTLPixelFormat.R32_FLOAT,
+        MTLPixelFormat.RG32_FLOAT,
+        MTLPixelFormat.RGBA32_FLOAT,
+    ),
+}
+
+
+class MPSImageDescriptor:
+    """Shape and format of an image to be made (MPSImage.h, macOS 10.13).
+
+    ``width`` and ``height`` are pixels, ``feature_channels`` numbers a pixel, ``number_of_images`` images in one
+    object. ``pixel_format`` follows from the channel format and the channel count. ``usage`` and ``cpu_cache_mode``
+    are kept for the program that asks for them and change nothing here; an image of ``storage_mode`` PRIVATE refuses
+    reads and writes by the CPU.
+    """
+
+    __slots__ = (
+        "channel_format",
+        "cpu_cache_mode",
+        "feature_channels",
+        "height",
+        "number_of_images",
+        "storage_mode",
+        "usage",
+        "width",
+    )
+
+    def __init__(
+        self,
+        channel_format: MPSImageFeatureChannelFormat,
+        width: int = 1,
+        height: int = 1,
+        feature_channels: int = 1,
+        number_of_images: int = 1,
+        usage: MTLTextureUsage = MTLTextureUsage.SHADER_READ | MTLTextureUsage.SHADER_WRITE,
+    ) -> None:
+        try:
+            self.channel_format = MPSImageFeatureChannelFormat(channel_format)
+        except ValueError as fault:
+            rule = "must be a value of MPSImageFeatureChannelFormat"
+            raise MPSArgumentError("MPSImageDescriptor", "channel_format", rule, repr(channel_format)) from fault
+        self.width = width
+        self.height = height
+        self.feature_channels = feature_channels
+        self.number_of_images = number_of_images
+        self.usage = usage
+        self.cpu_cache_mode = MTLCPUCacheMode.DEFAULT_CACHE
+        self.storage_mode = MTLStorageMode.SHARED
+
+    @property
+    def pixel_format(self) -> MTLPixelFormat:
+        """The texture format behind the image: 1, 2 or 4 components of the channel format."""
+        formats = _PIXEL_FORMATS.get(self.channel_format)
+        return MTLPixelFormat.INVALID if formats is None else formats[max(1, min(self.feature_channels, 3)) - 1]
+
+    def copy(self) -> MPSImageDescriptor:
+        """A descriptor of its own with the same values."""
+        twin = MPSImageDescriptor.__new__(MPSImageDescriptor)
+        twin.channel_format = self.channel_format
+        twin.width = self.width
+        twin.height = self.height
+        twin.feature_channels = self.feature_channels
+        twin.number_of_images = self.number_of_images
+        twin.usage = self.usage
+        twin.cpu_cache_mode = self.cpu_cache_mode
+        twin.storage_mode = self.storage_mode
+        return twin
+
+    __copy__ = copy
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, MPSImageDescriptor):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
+
+    # Descriptors change: they are no keys.
+    __hash__ = None  # pyright: ignore[reportAssignmentType]
+
+    def __repr__(self) -> str:
+        return (
+            f"MPSImageDescriptor({_name(self.channel_format)}, width={self.width}, height={self.height}, "
+            f"feature_channels={self.feature_channels}, number_of_images={self.number_of_images})"
+        )
+
+    # --- for those who make images --------------------------------------------------------------------------------
+
+    def validate(self, who: str) -> Extent:
+        """The shape of an image made from this descriptor.
+
+        Raises:
+            MPSArgumentError: The format cannot be stored, a size is not an integer of at least 1, or the storage mode
+                is MEMORYLESS.
+        """
+        if self.channel_format not in _PIXEL_FORMATS:
+            rule = "must be UNORM8, UNORM16, FLOAT16 or FLOAT32"
+            raise MPSArgumentError(
+                who,
+                "image_descriptor.channel_format",
+                rule,
+                _name(self.channel_format),
+                "Choose one of MPSImageFeatureChannelFormat",
+            )
+        if self.storage_mode not in (MTLStorageMode.SHARED, MTLStorageMode.MANAGED, MTLStorageMode.PRIVATE):
+            rule = "must be SHARED, MANAGED or PRIVATE"
+            raise MPSArgumentError(who, "image_descriptor.storage_mode", rule, _name(self.storage_mode))
+        return Extent(
+            _size(who, "width", self.width),
+            _size(who, "height", self.height),
+            _size(who, "feature_channels", self.feature_channels),
+            _size(who, "number_of_images", self.number_of_images),
+        )
+
+    def texture_info(self) -> MPSStateTextureInfo:
+        """What `MPSState.texture_info_at_index` says of a texture made from this descriptor."""
+        slices = slices_of(self.feature_channels) * self.number_of_images
+        return MPSStateTextureInfo(
+            width=self.width,
+            height=self.height,
+            depth=1,
+            array_length=slices,
+            pixel_format=self.pixel_format,
+            texture_type=texture_type_of(self.feature_channels, self.number_of_images),
+            usage=self.usage,
+        )
+
+
+def check_is_descriptor(who: str, argument: str, descriptor: object) -> MPSImageDescriptor:
+    """``descriptor`` if it is one."""
+    if not isinstance(descriptor, MPSImageDescriptor):
+        raise MPSTypeError(who, argument, "must be an MPSImageDescriptor", type(descriptor).__name__)
+    return descriptor
+
+
+def check_fits(who: str, device: MTLDevice, channel_format: MPSImageFeatureChannelFormat, extent: Extent) -> None:
+    """Raise `MPSArgumentError` if images of this shape are larger than all the memory of the device."""
+    limit = device.max_buffer_length
+    needed = extent.bytes_as(channel_format)
+    if needed > limit:
+        rule = f"must fit the {limit} bytes of memory of {device.name!r}"
+        raise MPSArgumentError(who, "image_descriptor", rule, f"{needed} bytes for {extent}")
+
+
+def slices_of(feature_channels: int) -> int:
+    """Four-channel slices of one image."""
+    return -(-feature_channels // 4)
+
+
+def texture_type_of(feature_channels: int, number_of_images: int) -> MTLTextureType:
+    """2D for one image of at most four channels, else a 2D array of four-channel slices."""
+    single = feature_channels <= 4 and number_of_images == 1
+    return MTLTextureType.TYPE_2D if single else MTLTextureType.TYPE_2D_ARRAY
+
+
+def _name(member: object) -> str:
+    return getattr(member, "name", repr(member))
+
+
+def _size(who: str, name: str, value: object) -> int:
+    number = None
+    if not isinstance(value, bool):
+        try:
+            # NumPy's integers too.
+            number = operator.index(value)  # pyright: ignore[reportArgumentType]
+        except TypeError:
+            number = None
+    if number is None or number < 1:
+        raise MPSArgumentError(who, f"image_descriptor.{name}", "must be an integer of at least 1", repr(value))
+    return number

@@ -1,0 +1,54 @@
+"""Arguments and properties of kernels, checked where they are set."""
+
+from __future__ import annotations
+
+from openmps.core.image import MPSImage
+from openmps.core.state import MPSState, MPSStateBatch, as_state_batch
+from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.types import MPSImageEdgeMode, MPSOffset
+
+
+def channel_offset(who: str, argument: str, value: int) -> int:
+    """A channel offset: a multiple of 4, not negative."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0 or value % 4:
+        raise MPSArgumentError(who, argument, "must be a multiple of 4, at least 0", repr(value))
+    return value
+
+
+def channel_count(who: str, argument: str, value: int) -> int:
+    """A bound on channels read: at least 1."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise MPSArgumentError(who, argument, "must be an integer of at least 1", repr(value))
+    return value
+
+
+def image_offset(who: str, argument: str, value: MPSOffset) -> MPSOffset:
+    """An offset in source pixels."""
+    if not isinstance(value, MPSOffset):
+        raise MPSTypeError(who, argument, "must be an MPSOffset(x, y, z)", type(value).__name__)
+    return value
+
+
+def image_edge_mode(who: str, argument: str, value: MPSImageEdgeMode) -> MPSImageEdgeMode:
+    """An edge mode that windowed kernels define: ZERO or CLAMP."""
+    if value not in (MPSImageEdgeMode.ZERO, MPSImageEdgeMode.CLAMP):
+        raise MPSArgumentError(who, argument, "must be ZERO or CLAMP; the other modes belong to MPSNNPad", value)
+    return MPSImageEdgeMode(value)
+
+
+def single(who: str, argument: str, image: object) -> MPSImage:
+    """One image, not a batch."""
+    if not isinstance(image, MPSImage):
+        raise MPSTypeError(
+            who, argument, "must be an MPSImage", type(image).__name__, "Use encode_batch for batches of images"
+        )
+    return image
+
+
+def states_of(who: str, argument: str, states: object) -> MPSStateBatch | None:
+    """One state, a sequence of states, or none."""
+    if states is None:
+        return None
+    if isinstance(states, MPSState):
+        return MPSStateBatch([states])
+    return as_state_batch(who, argument, states)

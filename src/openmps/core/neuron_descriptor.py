@@ -1,0 +1,152 @@
+"""MPSNNNeuronDescriptor: which neuron, with which parameters (MPSCNNNeuron.h, macOS 10.13.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from openmps.errors import MPSArgumentError
+from openmps.types import MPSCNNNeuronType
+
+FloatArray = NDArray[np.float32]
+
+DEFAULT_PARAMETERS: dict[MPSCNNNeuronType, tuple[float, float, float]] = {
+    MPSCNNNeuronType.NONE: (0.0, 0.0, 0.0),
+    MPSCNNNeuronType.RELU: (0.0, 0.0, 0.0),
+    MPSCNNNeuronType.LINEAR: (1.0, 0.0, 0.0),
+    MPSCNNNeuronType.SIGMOID: (0.0, 0.0, 0.0),
+    MPSCNNNeuronType.HARD_SIGMOID: (0.2, 0.5, 0.0),
+    MPSCNNNeuronType.TANH: (1.0, 1.0, 0.0),
+    MPSCNNNeuronType.ABSOLUTE: (0.0, 0.0, 0.0),
+    MPSCNNNeuronType.SOFT_PLUS: (1.0, 1.0, 0.0),
+    MPSCNNNeuronType.SOFT_SIGN: (0.0, 0.0, 0.0),
+    MPSCNNNeuronType.ELU: (1.0, 0.0, 0.0),
+    MPSCNNNeuronType.PRELU: (0.0, 0.0, 0.0),
+    MPSCNNNeuronType.RELU_N: (1.0, 6.0, 0.0),
+    MPSCNNNeuronType.POWER: (1.0, 0.0, 1.0),
+    MPSCNNNeuronType.EXPONENTIAL: (1.0, 0.0, -1.0),
+    MPSCNNNeuronType.LOGARITHM: (1.0, 0.0, -1.0),
+    MPSCNNNeuronType.GELU: (0.0, 0.0, 0.0),
+}
+"""``a``, ``b``, ``c`` of each neuron for its default behaviour; 0 where the neuron does not read the parameter.
+
+``RELU_N`` with ``a = 1`` lets negative values through: the ReLU6 of other frameworks is ``a = 0, b = 6``.
+"""
+
+
+class MPSNNNeuronDescriptor:
+    """A neuron's type and parameters (MPSCNNNeuron.h, macOS 10.13.4).
+
+    ==============  ==================================  =============================
+    type            f(x)                                a, b, c by default
+    ==============  ==================================  =============================
+    NONE            x
+    RELU            x >= 0 ? x : a x                    0
+    LINEAR          a x + b                             1, 0
+    SIGMOID         1 / (1 + exp(-x))
+    HARD_SIGMOID    clamp(a x + b, 0, 1)                0.2, 0.5
+    TANH            a tanh(b x)                         1, 1
+    ABSOLUTE        abs(x)
+    SOFT_PLUS       a log(1 + exp(b x))                 1, 1
+    SOFT_SIGN       x / (1 + abs(x))
+    ELU             x >= 0 ? x : a (exp(x) - 1)         1
+    PRELU           x >= 0 ? x : data[channel] x        ``data``, one number a channel
+    RELU_N          min(x >= 0 ? x : a x, b)            1, 6
+    POWER           (a x + b) ^ c                       1, 0, 1
+    EXPONENTIAL     c ^ (a x + b), e if c = -1          1, 0, -1
+    LOGARITHM       log_c(a x + b), e if c = -1         1, 0, -1
+    GELU            x / 2 (1 + erf(x / sqrt 2))
+    ==============  ==================================  =============================
+
+    Raises:
+        MPSArgumentError: No such neuron, a parameter is no number, or PReLU comes without ``data``.
+    """
+
+    neuron_type: MPSCNNNeuronType
+    """Which function."""
+    a: float
+    """Parameter a of the function."""
+    b: float
+    """Parameter b of the function."""
+    c: float
+    """Parameter c of the function."""
+    data: FloatArray | None
+    """PReLU's parameter a, one number a channel."""
+
+    def __init__(
+        self,
+        type: MPSCNNNeuronType = MPSCNNNeuronType.NONE,
+        a: float | None = None,
+        b: float | None = None,
+        c: float | None = None,
+        *,
+        data: Sequence[float] | NDArray[Any] | bytes | None = None,
+    ) -> None:
+        try:
+            self.neuron_type = MPSCNNNeuronType(type)
+            defaults = DEFAULT_PARAMETERS[self.neuron_type]
+        except (ValueError, KeyError) as fault:
+            rule = "must be a neuron of MPSCNNNeuronType"
+            raise MPSArgumentError("MPSNNNeuronDescriptor", "type", rule, repr(type)) from fault
+        self.a = _number("a", defaults[0] if a is None else a)
+        self.b = _number("b", defaults[1] if b is None else b)
+        self.c = _number("c", defaults[2] if c is None else c)
+        self.data = _data(data)
+        if self.neuron_type is MPSCNNNeuronType.PRELU and (self.data is None or self.data.size == 0):
+            raise MPSArgumentError("MPSNNNeuronDescriptor", "data", "must give PReLU's a for each channel", data)
+
+    def copy(self) -> MPSNNNeuronDescriptor:
+        """A descriptor of its own with the same values."""
+        return MPSNNNeuronDescriptor(self.neuron_type, self.a, self.b, self.c, data=self.data)
+
+    __copy__ = copy
+
+    def slopes(self, who: str, channels: int, device: torch.device) -> torch.Tensor | None:
+        """PReLU's ``a`` of the first ``channels`` channels, on a device; None for the other neurons."""
+        if self.neuron_type is not MPSCNNNeuronType.PRELU or self.data is None:
+            return None
+        if self.data.size < channels:
+            rule = f"must hold one number a channel, {channels}"
+            raise MPSArgumentError(who, "neuron data", rule, f"{self.data.size} number(s)")
+        return torch.from_numpy(self.data[:channels].copy()).to(device)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, MPSNNNeuronDescriptor):
+            return NotImplemented
+        mine = (self.neuron_type, self.a, self.b, self.c)
+        same = mine == (other.neuron_type, other.a, other.b, other.c)
+        return same and np.array_equal(_none_as_empty(self.data), _none_as_empty(other.data))
+
+    # Descriptors change: they are no keys.
+    __hash__ = None  # pyright: ignore[reportAssignmentType]
+
+    def __repr__(self) -> str:
+        data = f", data of {self.data.size}" if self.data is not None else ""
+        return f"MPSNNNeuronDescriptor({self.neuron_type.name}, a={self.a}, b={self.b}, c={self.c}{data})"
+
+
+def _none_as_empty(data: FloatArray | None) -> FloatArray:
+    return np.empty(0, np.float32) if data is None else data
+
+
+def _number(name: str, value: float) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError) as cause:
+        raise MPSArgumentError("MPSNNNeuronDescriptor", name, "must be a number", repr(value)) from cause
+
+
+def _data(data: Sequence[float] | NDArray[Any] | bytes | None) -> FloatArray | None:
+    """A copy of the numbers; raw bytes are float32."""
+    if data is None:
+        return None
+    try:
+        numbers = np.frombuffer(data, np.float32) if isinstance(data, bytes | bytearray) else data
+        return np.array(numbers, dtype=np.float32).reshape(-1)
+    except (TypeError, ValueError) as cause:
+        rule = "must be float32 numbers"
+        raise MPSArgumentError("MPSNNNeuronDescriptor", "data", rule, type(data).__name__) from cause

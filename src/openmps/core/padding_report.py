@@ -1,0 +1,258 @@
+"""Says what a padding policy does: the result size, the offset, and the source pixels that each result pixel reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from html import escape
+from types import SimpleNamespace
+
+from openmps.core.image_descriptor import MPSImageDescriptor
+from openmps.core.padding import MPSNNPadding, checked_integer, custom_descriptor, padding_label
+from openmps.core.padding_geometry import Geometry, suggested_geometry, window_extent
+from openmps.core.padding_names import MPSGetPaddingPolicy
+from openmps.errors import MPSArgumentError
+from openmps.types import MPSImageEdgeMode, MPSImageFeatureChannelFormat, MPSOffset
+
+_Sizes = tuple[int, int, int, int]  # source, kernel, stride, dilation of one axis
+
+# Tables longer than this show their first and last rows only.
+_ROWS_SHOWN = 16
+_MARKS = "[."  # first characters of cells that hold no source pixel
+_GREY = ' style="color:#999"'
+
+
+@dataclass(frozen=True)
+class AxisExplanation:
+    """One axis of a `PaddingExplanation`: sizes in pixels, ``offset`` and ``kernel_offset`` as set on the kernel."""
+
+    axis: str
+    source: int
+    kernel: int
+    stride: int
+    dilation: int
+    backwards: bool
+    result: int
+    offset: int
+    kernel_offset: int
+
+    @property
+    def extent(self) -> int:
+        """Pixels from a window's first tap to its last."""
+        return window_extent(self.kernel, self.dilation)
+
+    @property
+    def before(self) -> int:
+        """Pixels read before the source (before the zero-filled source, for a reverse filter); negative: skipped."""
+        return -self._start(0)
+
+    @property
+    def after(self) -> int:
+        """Pixels read after the source (after the zero-filled source, for a reverse filter); negative: skipped."""
+        last = self._start(self.result - 1) + self.extent - 1
+        return last - ((self.source - 1) * self.stride if self.backwards else self.source - 1)
+
+    @property
+    def never_read(self) -> tuple[int, ...]:
+        """Source pixels that no result pixel reads."""
+        read = {tap for result in range(self.result) for tap in self.taps(result)}
+        return tuple(pixel for pixel in range(self.source) if pixel not in read)
+
+    def taps(self, result: int) -> tuple[int | None, ...]:
+        """The source pixel under each tap of result pixel ``result``; outside the source below 0 or from ``source`` on.
+
+        A tap of a reverse filter that falls between two source pixels, on an inserted zero, is None.
+        """
+        start = self._start(result)
+        positions = range(start, start + self.extent, self.dilation)
+        if not self.backwards:
+            return tuple(positions)
+        return tuple(None if position % self.stride else position // self.stride for position in positions)
+
+    def _start(self, result: int) -> int:
+        """Position of the first tap of a result pixel: in the source, or in the zero-filled source."""
+        if self.backwards:
+            return result + self.offset * self.stride + self.kernel_offset - self.extent // 2
+        return result * self.stride + self.offset - self.extent // 2
+
+
+@dataclass(frozen=True)
+class PaddingExplanation:
+    """What `explain_padding` found: printable as a table, in notebooks too.
+
+    ``edge_mode`` and ``zero_pad`` (``zero_pad_size_x/y``, one number an axis) are what the policy sets on the kernel,
+    None where it leaves them alone.
+    """
+
+    policy: MPSNNPadding
+    axes: tuple[AxisExplanation, ...]
+    edge_mode: MPSImageEdgeMode | None = None
+    zero_pad: tuple[int, ...] | None = None
+
+    @property
+    def result(self) -> tuple[int, ...]:
+        """Result size, one number an axis: width, then height."""
+        return tuple(axis.result for axis in self.axes)
+
+    @property
+    def offset(self) -> tuple[int, ...]:
+        """The kernel's offset, one number an axis."""
+        return tuple(axis.offset for axis in self.axes)
+
+    @property
+    def kernel_offset(self) -> tuple[int, ...]:
+        """The kernel's ``kernel_offset_x/y``, one number an axis; 0 for forward filters."""
+        return tuple(axis.kernel_offset for axis in self.axes)
+
+    def _title(self) -> str:
+        title = f"{padding_label(self.policy)} (method {int(self.policy.padding_method()):#x})"
+        if self.edge_mode is not None:
+            title += f", sets edge mode {self.edge_mode.name}"
+        return title if self.zero_pad is None else f"{title}, zero-pad size {' x '.join(map(str, self.zero_pad))}"
+
+    def _legend(self) -> list[str]:
+        outside = any(axis.before > 0 or axis.after > 0 for axis in self.axes)
+        backwards = any(axis.backwards for axis in self.axes)
+        return [text for shown, text in ((outside, "[n] outside the source"), (backwards, ". inserted zero")) if shown]
+
+    def __str__(self) -> str:
+        return "\n\n".join([self._title(), *(_text(axis) for axis in self.axes), *self._legend()])
+
+    def _repr_html_(self) -> str:
+        legend = "".join(f"<p>{text}</p>" for text in self._legend())
+        return f"<p><b>{escape(self._title())}</b></p>{''.join(_html(axis) for axis in self.axes)}{legend}"
+
+
+def explain_padding(
+    source: int | Sequence[int],
+    *,
+    kernel: int | Sequence[int],
+    stride: int | Sequence[int] = 1,
+    dilation: int | Sequence[int] = 1,
+    policy: str | int | MPSNNPadding,
+    backwards: bool = False,
+) -> PaddingExplanation:
+    """The result size and offset that ``policy`` gives, and the source pixels that each result pixel reads.
+
+    ``source`` is a length (one axis, taken as x) or (width, height); the other sizes are one number for all axes or
+    one an axis. ``policy`` is a policy object, a method value or a name that `MPSGetPaddingPolicy` knows. ``backwards``
+    stands for reverse filters, such as transposed convolution. A policy's custom step is run on stand-ins for kernel
+    and images that have the window, the offsets, the edge mode and the sizes. Raises `MPSError` as an encode would.
+    """
+    axes = len(source) if isinstance(source, Sequence) else 1
+    sizes = {"source": source, "kernel": kernel, "stride": stride, "dilation": dilation}
+    lengths, windows, strides, dilations = (_per_axis(name, value, axes) for name, value in sizes.items())
+    placed = list(zip(lengths, windows, strides, dilations, strict=True))
+    # One axis alone: the other is a single pixel, on which no policy has anything to place.
+    return _explain(MPSGetPaddingPolicy(policy), placed[0], placed[1] if axes == 2 else (1, 1, 1, 1), axes, backwards)
+
+
+def _explain(policy: MPSNNPadding, x: _Sizes, y: _Sizes, axes: int, backwards: bool) -> PaddingExplanation:
+    """Goes the way of an encode: the method's geometry, then the custom step, then reads what the kernel was given."""
+    geometry = suggested_geometry(
+        policy.padding_method(),
+        source_width=x[0],
+        source_height=y[0],
+        kernel_width=x[1],
+        kernel_height=y[1],
+        stride_x=x[2],
+        stride_y=y[2],
+        dilation_x=x[3],
+        dilation_y=y[3],
+        is_backwards=backwards,
+    )
+    kernel = _stand_in(geometry, x, y, backwards)
+    image = SimpleNamespace(width=x[0], height=y[0], feature_channels=1, number_of_images=1)
+    suggested = MPSImageDescriptor(MPSImageFeatureChannelFormat.FLOAT32, geometry.width, geometry.height)
+    try:
+        descriptor = custom_descriptor(policy, [image], None, kernel, suggested)
+    except AttributeError as error:
+        rule = "must use no more than the window and offsets of its kernel and the sizes of its images"
+        remedy = "Encode with the kernel itself and read its offset"
+        raise MPSArgumentError("explain_padding", "policy", rule, str(error), remedy) from error
+    places = (
+        (descriptor.width, kernel.offset.x, kernel.kernel_offset_x),
+        (descriptor.height, kernel.offset.y, kernel.kernel_offset_y),
+    )
+    explained = [
+        AxisExplanation(name, source, window, stride, dilation, backwards, *place)
+        for name, (source, window, stride, dilation), place in zip("xy", (x, y), places, strict=True)
+    ]
+    counted = None if kernel.zero_pad_size_x is None else (kernel.zero_pad_size_x, kernel.zero_pad_size_y)[:axes]
+    return PaddingExplanation(policy, tuple(explained[:axes]), kernel.edge_mode, counted)
+
+
+def _stand_in(geometry: Geometry, x: _Sizes, y: _Sizes, backwards: bool) -> SimpleNamespace:
+    """The part of a kernel that a policy reads and sets."""
+    return SimpleNamespace(
+        label=None,
+        kernel_width=x[1],
+        kernel_height=y[1],
+        stride_in_pixels_x=x[2],
+        stride_in_pixels_y=y[2],
+        dilation_rate_x=x[3],
+        dilation_rate_y=y[3],
+        is_backwards=backwards,
+        offset=MPSOffset(geometry.offset_x, geometry.offset_y, 0),
+        kernel_offset_x=geometry.kernel_offset_x,
+        kernel_offset_y=geometry.kernel_offset_y,
+        edge_mode=None,
+        zero_pad_size_x=None,
+        zero_pad_size_y=None,
+    )
+
+
+def _per_axis(name: str, value: int | Sequence[int], axes: int) -> list[int]:
+    numbers = list(value) if isinstance(value, Sequence) else [value] * axes
+    if len(numbers) != axes or axes not in (1, 2):
+        rule = "must be one number, or one for width and one for height as in source"
+        raise MPSArgumentError("explain_padding", name, rule, value, "For example source=(28, 28), kernel=(5, 3)")
+    return [checked_integer("explain_padding", name, number) for number in numbers]
+
+
+def _facts(axis: AxisExplanation) -> list[str]:
+    sizes = f"{axis.axis}: source {axis.source}, kernel {axis.kernel}, stride {axis.stride}, dilation {axis.dilation}"
+    reverse = f", kernel offset {axis.kernel_offset}, reverse filter" if axis.backwards else ""
+    where = "the zero-filled source" if axis.backwards else "the source"
+    facts = [
+        f"{sizes} -> result {axis.result}, offset {axis.offset}{reverse}",
+        f"at the edges of {where}: {_side(axis.before)} before, {_side(axis.after)} after",
+    ]
+    skipped = axis.never_read
+    return [*facts, f"never read: {', '.join(map(str, skipped))}"] if skipped else facts
+
+
+def _side(pixels: int) -> str:
+    return f"{-pixels} skipped" if pixels < 0 else f"{pixels} read"
+
+
+def _cell(tap: int | None, source: int) -> str:
+    if tap is None:
+        return "."
+    return str(tap) if 0 <= tap < source else f"[{tap}]"
+
+
+def _rows(axis: AxisExplanation) -> Iterator[tuple[str, list[str]]]:
+    """Result pixel and the cells of its taps; in a long table one row of dots stands for the middle."""
+    hidden = range(_ROWS_SHOWN // 2, axis.result - _ROWS_SHOWN // 2)
+    for result in range(axis.result):
+        if result not in hidden:
+            yield str(result), [_cell(tap, axis.source) for tap in axis.taps(result)]
+        elif result == hidden.start:
+            yield "...", []
+
+
+def _text(axis: AxisExplanation) -> str:
+    rows = list(_rows(axis))
+    width = max(len(cell) for _, cells in rows for cell in cells)
+    table = [f"{name:>6} | {' '.join(cell.rjust(width) for cell in cells)}".rstrip() for name, cells in rows]
+    return "\n".join([*_facts(axis), "result | source pixels read", *table])
+
+
+def _html(axis: AxisExplanation) -> str:
+    body = ""
+    for name, cells in _rows(axis):
+        row = "".join(f"<td{_GREY if cell[0] in _MARKS else ''}>{cell}</td>" for cell in cells)
+        body += f"<tr><th>{name}</th>{row}</tr>"
+    head = f'<tr><th>result</th><th colspan="{axis.kernel}">source pixels read</th></tr>'
+    return f"<p>{'<br>'.join(escape(fact) for fact in _facts(axis))}</p><table>{head}{body}</table>"

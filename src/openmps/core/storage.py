@@ -1,0 +1,311 @@
+"""Pixels in memory: blocks of equally sized images, and the selections of them that an encode reads or writes.
+
+A block is one ``[N, C, H, W]`` tensor in channels-last memory that stores what its channel format says. Kernels compute
+in float32: `decode` turns stored elements into numbers, `encode` rounds numbers once to the stored format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from threading import Lock
+
+import torch
+from torch import Tensor
+
+from openmps.errors import MPSArgumentError, MPSLifetimeError, MPSMemoryError
+from openmps.types import ELEMENT_BYTES
+from openmps.types import MPSImageFeatureChannelFormat as Format
+
+DTYPES: dict[Format, torch.dtype] = {
+    Format.UNORM8: torch.uint8,
+    Format.UNORM16: torch.uint16,
+    Format.FLOAT16: torch.float16,
+    Format.FLOAT32: torch.float32,
+}
+"""The type of an element as it is stored."""
+
+_UNORM_MAXIMUM = {Format.UNORM8: 255, Format.UNORM16: 65535}
+
+# The first use of a block may come from the thread that runs the queue and from the user's at once.
+_allocation = Lock()
+
+
+def decode(stored: Tensor, channel_format: Format) -> Tensor:
+    """The float32 numbers that stored elements stand for: unorm ``u / (2^bits - 1)``, float as it is."""
+    maximum = _UNORM_MAXIMUM.get(channel_format)
+    numbers = stored.to(torch.float32)
+    # By a tensor: on CUDA a division by a plain number is a product with its rounded reciprocal.
+    return numbers if maximum is None else numbers.div_(numbers.new_full((), maximum))
+
+
+def encode(values: Tensor, channel_format: Format) -> Tensor:
+    """Numbers, float32 at best, rounded once to the stored format: to nearest, ties to even.
+
+    Unorm clamps to [0, 1] and stores NaN as 0; float16 stores what is too large as infinity.
+    """
+    maximum = _UNORM_MAXIMUM.get(channel_format)
+    if maximum is None:
+        return values.to(DTYPES[channel_format])
+    scaled = torch.nan_to_num(values.to(torch.float32), nan=0.0).clamp_(0.0, 1.0).mul_(maximum).round_()
+    return scaled.to(torch.int32).to(DTYPES[channel_format])
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """The shape of an image, or of a stack of them: pixels, feature channels, number of images."""
+
+    width: int
+    height: int
+    channels: int
+    images: int
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """``(images, channels, height, width)``, the order of the engine's tensors."""
+        return (self.images, self.channels, self.height, self.width)
+
+    def bytes_as(self, channel_format: Format) -> int:
+        """Bytes of memory that the elements take."""
+        return self.images * self.channels * self.height * self.width * ELEMENT_BYTES[channel_format]
+
+    def __str__(self) -> str:
+        return f"{self.width}x{self.height}x{self.channels} (width x height x channels), {self.images} image(s)"
+
+
+class Block:
+    """Memory of equally sized images: allocated, filled with zeros, on first use; or adopted from an operation."""
+
+    __slots__ = ("__weakref__", "_tensor", "channel_format", "device", "extent", "released")
+
+    def __init__(self, device: torch.device, channel_format: Format, extent: Extent) -> None:
+        self.device = device
+        self.channel_format = channel_format
+        self.extent = extent
+        self.released = False
+        """Whether the memory was given back for good."""
+        self._tensor: Tensor | None = None
+
+    @property
+    def is_allocated(self) -> bool:
+        """Whether there is memory."""
+        return self._tensor is not None
+
+    def tensor(self) -> Tensor:
+        """The stored elements ``[N, C, H, W]``."""
+        stored = self._tensor
+        return self._allocate() if stored is None else stored
+
+    def adopt(self, stored: Tensor) -> None:
+        """Take elements ``[N, C, H, W]`` as the block's memory, without a copy if they lie channels-last.
+
+        Copied into the memory that is there if another thread used the block first.
+        """
+        stored = stored.contiguous(memory_format=torch.channels_last)
+        with _allocation:
+            if self._tensor is None:
+                self._tensor = stored
+                return
+            present = self._tensor
+        present.copy_(stored)
+
+    def discard(self) -> None:
+        """Give the memory back; the next use finds zeros."""
+        self._tensor = None
+
+    def release(self) -> None:
+        """Give the memory back; there is no next use."""
+        self.released = True
+        self._tensor = None
+
+    def _allocate(self) -> Tensor:
+        with _allocation:
+            if self._tensor is not None:
+                return self._tensor
+            if self.released:
+                rule = "cannot be used after its last read"
+                raise MPSLifetimeError("MPSTemporaryImage", "memory", rule, self.extent, "Raise read_count before it")
+            self._tensor = self._zeros()
+            return self._tensor
+
+    def _zeros(self) -> Tensor:
+        dtype = DTYPES[self.channel_format]
+        try:
+            # Made in inference mode, the memory could not be written outside it.
+            with torch.inference_mode(False):
+                memory = torch.empty(
+                    self.extent.shape, dtype=dtype, device=self.device, memory_format=torch.channels_last
+                )
+                return memory.zero_()
+        except RuntimeError as fault:
+            if not isinstance(fault, torch.OutOfMemoryError) and "allocate" not in str(fault):
+                raise
+            got = f"{self.extent.bytes_as(self.channel_format)} bytes for {self.extent}"
+            rule = f"must fit the free memory of {self.device}"
+            raise MPSMemoryError("MPSImage", "image", rule, got, "Drop other images, or use a smaller batch") from fault
+
+
+@dataclass(slots=True)
+class Storage:
+    """Where an image's pixels are: a run of images and of channels of one block."""
+
+    block: Block
+    first: int
+    count: int
+    channel: int
+    channels: int
+
+    @classmethod
+    def of(cls, block: Block) -> Storage:
+        """All of a block."""
+        return cls(block, 0, block.extent.images, 0, block.extent.channels)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether this is all of the block."""
+        extent = self.block.extent
+        return self.count == extent.images and self.channels == extent.channels
+
+    @property
+    def extent(self) -> Extent:
+        """The shape of this run."""
+        whole = self.block.extent
+        return whole if self.is_whole else Extent(whole.width, whole.height, self.channels, self.count)
+
+    def tensor(self) -> Tensor:
+        """The stored elements of this run, sharing the block's memory."""
+        stored = self.block.tensor()
+        if self.is_whole:
+            return stored
+        return stored[self.first : self.first + self.count, self.channel : self.channel + self.channels]
+
+    def values(self) -> Tensor:
+        """The numbers of this run, float32."""
+        return decode(self.tensor(), self.block.channel_format)
+
+    def narrowed(self, first: int, count: int) -> Storage:
+        """The run of ``count`` images from ``first`` on."""
+        return Storage(self.block, self.first + first, count, self.channel, self.channels)
+
+    def with_channels(self, first: int, count: int) -> Storage:
+        """The run of ``count`` channels from ``first`` on."""
+        return Storage(self.block, self.first, self.count, self.channel + first, count)
+
+    def overlaps(self, other: Storage) -> bool:
+        """Whether both hold at least one element of the same memory."""
+        return (
+            self.block is other.block
+            and self.first < other.first + other.count
+            and other.first < self.first + self.count
+            and self.channel < other.channel + other.channels
+            and other.channel < self.channel + self.channels
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where results land in a destination: clip rectangle and first channel."""
+
+    x: int
+    y: int
+    width: int
+    height: int
+    channel: int
+    channels: int
+
+    def covers(self, extent: Extent) -> bool:
+        """Whether nothing of an image of this shape is left out."""
+        return (self.width, self.height, self.channels) == (extent.width, extent.height, extent.channels)
+
+
+class Stack:
+    """The images that one encode reads or writes, seen as one ``[n, C, H, W]`` tensor.
+
+    One part is a run of one block and costs nothing to see as a tensor; several parts, the images of a batch put
+    together by hand, are gathered when they are read.
+    """
+
+    __slots__ = ("channel_format", "extent", "parts")
+
+    def __init__(self, parts: tuple[Storage, ...], channel_format: Format, extent: Extent) -> None:
+        self.parts = parts
+        self.channel_format = channel_format
+        self.extent = extent
+
+    def stored(self) -> Tensor:
+        """The stored elements of all images, ``[n, C, H, W]``; those of one run share the images' memory."""
+        return self.parts[0].tensor() if len(self.parts) == 1 else gather([part.tensor() for part in self.parts])
+
+    def values(self, channel: int = 0, channels: int | None = None) -> Tensor:
+        """The numbers of ``channels`` channels from ``channel`` on, float32 ``[n, channels, H, W]``.
+
+        Numbers of one float32 run share the images' memory: do not write to them.
+        """
+        stored = self.stored()
+        if channels is not None and channels != self.extent.channels:
+            stored = stored[:, channel : channel + channels]
+        return decode(stored, self.channel_format)
+
+    def write(self, values: Tensor, target: Target, inputs: tuple[Tensor, ...] = ()) -> None:
+        """Store results, rounded once; see `write_stored`."""
+        self.write_stored(encode(values, self.channel_format), target, inputs)
+
+    def write_stored(self, stored: Tensor, target: Target, inputs: tuple[Tensor, ...] = ()) -> None:
+        """Store elements; whole results become the memory of a block that has none yet.
+
+        ``inputs`` are the tensors that the results may share memory with. Apart from them the results belong to the
+        images from now on: an operation must not keep them.
+        """
+        expected = (self.extent.images, target.channels, target.height, target.width)
+        if stored.shape != expected:
+            raise MPSArgumentError("Stack.write", "values", f"must be shaped {expected}", tuple(stored.shape))
+        shared = _shares_memory(stored, inputs)
+        first = 0
+        for part in self.parts:
+            piece = stored if len(self.parts) == 1 else stored[first : first + part.count]
+            first += part.count
+            if part.is_whole and not part.block.is_allocated and target.covers(self.extent):
+                part.block.adopt(piece.clone() if shared else piece)
+            else:
+                _paste(part, piece, target)
+
+    def overlaps(self, other: Stack) -> bool:
+        """Whether both hold at least one element of the same memory."""
+        return any(mine.overlaps(theirs) for mine in self.parts for theirs in other.parts)
+
+
+def _paste(part: Storage, stored: Tensor, target: Target) -> None:
+    channels = slice(target.channel, target.channel + target.channels)
+    rows, columns = slice(target.y, target.y + target.height), slice(target.x, target.x + target.width)
+    part.tensor()[:, channels, rows, columns].copy_(stored)
+
+
+def _shares_memory(values: Tensor, others: tuple[Tensor, ...]) -> bool:
+    address = values.untyped_storage().data_ptr()
+    return any(other.untyped_storage().data_ptr() == address for other in others)
+
+
+def gather(parts: Sequence[Tensor]) -> Tensor:
+    """Images that lie apart, copied into one ``[n, C, H, W]`` channels-last tensor."""
+    first = parts[0]
+    shape = (sum(part.shape[0] for part in parts), *first.shape[1:])
+    gathered = torch.empty(shape, dtype=first.dtype, device=first.device, memory_format=torch.channels_last)
+    return torch.cat(list(parts), out=gathered)
+
+
+def merge(parts: Sequence[Storage]) -> list[Storage]:
+    """Neighbouring runs of one block joined into one."""
+    merged: list[Storage] = []
+    last: Storage | None = None
+    for part in parts:
+        if (
+            last is not None
+            and last.block is part.block
+            and last.first + last.count == part.first
+            and (last.channel, last.channels) == (part.channel, part.channels)
+        ):
+            last.count += part.count
+        else:
+            last = Storage(part.block, part.first, part.count, part.channel, part.channels)
+            merged.append(last)
+    return merged

@@ -1,0 +1,318 @@
+"""Vectors and matrices in buffers, as the optimizers take them (MPSMatrix.h, macOS 10.13)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from openmps.core.lifetime import (
+    check_device,
+    check_is_device,
+    check_is_open,
+    check_lifetime,
+    check_not_ended,
+    check_reads,
+    record_synchronize,
+    temporary_counts,
+)
+from openmps.core.vector_descriptor import TORCH_TYPES, MPSMatrixDescriptor, MPSVectorDescriptor, bytes_needed
+from openmps.errors import MPSArgumentError, MPSLifetimeError, MPSTypeError
+from openmps.metal.memory import MTLBuffer
+from openmps.types import MPSDataType, MTLStorageMode
+
+if TYPE_CHECKING:
+    from openmps.metal.command import CommandBuffer
+    from openmps.metal.device import MTLDevice
+
+
+class _Memory:
+    """A buffer that a temporary object gives back."""
+
+    def __init__(self, buffer: MTLBuffer) -> None:
+        self.buffer: MTLBuffer | None = buffer
+
+    def release(self) -> None:
+        """Drop the buffer."""
+        self.buffer = None
+
+
+class _Elements:
+    """Numbers in a buffer: in one that is given, or in a new one of zeros, allocated on first use."""
+
+    label: str | None
+    """A name for errors and debugging."""
+
+    def __init__(
+        self,
+        descriptor: MPSVectorDescriptor | MPSMatrixDescriptor,
+        device: MTLDevice | None,
+        buffer: MTLBuffer | None,
+        offset: int,
+    ) -> None:
+        name = type(self).__name__
+        self.label = None
+        self._data_type = MPSDataType(descriptor.data_type)
+        self._shape = descriptor.shape()
+        self._strides = tuple(stride // descriptor.strides()[-1] for stride in descriptor.strides())
+        needed = bytes_needed(descriptor)
+        self._count = needed // descriptor.strides()[-1]
+        if buffer is None:
+            if device is None:
+                raise MPSTypeError(name, "buffer", "or device must be given, with a descriptor", None)
+            checked = check_is_device(name, "device", device)
+            buffer = checked.new_buffer(length=checked.check_length(name, "descriptor", needed))
+        elif not isinstance(buffer, MTLBuffer):
+            remedy = "A device is given as device=…"
+            raise MPSTypeError(name, "buffer", "must be an MTLBuffer", type(buffer).__name__, remedy)
+        elif device is not None:
+            check_device(name, "buffer", buffer.device, check_is_device(name, "device", device))
+        self._offset = _offset(name, offset, descriptor.strides()[-1])
+        if buffer.length - self._offset < needed:
+            got = f"{buffer.length} bytes, offset {self._offset}"
+            raise MPSArgumentError(name, "buffer", f"must hold {needed} bytes from the offset on", got)
+        self._memory = _Memory(buffer)
+
+    @property
+    def name(self) -> str:
+        """Class and label, as errors call the object."""
+        return f"{type(self).__name__} {self.label!r}" if self.label else type(self).__name__
+
+    @property
+    def device(self) -> MTLDevice:
+        """The device of the buffer."""
+        return self.data.device
+
+    @property
+    def data(self) -> MTLBuffer:
+        """The buffer."""
+        buffer = self._memory.buffer
+        if buffer is None:
+            rule = "is gone: the temporary object was read for the last time, or its command buffer is done"
+            raise MPSLifetimeError(
+                self.name, "data", rule, remedy="Raise read_count before the encode that reads it last"
+            )
+        return buffer
+
+    @property
+    def offset(self) -> int:
+        """Bytes before the first element (macOS 10.15)."""
+        return self._offset
+
+    @property
+    def data_type(self) -> MPSDataType:
+        """Type of an element."""
+        return self._data_type
+
+    def resource_size(self) -> int:
+        """Bytes of the buffer."""
+        return self.data.length
+
+    def synchronize(self, command_buffer: CommandBuffer) -> None:
+        """Make queued results visible to the CPU once ``command_buffer`` has completed; memory is coherent here.
+
+        The call is checked and keeps its place in the record.
+        """
+        record_synchronize(self.name, command_buffer, self.device)
+
+    def tensor(self) -> torch.Tensor:
+        """The elements, sharing the buffer's memory; a single vector or matrix has no leading axis."""
+        flat = self.data.tensor(TORCH_TYPES[self._data_type], self._offset, self._count)
+        view = flat.as_strided(self._shape, self._strides)
+        return view[0] if self._shape[0] == 1 else view
+
+    def numpy(self) -> NDArray[Any]:
+        """A copy of the elements; a single vector or matrix has no leading axis.
+
+        Raises:
+            MPSArgumentError: The buffer's storage mode is PRIVATE.
+        """
+        if self.data.storage_mode is MTLStorageMode.PRIVATE:
+            rule, remedy = "needs memory that the CPU may touch", "Use a buffer of storage mode SHARED"
+            raise MPSArgumentError(self.name, "numpy", rule, "PRIVATE storage", remedy)
+        return np.array(self.tensor().cpu().numpy(), order="C")
+
+    def check_usable(self, who: str, argument: str, command_buffer: CommandBuffer) -> None:
+        """Raise unless an encode on ``command_buffer`` may use it."""
+        check_device(who, argument, self.device, command_buffer.device)
+
+    def count_read(self, amount: int = 1) -> None:
+        """Take reads from the read count; ordinary objects have none."""
+
+    def __repr__(self) -> str:
+        shape = "x".join(str(size) for size in self._shape)
+        return f"<{self.name} {shape} {self._data_type.name}>"
+
+
+class MPSVector(_Elements):
+    """Vectors of numbers in a buffer (MPSMatrix.h, macOS 10.13).
+
+    ``MPSVector(buffer=…, offset=0, descriptor=…)`` views a buffer; ``MPSVector(device=…, descriptor=…)`` makes zeros.
+    `tensor` and `numpy` are ``[length]``, or ``[vectors, length]`` if there are several.
+
+    Raises:
+        MPSArgumentError: The buffer is too short, or the offset is no multiple of the element.
+    """
+
+    def __init__(
+        self,
+        buffer: MTLBuffer | None = None,
+        descriptor: MPSVectorDescriptor | None = None,
+        offset: int = 0,
+        *,
+        device: MTLDevice | None = None,
+    ) -> None:
+        if not isinstance(descriptor, MPSVectorDescriptor):
+            got = type(descriptor).__name__
+            raise MPSTypeError(type(self).__name__, "descriptor", "must be an MPSVectorDescriptor", got)
+        self._descriptor = descriptor.copy()
+        super().__init__(self._descriptor, device, buffer, offset)
+
+    @property
+    def length(self) -> int:
+        """Elements of a vector."""
+        return self._descriptor.length
+
+    @property
+    def vectors(self) -> int:
+        """Number of vectors."""
+        return self._descriptor.vectors
+
+    @property
+    def vector_bytes(self) -> int:
+        """Bytes from one vector to the next."""
+        return self._descriptor.vector_bytes
+
+
+class MPSMatrix(_Elements):
+    """Matrices of numbers in a buffer (MPSMatrix.h, macOS 10.13).
+
+    ``MPSMatrix(buffer=…, offset=0, descriptor=…)`` views a buffer; ``MPSMatrix(device=…, descriptor=…)`` makes zeros.
+    `tensor` and `numpy` are ``[rows, columns]``, or ``[matrices, rows, columns]`` if there are several.
+
+    Raises:
+        MPSArgumentError: The buffer is too short, or the offset is no multiple of the element.
+    """
+
+    def __init__(
+        self,
+        buffer: MTLBuffer | None = None,
+        descriptor: MPSMatrixDescriptor | None = None,
+        offset: int = 0,
+        *,
+        device: MTLDevice | None = None,
+    ) -> None:
+        if not isinstance(descriptor, MPSMatrixDescriptor):
+            got = type(descriptor).__name__
+            raise MPSTypeError(type(self).__name__, "descriptor", "must be an MPSMatrixDescriptor", got)
+        self._descriptor = descriptor.copy()
+        super().__init__(self._descriptor, device, buffer, offset)
+
+    @property
+    def rows(self) -> int:
+        """Rows of a matrix."""
+        return self._descriptor.rows
+
+    @property
+    def columns(self) -> int:
+        """Columns of a matrix."""
+        return self._descriptor.columns
+
+    @property
+    def matrices(self) -> int:
+        """Number of matrices."""
+        return self._descriptor.matrices
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes from one row to the next."""
+        return self._descriptor.row_bytes
+
+    @property
+    def matrix_bytes(self) -> int:
+        """Bytes from one matrix to the next."""
+        return self._descriptor.matrix_bytes
+
+
+class _Temporary(_Elements):
+    """What temporary vectors and matrices have in common: a command buffer, a read count and private memory."""
+
+    def _tie(self, command_buffer: CommandBuffer) -> None:
+        self._command_buffer = command_buffer
+        self._counts = temporary_counts(command_buffer, self._memory, 1)
+
+    @property
+    def read_count(self) -> int:
+        """How many more encodes may read it; starts at 1. Set it before the last read; 0 frees the memory."""
+        return self._counts.get(0)
+
+    @read_count.setter
+    def read_count(self, value: int) -> None:
+        check_not_ended(self.name, "read_count", self._command_buffer)
+        self._counts.set(self.name, 0, value)
+
+    def check_usable(self, who: str, argument: str, command_buffer: CommandBuffer) -> None:
+        """Raise unless an encode on ``command_buffer`` may use it."""
+        check_device(who, argument, self._command_buffer.device, command_buffer.device)
+        check_lifetime(who, argument, self._command_buffer, command_buffer)
+        check_reads(who, argument, self.read_count, self.name)
+
+    def count_read(self, amount: int = 1) -> None:
+        """Take reads from the read count."""
+        self._counts.take(self.name, amount)
+
+    def numpy(self) -> NDArray[Any]:
+        """Raise: the CPU cannot reach temporary memory."""
+        rule = "is not offered: temporary memory cannot be reached by the CPU"
+        raise MPSLifetimeError(self.name, "numpy", rule, remedy="Use an ordinary object")
+
+
+class MPSTemporaryVector(_Temporary, MPSVector):
+    """Vectors that live on one command buffer (MPSMatrix.h, macOS 10.13); read counts as for MPSTemporaryImage."""
+
+    def __init__(self, command_buffer: CommandBuffer, descriptor: MPSVectorDescriptor) -> None:
+        buffer = _temporary_buffer(type(self).__name__, command_buffer, descriptor)
+        MPSVector.__init__(self, buffer, descriptor)
+        self._tie(command_buffer)
+
+    @staticmethod
+    def prefetch_storage(command_buffer: CommandBuffer, descriptor_list: Sequence[MPSVectorDescriptor]) -> None:
+        """A hint about vectors to come; checks the arguments and has no other effect."""
+        check_is_open("MPSTemporaryVector.prefetch_storage", command_buffer)
+        for descriptor in descriptor_list:
+            descriptor.validate()
+
+
+class MPSTemporaryMatrix(_Temporary, MPSMatrix):
+    """Matrices that live on one command buffer (MPSMatrix.h, macOS 10.13); read counts as for MPSTemporaryImage."""
+
+    def __init__(self, command_buffer: CommandBuffer, matrix_descriptor: MPSMatrixDescriptor) -> None:
+        buffer = _temporary_buffer(type(self).__name__, command_buffer, matrix_descriptor)
+        MPSMatrix.__init__(self, buffer, matrix_descriptor)
+        self._tie(command_buffer)
+
+    @staticmethod
+    def prefetch_storage(command_buffer: CommandBuffer, matrix_descriptor_list: Sequence[MPSMatrixDescriptor]) -> None:
+        """A hint about matrices to come; checks the arguments and has no other effect."""
+        check_is_open("MPSTemporaryMatrix.prefetch_storage", command_buffer)
+        for descriptor in matrix_descriptor_list:
+            descriptor.validate()
+
+
+def _temporary_buffer(who: str, command_buffer: CommandBuffer, descriptor: object) -> MTLBuffer | None:
+    """Private memory of the command buffer; None where the descriptor is wrong, for the constructor to say so."""
+    command_buffer = check_is_open(who, command_buffer)
+    if not isinstance(descriptor, MPSVectorDescriptor | MPSMatrixDescriptor):
+        return None
+    descriptor.validate()
+    needed = command_buffer.device.check_length(who, "descriptor", bytes_needed(descriptor))
+    return command_buffer.temporary_buffer(needed)
+
+
+def _offset(who: str, offset: object, unit: int) -> int:
+    if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0 or offset % unit:
+        raise MPSArgumentError(who, "offset", f"must be a multiple of {unit}, the bytes of an element", repr(offset))
+    return offset

@@ -1,0 +1,245 @@
+"""Shape, type and spacing of vectors and matrices in buffers (MPSMatrix.h, macOS 10.13)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, overload
+
+import torch
+
+from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.types import MPSDataType, MPSSizeofMPSDataType
+
+TORCH_TYPES: dict[MPSDataType, torch.dtype] = {
+    MPSDataType.FLOAT32: torch.float32,
+    MPSDataType.FLOAT16: torch.float16,
+    MPSDataType.INT8: torch.int8,
+    MPSDataType.INT16: torch.int16,
+    MPSDataType.INT32: torch.int32,
+    MPSDataType.INT64: torch.int64,
+    MPSDataType.UINT8: torch.uint8,
+    MPSDataType.UINT16: torch.uint16,
+    MPSDataType.UINT32: torch.uint32,
+    MPSDataType.UINT64: torch.uint64,
+}
+"""The types that an element can have."""
+
+
+class _Spacing:
+    """Bytes from one row, or vector, to the next, tight unless given. Of the class: what the framework advises."""
+
+    def __init__(self, field: str, tight: Callable[[Any], int], advise: Callable[..., int], doc: str) -> None:
+        self._field = field
+        self._tight = tight
+        self._advise = advise
+        self.__doc__ = doc
+
+    @overload
+    def __get__(self, descriptor: None, owner: type) -> Callable[..., int]: ...
+    @overload
+    def __get__(self, descriptor: object, owner: type) -> int: ...
+    def __get__(self, descriptor: object, owner: type) -> int | Callable[..., int]:
+        if descriptor is None:
+            return self._advise
+        given: int | None = getattr(descriptor, self._field)
+        return self._tight(descriptor) if given is None else given
+
+    def __set__(self, descriptor: Any, value: int) -> None:
+        if self._field == "_vector_bytes":
+            raise AttributeError("MPSVectorDescriptor: vector_bytes is read-only")
+        setattr(descriptor, self._field, value)
+        descriptor.validate()
+
+
+def _advised_vector_bytes(length: int, data_type: MPSDataType) -> int:
+    """The vector's bytes, rounded up to 16."""
+    return _rounded("MPSVectorDescriptor", "length", length, data_type)
+
+
+def _advised_row_bytes(columns: int, data_type: MPSDataType) -> int:
+    """The row's bytes, rounded up to 16."""
+    return _rounded("MPSMatrixDescriptor", "columns", columns, data_type)
+
+
+class MPSVectorDescriptor:
+    """Length, type and spacing of vectors in a buffer (MPSMatrix.h, macOS 10.13).
+
+    ``vectors`` vectors of ``length`` elements, ``vector_bytes`` bytes from one to the next, tight unless given.
+    ``MPSVectorDescriptor.vector_bytes(length, data_type)`` is the spacing that the framework advises.
+
+    Raises:
+        MPSArgumentError: A number is not positive, the type cannot be stored, or the vectors overlap.
+    """
+
+    length: int
+    """Elements of a vector."""
+    data_type: MPSDataType
+    """Type of an element."""
+    vector_bytes = _Spacing(
+        "_vector_bytes",
+        lambda of: of.length * MPSSizeofMPSDataType(of.data_type),
+        _advised_vector_bytes,
+        "Bytes from one vector to the next.",
+    )
+
+    def __init__(
+        self,
+        length: int,
+        data_type: MPSDataType = MPSDataType.FLOAT32,
+        vectors: int = 1,
+        vector_bytes: int | None = None,
+    ) -> None:
+        self.length = length
+        self.data_type = data_type
+        self._vectors = vectors
+        self._vector_bytes = vector_bytes
+        self.validate()
+
+    @property
+    def vectors(self) -> int:
+        """Number of vectors."""
+        return self._vectors
+
+    def copy(self) -> MPSVectorDescriptor:
+        """A descriptor of its own with the same values."""
+        return MPSVectorDescriptor(self.length, self.data_type, self._vectors, self._vector_bytes)
+
+    __copy__ = copy
+
+    def validate(self) -> None:
+        """Raise `MPSArgumentError` unless the values, which may have been changed, fit together."""
+        name = "MPSVectorDescriptor"
+        _positive(name, "vectors", self._vectors)
+        size = _element_bytes(name, self.data_type)
+        tight = _positive(name, "length", self.length) * size
+        _spaced(name, "vector_bytes", self.vector_bytes, tight, size)
+
+    def shape(self) -> tuple[int, int]:
+        """``(vectors, length)``."""
+        return self._vectors, self.length
+
+    def strides(self) -> tuple[int, int]:
+        """Bytes from one vector, and from one element, to the next."""
+        return self.vector_bytes, MPSSizeofMPSDataType(self.data_type)
+
+    def __repr__(self) -> str:
+        return (
+            f"MPSVectorDescriptor(length={self.length}, {self.data_type.name}, vectors={self._vectors}, "
+            f"vector_bytes={self.vector_bytes})"
+        )
+
+
+class MPSMatrixDescriptor:
+    """Shape, type and spacing of matrices in a buffer (MPSMatrix.h, macOS 10.13).
+
+    Element (i, j) of matrix m lies ``m matrix_bytes + i row_bytes + j element_bytes`` bytes behind the start. Both
+    spacings are tight unless given; ``dimensions`` is an older name of ``rows``.
+    ``MPSMatrixDescriptor.row_bytes(columns, data_type)`` is the spacing that the framework advises.
+
+    Raises:
+        MPSArgumentError: A number is not positive, the type cannot be stored, or rows or matrices overlap.
+    """
+
+    rows: int
+    """Rows of a matrix."""
+    columns: int
+    """Columns of a matrix."""
+    data_type: MPSDataType
+    """Type of an element."""
+    row_bytes = _Spacing(
+        "_row_bytes",
+        lambda of: of.columns * MPSSizeofMPSDataType(of.data_type),
+        _advised_row_bytes,
+        "Bytes from one row to the next; may be set.",
+    )
+
+    def __init__(
+        self,
+        rows: int | None = None,
+        columns: int = 1,
+        row_bytes: int | None = None,
+        data_type: MPSDataType = MPSDataType.FLOAT32,
+        matrices: int = 1,
+        matrix_bytes: int | None = None,
+        *,
+        dimensions: int | None = None,
+    ) -> None:
+        if (rows is None) == (dimensions is None):
+            raise MPSTypeError("MPSMatrixDescriptor", "rows", "or dimensions, its older name, must be given, not both")
+        self.rows = _positive("MPSMatrixDescriptor", "rows", dimensions if rows is None else rows)
+        self.columns = columns
+        self.data_type = data_type
+        self._matrices = matrices
+        self._row_bytes = row_bytes
+        self._matrix_bytes = matrix_bytes
+        self.validate()
+
+    @property
+    def matrices(self) -> int:
+        """Number of matrices."""
+        return self._matrices
+
+    @property
+    def matrix_bytes(self) -> int:
+        """Bytes from one matrix to the next."""
+        return self.rows * self.row_bytes if self._matrix_bytes is None else self._matrix_bytes
+
+    def copy(self) -> MPSMatrixDescriptor:
+        """A descriptor of its own with the same values."""
+        return MPSMatrixDescriptor(
+            self.rows, self.columns, self._row_bytes, self.data_type, self._matrices, self._matrix_bytes
+        )
+
+    __copy__ = copy
+
+    def validate(self) -> None:
+        """Raise `MPSArgumentError` unless the values, which may have been changed, fit together."""
+        name = "MPSMatrixDescriptor"
+        for argument, value in (("rows", self.rows), ("columns", self.columns), ("matrices", self._matrices)):
+            _positive(name, argument, value)
+        size = _element_bytes(name, self.data_type)
+        _spaced(name, "row_bytes", self.row_bytes, self.columns * size, size)
+        _spaced(name, "matrix_bytes", self.matrix_bytes, self.rows * self.row_bytes, self.row_bytes)
+
+    def shape(self) -> tuple[int, int, int]:
+        """``(matrices, rows, columns)``."""
+        return self._matrices, self.rows, self.columns
+
+    def strides(self) -> tuple[int, int, int]:
+        """Bytes from one matrix, one row and one element to the next."""
+        return self.matrix_bytes, self.row_bytes, MPSSizeofMPSDataType(self.data_type)
+
+    def __repr__(self) -> str:
+        return (
+            f"MPSMatrixDescriptor(rows={self.rows}, columns={self.columns}, row_bytes={self.row_bytes}, "
+            f"{self.data_type.name}, matrices={self._matrices}, matrix_bytes={self.matrix_bytes})"
+        )
+
+
+def bytes_needed(descriptor: MPSVectorDescriptor | MPSMatrixDescriptor) -> int:
+    """Bytes from the first element to the end of the last one."""
+    spans = zip(descriptor.shape(), descriptor.strides(), strict=True)
+    return sum((size - 1) * stride for size, stride in spans) + MPSSizeofMPSDataType(descriptor.data_type)
+
+
+def _positive(who: str, argument: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise MPSArgumentError(who, argument, "must be an integer of at least 1", repr(value))
+    return value
+
+
+def _element_bytes(who: str, data_type: MPSDataType) -> int:
+    if data_type not in TORCH_TYPES:
+        rule = f"must be one of {', '.join(kind.name for kind in TORCH_TYPES)}"
+        raise MPSArgumentError(who, "data_type", rule, getattr(data_type, "name", repr(data_type)))
+    return MPSSizeofMPSDataType(data_type)
+
+
+def _spaced(who: str, argument: str, value: object, least: int, unit: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least or value % unit:
+        raise MPSArgumentError(who, argument, f"must be a multiple of {unit}, at least {least}", repr(value))
+
+
+def _rounded(who: str, argument: str, elements: int, data_type: MPSDataType) -> int:
+    size = _positive(who, argument, elements) * _element_bytes(who, data_type)
+    return -(-size // 16) * 16

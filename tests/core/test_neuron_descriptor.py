@@ -1,0 +1,81 @@
+"""MPSNNNeuronDescriptor: defaults, data, errors."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from openmps.core.neuron_descriptor import DEFAULT_PARAMETERS, MPSNNNeuronDescriptor
+from openmps.errors import MPSArgumentError
+from openmps.types import MPSCNNNeuronType as Kind
+
+
+def test_every_neuron_has_defaults() -> None:
+    assert set(DEFAULT_PARAMETERS) == set(Kind) - {Kind.COUNT}
+    made = MPSNNNeuronDescriptor(Kind.HARD_SIGMOID)
+    assert (made.neuron_type, made.a, made.b, made.c, made.data) == (Kind.HARD_SIGMOID, 0.2, 0.5, 0.0, None)
+    made = MPSNNNeuronDescriptor(Kind.POWER, b=2)
+    assert (made.a, made.b, made.c) == (1.0, 2.0, 1.0)
+    assert MPSNNNeuronDescriptor().neuron_type is Kind.NONE
+
+
+@pytest.mark.parametrize(
+    "data", [[0.25, -1.0], (0.25, -1.0), np.array([0.25, -1.0]), np.array([0.25, -1], np.float32).tobytes()]
+)
+def test_data_is_copied_as_float32(data: Any) -> None:
+    made = MPSNNNeuronDescriptor(Kind.PRELU, data=data)
+    assert made.data is not None
+    assert (made.data.dtype, made.data.tolist()) == (np.float32, [0.25, -1.0])
+    if isinstance(data, np.ndarray):
+        data[0] = 9
+        assert made.data[0] == 0.25
+
+
+def test_copies_are_equal_and_their_own() -> None:
+    made = MPSNNNeuronDescriptor(Kind.PRELU, data=[1.0, 2.0])
+    for twin in (made.copy(), copy.copy(made)):
+        assert twin == made
+        twin.data[0] = 5
+        assert twin != made
+    assert made != MPSNNNeuronDescriptor(Kind.RELU)
+    assert made != "descriptor"
+    with pytest.raises(TypeError):
+        hash(made)
+    assert repr(made) == "MPSNNNeuronDescriptor(PRELU, a=0.0, b=0.0, c=0.0, data of 2)"
+
+
+def test_slopes_of_the_first_channels(device: torch.device) -> None:
+    made = MPSNNNeuronDescriptor(Kind.PRELU, data=[1.0, 2.0, 3.0])
+    slopes = made.slopes("Kernel", 2, device)
+    assert slopes is not None
+    assert (slopes.tolist(), slopes.device.type) == ([1.0, 2.0], device.type)
+    assert MPSNNNeuronDescriptor(Kind.RELU).slopes("Kernel", 2, device) is None
+    with pytest.raises(
+        MPSArgumentError, match=r"Kernel: neuron data must hold one number a channel, 4, got 3 number\(s\)"
+    ):
+        made.slopes("Kernel", 4, device)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"type": 99}, "type must be a neuron of MPSCNNNeuronType, got 99"),
+        ({"type": Kind.COUNT}, "type must be a neuron of MPSCNNNeuronType, got <MPSCNNNeuronType.COUNT"),
+        ({"type": "relu"}, "type must be a neuron of MPSCNNNeuronType, got 'relu'"),
+        ({"a": "x"}, "a must be a number, got 'x'"),
+        ({"c": [1]}, "c must be a number, got [1]"),
+        ({"type": Kind.PRELU}, "data must give PReLU's a for each channel"),
+        ({"type": Kind.PRELU, "data": []}, "data must give PReLU's a for each channel"),
+        ({"data": ["x"]}, "data must be float32 numbers, got list"),
+        ({"data": b"abc"}, "data must be float32 numbers, got bytes"),
+    ],
+)
+def test_what_cannot_be(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(MPSArgumentError) as caught:
+        MPSNNNeuronDescriptor(**options)
+    assert str(caught.value).startswith("MPSNNNeuronDescriptor: ")
+    assert message in str(caught.value)
