@@ -1,0 +1,244 @@
+"""Shapes and parameters of a convolution (MPSCNNConvolution.h, macOS 10.13)."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from openmps.core.neuron_descriptor import MPSNNNeuronDescriptor
+from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.types import MPSCNNNeuronType
+
+FloatArray = NDArray[np.float32]
+_FLT_MIN = float(np.finfo(np.float32).tiny)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchNormalizationFold:
+    """Inference statistics that are folded into the weights: ``W' = W I, b' = b I + J``, a row of numbers a channel."""
+
+    scale: FloatArray
+    shift: FloatArray
+
+
+class MPSCNNConvolutionDescriptor:
+    """Shapes and parameters of a convolution (MPSCNNConvolution.h, macOS 10.13).
+
+    ``MPSCNNConvolutionDescriptor(kernel_width, kernel_height, input_feature_channels, output_feature_channels)``.
+    `stride_in_pixels_x`, `stride_in_pixels_y`, `dilation_rate_x`, `dilation_rate_y` and `groups` are 1 unless set.
+    `fused_neuron_descriptor` names a neuron applied to the result; batch normalization with fixed statistics can be
+    folded in with `set_batch_normalization_parameters_for_inference`.
+    """
+
+    kernel_width: int
+    """Columns of the kernel."""
+    kernel_height: int
+    """Rows of the kernel."""
+    input_feature_channels: int
+    """Channels read."""
+    output_feature_channels: int
+    """Channels made."""
+    stride_in_pixels_x: int
+    """Source columns from one window to the next."""
+    stride_in_pixels_y: int
+    """Source rows from one window to the next."""
+    dilation_rate_x: int
+    """Source columns from one tap to the next."""
+    dilation_rate_y: int
+    """Source rows from one tap to the next."""
+    groups: int
+    """Groups that input and output channels are divided into."""
+    fused_neuron_descriptor: MPSNNNeuronDescriptor | None
+    """A neuron applied to the result."""
+
+    def __init__(
+        self,
+        kernel_width: int = 3,
+        kernel_height: int = 3,
+        input_feature_channels: int = 1,
+        output_feature_channels: int = 1,
+        neuron_filter: Any = None,
+    ) -> None:
+        self.kernel_width = kernel_width
+        self.kernel_height = kernel_height
+        self.input_feature_channels = input_feature_channels
+        self.output_feature_channels = output_feature_channels
+        self.stride_in_pixels_x = 1
+        self.stride_in_pixels_y = 1
+        self.dilation_rate_x = 1
+        self.dilation_rate_y = 1
+        self.groups = 1
+        self.fused_neuron_descriptor = None
+        self.batch_normalization: BatchNormalizationFold | None = None
+        """Scale and shift that inference batch normalization folds into the weights."""
+        self._neuron_filter: Any = None
+        if neuron_filter is not None:
+            self.neuron = neuron_filter
+
+    supports_secure_coding = True
+    channel_multiplier = 0
+
+    @property
+    def neuron(self) -> Any:
+        """A neuron kernel applied to the result (deprecated in favour of `fused_neuron_descriptor`)."""
+        return self._neuron_filter
+
+    @neuron.setter
+    def neuron(self, value: Any) -> None:
+        self._neuron_filter = value
+        if value is None:
+            self.fused_neuron_descriptor = None
+            return
+        kind = getattr(value, "neuron_type", None)
+        if kind is None:
+            raise MPSTypeError("MPSCNNConvolutionDescriptor", "neuron", "must be an MPSCNNNeuron", type(value).__name__)
+        self.fused_neuron_descriptor = MPSNNNeuronDescriptor(kind, value.a, value.b, value.c, data=value.data)
+
+    def neuron_type(self) -> MPSCNNNeuronType:
+        """Type of the fused neuron (deprecated)."""
+        fused = self.fused_neuron_descriptor
+        return MPSCNNNeuronType.NONE if fused is None else fused.neuron_type
+
+    def neuron_parameter_a(self) -> float:
+        """Parameter a of the fused neuron (deprecated)."""
+        return 0.0 if self.fused_neuron_descriptor is None else self.fused_neuron_descriptor.a
+
+    def neuron_parameter_b(self) -> float:
+        """Parameter b of the fused neuron (deprecated)."""
+        return 0.0 if self.fused_neuron_descriptor is None else self.fused_neuron_descriptor.b
+
+    def set_neuron_type(
+        self, neuron_type: MPSCNNNeuronType, parameter_a: float = 0.0, parameter_b: float = 0.0
+    ) -> None:
+        """Fuse a neuron (deprecated in favour of `fused_neuron_descriptor`)."""
+        self.fused_neuron_descriptor = MPSNNNeuronDescriptor(neuron_type, parameter_a, parameter_b)
+
+    def set_neuron_to_prelu(self, parameters_a: Sequence[float] | NDArray[Any] | bytes) -> None:
+        """Fuse PReLU with one number an output channel (deprecated in favour of `fused_neuron_descriptor`)."""
+        data: Any = np.frombuffer(parameters_a, np.float32) if isinstance(parameters_a, bytes) else parameters_a
+        self.fused_neuron_descriptor = MPSNNNeuronDescriptor(MPSCNNNeuronType.PRELU, data=data)
+
+    def set_batch_normalization_parameters_for_inference(
+        self,
+        mean: Sequence[float] | NDArray[Any] | None,
+        variance: Sequence[float] | NDArray[Any] | None,
+        gamma: Sequence[float] | NDArray[Any] | None = None,
+        beta: Sequence[float] | NDArray[Any] | None = None,
+        epsilon: float = _FLT_MIN,
+    ) -> None:
+        """Fold ``(x - mean) gamma / sqrt(variance + epsilon) + beta`` into weights and biases.
+
+        One number an output channel each; None stands for mean 0, variance 1, gamma 1, beta 0.
+        """
+        channels = self.output_feature_channels
+        mean_, variance_ = _row("mean", mean, 0.0, channels), _row("variance", variance, 1.0, channels)
+        gamma_, beta_ = _row("gamma", gamma, 1.0, channels), _row("beta", beta, 0.0, channels)
+        if np.any(variance_ + epsilon <= 0):
+            raise MPSArgumentError(
+                "MPSCNNConvolutionDescriptor", "variance", "plus epsilon must be positive", float(variance_.min())
+            )
+        scale = gamma_ / np.sqrt(variance_ + epsilon)
+        self.batch_normalization = BatchNormalizationFold(
+            scale.astype(np.float32), (beta_ - scale * mean_).astype(np.float32)
+        )
+
+    def weight_shape(self) -> tuple[int, int, int, int]:
+        """OHWI: output channels, rows, columns, input channels of one group."""
+        return (
+            self.output_feature_channels,
+            self.kernel_height,
+            self.kernel_width,
+            self.input_feature_channels // self.groups,
+        )
+
+    def validate(self, who: str) -> None:
+        """Raise `MPSArgumentError` unless a kernel can be made from this descriptor."""
+        for name in (
+            "kernel_width",
+            "kernel_height",
+            "input_feature_channels",
+            "output_feature_channels",
+            "stride_in_pixels_x",
+            "stride_in_pixels_y",
+            "dilation_rate_x",
+            "dilation_rate_y",
+            "groups",
+        ):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+                raise MPSArgumentError(who, f"descriptor.{name}", "must be an integer of at least 1", repr(value))
+        self._validate_groups(who)
+
+    def _validate_groups(self, who: str) -> None:
+        inputs, outputs = self.input_feature_channels, self.output_feature_channels
+        if inputs % self.groups or outputs % self.groups:
+            raise MPSArgumentError(
+                who, "descriptor.groups", f"must divide {inputs} input and {outputs} output channels", self.groups
+            )
+        if self.groups > 1 and ((inputs // self.groups) % 4 or (outputs // self.groups) % 4):
+            warnings.warn(
+                f"{who}: {self.groups} groups of {inputs // self.groups} input and {outputs // self.groups} output "
+                "channels compute here, but Apple devices need multiples of 4 channels a group",
+                stacklevel=2,
+            )
+
+    def copy(self) -> MPSCNNConvolutionDescriptor:
+        """A descriptor of its own with the same values."""
+        twin = type(self).__new__(type(self))
+        twin.__dict__.update(self.__dict__)
+        if self.fused_neuron_descriptor is not None:
+            twin.fused_neuron_descriptor = self.fused_neuron_descriptor.copy()
+        return twin
+
+    __copy__ = copy
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}({self.kernel_width}x{self.kernel_height}, "
+            f"{self.input_feature_channels} -> {self.output_feature_channels} channels, "
+            f"stride {self.stride_in_pixels_x}x{self.stride_in_pixels_y})"
+        )
+
+
+def _row(name: str, values: Sequence[float] | NDArray[Any] | None, default: float, channels: int) -> NDArray[Any]:
+    if values is None:
+        return np.full(channels, default, np.float64)
+    row = np.asarray(values, np.float64).reshape(-1)
+    if row.size != channels:
+        raise MPSArgumentError(
+            "MPSCNNConvolutionDescriptor", name, f"must hold one number an output channel, {channels}", row.size
+        )
+    return row
+
+
+class MPSCNNDepthWiseConvolutionDescriptor(MPSCNNConvolutionDescriptor):
+    """A depthwise convolution: each input channel has its own kernels (MPSCNNConvolution.h, macOS 10.13).
+
+    ``Y[k m + q] = X[k] * F[k][q]`` with ``m = channel_multiplier = output_feature_channels / input_feature_channels``.
+    Weights are ``[O][kernel_height][kernel_width]``. `groups` must stay 1.
+    """
+
+    @property
+    def channel_multiplier(self) -> int:  # type: ignore[override]
+        """Output channels an input channel."""
+        return self.output_feature_channels // self.input_feature_channels
+
+    def weight_shape(self) -> tuple[int, int, int, int]:
+        """Output channels, rows, columns, 1."""
+        return (self.output_feature_channels, self.kernel_height, self.kernel_width, 1)
+
+    def _validate_groups(self, who: str) -> None:
+        if self.groups != 1:
+            raise MPSArgumentError(who, "descriptor.groups", "must be 1 for a depthwise convolution", self.groups)
+        if self.output_feature_channels % self.input_feature_channels:
+            raise MPSArgumentError(
+                who,
+                "descriptor.output_feature_channels",
+                f"must be a multiple of the {self.input_feature_channels} input channels",
+                self.output_feature_channels,
+            )

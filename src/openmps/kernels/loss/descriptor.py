@@ -1,0 +1,76 @@
+"""Which loss, how it is reduced, and its parameters (MPSCNNLoss.h, macOS 10.13.4)."""
+
+from __future__ import annotations
+
+from openmps.errors import MPSArgumentError
+from openmps.ops.loss import LossParameters
+from openmps.types import MPSCNNLossType, MPSCNNReductionType
+
+
+class MPSCNNLossDescriptor:
+    """Which loss, how it is reduced, and its parameters (MPSCNNLoss.h, macOS 10.13.4).
+
+    `weight` (1) scales loss and gradient; `label_smoothing` (0) and `number_of_classes` (1) soften the labels of
+    softmax cross-entropy, ``t (1 - e) + e / classes``, and sigmoid cross-entropy, ``t (1 - e) + e / 2``; `epsilon`
+    (1e-7) belongs to LOG, `delta` (1) to HUBER; `reduce_across_batch` (macOS 11) puts the batch's total into the first
+    loss image.
+    """
+
+    loss_type: MPSCNNLossType
+    """Which loss."""
+    reduction_type: MPSCNNReductionType
+    """How the losses of an image become its loss."""
+    weight: float
+    """Factor of loss and gradient."""
+    label_smoothing: float
+    """How far labels are softened."""
+    number_of_classes: int
+    """Classes that the smoothing of softmax cross-entropy spreads over."""
+    epsilon: float
+    """Guard of the logarithms of LOG."""
+    delta: float
+    """Where HUBER turns linear."""
+    reduce_across_batch: bool
+    """Whether the first loss image takes the total of the batch (macOS 11)."""
+
+    def __init__(self, type: MPSCNNLossType, reduction_type: MPSCNNReductionType = MPSCNNReductionType.NONE) -> None:
+        try:
+            self.loss_type = MPSCNNLossType(type)
+            self.reduction_type = MPSCNNReductionType(reduction_type)
+        except ValueError as cause:
+            raise MPSArgumentError(
+                "MPSCNNLossDescriptor", "type and reduction_type", "must be framework values", str(cause)
+            ) from cause
+        self.weight = 1.0
+        self.label_smoothing = 0.0
+        self.number_of_classes = 1
+        self.epsilon = 1e-7
+        self.delta = 1.0
+        self.reduce_across_batch = False
+
+    def copy(self) -> MPSCNNLossDescriptor:
+        """A descriptor of its own with the same values."""
+        twin = MPSCNNLossDescriptor(self.loss_type, self.reduction_type)
+        twin.__dict__.update(self.__dict__)
+        return twin
+
+    __copy__ = copy
+
+    def parameters(self) -> LossParameters:
+        """The same, as the mathematics takes it."""
+        return LossParameters(
+            kind=self.loss_type,
+            reduction=self.reduction_type,
+            weight=float(self.weight),
+            label_smoothing=float(self.label_smoothing),
+            number_of_classes=int(self.number_of_classes),
+            epsilon=float(self.epsilon),
+            delta=float(self.delta),
+            reduce_across_batch=bool(self.reduce_across_batch),
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"MPSCNNLossDescriptor({self.loss_type.name}, {self.reduction_type.name}, weight={self.weight}, "
+            f"label_smoothing={self.label_smoothing}, number_of_classes={self.number_of_classes})"
+        )

@@ -1,0 +1,266 @@
+"""Labels, weights and losses of images (MPSCNNLoss.h, macOS 10.13.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from openmps.core.image import MPSImage
+from openmps.core.image_batch import MPSImageBatch
+from openmps.core.image_descriptor import MPSImageDescriptor
+from openmps.core.lifetime import check_device, check_is_device
+from openmps.core.state import MPSState, MPSStateBatch
+from openmps.core.storage import Storage, gather, merge
+from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.types import MPSDataLayout, MPSImageFeatureChannelFormat, MTLSize
+
+if TYPE_CHECKING:
+    from openmps.metal.device import MTLDevice
+
+_ONE = MTLSize(1, 1, 1)
+_HWC = MPSDataLayout.HEIGHT_X_WIDTH_X_FEATURE_CHANNELS
+
+
+class MPSCNNLossDataDescriptor:
+    """Labels or weights of one image in memory (MPSCNNLoss.h, macOS 10.13.4).
+
+    ``data`` holds ``size.width * size.height * size.depth`` float32 numbers (depth counts feature channels), in the
+    order of ``layout``; without a ``size`` it is one pixel with a channel for each number. `bytes_per_row` and
+    `bytes_per_image` may space them: bytes from one row, and from one image or plane, to the next (0: dense).
+
+    Raises:
+        MPSArgumentError: There are too few numbers, or no such layout.
+        MPSTypeError: ``data`` holds no numbers, or ``size`` is no MTLSize.
+    """
+
+    bytes_per_row: int
+    """Bytes from one row to the next; 0 for dense data."""
+    bytes_per_image: int
+    """Bytes from one image, or plane of channels, to the next; 0 for dense data."""
+
+    def __init__(
+        self,
+        data: NDArray[Any] | Sequence[float] | bytes,
+        layout: MPSDataLayout = _HWC,
+        size: MTLSize | None = None,
+    ) -> None:
+        self._numbers = _flat(data)
+        if layout not in tuple(MPSDataLayout):
+            raise MPSArgumentError(_DATA, "layout", "must be an MPSDataLayout", repr(layout))
+        self._layout = MPSDataLayout(layout)
+        self._size = _size(_DATA, "size", MTLSize(1, 1, self._numbers.size) if size is None else size)
+        self.bytes_per_row = 0
+        self.bytes_per_image = 0
+        width, height, channels = self._size.width, self._size.height, self._size.depth
+        needed = width * height * channels
+        if min(width, height, channels) < 1 or self._numbers.size < needed:
+            rule = f"must hold {width} x {height} x {channels} = {needed} numbers, at least one"
+            raise MPSArgumentError(_DATA, "data", rule, f"{self._numbers.size} numbers")
+
+    @property
+    def layout(self) -> MPSDataLayout:
+        """Order of the numbers."""
+        return self._layout
+
+    @property
+    def size(self) -> MTLSize:
+        """Width, height and, as depth, feature channels."""
+        return self._size
+
+    def values(self) -> NDArray[np.float32]:
+        """A copy of the numbers, ``[channels, height, width]``."""
+        width, height, channels = self._size.width, self._size.height, self._size.depth
+        is_interleaved = self._layout is _HWC
+        shape = (height, width, channels) if is_interleaved else (channels, height, width)
+        dense_row = (width * channels if is_interleaved else width) * 4
+        row = self.bytes_per_row or dense_row
+        plane = self.bytes_per_image or row * height
+        strides = (row, channels * 4, 4) if is_interleaved else (plane, row, 4)
+        last = sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True)) + 4
+        if row < dense_row or plane < row * height or row % 4 or plane % 4 or last > self._numbers.nbytes:
+            rule = f"must space rows and planes by whole numbers within the {self._numbers.nbytes} bytes of data"
+            raise MPSArgumentError(_DATA, "bytes_per_row and bytes_per_image", rule, f"{row} and {plane}")
+        view = np.lib.stride_tricks.as_strided(self._numbers, shape, strides)
+        return np.array(view.transpose(2, 0, 1) if is_interleaved else view, dtype=np.float32)
+
+
+_DATA = MPSCNNLossDataDescriptor.__name__
+
+
+def _flat(data: Any) -> NDArray[np.float32]:
+    """The numbers as one row; raw bytes are float32."""
+    if isinstance(data, bytes | bytearray):
+        if len(data) % 4:
+            raise MPSArgumentError(_DATA, "data", "must be whole float32 numbers", f"{len(data)} bytes")
+        return np.frombuffer(data, np.float32)
+    try:
+        return np.ascontiguousarray(data, dtype=np.float32).reshape(-1)
+    except (TypeError, ValueError) as fault:
+        raise MPSTypeError(_DATA, "data", "must be numbers", type(data).__name__) from fault
+
+
+def _size(who: str, argument: str, size: object) -> MTLSize:
+    if not isinstance(size, MTLSize):
+        raise MPSTypeError(who, argument, "must be an MTLSize(width, height, channels)", type(size).__name__)
+    return size
+
+
+class MPSCNNLossLabels(MPSState):
+    """Labels, optional weights and the loss of one image (MPSCNNLoss.h, macOS 10.13.4).
+
+    ``MPSCNNLossLabels(device, labels_descriptor)`` has a loss image of 1x1x1; ``loss_image_size`` may also be the
+    size of the predictions, for losses that are not reduced. The numbers are copied. ``labels_image`` and
+    ``weights_image`` take images instead (macOS 10.15), which are kept, not copied. Labels may have more channels than
+    the predictions; the surplus is not looked at. `batch` makes those of a whole batch at once.
+
+    Raises:
+        MPSArgumentError: Weights of another size than the labels, or images that are not single ones.
+        MPSTypeError: No labels, or two kinds of them.
+    """
+
+    def __init__(
+        self,
+        device: MTLDevice,
+        labels_descriptor: MPSCNNLossDataDescriptor | None = None,
+        *,
+        loss_image_size: MTLSize | None = None,
+        weights_descriptor: MPSCNNLossDataDescriptor | None = None,
+        labels_image: MPSImage | None = None,
+        weights_image: MPSImage | None = None,
+    ) -> None:
+        super().__init__(check_is_device(type(self).__name__, "device", device))
+        labels = self._given(device, "labels", labels_descriptor, labels_image)
+        if labels is None:
+            raise MPSTypeError(self.name, "labels", "must be a labels_descriptor or a labels_image", None)
+        self._labels = labels
+        self._weights = self._given(device, "weights", weights_descriptor, weights_image)
+        if self._weights is not None and _shape(self._weights) != _shape(labels):
+            raise MPSArgumentError(self.name, "weights", f"must have the labels' size, {labels!r}", repr(self._weights))
+        self._loss = MPSImage(device, _loss_descriptor(self.name, loss_image_size))
+
+    @classmethod
+    def batch(
+        cls,
+        device: MTLDevice,
+        labels: NDArray[Any],
+        *,
+        weights: NDArray[Any] | None = None,
+        loss_image_size: MTLSize | None = None,
+    ) -> MPSStateBatch:
+        """Labels of a whole batch from one array, ``[N, C]`` or ``[N, H, W, C]``; ``weights`` likewise.
+
+        The objects share three blocks of memory, for labels, weights and losses: the fast way to make them.
+        """
+        images = _blocks(device, "labels", labels)
+        factors = None if weights is None else _blocks(device, "weights", weights)
+        if factors is not None and len(factors) != len(images):
+            raise MPSArgumentError(cls.__name__, "weights", f"must be of {len(images)} images", len(factors))
+        written = MPSImageBatch.allocate(device, _loss_descriptor(cls.__name__, loss_image_size), len(images))
+        made: list[MPSState] = []
+        for index, image in enumerate(images):
+            weight = None if factors is None else factors[index]
+            each = cls(device, labels_image=image, weights_image=weight, loss_image_size=loss_image_size)
+            each._loss = written[index]
+            made.append(each)
+        return MPSStateBatch(made)
+
+    def _given(
+        self, device: MTLDevice, what: str, descriptor: MPSCNNLossDataDescriptor | None, image: MPSImage | None
+    ) -> MPSImage | None:
+        """The image of labels or weights, made of numbers or given."""
+        if descriptor is not None and image is not None:
+            raise MPSTypeError(self.name, what, f"must be a {what}_descriptor or a {what}_image", "both")
+        if descriptor is not None:
+            return _image(device, descriptor)
+        if image is None:
+            return None
+        argument = f"{what}_image"
+        if not isinstance(image, MPSImage):
+            raise MPSTypeError(self.name, argument, "must be an MPSImage", type(image).__name__)
+        check_device(self.name, argument, image.device, device)
+        if image.number_of_images != 1:
+            raise MPSArgumentError(self.name, argument, "must hold exactly one image", image.number_of_images)
+        return image
+
+    def labels_image(self) -> MPSImage:
+        """The labels, float32 unless an image was given."""
+        return self._labels
+
+    def weights_image(self) -> MPSImage | None:
+        """The weights of the labels, or None."""
+        return self._weights
+
+    def loss_image(self) -> MPSImage:
+        """The loss, float32; there once the command buffer of the loss has completed. Always the same object."""
+        return self._loss
+
+    def resource_size(self) -> int:
+        """Bytes of the images."""
+        images = (self._labels, self._weights, self._loss)
+        return sum(image.resource_size() for image in images if image is not None)
+
+
+def _image(device: MTLDevice, descriptor: MPSCNNLossDataDescriptor) -> MPSImage:
+    if not isinstance(descriptor, MPSCNNLossDataDescriptor):
+        raise MPSTypeError(
+            "MPSCNNLossLabels", "descriptor", "must be an MPSCNNLossDataDescriptor", type(descriptor).__name__
+        )
+    values = torch.from_numpy(descriptor.values()).contiguous()
+    return MPSImage.from_tensor(device, values, MPSImageFeatureChannelFormat.FLOAT32, copy=True)
+
+
+def _loss_descriptor(who: str, size: MTLSize | None) -> MPSImageDescriptor:
+    chosen = _ONE if size is None else _size(who, "loss_image_size", size)
+    return MPSImageDescriptor(MPSImageFeatureChannelFormat.FLOAT32, chosen.width, chosen.height, chosen.depth)
+
+
+def _blocks(device: MTLDevice, name: str, values: NDArray[Any]) -> MPSImageBatch:
+    """An array ``[N, C]`` or ``[N, H, W, C]`` as a batch of float32 images."""
+    array = np.asarray(values)
+    if array.ndim not in (2, 4):
+        raise MPSArgumentError("MPSCNNLossLabels", name, "must be shaped [N, C] or [N, H, W, C]", array.shape)
+    pixels = array.reshape(array.shape[0], 1, 1, array.shape[1]) if array.ndim == 2 else array
+    return MPSImageBatch.from_numpy(device, pixels.astype(np.float32), MPSImageFeatureChannelFormat.FLOAT32)
+
+
+def _shape(image: MPSImage) -> tuple[int, int, int]:
+    return image.width, image.height, image.feature_channels
+
+
+def labels_reader(who: str, states: MPSStateBatch | None) -> Callable[[], tuple[Tensor, Tensor | None]]:
+    """Reads labels and weights of a batch when the work runs, ``[N, C, H, W]`` each."""
+    if states is None or not len(states):
+        raise MPSArgumentError(who, "labels", "are needed", None, "Pass one MPSCNNLossLabels an image")
+    listed = [state for state in states if isinstance(state, MPSCNNLossLabels)]
+    targets = merge([state.labels_image().storage for state in listed])
+    weights = [image.storage for image in (state.weights_image() for state in listed) if image is not None]
+    if weights and len(weights) != len(listed):
+        raise MPSArgumentError(who, "labels", "must all have weights, or none", f"{len(weights)} of {len(listed)}")
+    factors = merge(weights) if weights else None
+    return lambda: (_numbers(targets), None if factors is None else _numbers(factors))
+
+
+def _numbers(parts: list[Storage]) -> Tensor:
+    return parts[0].values() if len(parts) == 1 else gather([part.values() for part in parts])
+
+
+def loss_writer(states: MPSStateBatch | None) -> Callable[[Any], None]:
+    """Writes the losses of a batch to the labels' loss images when the work runs."""
+    listed = merge([state.loss_image().storage for state in states or () if isinstance(state, MPSCNNLossLabels)])
+
+    def keep(losses: Any) -> None:
+        first = 0
+        for storage in listed:
+            values = losses[first : first + storage.count]
+            first += storage.count
+            if storage.is_whole and not storage.block.is_allocated:
+                storage.block.adopt(values)
+            else:
+                storage.tensor().copy_(values)
+
+    return keep

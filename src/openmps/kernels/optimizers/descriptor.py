@@ -1,0 +1,88 @@
+"""What is done to a gradient before any update rule (MPSNNOptimizers.h, macOS 10.14)."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.types import MPSNNRegularizationType
+
+FLT_MAX = float(np.finfo(np.float32).max)
+
+
+class MPSNNOptimizerDescriptor:
+    """What is done to a gradient before any update rule (MPSNNOptimizers.h, macOS 10.14).
+
+    In this order: clip to ``gradient_clip_min`` .. ``gradient_clip_max`` if `apply_gradient_clipping`; multiply by
+    `gradient_rescale`; add ``regularization_scale * sign(v)`` (L1) or ``regularization_scale * v`` (L2) of the value v.
+
+    Raises:
+        MPSArgumentError: A number is NaN, the limits are the wrong way round, or there is no such regularization.
+        MPSTypeError: A number is none.
+    """
+
+    learning_rate: float
+    """The step size."""
+    gradient_rescale: float
+    """Factor of the clipped gradient."""
+    apply_gradient_clipping: bool
+    """Whether gradients are clipped."""
+    gradient_clip_max: float
+    """Upper limit of clipped gradients."""
+    gradient_clip_min: float
+    """Lower limit of clipped gradients."""
+    regularization_type: MPSNNRegularizationType
+    """NONE, L1 or L2."""
+    regularization_scale: float
+    """Factor of the gradient of the regularization."""
+
+    def __init__(
+        self,
+        learning_rate: float = 1e-3,
+        gradient_rescale: float = 1.0,
+        apply_gradient_clipping: bool = False,
+        gradient_clip_max: float = FLT_MAX,
+        gradient_clip_min: float = -FLT_MAX,
+        regularization_type: MPSNNRegularizationType = MPSNNRegularizationType.NONE,
+        regularization_scale: float = 0.0,
+    ) -> None:
+        name = type(self).__name__
+        self.learning_rate = number(name, "learning_rate", learning_rate)
+        self.gradient_rescale = number(name, "gradient_rescale", gradient_rescale)
+        self.apply_gradient_clipping = bool(apply_gradient_clipping)
+        self.gradient_clip_max = number(name, "gradient_clip_max", gradient_clip_max)
+        self.gradient_clip_min = number(name, "gradient_clip_min", gradient_clip_min)
+        if regularization_type not in tuple(MPSNNRegularizationType):
+            rule = "must be an MPSNNRegularizationType"
+            raise MPSArgumentError(name, "regularization_type", rule, repr(regularization_type))
+        self.regularization_type = MPSNNRegularizationType(regularization_type)
+        self.regularization_scale = number(name, "regularization_scale", regularization_scale)
+        if self.gradient_clip_min > self.gradient_clip_max:
+            rule = f"must not exceed gradient_clip_max {self.gradient_clip_max}"
+            raise MPSArgumentError(name, "gradient_clip_min", rule, self.gradient_clip_min)
+
+    def __repr__(self) -> str:
+        return (
+            f"MPSNNOptimizerDescriptor(learning_rate={self.learning_rate}, gradient_rescale={self.gradient_rescale}, "
+            f"regularization_type={self.regularization_type.name}, regularization_scale={self.regularization_scale})"
+        )
+
+
+def described(learning_rate: float | None, descriptor: MPSNNOptimizerDescriptor | None) -> MPSNNOptimizerDescriptor:
+    """The descriptor given, or the defaults with a learning rate."""
+    if descriptor is not None:
+        return descriptor
+    return MPSNNOptimizerDescriptor() if learning_rate is None else MPSNNOptimizerDescriptor(learning_rate)
+
+
+def number(who: str, argument: str, value: float) -> float:
+    """``value`` as a float; NaN is refused."""
+    try:
+        found = float(value)
+    except (TypeError, ValueError) as fault:
+        raise MPSTypeError(who, argument, "must be a number", repr(value)) from fault
+    if math.isnan(found):
+        raise MPSArgumentError(who, argument, "must be a number", found)
+    return found

@@ -1,0 +1,107 @@
+"""MPSNNOptimizerStochasticGradientDescent (MPSNNOptimizers.h, macOS 10.14)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from openmps.kernels.optimizers.descriptor import MPSNNOptimizerDescriptor, described, number
+from openmps.kernels.optimizers.optimizer import Forms, MPSNNOptimizer, Update
+from openmps.ops import optimizers as ops
+
+if TYPE_CHECKING:
+    from openmps.core.state import MPSState
+    from openmps.core.vector import MPSMatrix, MPSVector
+    from openmps.metal.command import CommandBuffer
+    from openmps.metal.device import MTLDevice
+
+
+class MPSNNOptimizerStochasticGradientDescent(MPSNNOptimizer):
+    """Gradient descent with momentum (MPSNNOptimizers.h, macOS 10.14).
+
+    Without momentum vectors ``v -= lr g``; with them ``m = mu m + lr g; v -= m``, or in Nesterov's form
+    ``m = mu m + g; v -= lr (g + mu m)``.
+    """
+
+    _accumulators = ("input_momentum",)
+    _optional = frozenset({"input_momentum"})
+
+    def __init__(
+        self,
+        device: MTLDevice,
+        learning_rate: float | None = None,
+        *,
+        momentum_scale: float = 0.0,
+        use_nesterov_momentum: bool | None = None,
+        optimizer_descriptor: MPSNNOptimizerDescriptor | None = None,
+        use_nestrov_momentum: bool | None = None,
+    ) -> None:
+        super().__init__(device, described(learning_rate, optimizer_descriptor))
+        self._momentum_scale = number(self.name, "momentum_scale", momentum_scale)
+        self._nesterov = bool(use_nesterov_momentum or use_nestrov_momentum)
+
+    @property
+    def momentum_scale(self) -> float:
+        """mu, the share of the old momentum that is kept."""
+        return self._momentum_scale
+
+    @property
+    def use_nesterov_momentum(self) -> bool:
+        """Whether Nesterov's form is used (macOS 11 spelling)."""
+        return self._nesterov
+
+    @property
+    def use_nestrov_momentum(self) -> bool:
+        """Whether Nesterov's form is used (macOS 10.14 spelling)."""
+        return self._nesterov
+
+    def _update(self) -> Update:
+        learning_rate, mu, nesterov, rule = self._learning_rate, self._momentum_scale, self._nesterov, self._rule()
+
+        def update(slots: list[tuple[Tensor, Tensor, tuple[Tensor, ...], Tensor]]) -> None:
+            for gradient, values, accumulators, result in slots:
+                momentum = accumulators[0] if accumulators else None
+                ops.sgd(
+                    values,
+                    gradient,
+                    momentum,
+                    result,
+                    learning_rate=learning_rate,
+                    momentum_scale=mu,
+                    nesterov=nesterov,
+                    rule=rule,
+                )
+
+        return update
+
+    def encode(
+        self,
+        command_buffer: CommandBuffer,
+        *,
+        convolution_gradient_state: MPSState | None = None,
+        convolution_source_state: MPSState | None = None,
+        input_momentum_vectors: Sequence[MPSVector] | None = None,
+        result_state: MPSState | None = None,
+        input_gradient_vector: MPSVector | None = None,
+        input_values_vector: MPSVector | None = None,
+        input_momentum_vector: MPSVector | None = None,
+        result_values_vector: MPSVector | None = None,
+        input_gradient_matrix: MPSMatrix | None = None,
+        input_values_matrix: MPSMatrix | None = None,
+        input_momentum_matrix: MPSMatrix | None = None,
+        result_values_matrix: MPSMatrix | None = None,
+    ) -> None:
+        """Record one update of a convolution's weights and biases, of a vector, or of a matrix.
+
+        The result may be the source. ``input_momentum_vectors`` holds the weights' vector and the biases' vector; with
+        one vector the biases are not updated: they are copied if the result is another state.
+        """
+        forms = Forms(
+            (convolution_gradient_state, convolution_source_state, result_state),
+            (input_momentum_vectors,),
+            (input_gradient_vector, input_values_vector, input_momentum_vector, result_values_vector),
+            (input_gradient_matrix, input_values_matrix, input_momentum_matrix, result_values_matrix),
+        )
+        self._encode(command_buffer, forms)

@@ -1,0 +1,451 @@
+"""Data sources: what is asked of them and when, the types of weights that they may give, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from catalogue import ArraySource, Layer
+from encoding import Bench, numbers, run
+from helpers import assert_close
+from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.kernels.convolution import (
+    MPSCNNConvolution,
+    MPSCNNConvolutionDataSource,
+    MPSCNNConvolutionDescriptor,
+    MPSCNNConvolutionGradient,
+    MPSCNNConvolutionWeightsAndBiasesState,
+)
+from openmps.metal.device import mtl_device
+from openmps.types import MPSCNNWeightsQuantizationType, MPSDataType
+
+CPU = mtl_device("cpu")
+SHAPE = (4, 2, 3, 2)
+
+
+def _descriptor() -> MPSCNNConvolutionDescriptor:
+    outputs, rows, columns, inputs = SHAPE
+    return MPSCNNConvolutionDescriptor(columns, rows, inputs, outputs)
+
+
+def _weights(kernel: MPSCNNConvolution) -> np.ndarray:
+    """What the kernel multiplies with."""
+    return kernel.parameters.weights.cpu().numpy()
+
+
+# --- what is asked, and when -----------------------------------------------------------------------------------------
+
+
+def test_load_and_purge_come_in_pairs(device: torch.device) -> None:
+    """The source itself fails a read outside a pair."""
+    bench = Bench.on(device)
+    source = ArraySource(_descriptor(), np.zeros(SHAPE, np.float32), np.zeros(4, np.float32))
+    forward = MPSCNNConvolution(bench.device, weights=source)
+    assert source.loads == source.purges == 1
+    gradient = MPSCNNConvolutionGradient(bench.device, weights=source)
+    assert source.loads == source.purges
+    image, flow = bench.image(np.zeros((1, 2, 3, 3))), bench.image(np.zeros((1, 4, 3, 3)))
+    command_buffer = bench.command_buffer()
+    _, state = forward.encode(command_buffer, image, destination_state_is_temporary=False)
+    before = source.loads
+    gradient.encode(command_buffer, flow, image, state)
+    assert source.loads == before + 1, "the gradient kernel reads the weights at its first encode"
+    gradient.encode(command_buffer, flow, image, state)
+    assert source.loads == before + 1
+    forward.reload_weights_and_biases_from_data_source()
+    gradient.reload_weights_and_biases_from_data_source()
+    assert source.loads == source.purges == before + 3
+    assert (forward.data_source, gradient.data_source) == (source, source)
+
+
+class _Failing(ArraySource):
+    """A source one of whose methods raises."""
+
+    def __init__(self, method: str) -> None:
+        super().__init__(_descriptor(), np.zeros(SHAPE, np.float32))
+        self._method = method
+
+    def __getattribute__(self, name: str) -> Any:
+        if name != "_method" and name == object.__getattribute__(self, "__dict__").get("_method"):
+            raise_error: Any = _raise
+            return raise_error
+        return super().__getattribute__(name)
+
+
+def _raise() -> None:
+    raise OSError("disk on fire")
+
+
+@pytest.mark.parametrize("method", ["weights", "bias_terms", "data_type", "descriptor"])
+def test_a_source_that_fails_is_purged(method: str) -> None:
+    source = _Failing(method)
+    with pytest.raises(OSError, match="disk on fire"):
+        MPSCNNConvolution(CPU, weights=source)
+    assert source.loads == source.purges == 1
+
+
+def test_load_may_refuse() -> None:
+    class Refusing(ArraySource):
+        def load(self) -> bool:
+            return False
+
+    source = Refusing(_descriptor(), np.zeros(SHAPE, np.float32))
+    for kind in (MPSCNNConvolution, MPSCNNConvolutionGradient):
+        with pytest.raises(MPSArgumentError, match=rf"^{kind.__name__}.*: data source load\(\) must return True"):
+            kind(CPU, weights=source)
+    assert source.purges == 0
+
+
+@pytest.mark.parametrize("missing", ["data_type", "descriptor", "weights", "bias_terms", "load", "purge", "label"])
+def test_missing_methods_are_named(missing: str) -> None:
+    methods = {name: (lambda: None) for name in vars(ArraySource) if not name.startswith("_")}
+    del methods[missing]
+    source: Any = type("Incomplete", (), methods)()
+    for kind in (MPSCNNConvolution, MPSCNNConvolutionGradient):
+        with pytest.raises(MPSTypeError, match=rf"^{kind.__name__}: weights must be a data source.*without {missing}"):
+            kind(CPU, weights=source)
+
+
+def test_any_object_with_the_methods_will_do() -> None:
+    source = ArraySource(_descriptor(), np.zeros(SHAPE, np.float32))
+    assert isinstance(source, MPSCNNConvolutionDataSource)
+    assert not isinstance(object(), MPSCNNConvolutionDataSource)
+
+
+def test_the_label_is_the_sources(device: torch.device) -> None:
+    source = ArraySource(_descriptor(), np.zeros(SHAPE, np.float32))
+    source.name = None
+    assert MPSCNNConvolution(CPU, weights=source).label is None
+    source.name = "conv7"
+    assert MPSCNNConvolution(CPU, weights=source).name == "MPSCNNConvolution 'conv7'"
+    assert MPSCNNConvolutionGradient(CPU, weights=source).label == "conv7"
+
+
+# --- what it may give ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ["array", "flat", "list", "bytes", "bytearray", "tensor", "buffer", "byte view"])
+@pytest.mark.parametrize("kind", [MPSDataType.FLOAT32, MPSDataType.FLOAT16])
+def test_forms_of_weights(form: str, kind: MPSDataType, rng: np.random.Generator) -> None:
+    dtype = np.float32 if kind is MPSDataType.FLOAT32 else np.float16
+    weights = rng.normal(size=SHAPE).astype(dtype)
+    given: Any = {
+        "array": weights,
+        "flat": weights.ravel(),
+        "list": weights.astype(np.float64).tolist(),
+        "bytes": weights.tobytes(),
+        "bytearray": bytearray(weights.tobytes()),
+        "tensor": torch.from_numpy(weights),
+        "buffer": CPU.new_buffer(data=weights),
+        "byte view": weights.view(np.uint8),
+    }[form]
+    biases = np.arange(4, dtype=np.float32)
+    kernel = MPSCNNConvolution(CPU, weights=ArraySource(_descriptor(), given, biases.tobytes(), kind))
+    np.testing.assert_array_equal(_weights(kernel), weights.astype(np.float32))
+    assert kernel.parameters.biases is not None
+    np.testing.assert_array_equal(kernel.parameters.biases.numpy(), biases)
+
+
+def test_half_precision_weights_are_rounded() -> None:
+    weights = np.full(SHAPE, 1.0 + 2.0**-12, np.float32)
+    kernel = MPSCNNConvolution(CPU, weights=ArraySource(_descriptor(), weights, None, MPSDataType.FLOAT16))
+    np.testing.assert_array_equal(_weights(kernel), 1.0)
+
+
+def test_the_weights_are_copied() -> None:
+    weights = np.ones(SHAPE, np.float32)
+    kernel = MPSCNNConvolution(CPU, weights=ArraySource(_descriptor(), weights))
+    weights[:] = 7
+    np.testing.assert_array_equal(_weights(kernel), 1.0)
+
+
+class _Quantized(ArraySource):
+    """Bytes with ranges, with a table, or with both."""
+
+    def __init__(self, weights: Any, ranges: Any = None, table: Any = None, kind: Any = None) -> None:
+        super().__init__(_descriptor(), weights, None, MPSDataType.UINT8)
+        if ranges is not None:
+            self.ranges_for_uint8_kernel = lambda: ranges
+        if table is not None:
+            self.lookup_table_for_uint8_kernel = lambda: table
+        if kind is not None:
+            self.weights_quantization_type = lambda: kind
+
+
+RANGES = np.array([[-1, 1], [0, 5], [2, 2], [-3, -1]], np.float32)
+TABLE = np.linspace(-4, 4, 256, dtype=np.float32)
+QUANTIZATION = MPSCNNWeightsQuantizationType
+
+
+@pytest.mark.parametrize("kind", [None, QUANTIZATION.LINEAR])
+def test_linear_bytes(kind: Any, rng: np.random.Generator) -> None:
+    """``u / 255 (max - min) + min`` with a pair for each output channel."""
+    weights = rng.integers(0, 256, size=SHAPE).astype(np.uint8)
+    kernel = MPSCNNConvolution(CPU, weights=_Quantized(weights, RANGES, None, kind))
+    low, high = (RANGES[:, side].reshape(-1, 1, 1, 1).astype(np.float64) for side in (0, 1))
+    assert_close(_weights(kernel), weights / 255.0 * (high - low) + low, 1e-6)
+
+
+@pytest.mark.parametrize("kind", [None, QUANTIZATION.LOOKUP_TABLE])
+def test_bytes_with_a_table(kind: Any, rng: np.random.Generator) -> None:
+    weights = rng.integers(0, 256, size=SHAPE).astype(np.uint8)
+    kernel = MPSCNNConvolution(CPU, weights=_Quantized(weights.tobytes(), None, TABLE, kind))
+    np.testing.assert_array_equal(_weights(kernel), TABLE[weights])
+
+
+def test_ranges_and_table() -> None:
+    """The quantization type chooses; without one the ranges win."""
+    weights = np.full(SHAPE, 255, np.uint8)
+    linear = np.broadcast_to(RANGES[:, 1].reshape(-1, 1, 1, 1), SHAPE)
+    for kind, expected in ((None, linear), (QUANTIZATION.LINEAR, linear), (QUANTIZATION.LOOKUP_TABLE, TABLE[255])):
+        kernel = MPSCNNConvolution(CPU, weights=_Quantized(weights, RANGES, TABLE, kind))
+        assert_close(_weights(kernel), np.broadcast_to(expected, SHAPE), 1e-6)
+
+
+# --- what is refused -------------------------------------------------------------------------------------------------
+
+BYTES = np.zeros(SHAPE, np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("source", "error", "message"),
+    [
+        (ArraySource(None, np.zeros(SHAPE)), MPSTypeError, r"data source descriptor\(\) must return an MPSCNNConv"),
+        (ArraySource(_descriptor(), np.zeros(47)), MPSArgumentError, r"data source weights\(\) must hold 48 numbers"),
+        (ArraySource(_descriptor(), np.zeros(49)), MPSArgumentError, r"data source weights\(\) must hold 48 numbers"),
+        (ArraySource(_descriptor(), b"\0" * 190), MPSTypeError, r"data source weights\(\) must be numbers that fit"),
+        (ArraySource(_descriptor(), ["a"] * 48), MPSTypeError, r"data source weights\(\) must be numbers that fit"),
+        (ArraySource(_descriptor(), None), MPSTypeError, r"data source weights\(\) must be numbers that fit"),
+        (
+            ArraySource(_descriptor(), np.zeros(SHAPE), np.zeros(3)),
+            MPSArgumentError,
+            r"data source bias_terms\(\) must hold one number an output channel, 4",
+        ),
+        (
+            ArraySource(_descriptor(), np.zeros(SHAPE), None, MPSDataType.INT16),
+            MPSArgumentError,
+            r"data source data_type\(\) must be one of FLOAT32, FLOAT16, UINT8",
+        ),
+        (
+            ArraySource(_descriptor(), np.zeros(SHAPE), None, "float"),  # type: ignore[arg-type]
+            MPSArgumentError,
+            r"data source data_type\(\) must be one of",
+        ),
+        (_Quantized(BYTES), MPSArgumentError, "data source of UINT8 weights must offer"),
+        (_Quantized(BYTES, RANGES, None, QUANTIZATION.LOOKUP_TABLE), MPSArgumentError, "must offer"),
+        (_Quantized(BYTES, None, TABLE, QUANTIZATION.LINEAR), MPSArgumentError, "must offer"),
+        (_Quantized(BYTES, RANGES[:3]), MPSArgumentError, r"ranges_for_uint8_kernel\(\) must hold 8 numbers"),
+        (_Quantized(BYTES, None, TABLE[:16]), MPSArgumentError, r"lookup_table_for_uint8_kernel\(\) must hold 256"),
+        (_Quantized(np.zeros(SHAPE), RANGES), MPSTypeError, r"weights\(\) must be numbers that fit uint8"),
+    ],
+)
+def test_refusals(source: Any, error: type[Exception], message: str) -> None:
+    source.name = "broken"
+    with pytest.raises(error, match=f"^MPSCNNConvolution 'broken': .*{message}"):
+        MPSCNNConvolution(CPU, weights=source)
+    assert source.loads == source.purges, "purged also when it is refused"
+
+
+# --- reload and export -----------------------------------------------------------------------------------------------
+
+
+def _line(bench: Bench) -> Any:
+    return bench.image(np.ones((1, 1, 1, 1)))
+
+
+def _one(weight: float, bias: float | None) -> ArraySource:
+    biases = None if bias is None else np.array([bias], np.float32)
+    return ArraySource(MPSCNNConvolutionDescriptor(1, 1, 1, 1), np.array([weight], np.float32), biases)
+
+
+def test_reload_from_the_source(device: torch.device) -> None:
+    bench = Bench.on(device)
+    source = _one(2, 1)
+    kernel = MPSCNNConvolution(bench.device, weights=source)
+    buffer = kernel.parameters.weights_buffer
+    source._weights = np.array([5], np.float32)
+    assert run(bench, kernel, [_line(bench)]).item() == 3
+    kernel.reload_weights_and_biases_from_data_source()
+    assert run(bench, kernel, [_line(bench)]).item() == 6
+    assert kernel.parameters.weights_buffer is buffer, "updated in place"
+    source._biases = np.array([10], np.float32)
+    kernel.reload_weights_and_biases(data_source=_one(99, 99))
+    assert run(bench, kernel, [_line(bench)]).item() == 15, "the deprecated argument is not looked at"
+
+
+def test_reload_refuses_new_shapes() -> None:
+    source = _one(2, 1)
+    kernel = MPSCNNConvolution(CPU, weights=source)
+    source._biases = None
+    with pytest.raises(MPSArgumentError, match="^MPSCNNConvolution 'source': data source must keep the weights' shape"):
+        kernel.reload_weights_and_biases_from_data_source()
+    source._descriptor, source._weights = MPSCNNConvolutionDescriptor(2, 1, 1, 1), np.zeros(2, np.float32)
+    with pytest.raises(MPSArgumentError, match="must keep the weights' shape"):
+        kernel.reload_weights_and_biases_from_data_source()
+
+
+def test_reload_without_a_source() -> None:
+    kernel = MPSCNNConvolution(CPU, MPSCNNConvolutionDescriptor(1, 1, 1, 1), [1.0])
+    with pytest.raises(MPSArgumentError, match="^MPSCNNConvolution: data_source is needed to reload"):
+        kernel.reload_weights_and_biases_from_data_source()
+
+
+def test_reload_from_a_state_runs_in_the_queue(device: torch.device) -> None:
+    """Encodes before it in the command buffer see the old weights, those after it the new ones."""
+    bench = Bench.on(device)
+    kernel = MPSCNNConvolution(bench.device, weights=_one(2, 1))
+    gradient = MPSCNNConvolutionGradient(bench.device, weights=_one(2, 1))
+    for each in (kernel, gradient):
+        each.destination_image_allocator = type(_line(bench)).default_allocator()
+    state = MPSCNNConvolutionWeightsAndBiasesState(
+        weights=bench.device.new_buffer(data=np.array([0, 7], np.float32)),
+        biases=bench.device.new_buffer(data=np.array([0, 0, -1], np.float32)),
+        weights_offset=4,
+        biases_offset=8,
+    )
+    command_buffer = bench.command_buffer()
+    before, made = kernel.encode(command_buffer, _line(bench), destination_state_is_temporary=False)
+    kernel.reload_weights_and_biases(command_buffer, state)
+    gradient.reload_weights_and_biases(command_buffer, state)
+    after = kernel.encode(command_buffer, _line(bench))
+    flow = gradient.encode(command_buffer, _line(bench), _line(bench), made)
+    command_buffer.commit()
+    command_buffer.wait_until_completed()
+    assert (numbers(before).item(), numbers(after).item(), numbers(flow).item()) == (3, 6, 7)
+
+
+def test_reload_takes_a_read(device: torch.device) -> None:
+    bench = Bench.on(device)
+    kernel = MPSCNNConvolution(bench.device, weights=_one(2, 1))
+    command_buffer = bench.command_buffer()
+    state = MPSCNNConvolutionWeightsAndBiasesState.temporary_cnn_convolution_weights_and_biases_state(
+        command_buffer, kernel.convolution_descriptor
+    )
+    assert state.is_temporary
+    assert state.read_count == 1
+    kernel.reload_weights_and_biases(command_buffer, state)
+    assert state.read_count == 0
+    command_buffer.commit()
+    command_buffer.wait_until_completed()
+    assert run(bench, kernel, [_line(bench)]).item() == 0, "new buffers hold zeros"
+
+
+@pytest.mark.parametrize("biases", [True, False])
+def test_export(biases: bool, device: torch.device) -> None:
+    """A copy as of its place in the queue, in the data source's layout."""
+    bench = Bench.on(device)
+    layer = Layer(3, 4, 2, 5, biases=biases)
+    kernel = MPSCNNConvolution(bench.device, weights=layer.source())
+    command_buffer = bench.command_buffer()
+    state = kernel.export_weights_and_biases(command_buffer)
+    command_buffer.commit()
+    command_buffer.wait_until_completed()
+    np.testing.assert_array_equal(state.weights.tensor(torch.float32).cpu().numpy(), layer.weights().ravel())
+    if biases:
+        assert state.biases is not None
+        np.testing.assert_array_equal(state.biases.tensor(torch.float32).cpu().numpy(), layer.bias_terms())
+    else:
+        assert state.biases is None
+    assert not state.is_temporary
+    state.weights.tensor(torch.float32).zero_()
+    assert kernel.parameters.weights.any(), "a copy"
+
+
+def test_export_and_reload_with_folded_batch_normalization(device: torch.device) -> None:
+    """Exported before folding; folded anew when reloaded: a round trip changes nothing."""
+    bench = Bench.on(device)
+    descriptor = MPSCNNConvolutionDescriptor(1, 1, 1, 1)
+    descriptor.set_batch_normalization_parameters_for_inference([1.0], [4.0], [2.0], [0.5], 0.0)
+    source = ArraySource(descriptor, np.array([3], np.float32), np.array([2], np.float32))
+    kernel = MPSCNNConvolution(bench.device, weights=source)
+    expected = (3 + 2 - 1) * 1.0 + 0.5
+    assert run(bench, kernel, [_line(bench)]).item() == expected
+    command_buffer = bench.command_buffer()
+    state = kernel.export_weights_and_biases(command_buffer)
+    kernel.reload_weights_and_biases(command_buffer, state)
+    command_buffer.commit()
+    command_buffer.wait_until_completed()
+    assert state.weights.tensor(torch.float32).tolist() == [3]
+    assert run(bench, kernel, [_line(bench)]).item() == expected
+    assert run(bench, kernel.copy(), [_line(bench)]).item() == expected
+
+
+def test_wrong_reload_states() -> None:
+    bench = Bench(CPU)
+    kernel = MPSCNNConvolution(CPU, weights=Layer(3, 4).source())
+    command_buffer = bench.command_buffer()
+    small = MPSCNNConvolutionWeightsAndBiasesState(CPU, MPSCNNConvolutionDescriptor(1, 1, 1, 1))
+    with pytest.raises(MPSArgumentError, match="^MPSCNNConvolution 'source': state.weights must hold 432 bytes, got 4"):
+        kernel.reload_weights_and_biases(command_buffer, small)
+    with pytest.raises(MPSTypeError, match="state must be an MPSCNNConvolutionWeightsAndBiasesState"):
+        kernel.reload_weights_and_biases(command_buffer, kernel.result_state(bench.empty((1, 3, 4, 4))))
+    buffer = CPU.new_buffer(length=432)
+    short = MPSCNNConvolutionWeightsAndBiasesState(weights=buffer, biases=CPU.new_buffer(length=12))
+    with pytest.raises(MPSArgumentError, match="state.biases must hold 16 bytes, got 12"):
+        kernel.reload_weights_and_biases(command_buffer, short)
+
+
+@pytest.mark.parametrize("offsets", [{"weights_offset": 2}, {"biases_offset": -4}])
+def test_state_offsets_are_multiples_of_four(offsets: dict[str, int]) -> None:
+    with pytest.raises(MPSArgumentError, match=f"{next(iter(offsets))} must be a multiple of 4 bytes"):
+        MPSCNNConvolutionWeightsAndBiasesState(weights=CPU.new_buffer(length=16), **offsets)
+
+
+def test_state_needs_buffers_or_a_shape() -> None:
+    with pytest.raises(MPSTypeError, match="^MPSCNNConvolutionWeightsAndBiasesState: arguments must be weights, or"):
+        MPSCNNConvolutionWeightsAndBiasesState(CPU)
+
+
+# --- copies ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_copy_has_weights_of_its_own(device: torch.device) -> None:
+    """It starts with the original's numbers as they are now, not with the data source's."""
+    bench = Bench.on(device)
+    for source in (_one(2, 1), None):
+        if source is None:
+            kernel = MPSCNNConvolution(bench.device, MPSCNNConvolutionDescriptor(1, 1, 1, 1), [2.0], [1.0])
+        else:
+            kernel = MPSCNNConvolution(bench.device, weights=source)
+        state = MPSCNNConvolutionWeightsAndBiasesState(bench.device, kernel.convolution_descriptor)
+        state.weights.tensor(torch.float32).fill_(5)
+        command_buffer = bench.command_buffer()
+        kernel.reload_weights_and_biases(command_buffer, state)
+        command_buffer.commit()
+        command_buffer.wait_until_completed()
+        twin = kernel.copy()
+        assert run(bench, twin, [_line(bench)]).item() == 5
+        state.weights.tensor(torch.float32).fill_(-3)
+        command_buffer = bench.command_buffer()
+        twin.reload_weights_and_biases(command_buffer, state)
+        command_buffer.commit()
+        command_buffer.wait_until_completed()
+        assert run(bench, twin, [_line(bench)]).item() == -3
+        assert run(bench, kernel, [_line(bench)]).item() == 5
+
+
+def test_a_copy_asks_the_source_for_a_copy(device: torch.device) -> None:
+    bench = Bench.on(device)
+
+    class Copying(ArraySource):
+        def copy(self, device: Any = None) -> Any:
+            twin = _one(2, 1)
+            twin.copied_for = device  # type: ignore[attr-defined]
+            return twin
+
+    class Plain(ArraySource):
+        def copy(self) -> Any:
+            return _one(2, 1)
+
+    for kind in (MPSCNNConvolution, MPSCNNConvolutionGradient):
+        source: Any = Copying(MPSCNNConvolutionDescriptor(1, 1, 1, 1), np.ones(1), np.ones(1))
+        twin: Any = kind(bench.device, weights=source).copy(bench.device)
+        assert twin.data_source is not source
+        assert twin.data_source.copied_for is bench.device
+        source = Plain(MPSCNNConvolutionDescriptor(1, 1, 1, 1), np.ones(1), np.ones(1))
+        assert kind(bench.device, weights=source).copy().data_source is not source
+        source = _one(1, 1)
+        assert kind(bench.device, weights=source).copy().data_source is source

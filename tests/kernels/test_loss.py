@@ -1,0 +1,416 @@
+"""Losses: golden numbers, labels in every layout, weights, reductions, loss images, and what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from catalogue import labels_for
+from encoding import Bench, finish, keep_results, numbers
+from helpers import assert_close, assert_digits
+from openmps.core.state import MPSStateBatch
+from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.kernels.loss import MPSCNNLoss, MPSCNNLossDataDescriptor, MPSCNNLossDescriptor, MPSCNNLossLabels
+from openmps.metal.device import mtl_device
+from openmps.types import (
+    MPSCNNLossType,
+    MPSCNNReductionType,
+    MPSDataLayout,
+    MPSImageFeatureChannelFormat,
+    MPSOffset,
+    MTLOrigin,
+    MTLRegion,
+    MTLSize,
+)
+from oracles import loss as oracle
+
+CPU = mtl_device("cpu")
+Type, Reduction = MPSCNNLossType, MPSCNNReductionType
+HWC = MPSDataLayout.HEIGHT_X_WIDTH_X_FEATURE_CHANNELS
+CHW = MPSDataLayout.FEATURE_CHANNELS_X_HEIGHT_X_WIDTH
+TYPES = [kind for kind in Type if kind.name != "COUNT"]
+
+
+def _descriptor(kind: Type, reduction: Reduction, **parameters: Any) -> MPSCNNLossDescriptor:
+    descriptor = MPSCNNLossDescriptor(kind, reduction)
+    for name, value in parameters.items():
+        setattr(descriptor, name, value)
+    return descriptor
+
+
+def _size(values: np.ndarray) -> MTLSize:
+    """The size of one image ``[C, H, W]``."""
+    channels, height, width = values.shape
+    return MTLSize(width, height, channels)
+
+
+def _data(values: np.ndarray, layout: MPSDataLayout = HWC) -> MPSCNNLossDataDescriptor:
+    ordered = values.transpose(1, 2, 0) if layout is HWC else values
+    return MPSCNNLossDataDescriptor(np.ascontiguousarray(ordered, np.float32), layout, _size(values))
+
+
+def _labels(
+    bench: Bench, t: np.ndarray, weights: np.ndarray | None = None, whole: bool = False, layout: MPSDataLayout = HWC
+) -> list[MPSCNNLossLabels]:
+    return [
+        MPSCNNLossLabels(
+            bench.device,
+            _data(values, layout),
+            weights_descriptor=None if weights is None else _data(weights[index], layout),
+            loss_image_size=_size(values) if whole else None,
+        )
+        for index, values in enumerate(t)
+    ]
+
+
+def _evaluate(
+    bench: Bench, descriptor: MPSCNNLossDescriptor, y: np.ndarray, labels: list[MPSCNNLossLabels] | MPSStateBatch
+) -> tuple[np.ndarray, np.ndarray]:
+    """Losses and gradient."""
+    kernel = MPSCNNLoss(bench.device, descriptor)
+    keep_results(kernel)
+    command_buffer = bench.command_buffer()
+    gradient = kernel.encode_batch(command_buffer, bench.batch(y), labels)  # type: ignore[arg-type]
+    finish(command_buffer)
+    return np.concatenate([numbers(label.loss_image()) for label in labels]), numbers(gradient)  # type: ignore
+
+
+# --- golden numbers --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("smoothing", "value", "slopes"),
+    [
+        (0.0, 0.407606, [0.090031, 0.244728, -0.334759]),
+        (0.1, 0.507606, [0.056697, 0.211395, -0.268092]),
+    ],
+)
+def test_golden_softmax_cross_entropy(smoothing, value, slopes, device: torch.device) -> None:
+    bench = Bench.on(device)
+    descriptor = _descriptor(Type.SOFT_MAX_CROSS_ENTROPY, Reduction.SUM, label_smoothing=smoothing, number_of_classes=3)
+    y, t = np.array([1, 2, 3.0]).reshape(1, 3, 1, 1), np.array([0, 0, 1.0]).reshape(1, 3, 1, 1)
+    losses, gradient = _evaluate(bench, descriptor, y, _labels(bench, t))
+    assert_digits(losses, value, 6)
+    assert_digits(gradient, slopes, 6)
+
+
+# --- against the oracle ----------------------------------------------------------------------------------------------
+
+
+def _predictions(kind: Type, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+    draw = rng.uniform(0.05, 0.95, size=shape) if kind in (Type.CATEGORICAL_CROSS_ENTROPY, Type.LOG) else None
+    values = rng.normal(size=shape) if draw is None else draw
+    return values.astype(np.float32).astype(np.float64)
+
+
+@pytest.mark.parametrize("kind", TYPES, ids=lambda kind: kind.name.lower())
+@pytest.mark.parametrize("reduction", [r for r in Reduction if r.name != "COUNT"], ids=lambda r: r.name.lower())
+@pytest.mark.parametrize("weighted", [False, True], ids=["", "weights"])
+def test_every_loss_and_reduction(kind, reduction, weighted, device: torch.device, rng: np.random.Generator) -> None:
+    if kind is Type.COSINE_DISTANCE and (reduction is not Reduction.SUM or weighted):
+        pytest.skip("sums over the image, with one number as weight")
+    bench = Bench.on(device)
+    shape = (2, 3, 2, 4)
+    y, t = _predictions(kind, shape, rng), labels_for(kind, shape)
+    weights = None
+    if weighted:
+        weights = rng.integers(0, 3, size=shape).astype(np.float64)
+        weights[1] = 0.0
+    descriptor = _descriptor(kind, reduction, weight=0.75, delta=0.5, epsilon=1e-3)
+    labels = _labels(bench, t, weights, whole=reduction is Reduction.NONE)
+    losses, gradient = _evaluate(bench, descriptor, y, labels)
+    parameters = oracle.Parameters(int(kind), int(reduction), weight=0.75, delta=0.5, epsilon=1e-3)
+    values, slopes = oracle.loss(y, t, weights, parameters)
+    assert_close(losses, values, 1e-5, "loss")
+    assert_close(gradient, slopes, 1e-5, "gradient")
+
+
+@pytest.mark.parametrize("reduction", [Reduction.SUM, Reduction.MEAN, Reduction.SUM_BY_NON_ZERO_WEIGHTS])
+@pytest.mark.parametrize("kind", [Type.MEAN_SQUARED_ERROR, Type.SOFT_MAX_CROSS_ENTROPY], ids=lambda k: k.name)
+def test_reduced_across_the_batch(kind, reduction, device: torch.device, rng: np.random.Generator) -> None:
+    """The first loss image holds the batch's, the others 0; the gradient does not change."""
+    bench = Bench.on(device)
+    shape = (3, 4, 2, 2)
+    y, t = _predictions(kind, shape, rng), labels_for(kind, shape)
+    weights = rng.integers(0, 3, size=shape).astype(np.float64)
+    descriptor = _descriptor(kind, reduction, reduce_across_batch=True)
+    losses, gradient = _evaluate(bench, descriptor, y, _labels(bench, t, weights))
+    parameters = oracle.Parameters(int(kind), int(reduction), reduce_across_batch=True)
+    values, slopes = oracle.loss(y, t, weights, parameters)
+    assert_close(losses, values, 1e-5)
+    assert not losses[1:].any()
+    alone = oracle.loss(y, t, weights, dataclasses.replace(parameters, reduce_across_batch=False))[1]
+    assert_close(gradient, slopes, 1e-5)
+    assert_close(gradient, alone, 1e-5)
+
+
+def test_the_reduction_does_not_scale_the_gradient(device: torch.device, rng: np.random.Generator) -> None:
+    bench = Bench.on(device)
+    y, t = rng.normal(size=(1, 3, 2, 2)), rng.normal(size=(1, 3, 2, 2))
+    found = [
+        _evaluate(bench, _descriptor(Type.MEAN_SQUARED_ERROR, reduction), y, _labels(bench, t))[1]
+        for reduction in (Reduction.SUM, Reduction.MEAN)
+    ]
+    np.testing.assert_array_equal(*found)
+    assert_close(found[0], 2 * (y - t), 1e-5)
+
+
+# --- labels ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", [HWC, CHW], ids=["hwc", "chw"])
+@pytest.mark.parametrize("form", ["array", "bytes", "list"])
+def test_layouts_and_forms(layout: MPSDataLayout, form: str, rng: np.random.Generator) -> None:
+    values = rng.normal(size=(3, 2, 4)).astype(np.float32)
+    ordered = np.ascontiguousarray(values.transpose(1, 2, 0) if layout is HWC else values)
+    data: Any = {"array": ordered, "bytes": ordered.tobytes(), "list": ordered.ravel().tolist()}[form]
+    descriptor = MPSCNNLossDataDescriptor(data, layout, MTLSize(4, 2, 3))
+    assert (descriptor.layout, descriptor.size) == (layout, MTLSize(4, 2, 3))
+    labels = MPSCNNLossLabels(CPU, descriptor)
+    np.testing.assert_array_equal(numbers(labels.labels_image())[0], values)
+    assert labels.labels_image().feature_channel_format is MPSImageFeatureChannelFormat.FLOAT32
+    assert labels.weights_image() is None
+
+
+def test_spaced_rows_and_planes(rng: np.random.Generator) -> None:
+    """``bytes_per_row`` spaces rows, ``bytes_per_image`` planes of channels; both count bytes."""
+    values = rng.normal(size=(3, 2, 4)).astype(np.float32)
+    rows = np.full((2, 20), np.nan, np.float32)
+    rows[:, :12] = values.transpose(1, 2, 0).reshape(2, 12)
+    descriptor = MPSCNNLossDataDescriptor(rows.tobytes(), HWC, MTLSize(4, 2, 3))
+    descriptor.bytes_per_row = 80
+    np.testing.assert_array_equal(descriptor.values(), values)
+    planes = np.full((3, 3, 6), np.nan, np.float32)
+    planes[:, :2, :4] = values
+    descriptor = MPSCNNLossDataDescriptor(planes.tobytes(), CHW, MTLSize(4, 2, 3))
+    descriptor.bytes_per_row, descriptor.bytes_per_image = 24, 72
+    np.testing.assert_array_equal(descriptor.values(), values)
+
+
+@pytest.mark.parametrize(
+    ("row", "image", "layout"), [(8, 0, HWC), (1000, 0, HWC), (0, 1000, CHW), (0, 8, CHW), (50, 0, HWC), (-48, 0, HWC)]
+)
+def test_bad_spacing(row: int, image: int, layout: MPSDataLayout) -> None:
+    descriptor = MPSCNNLossDataDescriptor(np.zeros(24, np.float32).tobytes(), layout, MTLSize(4, 2, 3))
+    descriptor.bytes_per_row, descriptor.bytes_per_image = row, image
+    with pytest.raises(MPSArgumentError, match="^MPSCNNLossDataDescriptor: bytes_per_row and bytes_per_image must"):
+        MPSCNNLossLabels(CPU, descriptor)
+
+
+def test_labels_are_copied(device: torch.device) -> None:
+    bench = Bench.on(device)
+    data = np.ones((1, 1, 3), np.float32)
+    labels = MPSCNNLossLabels(bench.device, MPSCNNLossDataDescriptor(data, HWC, MTLSize(1, 1, 3)))
+    data[:] = 5
+    assert numbers(labels.labels_image()).ravel().tolist() == [1, 1, 1]
+
+
+def test_size_defaults_to_one_pixel() -> None:
+    descriptor = MPSCNNLossDataDescriptor([1.0, 2.0, 3.0])
+    assert descriptor.size == MTLSize(1, 1, 3)
+
+
+def test_more_label_channels_than_predictions(device: torch.device, rng: np.random.Generator) -> None:
+    """Twelve channels of labels for ten classes: the surplus is not looked at."""
+    bench = Bench.on(device)
+    y = rng.normal(size=(2, 10, 1, 1)).astype(np.float32).astype(np.float64)
+    t = np.zeros((2, 12, 1, 1))
+    t[0, 3], t[1, 9], t[:, 10:] = 1, 1, np.nan
+    descriptor = _descriptor(Type.SOFT_MAX_CROSS_ENTROPY, Reduction.SUM, weight=0.5)
+    losses, gradient = _evaluate(bench, descriptor, y, _labels(bench, t))
+    values, slopes = oracle.loss(y, t[:, :10], None, oracle.Parameters(2, int(Reduction.SUM), weight=0.5))
+    assert_close(losses, values, 1e-5)
+    assert_close(gradient, slopes, 1e-5)
+    weights = np.full((2, 12, 1, 1), 2.0)
+    weights[:, 10:] = np.nan
+    losses, _ = _evaluate(bench, descriptor, y, _labels(bench, t, weights))
+    assert_close(losses, values * 4, 1e-5)
+
+
+def test_labels_from_images(device: torch.device, rng: np.random.Generator) -> None:
+    """Images are kept, not copied; half precision will do."""
+    bench = Bench.on(device)
+    y, t = rng.normal(size=(1, 3, 2, 2)), rng.integers(0, 4, size=(1, 3, 2, 2)).astype(np.float64)
+    image = bench.image(t, MPSImageFeatureChannelFormat.FLOAT16)
+    weights = bench.image(np.full(t.shape, 2.0))
+    labels = MPSCNNLossLabels(bench.device, labels_image=image, weights_image=weights)
+    assert labels.labels_image() is image
+    assert labels.weights_image() is weights
+    descriptor = _descriptor(Type.MEAN_SQUARED_ERROR, Reduction.SUM)
+    losses, _ = _evaluate(bench, descriptor, y, [labels])
+    assert_close(losses.item(), 2 * ((y - t) ** 2).sum(), 1e-5)
+
+
+def test_labels_of_a_whole_batch(device: torch.device, rng: np.random.Generator) -> None:
+    """One array for all of them gives the numbers of single objects."""
+    bench = Bench.on(device)
+    y, t = rng.normal(size=(3, 4, 2, 2)), rng.normal(size=(3, 4, 2, 2))
+    weights = rng.uniform(size=t.shape)
+    descriptor = _descriptor(Type.HUBER, Reduction.MEAN)
+    pixels, factors = t.transpose(0, 2, 3, 1), weights.transpose(0, 2, 3, 1)
+    batch = MPSCNNLossLabels.batch(bench.device, pixels, weights=factors)
+    expected = _evaluate(bench, descriptor, y, _labels(bench, t, weights))
+    for found, wanted in zip(_evaluate(bench, descriptor, y, batch), expected, strict=True):
+        assert_close(found, wanted, 1e-6)
+    flat = MPSCNNLossLabels.batch(bench.device, np.eye(4)[[0, 3]])
+    assert [numbers(label.labels_image()).ravel().tolist() for label in flat] == [[1, 0, 0, 0], [0, 0, 0, 1]]  # type: ignore
+    with pytest.raises(MPSArgumentError, match=r"^MPSCNNLossLabels: labels must be shaped \[N, C\] or"):
+        MPSCNNLossLabels.batch(bench.device, np.zeros(3))
+
+
+# --- loss images and the encode --------------------------------------------------------------------------------------
+
+
+def test_loss_images(device: torch.device) -> None:
+    bench = Bench.on(device)
+    t = np.zeros((1, 3, 2, 4))
+    (small,), (whole,) = _labels(bench, t), _labels(bench, t, whole=True)
+    assert small.loss_image() is small.loss_image()
+    for labels, size in ((small, (1, 1, 1)), (whole, (4, 2, 3))):
+        image = labels.loss_image()
+        assert (image.width, image.height, image.feature_channels) == size
+        assert image.feature_channel_format is MPSImageFeatureChannelFormat.FLOAT32
+    assert small.resource_size() > 0
+
+
+def test_labels_can_be_used_again(device: torch.device) -> None:
+    """A second encode overwrites the loss."""
+    bench = Bench.on(device)
+    t = np.zeros((2, 3, 1, 1))
+    labels = _labels(bench, t)
+    descriptor = _descriptor(Type.MEAN_SQUARED_ERROR, Reduction.SUM)
+    for value in (1.0, 2.0):
+        losses, _ = _evaluate(bench, descriptor, np.full((2, 3, 1, 1), value), labels)
+        assert losses.ravel().tolist() == [3 * value**2] * 2
+
+
+def test_offset_and_clip_rect(device: torch.device, rng: np.random.Generator) -> None:
+    """Labels have the size of the clip rectangle; the gradient lands in it."""
+    bench = Bench.on(device)
+    y, t = rng.normal(size=(1, 2, 4, 5)), rng.normal(size=(1, 2, 2, 3))
+    kernel = MPSCNNLoss(bench.device, _descriptor(Type.MEAN_SQUARED_ERROR, Reduction.SUM))
+    kernel.offset = MPSOffset(1, 2, 0)
+    kernel.clip_rect = MTLRegion(MTLOrigin(2, 0, 0), MTLSize(3, 2, 1))
+    destination = bench.filled((1, 2, 3, 6), -7.0)
+    (labels,) = _labels(bench, t)
+    command_buffer = bench.command_buffer()
+    kernel.encode(command_buffer, bench.image(y), labels, destination)
+    finish(command_buffer)
+    part = y[:, :, 2:4, 1:4]
+    expected = np.full((1, 2, 3, 6), -7.0)
+    expected[:, :, 0:2, 2:5] = 2 * (part - t)
+    assert_close(numbers(destination), expected, 1e-5)
+    assert_close(numbers(labels.loss_image()).item(), ((part - t) ** 2).sum(), 1e-5)
+
+
+def test_properties() -> None:
+    descriptor = _descriptor(
+        Type.HUBER,
+        Reduction.MEAN,
+        weight=2.0,
+        label_smoothing=0.1,
+        number_of_classes=4,
+        epsilon=0.5,
+        delta=3.0,
+        reduce_across_batch=True,
+    )
+    kernel = MPSCNNLoss(CPU, descriptor)
+    descriptor.weight = 99.0
+    assert (kernel.loss_type, kernel.reduction_type, kernel.weight) == (Type.HUBER, Reduction.MEAN, 2.0)
+    assert (kernel.label_smoothing, kernel.number_of_classes) == (0.1, 4)
+    assert (kernel.epsilon, kernel.delta, kernel.reduce_across_batch) == (0.5, 3.0, True)
+    plain = MPSCNNLossDescriptor(Type.LOG)
+    assert (plain.reduction_type, plain.weight, plain.label_smoothing) == (Reduction.NONE, 1.0, 0.0)
+    assert (plain.number_of_classes, plain.epsilon, plain.delta, plain.reduce_across_batch) == (1, 1e-7, 1.0, False)
+    assert descriptor.copy().weight == 99.0
+
+
+# --- what is refused -------------------------------------------------------------------------------------------------
+
+
+def _refused(labels: Any, error: type[Exception], message: str, descriptor: Any = None, images: int = 1) -> None:
+    bench = Bench(CPU)
+    kernel = MPSCNNLoss(CPU, descriptor or _descriptor(Type.MEAN_SQUARED_ERROR, Reduction.SUM))
+    kernel.label = "l"
+    with pytest.raises(error, match=f"^MPSCNNLoss 'l': {message}"):
+        kernel.encode_batch(bench.command_buffer(), bench.batch(np.zeros((images, 3, 2, 2))), labels)
+
+
+def test_wrong_labels() -> None:
+    bench = Bench(CPU)
+    good = _labels(bench, np.zeros((3, 3, 2, 2)))
+    _refused(None, MPSArgumentError, "labels are needed")
+    _refused([], MPSArgumentError, "labels must be one MPSCNNLossLabels an image, 1, got 0")
+    _refused(good, MPSArgumentError, "labels must be one MPSCNNLossLabels an image, 2, got 3", images=2)
+    _refused([1], MPSTypeError, r"labels\[0\] must be an MPSState")
+    _refused(7, MPSTypeError, "labels must be a sequence of MPSState")
+    smaller = _labels(bench, np.zeros((1, 3, 1, 2)))
+    _refused(smaller, MPSArgumentError, r"labels\[0\] must be 2x2 with at least 3 channels.*got 2x1x3")
+    fewer = _labels(bench, np.zeros((1, 2, 2, 2)))
+    _refused(fewer, MPSArgumentError, r"labels\[0\] must be 2x2 with at least 3 channels")
+    whole = _labels(bench, np.zeros((1, 3, 2, 2)), whole=True)
+    _refused(whole, MPSArgumentError, r"labels\[0\].loss_image\(\) must be \(1, 1, 1\)")
+    unreduced = _descriptor(Type.MEAN_SQUARED_ERROR, Reduction.NONE)
+    _refused(good[:1], MPSArgumentError, r"labels\[0\].loss_image\(\) must be \(2, 2, 3\)", unreduced)
+    some = [*_labels(bench, np.zeros((1, 3, 2, 2)), np.zeros((1, 3, 2, 2))), good[0]]
+    _refused(some, MPSArgumentError, "labels must all have weights, or none", images=2)
+    from openmps.core.state import MPSState
+
+    _refused([MPSState(CPU, buffer_size=4)], MPSTypeError, r"labels\[0\] must be an MPSCNNLossLabels, got MPSState")
+    cosine = _descriptor(Type.COSINE_DISTANCE, Reduction.SUM)
+    _refused(some[:1], MPSArgumentError, r"labels\[0\] must have no weights", cosine)
+
+
+def test_wrong_descriptors() -> None:
+    with pytest.raises(MPSTypeError, match="^MPSCNNLoss: loss_descriptor must be an MPSCNNLossDescriptor"):
+        MPSCNNLoss(CPU, Type.HUBER)  # type: ignore[arg-type]
+    with pytest.raises(MPSArgumentError, match="^MPSCNNLossDescriptor: type and reduction_type must be framework"):
+        MPSCNNLossDescriptor(77)  # type: ignore[arg-type]
+    with pytest.raises(MPSArgumentError, match="^MPSCNNLossDescriptor: reduction_type must be SUM"):
+        MPSCNNLoss(CPU, _descriptor(Type.COSINE_DISTANCE, Reduction.MEAN))
+    with pytest.raises(MPSArgumentError, match="^MPSCNNLossDescriptor: number_of_classes must be at least 1"):
+        MPSCNNLoss(CPU, _descriptor(Type.LOG, Reduction.MEAN, number_of_classes=0))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ((["a", "b"],), MPSTypeError, "data must be numbers"),
+        (
+            ([1.0, 2.0], HWC, MTLSize(1, 1, 3)),
+            MPSArgumentError,
+            "data must hold 1 x 1 x 3 = 3 numbers, at least one, got 2",
+        ),
+        (([1.0], HWC, MTLSize(0, 1, 1)), MPSArgumentError, "data must hold 0 x 1 x 1"),
+        (([1.0], 5), MPSArgumentError, "layout must be"),
+        (([1.0], HWC, (1, 1, 1)), MPSTypeError, "size must be an MTLSize"),
+        ((b"123",), MPSArgumentError, "data must be whole float32 numbers"),
+    ],
+)
+def test_wrong_data(arguments: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=f"^MPSCNNLossDataDescriptor: {message}"):
+        MPSCNNLossDataDescriptor(*arguments)
+
+
+def test_wrong_label_arguments() -> None:
+    bench = Bench(CPU)
+    data = MPSCNNLossDataDescriptor([1.0, 2.0])
+    image = bench.empty((1, 2, 1, 1))
+    with pytest.raises(MPSTypeError, match="^MPSCNNLossLabels: labels must be a labels_descriptor or a labels_image"):
+        MPSCNNLossLabels(CPU)
+    with pytest.raises(MPSTypeError, match="labels must be a labels_descriptor or a labels_image"):
+        MPSCNNLossLabels(CPU, data, labels_image=image)
+    with pytest.raises(MPSTypeError, match="descriptor must be an MPSCNNLossDataDescriptor"):
+        MPSCNNLossLabels(CPU, [1.0])  # type: ignore[arg-type]
+    with pytest.raises(MPSArgumentError, match="weights must have the labels' size"):
+        MPSCNNLossLabels(CPU, data, weights_descriptor=MPSCNNLossDataDescriptor([1.0]))
+    with pytest.raises(MPSTypeError, match="labels_image must be an MPSImage"):
+        MPSCNNLossLabels(CPU, labels_image=data)  # type: ignore[arg-type]
+    with pytest.raises(MPSArgumentError, match="labels_image must hold exactly one image, got 2"):
+        MPSCNNLossLabels(CPU, labels_image=bench.empty((2, 2, 1, 1)))
+    with pytest.raises(MPSTypeError, match="loss_image_size must be an MTLSize"):
+        MPSCNNLossLabels(CPU, data, loss_image_size=(1, 1, 1))  # type: ignore[arg-type]

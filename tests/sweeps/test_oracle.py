@@ -1,0 +1,44 @@
+"""Every kernel and its gradient kernels against the float64 loops, by the path that sizes results itself."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from catalogue import ALL, Sample, readings
+from encoding import Bench, train
+from helpers import assert_close
+
+TOLERANCE = 1e-5
+
+
+@pytest.mark.parametrize("sample", ALL, ids=str)
+def test_forward_and_gradients(sample: Sample, device: torch.device) -> None:
+    bench = Bench.on(device)
+    sources = sample.sources(images=3)
+    found = train(bench, sample, sources, bench.batch)
+    height, width = found.result.shape[2:]
+    how = readings(found.kernel, width, height)
+    assert_close(found.result, sample.forward(sources, how), TOLERANCE, "result")
+    incoming = sample.incoming(found.result.shape)
+    for gradient, actual in zip(sample.gradients, found.gradients, strict=True):
+        assert_close(
+            actual, gradient.oracle(incoming, sources, how), TOLERANCE, f"gradient of source {gradient.source}"
+        )
+        if gradient.parameters is not None:
+            weights, biases = gradient.parameters(incoming, sources, how)
+            assert found.weights is not None
+            assert found.biases is not None
+            assert_close(found.weights, weights.ravel(), TOLERANCE, "gradient of weights")
+            assert_close(found.biases, biases, TOLERANCE, "gradient of biases")
+
+
+@pytest.mark.parametrize("sample", ALL, ids=str)
+def test_results_are_finite_and_not_trivial(sample: Sample) -> None:
+    """The samples exercise their kernels: no result is constant zero, none overflows."""
+    bench = Bench.on(torch.device("cpu"))
+    found = train(bench, sample, sample.sources(), bench.batch)
+    for values in (found.result, *found.gradients):
+        assert np.isfinite(values).all()
+    assert np.any(found.result != 0)
