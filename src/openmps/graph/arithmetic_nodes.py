@@ -1,0 +1,150 @@
+"""Nodes that compute with two images, and their gradient nodes (MPSNNGraphNodes.h, macOS 10.13 and 10.13.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.graph.nodes import (
+    MPSNNArithmeticGradientStateNode,
+    MPSNNFilterNode,
+    MPSNNGradientFilterNode,
+    MPSNNImageNode,
+    MPSNNStateNode,
+)
+from openmps.kernels.arithmetic import FLT_MAX
+
+
+class MPSNNBinaryArithmeticNode(MPSNNFilterNode):
+    """The base of arithmetic nodes on two images (MPSNNGraphNodes.h, macOS 10.13.4); see `MPSCNNArithmetic`.
+
+    Give ``left_source`` and ``right_source``, or both in ``sources``. Scales are 1, the bias 0, strides 1 and the
+    bounds those of float32 unless they are set.
+    """
+
+    _state_class = MPSNNArithmeticGradientStateNode
+
+    primary_scale: float
+    """Factor of the left source."""
+    secondary_scale: float
+    """Factor of the right source."""
+    bias: float
+    """Added to the result."""
+    primary_stride_in_pixels_x: int
+    """1, or 0 to use the left source's first column for all."""
+    primary_stride_in_pixels_y: int
+    """1, or 0 to use the left source's first row for all."""
+    primary_stride_in_feature_channels: int
+    """1, or 0 to use the left source's first feature channel for all."""
+    secondary_stride_in_pixels_x: int
+    """1, or 0 to use the right source's first column for all."""
+    secondary_stride_in_pixels_y: int
+    """1, or 0 to use the right source's first row for all."""
+    secondary_stride_in_feature_channels: int
+    """1, or 0 to use the right source's first feature channel for all."""
+    minimum_value: float
+    """Smallest result."""
+    maximum_value: float
+    """Largest result."""
+
+    def __init__(
+        self,
+        left_source: MPSNNImageNode | None = None,
+        right_source: MPSNNImageNode | None = None,
+        *,
+        sources: Sequence[MPSNNImageNode] | None = None,
+    ) -> None:
+        given = [source for source in (left_source, right_source) if source is not None] + list(sources or ())
+        if len(given) != 2:
+            raise MPSArgumentError(type(self).__name__, "sources", "must be two image nodes", f"{len(given)}")
+        super().__init__(given)
+        self.primary_scale = self.secondary_scale = 1.0
+        self.bias = 0.0
+        self.primary_stride_in_pixels_x = self.secondary_stride_in_pixels_x = 1
+        self.primary_stride_in_pixels_y = self.secondary_stride_in_pixels_y = 1
+        self.primary_stride_in_feature_channels = self.secondary_stride_in_feature_channels = 1
+        self.minimum_value, self.maximum_value = -FLT_MAX, FLT_MAX
+
+    def gradient_class(self) -> type[MPSNNArithmeticGradientNode]:
+        """The class of the gradient nodes."""
+        raise MPSTypeError(self.name, "gradient_class", "is not offered: this filter has no gradient")
+
+    def _gradient_nodes(self, gradient: MPSNNImageNode) -> list[MPSNNGradientFilterNode]:
+        make = self.gradient_class()
+        return [
+            make(gradient_images=[gradient], forward_filter=self, is_secondary_source_filter=bool(index))
+            for index in range(2)
+        ]
+
+
+class MPSNNArithmeticGradientNode(MPSNNGradientFilterNode):
+    """The base of arithmetic gradient nodes, one for each forward source (MPSNNGraphNodes.h, macOS 10.13.4).
+
+    Made from ``gradient_images`` (one gradient) and a ``forward_filter``, or from ``source_gradient``, ``source_image``
+    and ``gradient_state``. Scales, strides and bounds tell what the forward node says when this one is made; the
+    kernel takes them from the forward encode.
+    """
+
+    _forward_class: ClassVar[type[MPSNNFilterNode]] = MPSNNBinaryArithmeticNode
+
+    primary_scale: float
+    """Factor of the left forward source."""
+    secondary_scale: float
+    """Factor of the right forward source."""
+    bias: float
+    """Added to the forward result."""
+    secondary_stride_in_pixels_x: int
+    """1, or 0 if the forward source's first column served all."""
+    secondary_stride_in_pixels_y: int
+    """1, or 0 if the forward source's first row served all."""
+    secondary_stride_in_feature_channels: int
+    """1, or 0 if the forward source's first feature channel served all."""
+    minimum_value: float
+    """Smallest forward result."""
+    maximum_value: float
+    """Largest forward result."""
+
+    def __init__(
+        self,
+        *,
+        source_gradient: MPSNNImageNode | None = None,
+        source_image: MPSNNImageNode | None = None,
+        gradient_state: MPSNNStateNode | None = None,
+        is_secondary_source_filter: bool = False,
+        gradient_images: Sequence[MPSNNImageNode] | None = None,
+        forward_filter: MPSNNFilterNode | None = None,
+    ) -> None:
+        index = int(is_secondary_source_filter)
+        if gradient_images is not None and isinstance(forward_filter, MPSNNBinaryArithmeticNode):
+            source_gradient = gradient_images[0] if len(gradient_images) == 1 else None
+            source_image, gradient_state = forward_filter.sources[index], forward_filter.result_state
+        if source_gradient is None or source_image is None or gradient_state is None:
+            rule = "must be source_gradient, source_image and gradient_state, or a gradient image and forward_filter"
+            raise MPSTypeError(type(self).__name__, "arguments", rule)
+        super().__init__(source_gradient, source_image, gradient_state)
+        self._is_secondary = bool(is_secondary_source_filter)
+        source = ("primary", "secondary")[index]
+        for name in ("primary_scale", "secondary_scale", "bias", "minimum_value", "maximum_value"):
+            setattr(self, name, getattr(self.forward, name))
+        for axis in ("pixels_x", "pixels_y", "feature_channels"):
+            setattr(self, f"secondary_stride_in_{axis}", getattr(self.forward, f"{source}_stride_in_{axis}"))
+
+    @property
+    def is_secondary_source_filter(self) -> bool:
+        """Whether this is the gradient of the forward node's right source."""
+        return self._is_secondary
+
+
+class MPSNNAdditionNode(MPSNNBinaryArithmeticNode):
+    """Addition of two images (MPSNNGraphNodes.h, macOS 10.13.4)."""
+
+    def gradient_class(self) -> type[MPSNNArithmeticGradientNode]:
+        """`MPSNNAdditionGradientNode`."""
+        return MPSNNAdditionGradientNode
+
+
+class MPSNNAdditionGradientNode(MPSNNArithmeticGradientNode):
+    """The gradient of addition (MPSNNGraphNodes.h, macOS 10.13.4)."""
+
+    _forward_class: ClassVar[type[MPSNNFilterNode]] = MPSNNAdditionNode

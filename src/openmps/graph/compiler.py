@@ -1,0 +1,182 @@
+"""From nodes to a program: kernels made once, a plan for each set of input shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from openmps.core.gradient_state import MPSNNGradientState
+from openmps.core.image import MPSImage
+from openmps.core.image_descriptor import MPSImageDescriptor
+from openmps.core.kernel import ImageKernel
+from openmps.core.state import MPSState, MPSStateBatch
+from openmps.core.storage import Extent
+from openmps.graph.catalog import READS_FORWARD_RESULT, make_kernel
+from openmps.graph.convolution_nodes import MPSCNNConvolutionGradientNode, MPSCNNConvolutionNode
+from openmps.graph.fusion import fuse
+from openmps.graph.loss_nodes import MPSCNNLossNode
+from openmps.graph.nodes import MPSNNFilterNode, MPSNNGradientFilterNode, MPSNNImageNode, MPSNNStateNode
+from openmps.graph.passes import lifetimes, wants_parameter_gradients
+from openmps.graph.plan import Program, Shape, Step
+from openmps.kernels.convolution import (
+    MPSCNNConvolution,
+    MPSCNNConvolutionDataSource,
+    MPSCNNConvolutionGradient,
+)
+from openmps.kernels.convolution.weights import ConvolutionWeights
+from openmps.types import MPSCNNConvolutionGradientOption, MPSImageFeatureChannelFormat
+
+if TYPE_CHECKING:
+    from openmps.metal.device import MTLDevice
+
+
+def make_kernels(
+    filters: Sequence[MPSNNFilterNode],
+    read: set[MPSNNImageNode],
+    device: MTLDevice,
+    stand_ins: Mapping[int, MPSCNNConvolutionDataSource],
+) -> dict[MPSNNFilterNode, ImageKernel]:
+    """A kernel for each filter. Convolutions over one data source share one copy of its weights.
+
+    ``read`` are the images that somebody reads; ``stand_ins`` the data sources to use, by the identity of the nodes'.
+    """
+    kernels: dict[MPSNNFilterNode, ImageKernel] = {}
+    owners: dict[int, ConvolutionWeights] = {}
+    for node in filters:
+        if isinstance(node, MPSCNNConvolutionNode | MPSCNNConvolutionGradientNode):
+            kernel = make_kernel(node.with_weights(stand_ins[id(node.weights)]), device)
+        else:
+            kernel = make_kernel(node, device)
+        kernels[node] = kernel
+        if isinstance(kernel, MPSCNNConvolution | MPSCNNConvolutionGradient):
+            key = id(kernel.data_source)
+            if key not in owners:
+                owners[key] = kernel.parameters
+            kernel.share_parameters(owners[key])
+        if isinstance(kernel, MPSCNNConvolutionGradient) and isinstance(node, MPSCNNConvolutionGradientNode):
+            kernel.gradient_option = _gradient_option(node, read)
+    return kernels
+
+
+def _gradient_option(node: MPSCNNConvolutionGradientNode, read: set[MPSNNImageNode]) -> MPSCNNConvolutionGradientOption:
+    """Only what somebody looks at is computed."""
+    option = MPSCNNConvolutionGradientOption(0)
+    if node.result_image in read:
+        option |= MPSCNNConvolutionGradientOption.GRADIENT_WITH_DATA
+    if wants_parameter_gradients(node):
+        option |= MPSCNNConvolutionGradientOption.GRADIENT_WITH_WEIGHTS_AND_BIAS
+    return option
+
+
+def data_sources(filters: Sequence[MPSNNFilterNode]) -> list[MPSCNNConvolutionDataSource]:
+    """The data sources of the filters that have one."""
+    return [node.weights for node in filters if isinstance(node, MPSCNNConvolutionNode | MPSCNNConvolutionGradientNode)]
+
+
+class Compiler:
+    """Makes the program of a graph for one set of input shapes."""
+
+    def __init__(
+        self,
+        kernels: dict[MPSNNFilterNode, ImageKernel],
+        inputs: Sequence[MPSNNImageNode],
+        shapes: Sequence[Shape],
+        channel_format: MPSImageFeatureChannelFormat,
+        device: MTLDevice,
+        formats: Mapping[MPSNNImageNode, MPSImageFeatureChannelFormat],
+    ) -> None:
+        self._kernels = kernels
+        self._formats = formats
+        self._format = channel_format
+        self._device = device
+        self._images = shapes[0].extent.images
+        self._registers = {node: register for register, node in enumerate(inputs)}
+        self._inputs = dict(self._registers)
+        self._shapes = list(shapes)
+        self._specimens = [self._specimen(_descriptor(shape)) for shape in shapes]
+        self._state_registers: dict[MPSNNStateNode, int] = {}
+        self._states: dict[MPSNNStateNode, MPSState] = {}
+
+    def compile(self, keep: set[MPSNNImageNode], keep_states: set[MPSNNStateNode], *, allow_fusion: bool) -> Program:
+        """Plan every filter in order; ``keep`` are images, ``keep_states`` states that are read from outside."""
+        steps = [self._step(node, kernel) for node, kernel in self._kernels.items()]
+        kept = {self._registers[image] for image in keep if image in self._registers}
+        if allow_fusion:
+            steps = fuse(steps, kept, {self._state_registers[state] for state in keep_states})
+        lifetimes(steps, kept)
+        return Program(
+            images=self._images,
+            steps=steps,
+            registers=len(self._shapes),
+            states=len(self._state_registers),
+            inputs=self._inputs,
+            image_registers=self._registers,
+            state_registers=self._state_registers,
+            descriptors={node: _descriptor(self._shapes[index]) for node, index in self._registers.items()},
+        )
+
+    def _step(self, node: MPSNNFilterNode, kernel: ImageKernel) -> Step:
+        inputs = tuple(self._registers[image] for image in self._sources(node))
+        specimens = [self._specimens[register] for register in inputs]
+        states = self._source_states(node)
+        suggested = kernel.destination_image_descriptor(specimens, list(states) if states is not None else None)
+        descriptor = suggested.copy()
+        chosen = self._formats[node.result_image]
+        descriptor.channel_format = self._format if chosen is MPSImageFeatureChannelFormat.NONE else chosen
+        extent = Extent(descriptor.width, descriptor.height, descriptor.feature_channels, self._images)
+        plan = kernel.plan(tuple(self._shapes[register].extent for register in inputs), extent, states)
+        output = self._add(node.result_image, Shape(extent, descriptor.channel_format), descriptor)
+        return Step(
+            node=node,
+            kernel=kernel,
+            plan=plan,
+            inputs=inputs,
+            input_formats=tuple(self._shapes[register].channel_format for register in inputs),
+            output=output,
+            shape=self._shapes[output],
+            covers=plan.target.covers(extent),
+            state_in=self._state_in(node),
+            state_out=self._state_out(node, kernel, plan.record),
+        )
+
+    def _sources(self, node: MPSNNFilterNode) -> tuple[MPSNNImageNode, ...]:
+        if isinstance(node, READS_FORWARD_RESULT):
+            return (node.sources[0], node.forward.result_image)
+        return node.sources
+
+    def _source_states(self, node: MPSNNFilterNode) -> MPSStateBatch | None:
+        """Stand-ins for the states that the kernel takes: gradient states with the forward record."""
+        if not isinstance(node, MPSNNGradientFilterNode) or not node.source_states:
+            return None
+        return MPSStateBatch([self._states[node.source_states[0]]] * self._images)
+
+    def _state_in(self, node: MPSNNFilterNode) -> int | None:
+        if isinstance(node, MPSCNNLossNode | MPSCNNConvolutionGradientNode) or not node.source_states:
+            return None
+        return self._state_registers.get(node.source_states[0])
+
+    def _state_out(self, node: MPSNNFilterNode, kernel: ImageKernel, record: object) -> int | None:
+        state_node = node.result_state
+        if state_node is None:
+            return None
+        state = kernel.make_state()
+        if isinstance(state, MPSNNGradientState):
+            state.record = record  # type: ignore[assignment]
+            self._states[state_node] = state
+        return self._state_registers.setdefault(state_node, len(self._state_registers))
+
+    def _add(self, image: MPSNNImageNode, shape: Shape, descriptor: MPSImageDescriptor) -> int:
+        register = len(self._shapes)
+        self._registers[image] = register
+        self._shapes.append(shape)
+        self._specimens.append(self._specimen(descriptor))
+        return register
+
+    def _specimen(self, descriptor: MPSImageDescriptor) -> MPSImage:
+        """An image that is asked for its shape only and never has memory."""
+        return MPSImage(self._device, descriptor)
+
+
+def _descriptor(shape: Shape) -> MPSImageDescriptor:
+    extent = shape.extent
+    return MPSImageDescriptor(shape.channel_format, extent.width, extent.height, extent.channels)

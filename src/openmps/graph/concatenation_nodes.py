@@ -1,0 +1,56 @@
+"""Concatenation nodes and their gradient nodes (MPSNNGraphNodes.h, macOS 10.13 and 10.13.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from openmps.errors import MPSTypeError
+from openmps.graph.nodes import (
+    MPSNNFilterNode,
+    MPSNNGradientFilterNode,
+    MPSNNImageNode,
+    MPSNNMultiaryGradientStateNode,
+    MPSNNStateNode,
+)
+
+
+class MPSNNConcatenationNode(MPSNNFilterNode):
+    """Concatenation of feature channels (MPSNNGraphNodes.h, macOS 10.13).
+
+    Each source is padded with zeros to a multiple of 4 channels, the last one too: 7 and 11 channels give 20, the
+    second source starts at channel 8.
+    """
+
+    _state_class = MPSNNMultiaryGradientStateNode
+
+    def __init__(self, sources: Sequence[MPSNNImageNode]) -> None:
+        if not isinstance(sources, Sequence):
+            rule = "must be a sequence of MPSNNImageNode"
+            raise MPSTypeError(type(self).__name__, "sources", rule, type(sources).__name__)
+        super().__init__(sources)
+
+    def _gradient_nodes(self, gradient: MPSNNImageNode) -> list[MPSNNGradientFilterNode]:
+        state = self._result_states[0]
+        nodes = [MPSNNConcatenationGradientNode(gradient, source, state) for source in self.sources]
+        for index, node in enumerate(nodes):
+            node.index = index
+        return list(nodes)
+
+
+class MPSNNConcatenationGradientNode(MPSNNGradientFilterNode):
+    """The gradient of concatenation for one source: a slice (MPSNNGraphNodes.h, macOS 10.13.4)."""
+
+    _forward_class: ClassVar[type[MPSNNFilterNode]] = MPSNNConcatenationNode
+
+    def __init__(
+        self, source_gradient: MPSNNImageNode, source_image: MPSNNImageNode, gradient_state: MPSNNStateNode
+    ) -> None:
+        super().__init__(source_gradient, source_image, gradient_state)
+        if source_image not in self.forward.sources:
+            raise MPSTypeError(
+                self.name, "source_image", "must be a source of the forward node", repr(source_image),
+                "Pass one of the images that the concatenation reads",
+            )  # fmt: skip
+        self.index = self.forward.sources.index(source_image)
+        """Which source of the forward node this is the gradient of; the first, if one image is read twice."""

@@ -1,0 +1,373 @@
+"""MPSNNGraph: a network compiled from nodes (MPSNNGraph.h, macOS 10.13)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from openmps.core.allocator import MPSImageAllocator
+from openmps.core.base_kernel import MPSKernel
+from openmps.core.image import MPSImage
+from openmps.core.image_batch import MPSImageBatch
+from openmps.core.image_descriptor import MPSImageDescriptor
+from openmps.core.kernel_checks import check_command_buffer
+from openmps.core.state import MPSState, MPSStateBatch, as_state_batch
+from openmps.core.storage import Extent
+from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.graph.compiler import Compiler, data_sources, make_kernels
+from openmps.graph.encoding import (
+    Images,
+    batch_list,
+    bind_labels,
+    check_receiver,
+    check_sources,
+    count_reads,
+    image_list,
+    make_outputs,
+    make_states,
+    shapes_of,
+    stack_of,
+    states_list,
+)
+from openmps.graph.executor import Binding, execute
+from openmps.graph.interface import Interface, Results
+from openmps.graph.nodes import MPSHandle, MPSNNFilterNode, MPSNNImageNode, checked_allocator, checked_format
+from openmps.graph.non_finite import execute_checked
+from openmps.graph.passes import reachable, required
+from openmps.graph.plan import Program, Shape
+from openmps.graph.update import Updates
+from openmps.kernels.convolution import MPSCNNConvolution
+from openmps.kernels.convolution.forward import copy_source
+from openmps.types import MPSImageFeatureChannelFormat
+
+if TYPE_CHECKING:
+    from openmps.metal.command import CommandBuffer
+    from openmps.metal.device import MTLDevice
+    from openmps.metal.queue import MTLCommandQueue
+
+CompletionHandler = Callable[[MPSImage | None, Exception | None], object]
+Formats = Mapping[MPSNNImageNode, MPSImageFeatureChannelFormat]
+
+
+class MPSNNGraph(MPSKernel):
+    """A network of filter nodes, compiled for a device (MPSNNGraph.h, macOS 10.13).
+
+    ``MPSNNGraph(device, result_image=node, result_image_is_needed=True)`` runs everything that the result depends on;
+    ``result_images=[…], results_are_needed=[…]`` (macOS 10.15) takes several. An unneeded result is not computed
+    beyond what updates parameters, and an encode returns None in its place. Nodes and data sources are read when the
+    graph is made. The graph is planned once for each set of input shapes.
+
+    Raises:
+        MPSArgumentError: A result is an input, nodes form a cycle, or nothing would be computed.
+        MPSTypeError: A result is no image node, or a node has no kernel.
+    """
+
+    output_state_is_temporary: bool
+    """Whether exported states live on the command buffer only. Default False."""
+    allow_fusion: bool
+    """Let neighbouring filters run as one where no number changes; may be changed at any time. Default True."""
+    stop_on_non_finite: bool
+    """Fail a run in which a loss, a gradient of weights or a result is NaN or infinite, before anything is updated.
+
+    The error is an `MPSNonFiniteError` that names the first kernel, image and channel at fault. Default False.
+    """
+
+    def __init__(
+        self,
+        device: MTLDevice,
+        result_image: MPSNNImageNode | None = None,
+        result_image_is_needed: bool = True,
+        *,
+        result_images: Sequence[MPSNNImageNode] | None = None,
+        results_are_needed: Sequence[bool] | None = None,
+    ) -> None:
+        super().__init__(device)
+        results = Results(self.name, result_image, result_image_is_needed, result_images, results_are_needed)
+        self._network = reachable(results.nodes)
+        filters, self._read = required(self._network.filters, results.wanted())
+        if not filters:
+            raise MPSArgumentError(
+                self.name,
+                "result_image_is_needed",
+                "must leave something to do",
+                "no result, no exported image or state, and no data source with an update() in a gradient node",
+            )
+        self._interface = Interface(self._network, filters, results)
+        self._filters = filters
+        self._build({id(source): source for source in data_sources(filters)})
+        self._format = MPSImageFeatureChannelFormat.FLOAT16
+        self._allocator: MPSImageAllocator = MPSImage.default_allocator()
+        self.output_state_is_temporary = False
+        self.allow_fusion = True
+        self.stop_on_non_finite = False
+
+    def _build(self, stand_ins: Mapping[int, Any]) -> None:
+        """Make the kernels; ``stand_ins`` are the data sources to use, by the identity of those of the nodes."""
+        self._data_sources = stand_ins
+        self._kernels = make_kernels(self._filters, self._read, self._device, stand_ins)
+        self._updates = Updates(self._network.filters, self._kernels)
+        self._programs: dict[Any, Program] = {}
+        self._queue: MTLCommandQueue | None = None
+
+    def _unshare(self) -> None:
+        """Make a copy's own kernels on its device, over copies of the data sources if they offer some."""
+        self._build({key: copy_source(source, self._device) for key, source in self._data_sources.items()})
+
+    # --- properties ---------------------------------------------------------------------------------------------------
+
+    @property
+    def format(self) -> MPSImageFeatureChannelFormat:
+        """How images are stored whose node does not say; may be changed at any time. Default: FLOAT16."""
+        return self._format
+
+    @format.setter
+    def format(self, value: MPSImageFeatureChannelFormat) -> None:
+        self._format = checked_format(self.name, value)
+
+    @property
+    def destination_image_allocator(self) -> MPSImageAllocator:
+        """Makes the result image, whatever its node says. Default: ordinary images, which the CPU can read."""
+        return self._allocator
+
+    @destination_image_allocator.setter
+    def destination_image_allocator(self, value: MPSImageAllocator) -> None:
+        self._allocator = checked_allocator(self.name, "destination_image_allocator", value)
+
+    @property
+    def source_image_handles(self) -> list[MPSHandle]:
+        """A handle for each source image, in the order in which `encode` takes them.
+
+        That is the order in which a walk from the results, depth first, sources of a filter in argument order, meets
+        them: the network's input before the labels of its loss. A node without a handle gets one of the graph's own.
+        """
+        return self._interface.handles(self._interface.inputs)
+
+    @property
+    def source_state_handles(self) -> list[MPSHandle] | None:
+        """A handle for each source state, in the order in which `encode` takes them; None if there are none."""
+        return self._interface.handles(self._interface.input_states) or None
+
+    @property
+    def intermediate_image_handles(self) -> list[MPSHandle]:
+        """A handle for each image that an encode appends to ``intermediate_images``, in the same order.
+
+        These are the exported images as they are made, then the results but the first.
+        """
+        return self._interface.handles(self._interface.intermediates)
+
+    @property
+    def result_state_handles(self) -> list[MPSHandle] | None:
+        """A handle for each exported state, in the order in which they are made; None if there are none."""
+        return self._interface.handles(self._interface.result_states) or None
+
+    @property
+    def result_handle(self) -> MPSHandle:
+        """The handle of the result image."""
+        return self._interface.handle(self._interface.result)
+
+    @property
+    def result_image_is_needed(self) -> bool:
+        """Whether encodes return the result."""
+        return self._interface.result_is_needed
+
+    def read_count_for_source_image_at_index(self, index: int) -> int:
+        """How often filters read source image ``index`` (macOS 10.14.1).
+
+        An encode takes so many reads from a temporary image, or one if it has fewer left: the framework documents both.
+        """
+        return self._interface.reads(self._input(self._interface.inputs, index))
+
+    def read_count_for_source_state_at_index(self, index: int) -> int:
+        """How often filters read source state ``index`` (macOS 10.14.1); see `read_count_for_source_image_at_index`."""
+        return self._interface.reads(self._input(self._interface.input_states, index))
+
+    def _input(self, nodes: Sequence[Any], index: int) -> Any:
+        if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < len(nodes):
+            raise MPSArgumentError(self.name, "index", f"must be an integer from 0, below {len(nodes)}", repr(index))
+        return nodes[index]
+
+    @property
+    def kernels(self) -> dict[MPSNNFilterNode, Any]:
+        """The kernel of each filter that runs, in order; for those who look inside."""
+        return dict(self._kernels)
+
+    def reload_from_data_sources(self) -> None:
+        """Read every data source of this graph again, at once; queued work is not waited for.
+
+        Graphs that share the data sources keep their weights until they are told the same.
+        """
+        done: set[int] = set()
+        for kernel in self._kernels.values():
+            if isinstance(kernel, MPSCNNConvolution) and id(kernel.data_source) not in done:
+                done.add(id(kernel.data_source))
+                kernel.reload_weights_and_biases_from_data_source()
+
+    # --- encode -------------------------------------------------------------------------------------------------------
+
+    def encode(
+        self,
+        command_buffer: CommandBuffer,
+        source_images: Sequence[MPSImage],
+        source_states: Sequence[MPSState] | None = None,
+        intermediate_images: list[MPSImage] | None = None,
+        destination_states: list[MPSState] | None = None,
+    ) -> MPSImage | None:
+        """Record the graph for one image object of each source; returns the result, or None if it is not needed.
+
+        ``source_images`` and ``source_states`` go by `source_image_handles` and `source_state_handles`. Exported images
+        and further results are appended to ``intermediate_images``, exported states to ``destination_states``.
+        Temporary ones have a read count of 1; an exported result stands there too, with a read count of 2.
+        """
+        states = [MPSStateBatch([state]) for state in states_list(self.name, source_states)]
+        receivers = (intermediate_images, destination_states)
+        outputs, made = self._encode(command_buffer, image_list(self.name, source_images), states, receivers)
+        if intermediate_images is not None:
+            intermediate_images.extend(_one(outputs[node]) for node in self._interface.intermediates)
+        if destination_states is not None:
+            destination_states.extend(batch[0] for batch in made)
+        return _one(outputs[self._interface.result]) if self.result_image_is_needed else None
+
+    def encode_batch(
+        self,
+        command_buffer: CommandBuffer,
+        source_images: Sequence[Sequence[MPSImage]],
+        source_states: Sequence[Sequence[MPSState]] | None = None,
+        intermediate_images: list[MPSImageBatch] | None = None,
+        destination_states: list[MPSStateBatch] | None = None,
+    ) -> MPSImageBatch | None:
+        """Record the graph for a batch of each source: ``source_images[i]`` is a whole batch; otherwise as `encode`."""
+        states = [
+            as_state_batch(self.name, f"source_states[{index}]", batch)
+            for index, batch in enumerate(source_states or ())
+        ]
+        receivers = (intermediate_images, destination_states)
+        outputs, made = self._encode(command_buffer, batch_list(self.name, source_images), states, receivers)
+        if intermediate_images is not None:
+            intermediate_images.extend(_batch(outputs[node]) for node in self._interface.intermediates)
+        if destination_states is not None:
+            destination_states.extend(made)
+        return _batch(outputs[self._interface.result]) if self.result_image_is_needed else None
+
+    def execute_async(
+        self, source_images: Sequence[MPSImage], completion_handler: CompletionHandler | None = None
+    ) -> MPSImage | None:
+        """Run the graph on a queue of its own; ``completion_handler(image, error)`` is called when it is done.
+
+        The handler may run on another thread and before this method returns. The result's contents are there when it
+        is called; if the run fails, it gets None and the error. What is wrong with the arguments is raised here.
+        """
+        if completion_handler is not None and not callable(completion_handler):
+            raise MPSTypeError(self.name, "completion_handler", "must be callable", type(completion_handler).__name__)
+        if self._queue is None:
+            self._queue = self._device.new_command_queue()
+        command_buffer = self._queue.command_buffer()
+        result = self.encode(command_buffer, source_images)
+
+        def finished(buffer: CommandBuffer) -> None:
+            if completion_handler is not None:
+                completion_handler(None if buffer.error is not None else result, buffer.error)
+
+        command_buffer.add_completed_handler(finished)
+        command_buffer.commit()
+        return result
+
+    def _encode(
+        self,
+        command_buffer: CommandBuffer,
+        sources: Sequence[Images],
+        states: Sequence[MPSStateBatch],
+        receivers: tuple[object, object],
+    ) -> tuple[dict[MPSNNImageNode, Images], list[MPSStateBatch]]:
+        """Check everything, make what comes out, record the work and ask for updates."""
+        interface = self._interface
+        check_command_buffer(self.name, command_buffer, self._device)
+        for argument, receiver in zip(("intermediate_images", "destination_states"), receivers, strict=True):
+            check_receiver(self.name, argument, receiver)
+        check_sources(self.name, interface, command_buffer, sources, states)
+        shapes = shapes_of(sources)
+        program = self._program(shapes, {})
+        allocators = {**interface.allocators, **self._result_allocator()}
+        single = isinstance(sources[0], MPSImage)
+        outputs = make_outputs(self, command_buffer, program, allocators, single=single)
+        formats = _other_formats(program, outputs)
+        program = self._program(shapes, formats) if formats else program
+        binding = Binding([stack_of(images) for images in sources])
+        bind_labels(program, binding, dict(zip(interface.input_states, states, strict=True)))
+        for node, images in outputs.items():
+            binding.outputs.setdefault(program.image_registers[node], []).append(stack_of(images))
+        made = make_states(
+            command_buffer, program, binding, interface.result_states, temporary=self.output_state_is_temporary
+        )
+        for node, kernel in self._kernels.items():
+            token = kernel.next_token()
+            if token is not None:
+                binding.tokens[node] = token
+        update = self._updates.begin(program, binding)
+        run = execute_checked if self.stop_on_non_finite else execute
+        command_buffer.record(self.name, lambda: run(program, binding))
+        if interface.result in interface.allocators and interface.result_is_needed:
+            outputs[interface.result].add_reads(1)
+        count_reads(interface, sources, states)
+        update.encode(command_buffer)
+        return outputs, made
+
+    def _result_allocator(self) -> dict[MPSNNImageNode, MPSImageAllocator]:
+        return {self._interface.result: self._allocator} if self._interface.result_is_needed else {}
+
+    # --- programs -----------------------------------------------------------------------------------------------------
+
+    def program_for(
+        self, image_descriptors: Sequence[MPSImageDescriptor], count: int = 1, *, allow_fusion: bool = True
+    ) -> Program:
+        """The plan for batches of ``count`` source images like these, a descriptor a source; for those who look inside.
+
+        ``allow_fusion`` False gives a step to every filter, True fuses where the graph does. Raises what an encode of
+        such images would; nothing is computed.
+        """
+        inputs = self._interface.inputs
+        if len(image_descriptors) != len(inputs):
+            rule = f"must have {len(inputs)} entries, for the handles {self._interface.labels(inputs)}"
+            raise MPSArgumentError(self.name, "image_descriptors", rule, len(image_descriptors))
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise MPSArgumentError(self.name, "count", "must be an integer of at least 1", repr(count))
+        shapes: list[Shape] = []
+        for descriptor in image_descriptors:
+            descriptor.validate(self.name)
+            extent = Extent(descriptor.width, descriptor.height, descriptor.feature_channels, count)
+            shapes.append(Shape(extent, descriptor.channel_format))
+        return self._program(tuple(shapes), {}, allow_fusion=allow_fusion)
+
+    def _program(self, shapes: tuple[Shape, ...], formats: Formats, *, allow_fusion: bool = True) -> Program:
+        """The program for these source shapes; ``formats`` overrules what graph and nodes say on some images."""
+        fusing = allow_fusion and self.allow_fusion and not self._device.is_cuda
+        key = (shapes, self._format, fusing, tuple(formats.items()))
+        program = self._programs.get(key)
+        if program is None:
+            interface = self._interface
+            chosen = {**interface.formats, **formats}
+            compiler = Compiler(self._kernels, interface.inputs, shapes, self._format, self._device, chosen)
+            program = self._programs[key] = compiler.compile(
+                {*interface.inputs, *interface.outputs()},
+                set(interface.result_states),
+                allow_fusion=fusing,
+            )
+        return program
+
+    def __repr__(self) -> str:
+        return f"<{self.name}: {len(self._kernels)} kernels, {len(self._interface.inputs)} source image(s)>"
+
+
+def _other_formats(program: Program, outputs: Mapping[MPSNNImageNode, Images]) -> Formats:
+    """The formats of images that an allocator made in another one than it was asked for: it may, and they are exact."""
+    formats = {node: stack_of(images).channel_format for node, images in outputs.items()}
+    return {node: made for node, made in formats.items() if made is not program.descriptors[node].channel_format}
+
+
+def _one(images: Images) -> MPSImage:
+    assert isinstance(images, MPSImage)
+    return images
+
+
+def _batch(images: Images) -> MPSImageBatch:
+    assert isinstance(images, MPSImageBatch)
+    return images

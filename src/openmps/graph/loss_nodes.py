@@ -1,0 +1,45 @@
+"""Loss nodes (MPSNNGraphNodes.h, macOS 10.13.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from openmps.errors import MPSTypeError
+from openmps.graph.nodes import MPSNNFilterNode, MPSNNGradientFilterNode, MPSNNImageNode, MPSNNLabelsNode
+from openmps.kernels.loss import MPSCNNLossDescriptor
+
+
+class MPSCNNLossNode(MPSNNFilterNode):
+    """A loss (MPSNNGraphNodes.h, macOS 10.13.4); its result image is the gradient of its source.
+
+    `input_labels` is a state input of the graph: one `MPSCNNLossLabels` an image.
+    """
+
+    def __init__(self, source: MPSNNImageNode, loss_descriptor: MPSCNNLossDescriptor) -> None:
+        if not isinstance(loss_descriptor, MPSCNNLossDescriptor):
+            rule, got = "must be an MPSCNNLossDescriptor", type(loss_descriptor).__name__
+            raise MPSTypeError(type(self).__name__, "loss_descriptor", rule, got)
+        self._labels = MPSNNLabelsNode()
+        super().__init__([source], [self._labels])
+        self._descriptor = loss_descriptor.copy()
+
+    @property
+    def loss_descriptor(self) -> MPSCNNLossDescriptor:
+        """Which loss: a copy of the descriptor that was given."""
+        return self._descriptor
+
+    @property
+    def input_labels(self) -> MPSNNLabelsNode:
+        """The labels, an input of the graph; set its handle to find it in `MPSNNGraph.source_state_handles`."""
+        return self._labels
+
+    def gradient_filters(
+        self, source: MPSNNImageNode | None = None, sources: Sequence[MPSNNImageNode] | None = None
+    ) -> list[MPSNNGradientFilterNode]:
+        """Not offered: the result image is the gradient."""
+        raise MPSTypeError(
+            self.name,
+            "gradient_filters",
+            "is not offered: the result image of a loss is its gradient",
+            remedy="Call training_graph on the loss, or gradient_filters on the node before it",
+        )

@@ -1,0 +1,207 @@
+"""What a graph consists of, as a table: each kernel with its shapes, its placement, its parameters and its memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING, NamedTuple
+
+from openmps.core.image_descriptor import MPSImageDescriptor
+from openmps.core.padding import padding_label
+from openmps.graph.graph import MPSNNGraph
+from openmps.graph.nodes import MPSNNGradientFilterNode
+from openmps.graph.plan import Step
+from openmps.kernels.convolution import MPSCNNConvolution, MPSCNNConvolutionGradient
+from openmps.types import MPSCNNConvolutionGradientOption, MPSImageFeatureChannelFormat
+
+if TYPE_CHECKING:
+    from openmps.core.storage import Extent
+    from openmps.ops.geometry import Window
+
+_NOTHING = "-"
+
+
+class SummaryColumn(NamedTuple):
+    """A column of the table: its heading, and whether its cells are numbers, which stand at the right."""
+
+    heading: str
+    is_number: bool
+
+
+COLUMNS = (
+    SummaryColumn("label", False),
+    SummaryColumn("class", False),
+    SummaryColumn("source", False),
+    SummaryColumn("result", False),
+    SummaryColumn("format", False),
+    SummaryColumn("padding", False),
+    SummaryColumn("offset", False),
+    SummaryColumn("parameters", True),
+    SummaryColumn("parameter bytes", True),
+    SummaryColumn("result bytes", True),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryRow:
+    """One kernel of a graph. Shapes are (width, height, feature channels) of one image.
+
+    ``result`` is None where only gradients of parameters are computed. ``padding`` and ``offset``, (x, y), are None
+    where no policy has anything to place: a gradient, which follows its forward kernel, or a window of one pixel.
+    ``parameters`` counts the numbers that the kernel owns; a kernel that shares another one's owns none.
+    ``result_bytes`` are those of all images. ``is_fused`` marks a kernel that runs as a part of a neighbour: its result
+    never exists.
+    """
+
+    label: str
+    class_name: str
+    sources: tuple[tuple[int, int, int], ...]
+    result: tuple[int, int, int] | None
+    channel_format: MPSImageFeatureChannelFormat
+    padding: str | None
+    offset: tuple[int, int] | None
+    parameters: int
+    parameter_bytes: int
+    result_bytes: int
+    is_fused: bool
+
+    def cells(self) -> tuple[str, ...]:
+        """The row as text, one cell for each of `COLUMNS`."""
+        return (
+            self.label or _NOTHING,
+            self.class_name,
+            ", ".join(_shape(source) for source in self.sources),
+            _NOTHING if self.result is None else _shape(self.result),
+            self.channel_format.name.lower(),
+            self.padding or _NOTHING,
+            _NOTHING if self.offset is None else str(self.offset),
+            _count(self.parameters),
+            _count(self.parameter_bytes),
+            "fused" if self.is_fused else _count(self.result_bytes),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class GraphSummary:
+    """The kernels of a graph in their order; printable as a table, in notebooks too.
+
+    ``images`` is the number of images of a batch. Shapes are width x height x feature channels.
+    """
+
+    rows: tuple[SummaryRow, ...]
+    images: int
+
+    @property
+    def parameters(self) -> int:
+        """Numbers in all weights and biases."""
+        return sum(row.parameters for row in self.rows)
+
+    @property
+    def parameter_bytes(self) -> int:
+        """Bytes of all weights and biases."""
+        return sum(row.parameter_bytes for row in self.rows)
+
+    @property
+    def result_bytes(self) -> int:
+        """Bytes of all results of a batch together; a graph gives memory back early, so it needs less at once."""
+        return sum(row.result_bytes for row in self.rows)
+
+    def totals(self) -> tuple[str, ...]:
+        """The last row of the table, one cell for each of `COLUMNS`."""
+        what = f"{len(self.rows)} kernels, {self.images} image{'s' if self.images > 1 else ''}"
+        numbers = (_count(self.parameters), _count(self.parameter_bytes), _count(self.result_bytes))
+        return ("total", what, *[""] * (len(COLUMNS) - 5), *numbers)
+
+    def __str__(self) -> str:
+        rows = [tuple(column.heading for column in COLUMNS), *(row.cells() for row in self.rows), self.totals()]
+        widths = [max(len(row[index]) for row in rows) for index in range(len(COLUMNS))]
+        lines = [_line(row, widths) for row in rows]
+        rule = "  ".join("-" * width for width in widths)
+        return "\n".join([lines[0], rule, *lines[1:-1], rule, lines[-1]])
+
+    def _repr_html_(self) -> str:
+        head = "".join(f"<th>{escape(column.heading)}</th>" for column in COLUMNS)
+        body = "".join(_html_row(row.cells(), "td") for row in self.rows)
+        return f"<table><tr>{head}</tr>{body}{_html_row(self.totals(), 'th')}</table>"
+
+
+def graph_summary(
+    graph: MPSNNGraph, image_descriptors: MPSImageDescriptor | Sequence[MPSImageDescriptor], count: int = 1
+) -> GraphSummary:
+    """The kernels of ``graph`` for source images of these shapes and formats, ``count`` images a batch.
+
+    One descriptor for each of ``graph.source_image_handles``. Raises what an encode of such images would: the shapes
+    are planned, nothing is computed.
+    """
+    given = [image_descriptors] if isinstance(image_descriptors, MPSImageDescriptor) else list(image_descriptors)
+    program = graph.program_for(given, count, allow_fusion=False)
+    run = {step.node for step in graph.program_for(given, count).steps}
+    owners: set[int] = set()
+    return GraphSummary(tuple(_row(step, owners, is_fused=step.node not in run) for step in program.steps), count)
+
+
+def _row(step: Step, owners: set[int], *, is_fused: bool) -> SummaryRow:
+    parameters, parameter_bytes = _owned(step, owners)
+    window = step.plan.sources[0].window
+    is_placed = _is_placed(step, window)
+    has_result = _has_result(step)
+    return SummaryRow(
+        label=step.node.label or "",
+        class_name=type(step.node).__name__,
+        sources=tuple(_lengths(record.extent) for record in step.plan.sources),
+        result=_lengths(step.shape.extent) if has_result else None,
+        channel_format=step.shape.channel_format,
+        padding=padding_label(step.node.padding_policy) if is_placed else None,
+        offset=(window.x.offset, window.y.offset) if is_placed else None,
+        parameters=parameters,
+        parameter_bytes=parameter_bytes,
+        result_bytes=step.shape.extent.bytes_as(step.shape.channel_format) if has_result and not is_fused else 0,
+        is_fused=is_fused,
+    )
+
+
+def _owned(step: Step, owners: set[int]) -> tuple[int, int]:
+    """Count and bytes of the parameters that no kernel before has shown; ``owners`` are those that were."""
+    if not isinstance(step.kernel, MPSCNNConvolution) or id(step.kernel.parameters) in owners:
+        return 0, 0
+    parameters = step.kernel.parameters
+    owners.add(id(parameters))
+    tensors = [tensor for tensor in (parameters.weights, parameters.biases) if tensor is not None]
+    return sum(tensor.numel() for tensor in tensors), sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def _has_result(step: Step) -> bool:
+    kernel, data = step.kernel, MPSCNNConvolutionGradientOption.GRADIENT_WITH_DATA
+    return not isinstance(kernel, MPSCNNConvolutionGradient) or bool(kernel.gradient_option & data)
+
+
+def _is_placed(step: Step, window: Window) -> bool:
+    larger = any(axis.size > 1 or axis.stride > 1 for axis in (window.x, window.y))
+    return larger and not isinstance(step.node, MPSNNGradientFilterNode)
+
+
+def _lengths(extent: Extent) -> tuple[int, int, int]:
+    return extent.width, extent.height, extent.channels
+
+
+def _shape(lengths: tuple[int, int, int]) -> str:
+    return "x".join(str(length) for length in lengths)
+
+
+def _count(number: int) -> str:
+    return f"{number:,}" if number else _NOTHING
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    placed = [
+        cell.rjust(width) if column.is_number else cell.ljust(width)
+        for cell, width, column in zip(cells, widths, COLUMNS, strict=True)
+    ]
+    return "  ".join(placed).rstrip()
+
+
+def _html_row(cells: Sequence[str], tag: str) -> str:
+    styles = [' style="text-align:right"' if column.is_number else "" for column in COLUMNS]
+    row = (f"<{tag}{style}>{escape(cell)}</{tag}>" for cell, style in zip(cells, styles, strict=True))
+    return f"<tr>{''.join(row)}</tr>"

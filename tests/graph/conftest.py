@@ -1,0 +1,14 @@
+"""Slow tests of this folder run when they are asked for: ``pytest -m slow``."""
+
+from __future__ import annotations
+
+import pytest
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.option.markexpr:
+        return
+    slow = [item for item in items if item.get_closest_marker("slow") and "tests/graph/" in item.path.as_posix()]
+    if slow:
+        config.hook.pytest_deselected(items=slow)
+        items[:] = [item for item in items if item not in slow]
