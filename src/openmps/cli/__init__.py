@@ -1,0 +1,95 @@
+"""The command line: ``openmps train | evaluate | predict | summary | explain-padding``.
+
+Exit status: 0 when done, 2 for wrong usage and for every named error, 130 after Ctrl-C, 1 when nobody reads the output.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Annotated, TextIO
+
+import typer
+
+from openmps.cli.evaluation import evaluate
+from openmps.cli.layers import summary
+from openmps.cli.padding import explain_padding
+from openmps.cli.prediction import predict
+from openmps.cli.training import train
+from openmps.errors import MPSError, MPSTrainingWarning
+
+_USAGE = 2
+_INTERRUPTED = 130
+_PIPE_CLOSED = 1
+
+app = typer.Typer(
+    name="openmps",
+    help="Metal Performance Shaders' convolutional networks on any CPU and on NVIDIA GPUs.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for _command in (train, evaluate, predict, summary):
+    app.command()(_command)
+app.command("explain-padding")(explain_padding)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"openmps {version('openmps')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(  # pyright: ignore[reportUnusedFunction]
+    _version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line (the process's own unless given) and return the exit status."""
+    show, warnings.showwarning = warnings.showwarning, _show_warning
+    try:
+        status = _status(arguments)
+        sys.stdout.flush()
+    except MPSError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return _USAGE
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read the output has gone (`openmps … | head`): nothing is left to be said to them.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _PIPE_CLOSED
+    finally:
+        warnings.showwarning = show
+    return status
+
+
+def _status(arguments: Sequence[str] | None) -> int:
+    try:
+        app(args=None if arguments is None else list(arguments), prog_name="openmps")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 0
+    return 0
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """One plain line for what openmps warns of; the source line says nothing to a user of the command line."""
+    text = f"warning: {message}" if issubclass(category, MPSTrainingWarning) else None
+    print(text or warnings.formatwarning(message, category, filename, lineno, line), file=file or sys.stderr)

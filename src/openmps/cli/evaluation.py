@@ -1,0 +1,95 @@
+"""``openmps evaluate``: how good the network of a run is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, cast
+
+import numpy as np
+import typer
+from rich.table import Table
+
+from openmps.cli.options import Device, Run, console, note, percent
+from openmps.metal.device import mtl_device
+from openmps.training.data import load_dataset
+from openmps.training.dataset import Dataset
+from openmps.training.image_folder import Channels
+from openmps.training.inference import Classifier
+from openmps.training.metrics import ConfusionCounts
+from openmps.training.run_folder import RunFolder
+
+_MOST_COLUMNS = 20
+
+
+def evaluate(
+    run: Run,
+    data: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Other data of the same classes.  [default: the run's]", show_default=False),
+    ] = None,
+    all_images: Annotated[bool, typer.Option("--all", help="All images, not only those held out for testing.")] = False,
+    device: Device = "auto",
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the accuracy only.")] = False,
+) -> None:
+    """Test the network of a run, on the images that were kept for testing.
+
+    Prints how often each class was taken for which, and the accuracy. Images of class folders are resized to the
+    network's size.
+    """
+    folder = RunFolder.open(run)
+    classifier = Classifier.open(folder, mtl_device(device))
+    dataset = _test_images(folder, classifier, data, all_images=all_images)
+    evaluation = classifier.evaluate(dataset)
+    if not quiet:
+        _print_confusion(evaluation.confusion)
+        print(f"{len(dataset):,} images, mean loss {evaluation.loss:.4f}")
+    print(f"test accuracy {percent(evaluation.accuracy)}")
+
+
+def _test_images(folder: RunFolder, classifier: Classifier, data: Path | None, *, all_images: bool) -> Dataset:
+    """The images that the run did not learn from: the same hold-out, because the seed is the same."""
+    config = folder.config
+    options, source = (_mapping(config.get(key)) for key in ("options", "data"))
+    seed, path = options.get("seed"), source.get("path")
+    shape = classifier.shape
+    split = load_dataset(
+        data if data is not None else path if isinstance(path, str) else None,
+        seed=seed if isinstance(seed, int) and seed >= 0 else 0,
+        size=(shape.height, shape.width),
+        channels=cast("Channels", shape.channels),
+        skip_broken=source.get("skip_broken") is True,
+    )
+    if split.training.skipped:
+        note(f"{len(split.training.skipped)} broken images left out, the first: {split.training.skipped[0]}")
+    if not all_images:
+        return split.test
+    images = np.concatenate((split.training.images, split.test.images))
+    labels = np.concatenate((split.training.labels, split.test.labels))
+    return Dataset(images, labels, split.test.class_names, split.test.name)
+
+
+def _mapping(value: object) -> Mapping[str, object]:
+    return cast("Mapping[str, object]", value) if isinstance(value, Mapping) else {}
+
+
+def _print_confusion(confusion: ConfusionCounts) -> None:
+    names = confusion.class_names
+    if len(names) <= _MOST_COLUMNS:
+        _print_table(confusion)
+    for true, taken, count in confusion.most_confused(5):
+        print(f"{true} taken for {taken}: {count}")
+
+
+def _print_table(confusion: ConfusionCounts) -> None:
+    print("images of each class (row) by the class they were taken for (column)")
+    table = Table(box=None)
+    table.add_column("class", justify="right")
+    for name in confusion.class_names:
+        table.add_column(name, justify="right")
+    table.add_column("right", justify="right")
+    rows = zip(confusion.class_names, confusion.counts.tolist(), confusion.recall.tolist(), strict=True)
+    for name, counts, recall in rows:
+        right = percent(recall) if sum(counts) else "-"
+        table.add_row(name, *(str(count) if count else "." for count in counts), right)
+    console().print(table, markup=False)

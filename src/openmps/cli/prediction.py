@@ -1,0 +1,63 @@
+"""``openmps predict``: what the network of a run takes images for."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, cast
+
+import numpy as np
+import typer
+from numpy.typing import NDArray
+
+from openmps.cli.options import Device, Run, note, percent
+from openmps.errors import MPSFileError
+from openmps.metal.device import mtl_device
+from openmps.training.image_folder import Channels, load_image
+from openmps.training.inference import Classifier
+
+_FAILED = 2
+
+
+def predict(
+    run: Run,
+    images: Annotated[
+        list[Path], typer.Argument(metavar="IMAGE...", help="PNG, JPEG or BMP files.", show_default=False)
+    ],
+    top: Annotated[int, typer.Option(min=1, help="How many classes to print of each image, likeliest first.")] = 3,
+    device: Device = "auto",
+) -> None:
+    """Classify images with the network of a run: a line for each, with the likeliest classes and their probabilities.
+
+    Images of another size than the network's are resized to it, and turned grey or into red green blue as it needs;
+    a note says so. The digits and MNIST are light on dark.
+    """
+    classifier = Classifier.open(run, mtl_device(device))
+    failed = False
+    for path in images:
+        try:
+            pixels = _load(path, classifier)
+        except MPSFileError as error:
+            print(f"error: {error}", file=sys.stderr)
+            failed = True
+            continue
+        (probabilities,) = classifier.probabilities(pixels[np.newaxis])
+        best = np.argsort(-probabilities, kind="stable")[:top].tolist()
+        found = ", ".join(f"{classifier.class_names[index]} {percent(float(probabilities[index]))}" for index in best)
+        print(f"{path}: {found}", flush=True)
+    if failed:
+        raise typer.Exit(_FAILED)
+
+
+def _load(path: Path, classifier: Classifier) -> NDArray[np.uint8]:
+    shape = classifier.shape
+    own = load_image(path)
+    wanted = (shape.height, shape.width, shape.channels)
+    if own.shape == wanted:
+        return own
+    note(f"{path} is {_text(own.shape)}, converted to the network's {_text(wanted)}")
+    return load_image(path, size=wanted[:2], channels=cast("Channels", shape.channels))
+
+
+def _text(lengths: tuple[int, ...]) -> str:
+    return "x".join(str(length) for length in lengths)

@@ -1,0 +1,86 @@
+"""Files that are either the old one or the new one, whole: never half written."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO, TypeAlias
+
+from openmps.errors import MPSFileError, MPSTypeError
+
+Content: TypeAlias = "bytes | bytearray | memoryview | Callable[[BinaryIO], object]"
+"""The bytes of a file, or a function that writes them into the binary file it is given."""
+
+_NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES, errno.EPERM)
+
+
+def write_atomic(path: str | os.PathLike[str], content: Content) -> None:
+    """Write a file so that a reader, or the next start after a crash, finds either the old content or all of the new.
+
+    The bytes go into a new file in the same folder, which is flushed to the disk, renamed over ``path``, and the
+    folder is flushed too. Whatever fails (a full disk, an exception of ``content``, Ctrl-C), the file at ``path`` is
+    untouched and no temporary file is left. An existing file keeps its permissions; a symbolic link stays a link and
+    the file that it points to is replaced.
+
+    Raises ``MPSFileError`` where the folder is missing or the file cannot be written, ``MPSTypeError`` where
+    ``content`` is neither bytes nor callable; an exception of ``content`` other than ``OSError`` passes unchanged.
+    """
+    who = "write_atomic"
+    if not callable(content) and not isinstance(content, bytes | bytearray | memoryview):
+        raise MPSTypeError(who, "content", "must be bytes or a function that writes", type(content).__name__)
+    target = Path(os.path.realpath(path))
+    _check_target(who, target)
+    temporary = target.parent / f".openmps-{secrets.token_hex(8)}.tmp"
+    try:
+        _write_new(temporary, content)
+        with contextlib.suppress(OSError):  # no file there yet, or a file system without permissions
+            temporary.chmod(stat.S_IMODE(target.stat().st_mode))
+        temporary.replace(target)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise MPSFileError(
+            who, str(path), "could not be written", error.strerror or error, "The previous file is untouched."
+        ) from error
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    _sync_folder(target.parent)
+
+
+def _check_target(who: str, target: Path) -> None:
+    if not os.path.isdir(target.parent):
+        raise MPSFileError(who, str(target), "must be in a folder that exists", None, f"Make {target.parent} first.")
+    if os.path.exists(target) and not os.path.isfile(target):
+        raise MPSFileError(who, str(target), "must be a plain file or a new name", "a folder or device")
+
+
+def _write_new(path: Path, content: Content) -> None:
+    with path.open("xb") as file:
+        if callable(content):
+            content(file)
+        else:
+            file.write(content)
+    # Through a second descriptor, so that a writer which closes the file that it was given does no harm.
+    _sync(path, os.O_RDWR)
+
+
+def _sync(path: Path, flags: int) -> None:
+    descriptor = os.open(path, flags)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the rename itself durable. The file is in place by now, so a system that cannot do this is no failure."""
+    try:
+        _sync(folder, os.O_RDONLY)
+    except OSError as error:
+        if error.errno not in _NO_FOLDER_SYNC:
+            raise MPSFileError("write_atomic", str(folder), "could not be flushed", error.strerror or error) from error

@@ -1,0 +1,238 @@
+"""Weights on disk: raw float32 files as an app's bundle holds them, and one safetensors file of the whole network.
+
+Arrays are named ``{layer label}.{part}``: ``conv1.weights`` (OHWI), ``conv1.biases``, ``norm1.gamma``. The raw file of
+``conv1.weights`` is ``conv1_weights.dat``: the numbers alone, little-endian float32, in C order, as a data source's
+``weights`` returns them (MPSCNNConvolution.h, macOS 10.13). No loader executes anything that it reads, and none takes
+more memory than the file it reads is long.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from openmps.errors import MPSArgumentError, MPSError, MPSFileError
+from openmps.formats.arrays import Array, to_float32
+from openmps.formats.atomic import write_atomic
+from openmps.formats.paths import require_file, unreadable
+
+VERSION = 1
+_METADATA_KEY = "openmps.weights"
+_LAYOUT = "OHWI"
+_PART_ORDER = ("weights", "biases")
+
+
+class _Slice(Protocol):
+    def get_dtype(self) -> str: ...
+    def get_shape(self) -> list[int]: ...
+
+
+class _Reader(Protocol):
+    def __enter__(self) -> _Reader: ...
+    def __exit__(self, *error: object) -> None: ...
+    def metadata(self) -> dict[str, str] | None: ...
+    def keys(self) -> list[str]: ...
+    def get_slice(self, name: str) -> _Slice: ...
+    def get_tensor(self, name: str) -> NDArray[Any]: ...
+
+
+def save_dat(path: str | os.PathLike[str], array: Array) -> None:
+    """Write the numbers of ``array`` alone: little-endian float32 in C order, atomically."""
+    write_atomic(path, to_float32(array, "save_dat", f"array for {os.fspath(path)}").tobytes())
+
+
+def load_dat(path: str | os.PathLike[str], shape: Sequence[int]) -> NDArray[np.float32]:
+    """Read a raw float32 file as an array of ``shape`` (weights: ``[O, H, W, I]``).
+
+    The file says nothing about its shape, so its length must be exactly ``4 * product(shape)`` bytes; it is checked
+    before anything is read. Raises ``MPSFileError`` naming the file, the bytes expected and the bytes found.
+    """
+    who = "load_dat"
+    expected = 4 * math.prod(_checked_shape(shape, who, "shape"))
+    found = require_file(path, who)
+    if found != expected:
+        hint = (
+            "It may hold float16: convert it to float32." if 2 * found == expected else "Check the shape and the file."
+        )
+        rule = f"must hold {expected} bytes, float32 of shape {_shape_text(shape)}"
+        raise MPSFileError(who, str(path), rule, f"{found} bytes", hint)
+    try:
+        values = np.fromfile(path, dtype="<f4", count=expected // 4)
+    except OSError as error:
+        raise unreadable(path, who, error) from error
+    if values.size * 4 != expected:
+        raise MPSFileError(who, str(path), f"must hold {expected} bytes", f"{values.size * 4} bytes while reading")
+    return values.astype(np.float32, copy=False).reshape(tuple(shape))
+
+
+def dat_file_name(name: str) -> str:
+    """The raw file of a named array: ``conv1.weights`` → ``conv1_weights.dat``.
+
+    Raises ``MPSArgumentError`` where the layer's label cannot be part of a file name.
+    """
+    label, part = split_name(name, "dat_file_name")
+    if label.startswith(".") or any(character in '/\\:*?"<>|' or ord(character) < 32 for character in label + part):
+        rule = 'must be usable as a file name: no leading dot, no control character, none of / \\ : * ? " < > |'
+        raise MPSArgumentError("dat_file_name", f"array name {name!r}", rule, None, "Give the layer a plain label.")
+    return f"{label}_{part}.dat"
+
+
+def dat_file_names(names: Iterable[str]) -> dict[str, str]:
+    """The raw file of each named array; ``MPSArgumentError`` where two share one (or but for case, as on macOS)."""
+    files = {name: dat_file_name(name) for name in names}
+    owners: dict[str, str] = {}
+    for name, file in files.items():
+        other = owners.setdefault(file.casefold(), name)
+        if other != name:
+            rule = f"must not share the file {file} with array {other!r}"
+            raise MPSArgumentError("dat_file_names", f"array name {name!r}", rule, None, "Rename the layer.")
+    return files
+
+
+def save_dat_files(folder: str | os.PathLike[str], arrays: Mapping[str, Array]) -> list[Path]:
+    """Write one raw file for each named array into ``folder`` and return their paths, in order.
+
+    Each file is atomic by itself. Names and arrays are checked before anything is written.
+    """
+    files = dat_file_names(arrays)
+    contents = {name: to_float32(array, "save_dat_files", name) for name, array in arrays.items()}
+    for name, values in contents.items():
+        write_atomic(Path(folder) / files[name], values.tobytes())
+    return [Path(folder) / file for file in files.values()]
+
+
+def load_dat_files(
+    folder: str | os.PathLike[str], shapes: Mapping[str, Sequence[int]]
+) -> dict[str, NDArray[np.float32]]:
+    """Read the raw file of each array named in ``shapes`` from ``folder``; see :func:`load_dat`."""
+    return {name: load_dat(Path(folder) / dat_file_name(name), shape) for name, shape in shapes.items()}
+
+
+def save_safetensors(path: str | os.PathLike[str], arrays: Mapping[str, Array]) -> None:
+    """Write named arrays as float32 into one safetensors file, atomically.
+
+    The metadata hold the format's version, the layout (OHWI) and the order of the layers, which is the order in which
+    ``arrays`` first names them. The same arrays give the same bytes.
+    """
+    who = "save_safetensors"
+    values = {name: to_float32(array, who, name) for name, array in arrays.items()}
+    layers = _layer_order(values, who)
+    # One key: safetensors writes several in an order that changes from call to call.
+    metadata = {_METADATA_KEY: json.dumps({"version": VERSION, "layout": _LAYOUT, "layers": layers})}
+    write_atomic(path, save(cast("dict[str, NDArray[Any]]", values), metadata))
+
+
+def load_safetensors(
+    path: str | os.PathLike[str], shapes: Mapping[str, Sequence[int]] | None = None
+) -> dict[str, NDArray[np.float32]]:
+    """Read the named arrays of a file written by :func:`save_safetensors`, in the order of its layers.
+
+    Within a layer weights come first, then biases, then what else it has, by name. With ``shapes`` (array name → shape)
+    the file must hold exactly these arrays. Names, number formats and shapes are checked before any array is read.
+    Raises ``MPSFileError`` naming the file and the array at fault.
+    """
+    who = "load_safetensors"
+    require_file(path, who)
+    try:
+        with cast("_Reader", safe_open(os.fspath(path), framework="np")) as reader:
+            names = _ordered_names(reader, str(path), who)
+            _check_names(names, shapes, str(path), who)
+            for name in names:
+                _check_array(reader.get_slice(name), name, shapes, str(path), who)
+            return {name: np.array(reader.get_tensor(name), dtype=np.float32) for name in names}
+    except MPSError:
+        raise
+    except (SafetensorError, OSError, ValueError, OverflowError) as error:
+        raise MPSFileError(who, str(path), "must be a whole safetensors file", error) from error
+
+
+def split_name(name: str, who: str = "split_name") -> tuple[str, str]:
+    """``conv1.weights`` → ``("conv1", "weights")``: the part follows the last dot, the label may contain others."""
+    label, dot, part = name.rpartition(".")
+    if not dot or not label or not part:
+        raise MPSArgumentError(who, "array name", "must be a layer's label, a dot and a part", repr(name))
+    return label, part
+
+
+def _layer_order(names: Iterable[str], who: str) -> list[str]:
+    return list(dict.fromkeys(split_name(name, who)[0] for name in names))
+
+
+def _ordered_names(reader: _Reader, path: str, who: str) -> list[str]:
+    """The array names in the order of the layers that the metadata give, after checking the metadata against them."""
+    names = reader.keys()
+    layers = _read_layers(reader.metadata(), path, who)
+    labels = {name.rpartition(".")[0] for name in names}
+    for label in sorted(labels ^ set(layers)):
+        got = f"{label!r} without an array" if label in layers else f"arrays of {label!r}, which they do not list"
+        raise MPSFileError(who, path, "must hold the layers that its metadata list", got)
+    rank = {label: index for index, label in enumerate(layers)}
+    parts = {part: index for index, part in enumerate(_PART_ORDER)}
+
+    def position(name: str) -> tuple[int, int, str]:
+        label, _, part = name.rpartition(".")
+        return rank[label], parts.get(part, len(parts)), part
+
+    return sorted(names, key=position)
+
+
+def _read_layers(metadata: dict[str, str] | None, path: str, who: str) -> list[str]:
+    text = (metadata or {}).get(_METADATA_KEY)
+    if text is None:
+        raise MPSFileError(
+            who,
+            path,
+            f"must carry the metadata {_METADATA_KEY!r}: without it the order of the weights is not known",
+            f"the keys {sorted(metadata or {})}",
+            "Convert the arrays to OHWI (openmps.formats.layouts) and write them with save_safetensors.",
+        )
+    try:
+        found: object = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise MPSFileError(who, path, f"must have JSON as metadata {_METADATA_KEY!r}", error) from error
+    facts = cast("dict[str, object]", found) if isinstance(found, dict) else {}
+    layers = facts.get("layers")
+    if facts.get("version") != VERSION or facts.get("layout") != _LAYOUT:
+        got = f"version {facts.get('version')!r}, layout {facts.get('layout')!r}"
+        raise MPSFileError(who, path, f"must have version {VERSION} and layout {_LAYOUT}", got)
+    if not isinstance(layers, list) or not all(isinstance(label, str) for label in cast("list[object]", layers)):
+        raise MPSFileError(who, path, "must list the labels of its layers", repr(layers)[:80])
+    return cast("list[str]", layers)
+
+
+def _check_names(names: list[str], shapes: Mapping[str, Sequence[int]] | None, path: str, who: str) -> None:
+    if shapes is None:
+        return
+    for kind, culprits in (("is missing", shapes.keys() - set(names)), ("is not expected", set(names) - shapes.keys())):
+        if culprits:
+            rule = f"must hold exactly the {len(shapes)} arrays of the network"
+            got = ", ".join(f"{name!r}" for name in sorted(culprits)[:4])
+            more = f" and {len(culprits) - 4} more" if len(culprits) > 4 else ""
+            raise MPSFileError(who, path, rule, f"a file where {got}{more} {kind}", "Use the weights of this network.")
+
+
+def _check_array(stored: _Slice, name: str, shapes: Mapping[str, Sequence[int]] | None, path: str, who: str) -> None:
+    if stored.get_dtype() != "F32":
+        raise MPSFileError(who, path, f"array {name!r} must be float32 (F32)", stored.get_dtype())
+    if shapes is not None and list(stored.get_shape()) != list(shapes[name]):
+        rule = f"array {name!r} must have shape {_shape_text(shapes[name])}"
+        raise MPSFileError(who, path, rule, _shape_text(stored.get_shape()), "Use the weights of this network.")
+
+
+def _checked_shape(shape: Sequence[int], who: str, argument: str) -> tuple[int, ...]:
+    if not shape or any(isinstance(length, bool) or length < 1 for length in shape):
+        raise MPSArgumentError(who, argument, "must be one or more positive lengths", tuple(shape))
+    return tuple(int(length) for length in shape)
+
+
+def _shape_text(shape: Sequence[int]) -> str:
+    return "x".join(str(length) for length in shape)

@@ -1,0 +1,88 @@
+"""Where training images come from: the bundled digits, MNIST-style files, or a folder of class folders."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from openmps.errors import MPSFileError
+from openmps.formats.paths import visible_entries
+from openmps.training.dataset import (
+    Batch,
+    Dataset,
+    DataSplit,
+    LastBatch,
+    batches_per_epoch,
+    epoch_order,
+    iterate_batches,
+)
+from openmps.training.extras import missing_package
+from openmps.training.idx import has_idx_files, load_idx, read_idx
+from openmps.training.image_folder import Channels, load_image, load_image_folder
+
+__all__ = [
+    "Batch",
+    "Channels",
+    "DataSplit",
+    "Dataset",
+    "LastBatch",
+    "batches_per_epoch",
+    "epoch_order",
+    "iterate_batches",
+    "load_dataset",
+    "load_digits_dataset",
+    "load_idx",
+    "load_image",
+    "load_image_folder",
+    "read_idx",
+]
+
+
+def load_digits_dataset() -> Dataset:
+    """The 1,797 handwritten digits that scikit-learn brings along: 8x8 grey pixels, no download.
+
+    Their values 0 to 16 become 0 to 255, ``round(255 * v / 16)``; the size stays 8x8, which two 2x2 poolings bring to
+    2x2. Raises ``MPSError`` naming the extra to install where scikit-learn is missing.
+    """
+    try:
+        datasets = importlib.import_module("sklearn.datasets")
+    except ImportError as error:
+        raise missing_package("load_digits_dataset", "scikit-learn", "the bundled digits") from error
+    bunch = cast("dict[str, NDArray[Any]]", datasets.load_digits())
+    images = np.rint(bunch["images"] * (255 / 16)).astype(np.uint8)
+    labels = bunch["target"].astype(np.int64)
+    return Dataset(images[..., np.newaxis], labels, tuple(str(digit) for digit in range(10)), "digits")
+
+
+def load_dataset(
+    path: str | os.PathLike[str] | None = None,
+    *,
+    seed: int = 0,
+    size: tuple[int, int] | None = None,
+    channels: Channels | None = None,
+    skip_broken: bool = False,
+) -> DataSplit:
+    """Training and test images from the folder ``path``, whichever kind it is; without a path the bundled digits.
+
+    A folder with at least one MNIST-style file is read by :func:`load_idx`, one with sub-folders by
+    :func:`load_image_folder` (``size``, ``channels`` and ``skip_broken`` are for that one). What brings no test
+    images of its own is split: a stratified fifth, chosen by ``seed``, is held out. Raises ``MPSFileError`` where the
+    folder is neither, saying what it holds.
+    """
+    if path is None:
+        return load_digits_dataset().split(seed=seed)
+    folder, who = Path(path), "load_dataset"
+    entries = visible_entries(folder, who)
+    if has_idx_files(folder):
+        return load_idx(folder, seed=seed)
+    if any(os.path.isdir(entry) for entry in entries):
+        return load_image_folder(folder, size=size, channels=channels, skip_broken=skip_broken).split(seed=seed)
+    names = [entry.name for entry in entries]
+    got = ", ".join(names[:5]) + (", …" if len(names) > 5 else "") if names else "an empty folder"
+    rule = "must hold MNIST-style files (train-images-idx3-ubyte[.gz], …) or one folder of images for each class"
+    raise MPSFileError(who, str(folder), rule, got)

@@ -1,0 +1,196 @@
+"""A folder of class folders of PNG, JPEG or BMP images."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from openmps.errors import MPSArgumentError, MPSFileError
+from openmps.formats.paths import require_file, visible_entries
+from openmps.training.dataset import Dataset
+from openmps.training.extras import missing_package
+
+if TYPE_CHECKING:
+    from PIL import Image as PillowImage
+
+Channels: TypeAlias = Literal[1, 3]
+"""Grey, or red green blue."""
+
+_FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".bmp": "BMP"}
+_GREY_MODES = ("1", "L", "LA", "La")
+
+
+def load_image(
+    path: str | os.PathLike[str], *, size: tuple[int, int] | None = None, channels: Channels | None = None
+) -> NDArray[np.uint8]:
+    """One PNG, JPEG or BMP image as uint8 ``[H, W, C]``, turned upright where its EXIF data say so.
+
+    ``channels`` 1 makes it grey (ITU-R 601 luma), 3 red green blue; ``None`` keeps what it is (a palette counts as
+    colour). Transparency is dropped, 16-bit grey is scaled to 8 bits. ``size`` is (height, width) to resize to
+    (bilinear, without keeping the proportions). Raises ``MPSFileError`` naming the file where it is missing, broken,
+    of another format, or so large that decoding it is refused (more pixels than ``PIL.Image.MAX_IMAGE_PIXELS``).
+    """
+    who = "load_image"
+    _check_size(size, who)
+    _check_channels(channels, who)
+    return _decode(Path(path), size, channels, who)
+
+
+def load_image_folder(
+    folder: str | os.PathLike[str],
+    *,
+    size: tuple[int, int] | None = None,
+    channels: Channels | None = None,
+    skip_broken: bool = False,
+) -> Dataset:
+    """The images of a folder with one folder for each class, named after it: ``digits/0/a.png``, ``digits/1/b.png``.
+
+    Classes are the folders in order of their names, images the ``.png``, ``.jpg``, ``.jpeg`` and ``.bmp`` files
+    directly in them, by name; hidden files and folders and all other files are ignored. Without ``channels`` the
+    images become grey when every file is grey, and red green blue as soon as one has colour, so that no information
+    is lost. All must have one size unless ``size`` (height, width) says which to resize them to.
+
+    Raises ``MPSFileError`` naming the file or folder at fault: no class folders, a class without images, an image of
+    another size, a broken image. With ``skip_broken=True`` broken images are left out and their errors are the result's
+    ``skipped``.
+    """
+    who = "load_image_folder"
+    _check_size(size, who)
+    _check_channels(channels, who)
+    classes = _class_folders(Path(folder), who)
+    files = [(path, label) for label, name in enumerate(classes) for path in _image_files(name, who)]
+    stack = _Stack(len(files), "" if size else "Give size=(height, width) to resize all images.", who)
+    labels: list[int] = []
+    skipped: list[MPSFileError] = []
+    for path, label in files:
+        try:
+            pixels = _decode(path, size, channels, who)
+        except MPSFileError as error:
+            if not skip_broken:
+                raise
+            skipped.append(error)
+            continue
+        stack.add(pixels, path)
+        labels.append(label)
+    names = tuple(path.name for path in classes)
+    _check_every_class(classes, labels, skipped, who)
+    return Dataset(stack.images(), np.array(labels, dtype=np.int64), names, Path(folder).resolve().name, tuple(skipped))
+
+
+class _Stack:
+    """Images of one size, gathered into one array that grows to three channels with the first image in colour."""
+
+    def __init__(self, count: int, remedy: str, who: str) -> None:
+        self._count = count
+        self._remedy = remedy
+        self._who = who
+        self._used = 0
+        self._array = np.empty((0, 0, 0, 0), dtype=np.uint8)
+        self._first = Path()
+
+    def add(self, pixels: NDArray[np.uint8], path: Path) -> None:
+        if self._used == 0:
+            self._first = path
+            self._array = self._allocate(pixels.shape)
+        elif pixels.shape[:2] != self._array.shape[1:3]:
+            rule = f"must be {_text(self._array.shape[1:3])} as {self._first} is"
+            raise MPSFileError(self._who, str(path), rule, _text(pixels.shape[:2]), self._remedy)
+        if pixels.shape[2] > self._array.shape[3]:
+            grey = self._array
+            self._array = self._allocate(pixels.shape)
+            self._array[: self._used] = grey[: self._used]
+        self._array[self._used] = pixels
+        self._used += 1
+
+    def images(self) -> NDArray[np.uint8]:
+        return self._array[: self._used]
+
+    def _allocate(self, shape: Sequence[int]) -> NDArray[np.uint8]:
+        try:
+            return np.empty((self._count, *shape), dtype=np.uint8)
+        except (MemoryError, ValueError) as error:
+            got = f"{self._count} images of {_text(shape)}"
+            raise MPSArgumentError(self._who, "folder", "must fit in memory", got, self._remedy) from error
+
+
+def _class_folders(folder: Path, who: str) -> list[Path]:
+    found = [path for path in visible_entries(folder, who) if os.path.isdir(path)]
+    if len(found) < 2:
+        rule = "must hold at least two class folders, each with the images of one class"
+        raise MPSFileError(who, str(folder), rule, f"{len(found)} folders")
+    for path in found:
+        if not path.name.isprintable():
+            raise MPSFileError(who, repr(str(path)), "must have a printable name, being a class folder")
+    return found
+
+
+def _image_files(folder: Path, who: str) -> list[Path]:
+    entries = visible_entries(folder, who)
+    found = [path for path in entries if path.suffix.lower() in _FORMATS]
+    if not found:
+        kinds = sorted(
+            {"folders" if os.path.isdir(path) else path.suffix or "files without suffix" for path in entries}
+        )
+        got = ", ".join(kinds[:5]) or "an empty folder"
+        raise MPSFileError(who, str(folder), f"must hold images ({', '.join(_FORMATS)}), being a class folder", got)
+    return found
+
+
+def _check_every_class(classes: list[Path], labels: list[int], skipped: list[MPSFileError], who: str) -> None:
+    for label in sorted(set(range(len(classes))) - set(labels)):
+        broken = [error for error in skipped if Path(error.argument).parent == classes[label]]
+        rule = "must hold at least one image that can be read"
+        raise MPSFileError(who, str(classes[label]), rule, f"{len(broken)} broken ones") from broken[0]
+
+
+def _decode(path: Path, size: tuple[int, int] | None, channels: Channels | None, who: str) -> NDArray[np.uint8]:
+    try:
+        from PIL import Image, ImageOps
+    except ImportError as error:
+        raise missing_package(who, "pillow", "reading images") from error
+    require_file(path, who)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            with Image.open(path, formats=sorted(set(_FORMATS.values()))) as image:
+                return _pixels(ImageOps.exif_transpose(image), size, channels)
+    except Exception as error:  # pillow's decoders raise a dozen kinds of exception, SyntaxError among them
+        rule = f"must be a whole image ({', '.join(sorted(set(_FORMATS.values())))})"
+        raise MPSFileError(who, str(path), rule, f"{type(error).__name__}: {error}") from error
+
+
+def _pixels(image: PillowImage.Image, size: tuple[int, int] | None, channels: Channels | None) -> NDArray[np.uint8]:
+    from PIL import Image
+
+    if image.mode.startswith("I"):
+        # 16-bit grey: pillow's own conversion clips at 255.
+        image = Image.fromarray(np.clip(np.rint(np.asarray(image) / 257), 0, 255).astype(np.uint8))
+    grey = image.mode in _GREY_MODES if channels is None else channels == 1
+    converted = image.convert("L" if grey else "RGB")
+    if size is not None:
+        converted = converted.resize((size[1], size[0]), Image.Resampling.BILINEAR)
+    pixels = np.array(converted, dtype=np.uint8)
+    return pixels[..., np.newaxis] if grey else pixels
+
+
+def _check_size(size: object, who: str) -> None:
+    if size is None:
+        return
+    lengths = tuple(size) if isinstance(size, Sequence) else ()
+    if len(lengths) != 2 or any(isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= 65535 for n in lengths):
+        raise MPSArgumentError(who, "size", "must be (height, width), each 1 to 65535", repr(size))
+
+
+def _check_channels(channels: object, who: str) -> None:
+    if channels not in (None, 1, 3):
+        raise MPSArgumentError(who, "channels", "must be 1 (grey), 3 (red green blue) or None", repr(channels))
+
+
+def _text(shape: Sequence[int]) -> str:
+    return "x".join(str(length) for length in shape)

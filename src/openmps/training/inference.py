@@ -1,0 +1,178 @@
+"""A trained network at work: probabilities of images, and how often it is right."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from openmps.core.image_batch import MPSImageBatch
+from openmps.errors import MPSArgumentError, MPSFileError, MPSTypeError
+from openmps.graph.summary import GraphSummary, graph_summary
+from openmps.training.dataset import Dataset
+from openmps.training.metrics import ConfusionCounts
+from openmps.training.network import NetworkShape, SampleNetwork
+from openmps.training.run_folder import RunFolder
+from openmps.types import MPSImageFeatureChannelFormat
+
+if TYPE_CHECKING:
+    from openmps.metal.device import MTLDevice
+
+_BATCH = 200
+_IN_FLIGHT = 2
+# Probabilities are float32: one that rounds to 0 must not make the loss infinite.
+_LEAST_PROBABILITY = float(np.finfo(np.float32).tiny)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What a test of a network gave: ``loss`` is the mean cross-entropy of an image, ``predictions`` are classes."""
+
+    loss: float
+    predictions: NDArray[np.int64]
+    confusion: ConfusionCounts
+
+    @property
+    def accuracy(self) -> float:
+        """Fraction of the images that were classified correctly."""
+        return self.confusion.accuracy
+
+
+class Classifier:
+    """A network on a device, without dropout, ready to classify."""
+
+    def __init__(
+        self,
+        network: SampleNetwork,
+        device: MTLDevice,
+        class_names: tuple[str, ...],
+        channel_format: MPSImageFeatureChannelFormat = MPSImageFeatureChannelFormat.FLOAT32,
+    ) -> None:
+        if len(class_names) != network.shape.classes:
+            rule = f"must be one for each of {network.shape.classes} classes"
+            raise MPSArgumentError(type(self).__name__, "class_names", rule, len(class_names))
+        self.shape = network.shape
+        self.class_names = class_names
+        self._device = device
+        self._graph = network.inference_graph(device, channel_format)
+        self._queue = device.new_command_queue()
+
+    @classmethod
+    def open(
+        cls,
+        run: RunFolder | str | os.PathLike[str],
+        device: MTLDevice,
+        channel_format: MPSImageFeatureChannelFormat | None = None,
+    ) -> Classifier:
+        """The network that a run has trained, with the weights that it saved last.
+
+        ``channel_format`` is the run's unless given. Raises ``MPSFileError`` naming the file where the run's
+        description or weights are missing, damaged or do not belong together.
+        """
+        folder = run if isinstance(run, RunFolder) else RunFolder.open(run)
+        shape, class_names = _described_network(folder)
+        arrays = folder.load_weights(shape.arrays())
+        chosen = channel_format or _described_format(folder)
+        return cls(SampleNetwork.from_arrays(shape, arrays), device, class_names, chosen)
+
+    def reload(self) -> None:
+        """Take over the weights that training has changed since; no work that trains them may be under way."""
+        self._graph.reload_from_data_sources()
+
+    def probabilities(
+        self, images: NDArray[np.uint8], *, between_batches: Callable[[], object] | None = None
+    ) -> NDArray[np.float32]:
+        """The probability of each class, ``[N, classes]``, for images ``[N, H, W, C]``, 0 to 255.
+
+        ``between_batches`` is called while batches are computed; what it raises ends the work.
+        """
+        self._check(images)
+        found: list[NDArray[np.float32]] = []
+        under_way: deque[tuple[MPSImageBatch, Callable[[], None]]] = deque()
+
+        def collect() -> None:
+            result, wait = under_way.popleft()
+            wait()
+            found.append(result.numpy().reshape(len(result), -1))
+
+        for start in range(0, len(images), _BATCH):
+            if between_batches is not None:
+                between_batches()
+            if len(under_way) == _IN_FLIGHT:
+                collect()
+            command_buffer = self._queue.command_buffer()
+            batch = MPSImageBatch.from_numpy(self._device, images[start : start + _BATCH])
+            result = self._graph.encode_batch(command_buffer, [batch])
+            assert result is not None
+            command_buffer.commit()
+            under_way.append((result, command_buffer.wait_until_completed))
+        while under_way:
+            collect()
+        return np.concatenate(found)
+
+    def evaluate(self, dataset: Dataset, *, between_batches: Callable[[], object] | None = None) -> Evaluation:
+        """Classify all images of ``dataset`` and compare with its labels."""
+        self._check_classes(dataset)
+        probabilities = self.probabilities(dataset.images, between_batches=between_batches)
+        predictions = probabilities.argmax(axis=1).astype(np.int64)
+        confusion = ConfusionCounts(self.class_names)
+        confusion.update(dataset.labels, predictions)
+        right = probabilities[np.arange(len(dataset)), dataset.labels].astype(np.float64)
+        loss = float(-np.log(np.maximum(right, _LEAST_PROBABILITY)).mean())
+        return Evaluation(loss, predictions, confusion)
+
+    def summary(self) -> GraphSummary:
+        """The layers of the network for one image."""
+        return graph_summary(self._graph, self.shape.image_descriptor())
+
+    def _check(self, images: NDArray[np.uint8]) -> None:
+        name = type(self).__name__
+        if not isinstance(images, np.ndarray) or images.dtype != np.uint8:
+            got = getattr(images, "dtype", type(images).__name__)
+            raise MPSTypeError(name, "images", "must be a NumPy array of uint8, 0 to 255", got)
+        wanted = (self.shape.height, self.shape.width, self.shape.channels)
+        if images.ndim != 4 or images.shape[1:] != wanted or not len(images):
+            rule = f"must be [N, height, width, channels] with {wanted[0]}x{wanted[1]}x{wanted[2]}, N at least 1"
+            raise MPSArgumentError(name, "images", rule, f"shape {images.shape}", "Resize them, or train a new network")
+
+    def _check_classes(self, dataset: Dataset) -> None:
+        if dataset.class_names != self.class_names[: len(dataset.class_names)]:
+            rule = f"must be those of the network, {_listed(self.class_names)}"
+            raise MPSArgumentError(f"Dataset {dataset.name!r}", "class_names", rule, _listed(dataset.class_names))
+
+
+def describe_network(shape: NetworkShape, class_names: tuple[str, ...]) -> dict[str, object]:
+    """What a run's description must hold for `Classifier.open` to build the network again."""
+    network = {"name": "sample", "height": shape.height, "width": shape.width, "channels": shape.channels}
+    return {"network": network, "class_names": list(class_names)}
+
+
+def _described_network(run: RunFolder) -> tuple[NetworkShape, tuple[str, ...]]:
+    config = run.config
+    network, names = config.get("network"), config.get("class_names")
+    lengths = cast("Mapping[str, object]", network) if isinstance(network, Mapping) else {}
+    listed = cast("list[object]", names) if isinstance(names, list) else []
+    height, width, channels = (cast("int", lengths.get(key)) for key in ("height", "width", "channels"))
+    try:
+        shape = NetworkShape(height, width, channels, len(listed))
+    except (MPSArgumentError, MPSTypeError) as error:
+        file = str(run.path / "run.json")
+        raise MPSFileError("Classifier.open", file, "must describe a network and its classes", error) from error
+    return shape, tuple(str(name) for name in listed)
+
+
+def _described_format(run: RunFolder) -> MPSImageFeatureChannelFormat:
+    options = run.config.get("options")
+    name = cast("Mapping[str, object]", options).get("format") if isinstance(options, Mapping) else None
+    half = MPSImageFeatureChannelFormat.FLOAT16
+    return half if name == half.name.lower() else MPSImageFeatureChannelFormat.FLOAT32
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    shown = ", ".join(names[:5])
+    return f"{shown}, … ({len(names)} in all)" if len(names) > 5 else shown

@@ -1,0 +1,123 @@
+"""Records appended to a file, one JSON object a line, readable after any interruption."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import torch
+
+from openmps.errors import MPSFileError, MPSTypeError
+from openmps.formats.paths import read_file
+
+_NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+class JsonLines:
+    """A file that only grows: each record is one line, written by one call of the system.
+
+    A process that is killed leaves at most one torn line, the last one, without its line feed. Reading drops it; the
+    next :meth:`append` cuts it off first. A line that has its line feed is whole, so a broken one is damage, and an
+    error.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._mended = False
+
+    def append(self, record: Mapping[str, object]) -> None:
+        """Add one record; numbers and arrays of NumPy and torch are accepted, NaN and infinities survive.
+
+        JSON has no NaN: they are stored as the strings ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``. The line
+        reaches the operating system before this returns, so that killing the process cannot lose it.
+        """
+        who = f"JsonLines {self.path.name!r}"
+        plain = plain_json(record, who, "record")
+        line = json.dumps(plain, allow_nan=False).encode() + b"\n"
+        try:
+            self._mend()
+            descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+            try:
+                written = os.write(descriptor, line)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            self._mended = False
+            raise MPSFileError(who, str(self.path), "could not be written", error.strerror or error) from error
+        if written != len(line):
+            self._mended = False
+            raise MPSFileError(who, str(self.path), f"must take a line of {len(line)} bytes", f"room for {written}")
+
+    def read(self) -> list[dict[str, object]]:
+        """All records, oldest first; empty where nothing has been written yet.
+
+        Raises ``MPSFileError`` naming file and line where a line that ends with a line feed is not a JSON object.
+        """
+        if not os.path.exists(self.path):
+            return []
+        who = f"JsonLines {self.path.name!r}"
+        *whole, last = read_file(self.path, who).split(b"\n")
+        records: list[dict[str, object]] = []
+        for number, line in enumerate(whole, start=1):
+            record = _parse(line)
+            if record is None:
+                rule = f"line {number} must be a JSON object"
+                raise MPSFileError(
+                    who, str(self.path), rule, repr(line[:60])[1:], "Delete the line to read the others."
+                )
+            records.append(record)
+        torn = _parse(last)
+        return records if torn is None else [*records, torn]
+
+    def _mend(self) -> None:
+        """Before the first line of this process: end the last line, or cut it off where it is torn."""
+        if not self._mended and os.path.exists(self.path):
+            content = self.path.read_bytes()
+            end = content.rfind(b"\n") + 1
+            if content[end:] and _parse(content[end:]) is not None:
+                with self.path.open("ab") as file:
+                    file.write(b"\n")
+            elif content[end:]:
+                os.truncate(self.path, end)
+        self._mended = True
+
+
+def plain_json(value: object, who: str, where: str) -> object:
+    """``value`` made of nothing but what JSON has; NumPy and torch values become numbers and lists.
+
+    Raises ``MPSTypeError`` naming the place (``where``, with keys and indices) of anything else.
+    """
+    if isinstance(value, np.generic | np.ndarray | torch.Tensor):
+        value = cast("object", value.tolist())
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return (
+            value if math.isfinite(value) else next(name for name, x in _NON_FINITE.items() if repr(x) == repr(value))
+        )
+    if isinstance(value, Mapping):
+        items = cast("Mapping[object, object]", value).items()
+        for key, _ in items:
+            if not isinstance(key, str):
+                raise MPSTypeError(who, where, "must have strings as keys", f"{key!r}")
+        return {str(key): plain_json(item, who, f"{where}[{key!r}]") for key, item in items}
+    if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray | memoryview):
+        items = enumerate(cast("Sequence[object]", value))
+        return [plain_json(item, who, f"{where}[{index}]") for index, item in items]
+    raise MPSTypeError(who, where, "must be a number, a string, a list or a mapping of these", type(value).__name__)
+
+
+def _parse(line: bytes) -> dict[str, object] | None:
+    try:
+        found: object = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(found, dict):
+        return None
+    record = cast("dict[str, object]", found)
+    return {key: _NON_FINITE.get(value, value) if isinstance(value, str) else value for key, value in record.items()}

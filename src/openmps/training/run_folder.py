@@ -1,0 +1,183 @@
+"""The folder of one training run: what was trained, how it went, and the weights, readable at any moment.
+
+``run.json`` describes the run, ``metrics.jsonl`` has one line for each measurement, ``weights.safetensors`` all
+weights, ``{label}_{part}.dat`` each array for an app's bundle, ``curve.png`` and ``misclassified.png`` pictures of
+the training.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from openmps.errors import MPSArgumentError, MPSFileError
+from openmps.formats.arrays import Array
+from openmps.formats.atomic import write_atomic
+from openmps.formats.paths import read_file, require_folder
+from openmps.formats.weights import dat_file_names, load_safetensors, save_dat_files, save_safetensors
+from openmps.training.json_lines import JsonLines, plain_json
+
+FORMAT = "openmps.run"
+VERSION = 1
+_DESCRIPTION = "run.json"
+_RESERVED = ("format", "version", "created")
+
+
+class RunFolder:
+    """One run on disk; made by :meth:`create` or :meth:`open`.
+
+    Every file but the metrics is replaced as a whole (:func:`openmps.formats.write_atomic`), the metrics only grow,
+    so an interrupted run stays usable.
+    """
+
+    def __init__(self, path: Path, description: Mapping[str, object]) -> None:
+        self.path = path
+        self._description = dict(description)
+        self._metrics = JsonLines(path / "metrics.jsonl")
+
+    @classmethod
+    def create(
+        cls, parent: str | os.PathLike[str], config: Mapping[str, object], *, name: str | None = None
+    ) -> RunFolder:
+        """Make a new folder in ``parent`` (made too, where missing) and write ``config`` into its ``run.json``.
+
+        ``config`` is anything that JSON can hold: the network, the class names, the options. Without ``name`` the
+        folder is named after the local time, ``2025-01-31_18-05-09``, with ``-2``, ``-3``, … behind it where taken.
+        Never touches a folder that is already there: with a ``name`` that is taken it raises ``MPSFileError``.
+        """
+        who = "RunFolder.create"
+        description = _describe(config, who)
+        folder = _make_folder(Path(parent), name, who)
+        try:
+            write_atomic(folder / _DESCRIPTION, json.dumps(description, indent=2).encode() + b"\n")
+        except BaseException:
+            folder.rmdir()
+            raise
+        return cls(folder, description)
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> RunFolder:
+        """The run in an existing folder.
+
+        Raises ``MPSFileError`` where the folder or its ``run.json`` is missing or damaged, or where a newer openmps
+        wrote it.
+        """
+        who = "RunFolder.open"
+        folder = Path(path)
+        require_folder(folder, who)
+        file = folder / _DESCRIPTION
+        if not os.path.exists(file):
+            raise MPSFileError(who, str(folder), f"must be a run folder, with a {_DESCRIPTION}", "a folder without it")
+        return cls(folder, _read_description(file, who))
+
+    @property
+    def config(self) -> dict[str, object]:
+        """What :meth:`create` was given, as read back from JSON: a new copy each time."""
+        copy = cast("dict[str, object]", json.loads(json.dumps(self._description)))
+        return {key: value for key, value in copy.items() if key not in _RESERVED}
+
+    @property
+    def created(self) -> str:
+        """When the run was made: ISO 8601 with the offset from UTC."""
+        return str(self._description.get("created", ""))
+
+    @property
+    def weights_path(self) -> Path:
+        """The file of all weights."""
+        return self.path / "weights.safetensors"
+
+    @property
+    def metrics_path(self) -> Path:
+        """The file of the measurements, one JSON object a line."""
+        return self._metrics.path
+
+    @property
+    def curve_path(self) -> Path:
+        """The picture of loss and accuracy."""
+        return self.path / "curve.png"
+
+    @property
+    def misclassified_path(self) -> Path:
+        """The picture of the images that the network got wrong."""
+        return self.path / "misclassified.png"
+
+    def log(self, metrics: Mapping[str, object]) -> None:
+        """Append one line of measurements; see :meth:`openmps.training.json_lines.JsonLines.append`."""
+        self._metrics.append(metrics)
+
+    def read_metrics(self) -> list[dict[str, object]]:
+        """All measurements, oldest first; a torn last line is dropped, any other damage is an ``MPSFileError``."""
+        return self._metrics.read()
+
+    def save_weights(self, arrays: Mapping[str, Array]) -> None:
+        """Write the named arrays (``conv1.weights`` OHWI, ``conv1.biases``, …) as safetensors and as raw files.
+
+        ``weights.safetensors`` is replaced first and at once: it is the one that :meth:`load_weights` reads. The raw
+        files follow one by one, each whole; where saving is interrupted among them, some are of the save before.
+        """
+        dat_file_names(arrays)  # refuses what cannot be a file before anything is written
+        save_safetensors(self.weights_path, arrays)
+        save_dat_files(self.path, arrays)
+
+    def load_weights(self, shapes: Mapping[str, Sequence[int]] | None = None) -> dict[str, NDArray[np.float32]]:
+        """The arrays last saved, by layer; with ``shapes``, exactly these (see :func:`load_safetensors`)."""
+        if not os.path.exists(self.weights_path):
+            rule = "must hold weights.safetensors"
+            remedy = "The run ended before it saved any weights: train again."
+            raise MPSFileError("RunFolder.load_weights", str(self.path), rule, "a run without weights", remedy)
+        return load_safetensors(self.weights_path, shapes)
+
+    def __repr__(self) -> str:
+        return f"RunFolder({str(self.path)!r})"
+
+
+def _describe(config: Mapping[str, object], who: str) -> dict[str, object]:
+    taken = sorted(set(config) & set(_RESERVED))
+    if taken:
+        raise MPSArgumentError(who, "config", f"must not use the keys {', '.join(_RESERVED)}", ", ".join(taken))
+    created = datetime.now().astimezone().isoformat(timespec="seconds")
+    plain = cast("dict[str, object]", plain_json(config, who, "config"))
+    return {"format": FORMAT, "version": VERSION, "created": created, **plain}
+
+
+def _make_folder(parent: Path, name: str | None, who: str) -> Path:
+    if name is not None and (name in ("", ".", "..") or Path(name).name != name):
+        raise MPSArgumentError(who, "name", "must be the name of one folder", repr(name), "Give the rest as parent.")
+    stem = datetime.now().strftime("%Y-%m-%d_%H-%M-%S") if name is None else name
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        for attempt in range(1, 1000):
+            folder = parent / (stem if attempt == 1 else f"{stem}-{attempt}")
+            try:
+                folder.mkdir()  # fails where the name is taken, also when another process takes it at this moment
+                return folder
+            except FileExistsError:
+                if name is not None:
+                    break
+    except OSError as error:
+        raise MPSFileError(who, str(parent), "must take a new folder", error.strerror or error) from error
+    rule = "must be new: a run is never overwritten"
+    raise MPSFileError(who, str(parent / stem), rule, "a name that is taken", "Give another name.")
+
+
+def _read_description(file: Path, who: str) -> dict[str, object]:
+    try:
+        found: object = json.loads(read_file(file, who))
+    except (ValueError, RecursionError) as error:
+        raise MPSFileError(who, str(file), "must be JSON", error) from error
+    description = cast("dict[str, object]", found) if isinstance(found, dict) else {}
+    if description.get("format") != FORMAT:
+        raise MPSFileError(who, str(file), f"must have the format {FORMAT!r}", repr(description.get("format"))[:60])
+    if description.get("version") != VERSION:
+        got = repr(description.get("version"))[:60]
+        raise MPSFileError(
+            who, str(file), f"must have version {VERSION}", got, "Use the openmps that wrote it, or newer."
+        )
+    return description

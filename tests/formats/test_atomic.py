@@ -1,0 +1,139 @@
+"""write_atomic: the old file or the new one, whole, and nothing else in the folder."""
+
+import os
+import stat
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from openmps.errors import MPSFileError, MPSTypeError
+from openmps.formats import atomic
+from openmps.formats.atomic import write_atomic
+
+
+def names(folder):
+    return sorted(entry.name for entry in folder.iterdir())
+
+
+@pytest.mark.parametrize("content", [b"abc", bytearray(b"abc"), memoryview(b"abc"), lambda file: file.write(b"abc")])
+def test_writes_and_replaces(tmp_path, content):
+    path = tmp_path / "weights.dat"
+    write_atomic(path, content)
+    assert path.read_bytes() == b"abc"
+    write_atomic(str(path), b"")
+    assert path.read_bytes() == b""
+    assert names(tmp_path) == ["weights.dat"]
+
+
+def test_a_writer_may_close_the_file(tmp_path):
+    def write(file):
+        file.write(b"abc")
+        file.close()
+
+    write_atomic(tmp_path / "a", write)
+    assert (tmp_path / "a").read_bytes() == b"abc"
+
+
+@pytest.mark.parametrize("failure", [ValueError("mine"), KeyboardInterrupt(), SystemExit(3)])
+def test_failing_writer_leaves_the_previous_file_and_its_own_error(tmp_path, failure):
+    path = tmp_path / "a"
+    path.write_bytes(b"old")
+
+    def write(file):
+        file.write(b"half of the new")
+        raise failure
+
+    with pytest.raises(type(failure)) as caught:
+        write_atomic(path, write)
+    assert caught.value is failure
+    assert path.read_bytes() == b"old"
+    assert names(tmp_path) == ["a"]
+
+
+@pytest.mark.parametrize("step", ["fsync", "replace"])
+def test_failing_system_call_leaves_the_previous_file(tmp_path, monkeypatch, step):
+    path = tmp_path / "a"
+    path.write_bytes(b"old")
+
+    def fail(*arguments, **options):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(*((atomic.os, "fsync", fail) if step == "fsync" else (atomic.Path, "replace", fail)))
+    with pytest.raises(MPSFileError, match=r"a could not be written, got No space left on device") as caught:
+        write_atomic(path, b"new")
+    assert isinstance(caught.value.__cause__, OSError)
+    assert path.read_bytes() == b"old"
+    assert names(tmp_path) == ["a"]
+
+
+def test_synchronises_the_file_before_the_rename_and_the_folder_after(tmp_path, monkeypatch):
+    calls = []
+    fsync, replace = os.fsync, atomic.Path.replace
+
+    def note_fsync(descriptor):
+        calls.append("folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file")
+        fsync(descriptor)
+
+    def note_replace(self, target):
+        calls.append("rename")
+        return replace(self, target)
+
+    monkeypatch.setattr(atomic.os, "fsync", note_fsync)
+    monkeypatch.setattr(atomic.Path, "replace", note_replace)
+    write_atomic(tmp_path / "a", b"x")
+    assert calls == ["file", "rename", "folder"]
+
+
+def test_readers_see_whole_files_while_a_writer_is_killed(tmp_path):
+    path = tmp_path / "a"
+    program = textwrap.dedent("""
+        import itertools, sys
+        from openmps.formats.atomic import write_atomic
+        for number in itertools.cycle(b"abc"):
+            write_atomic(sys.argv[1], bytes([number]) * 300_000)
+    """)
+    writer = subprocess.Popen([sys.executable, "-c", program, str(path)])
+    try:
+        while not path.exists():
+            assert writer.poll() is None
+        for _ in range(200):
+            content = path.read_bytes()
+            assert len(content) == 300_000
+            assert len(set(content)) == 1
+    finally:
+        writer.kill()
+        writer.wait()
+    content = path.read_bytes()
+    assert (len(content), len(set(content))) == (300_000, 1)
+
+
+def test_keeps_permissions_and_symbolic_links(tmp_path):
+    real = tmp_path / "real"
+    real.write_bytes(b"old")
+    real.chmod(0o640)
+    link = tmp_path / "link"
+    link.symlink_to(real)
+    write_atomic(link, b"new")
+    assert link.is_symlink()
+    assert real.read_bytes() == b"new"
+    assert stat.S_IMODE(real.stat().st_mode) == 0o640
+
+
+def test_a_new_file_has_the_permissions_of_any_new_file(tmp_path):
+    (tmp_path / "usual").write_bytes(b"")
+    write_atomic(tmp_path / "a", b"x")
+    assert (tmp_path / "a").stat().st_mode == (tmp_path / "usual").stat().st_mode
+
+
+def test_refuses_folders_missing_folders_and_other_content(tmp_path):
+    with pytest.raises(MPSFileError, match=r"must be in a folder that exists.*Make .*missing first"):
+        write_atomic(tmp_path / "missing" / "a", b"x")
+    with pytest.raises(MPSFileError, match="must be a plain file or a new name, got a folder or device"):
+        write_atomic(tmp_path, b"x")
+    with pytest.raises(MPSTypeError, match="must be bytes or a function that writes, got str"):
+        write_atomic(tmp_path / "a", "text")
+    with pytest.raises(MPSFileError, match="could not be written"):
+        write_atomic(tmp_path / ("n" * 300), b"x")
+    assert names(tmp_path) == []

@@ -1,0 +1,419 @@
+"""The command line: what it prints, what it leaves, how it ends."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from openmps.cli import main
+from openmps.training.run_folder import RunFolder
+
+LAST_LINE = re.compile(r"test accuracy \d{1,3}\.\d %")
+PNG = "PIL.Image"
+
+
+@pytest.fixture(scope="module")
+def idx(tmp_path_factory):
+    """Stripes of two directions as MNIST-style files, one of them gzipped."""
+    folder = tmp_path_factory.mktemp("idx")
+    images, labels = _stripes(40, 4, 6)
+    for part, count in (("train", 40), ("t10k", 10)):
+        header = b"\0\0\x08\x03" + b"".join(n.to_bytes(4, "big") for n in (count, 4, 6))
+        content = header + images[:count].tobytes()
+        (folder / f"{part}-images-idx3-ubyte.gz").write_bytes(gzip.compress(content))
+        header = b"\0\0\x08\x01" + count.to_bytes(4, "big")
+        (folder / f"{part}-labels-idx1-ubyte").write_bytes(header + labels[:count].astype(np.uint8).tobytes())
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    """The same as coloured PNG files in class folders."""
+    Image = pytest.importorskip(PNG)
+    folder = tmp_path_factory.mktemp("pictures")
+    images, labels = _stripes(30, 8, 8)
+    for index, (image, label) in enumerate(zip(images, labels, strict=True)):
+        (folder / f"kind [{label}]").mkdir(exist_ok=True)
+        colours = np.repeat(image[..., np.newaxis], 3, axis=2)
+        colours[..., 2] = 0
+        Image.fromarray(colours).save(folder / f"kind [{label}]" / f"{index}.png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, idx):
+    """A run that has learnt the stripes."""
+    path = tmp_path_factory.mktemp("runs") / "run"
+    assert main(["train", "--data", str(idx), "--run", str(path), "--epochs", "12", "--batch-size", "8", "-q"]) == 0
+    return path
+
+
+def _stripes(count, height, width):
+    labels = np.arange(count) % 2
+    stripes = np.zeros((2, height, width))
+    stripes[0, ::2], stripes[1, :, ::2] = 200, 200
+    noise = np.random.default_rng(0).integers(0, 55, (count, height, width))
+    return (stripes[labels] + noise).astype(np.uint8), labels
+
+
+def _call(capsys, *arguments):
+    status = main([str(argument) for argument in arguments])
+    output = capsys.readouterr()
+    return status, output.out, output.err
+
+
+# --- train ---------------------------------------------------------------------------------------------------------
+
+
+def test_training_prints_a_line_an_epoch_and_ends_with_the_accuracy(capsys, tmp_path, idx):
+    path = tmp_path / "parent" / "run"
+    arguments = ("train", "--data", idx, "--run", path, "--epochs", 3, "--batch-size", 8, "--device", "cpu")
+    status, out, err = _call(capsys, *arguments)
+    lines = out.splitlines()
+    assert (status, err) == (0, "")
+    assert lines[0] == "40 images to train with, 10 to test with: 4x6x1, 2 classes"
+    assert lines[1].endswith(f"into {path}")
+    assert [line.split("  ")[0] for line in lines[2:5]] == ["epoch 1/3", "epoch 2/3", "epoch 3/3"]
+    assert len(lines) == 7
+    assert LAST_LINE.fullmatch(lines[-1])
+    assert "\x1b" not in out
+    assert out.endswith(" %\n")
+    folder = RunFolder.open(path)
+    assert folder.config["data"] == {"path": str(idx), "skip_broken": False}
+    assert folder.config["options"]["epochs"] == 3
+    assert {"curve.png", "misclassified.png", "metrics.jsonl", "conv1_weights.dat"} < set(os.listdir(path))
+    # The data were learnt from, so `evaluate` finds what the training found.
+    assert _call(capsys, "evaluate", path, "-q")[1].splitlines() == lines[-1:]
+
+
+def test_quiet_training_prints_the_accuracy_only(capsys, tmp_path, idx):
+    arguments = ("train", "--data", idx, "--run", tmp_path / "run", "--epochs", 1, "--batch-size", 8, "--quiet")
+    status, out, err = _call(capsys, *arguments)
+    assert (status, err) == (0, "")
+    assert LAST_LINE.fullmatch(out.rstrip("\n"))
+
+
+def test_the_bundled_digits_and_a_folder_named_after_the_time(capsys, tmp_path, monkeypatch):
+    pytest.importorskip("sklearn")
+    monkeypatch.chdir(tmp_path)
+    status, out, _ = _call(capsys, "train", "--epochs", 2, "--seed", 1)
+    assert status == 0
+    assert out.splitlines()[0].endswith("8x8x1, 10 classes")
+    assert float(out.split()[-2]) > 85
+    (path,) = (tmp_path / "runs").iterdir()
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d", path.name)
+    assert RunFolder.open(path).config["data"]["path"] is None
+    # The held-out fifth is the same one, because the seed is the run's.
+    assert _call(capsys, "evaluate", path, "-q")[1] == f"{out.splitlines()[-1]}\n"
+
+
+def test_options_reach_the_training(capsys, tmp_path, idx):
+    path = tmp_path / "run"
+    status, *_ = _call(
+        capsys, "train", "--data", idx, "--run", path, "--epochs", 1, "--batch-size", 10, "--optimizer", "rmsprop",
+        "--learning-rate", 0.002, "--format", "float16", "--decay", 0, "--seed", 7,
+    )  # fmt: skip
+    assert status == 0
+    assert RunFolder.open(path).config["options"] == {
+        "epochs": 1,
+        "batch_size": 10,
+        "learning_rate": 0.002,
+        "decay": 0.0,
+        "optimizer": "rmsprop",
+        "format": "float16",
+        "seed": 7,
+    }
+
+
+@pytest.mark.parametrize(("images", "epochs"), [(40, 25), (4000, 2)])
+def test_epochs_without_the_option(images, epochs):
+    from openmps.cli.training import _default_epochs
+    from openmps.training.dataset import Dataset, DataSplit
+
+    data = Dataset(np.zeros((images, 4, 4, 1), np.uint8), np.arange(images) % 2, ("a", "b"), "x")
+    assert _default_epochs(DataSplit(data, data), 1) == epochs
+    assert _default_epochs(DataSplit(data, data), images + 1) == 1000  # refused later, where the batch size is named
+
+
+def test_class_folders_in_colour(capsys, tmp_path, pictures):
+    path = tmp_path / "run"
+    status, out, err = _call(
+        capsys, "train", "--data", pictures, "--run", path, "--epochs", 12, "--batch-size", 8,
+        "--image-size", "6x5",
+    )  # fmt: skip
+    assert (status, err) == (0, "")
+    assert out.splitlines()[0] == "24 images to train with, 6 to test with: 6x5x3, 2 classes"
+    files = sorted(pictures.glob("*/*.png"))[:2]
+    status, out, err = _call(capsys, "predict", path, *files)
+    assert status == 0
+    assert out.splitlines()[0].startswith(f"{files[0]}: kind [0] ")
+    assert err.splitlines()[0] == f"note: {files[0]} is 8x8x3, converted to the network's 6x5x3"
+    status, out, _ = _call(capsys, "evaluate", path)
+    assert status == 0
+    assert "kind [1]" in out
+    assert "6 images, mean loss " in out
+    assert "30 images, mean loss " in _call(capsys, "evaluate", path, "--all")[1]
+
+
+def test_grey_on_request_and_broken_images_left_out(capsys, tmp_path, pictures):
+    import shutil
+
+    folder = tmp_path / "pictures"
+    shutil.copytree(pictures, folder)
+    (folder / "kind [0]" / "broken.png").write_bytes(b"\x89PNG")
+    arguments = ("train", "--data", folder, "--epochs", 1, "--batch-size", 8, "--channels", 1, "-q", "--run")
+    status, _, err = _call(capsys, *arguments, tmp_path / "first")
+    assert status == 2
+    assert "broken.png must be a whole image" in err
+    status, _, err = _call(capsys, *arguments, tmp_path / "second", "--skip-broken")
+    assert status == 0
+    assert err.startswith("note: 1 broken images left out, the first: load_image_folder: ")
+    status, out, err = _call(capsys, "evaluate", tmp_path / "second")
+    assert (status, err.count("note: 1 broken")) == (0, 1)
+    assert "6 images, mean loss" in out
+
+
+def test_a_loss_that_is_not_finite(capsys, tmp_path, idx):
+    path = tmp_path / "run"
+    status, out, err = _call(
+        capsys, "train", "--data", idx, "--run", path, "--epochs", 3, "--batch-size", 8, "--learning-rate", 1e30
+    )
+    assert status == 2
+    assert err.startswith("error: ")
+    assert "must be finite" in err
+    assert len(err.splitlines()) == 1
+    assert not LAST_LINE.search(out)
+    assert _call(capsys, "evaluate", path, "-q")[0] == 0
+
+
+def test_ctrl_c_leaves_a_run_that_can_be_evaluated(capsys, tmp_path, idx):
+    path = tmp_path / "run"
+    arguments = ["train", "--data", str(idx), "--run", str(path), "--epochs", "100000", "--batch-size", "8"]
+    child = subprocess.Popen(
+        [sys.executable, "-m", "openmps", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    while not child.stdout.readline().startswith("epoch 2/"):
+        assert child.poll() is None
+    child.send_signal(signal.SIGINT)
+    out, err = child.communicate(timeout=60)
+    assert child.returncode == 130
+    assert "Traceback" not in out + err
+    assert re.search(rf"note: interrupted: {path} holds the weights after \d+ iterations", err)
+    status, out, _ = _call(capsys, "evaluate", path)
+    assert status == 0
+    assert LAST_LINE.fullmatch(out.splitlines()[-1])
+    assert RunFolder.open(path).read_metrics()[-1]["event"] == "interrupted"
+
+
+def test_ctrl_c_while_the_program_starts(tmp_path, idx):
+    program = (
+        "import signal, sys, threading\n"
+        "import openmps.cli.training\n"
+        "from openmps.cli import main\n"
+        "sys.modules['openmps.cli.training'].load_dataset = lambda *a, **k: signal.raise_signal(signal.SIGINT)\n"
+        "sys.exit(main(['train']))\n"
+    )
+    child = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (child.returncode, child.stdout, child.stderr.strip()) == (130, "", "")
+
+
+# --- evaluate, predict, summary ------------------------------------------------------------------------------------
+
+
+def test_evaluation_counts_every_test_image(capsys, run):
+    status, out, err = _call(capsys, "evaluate", run)
+    assert (status, err) == (0, "")
+    lines = out.splitlines()
+    rows = [line.split() for line in lines[2:4]]
+    assert [row[0] for row in rows] == ["0", "1"]
+    assert sum(int(cell) for row in rows for cell in row[1:3] if cell != ".") == 10
+    assert lines[-1] == "test accuracy 100.0 %"
+
+
+def test_evaluation_on_other_data(capsys, tmp_path, run, pictures):
+    folder = tmp_path / "others"
+    folder.mkdir()
+    for label in (0, 1):
+        (folder / str(label)).symlink_to(pictures / f"kind [{label}]")
+    status, out, _ = _call(capsys, "evaluate", run, "--data", folder, "--all")
+    assert status == 0
+    assert "30 images, mean loss " in out
+    status, _, err = _call(capsys, "evaluate", run, "--data", pictures)
+    assert status == 2
+    assert "class_names must be those of the network, 0, 1, got kind [0], kind [1]" in err
+
+
+def test_many_classes_are_listed_by_their_mistakes(capsys):
+    from openmps.cli.evaluation import _print_confusion
+    from openmps.training.metrics import ConfusionCounts
+
+    counts = ConfusionCounts([f"[b]{n}" for n in range(30)])
+    counts.update(np.array([1, 1, 2]), np.array([4, 4, 2]))
+    _print_confusion(counts)
+    assert capsys.readouterr().out == "[b]1 taken for [b]4: 2\n"
+
+
+def test_predictions_of_files(capsys, tmp_path, run):
+    Image = pytest.importorskip(PNG)
+    images, labels = _stripes(2, 4, 6)
+    files = [tmp_path / f"{index}.png" for index in range(2)]
+    for file, image in zip(files, images, strict=True):
+        Image.fromarray(image).save(file)
+    large = tmp_path / "large.png"
+    Image.fromarray(np.repeat(np.repeat(images[1], 4, axis=0), 4, axis=1)).save(large)
+    status, out, err = _call(capsys, "predict", run, *files, large)
+    assert status == 0
+    assert err == f"note: {large} is 16x24x1, converted to the network's 4x6x1\n"
+    lines = out.splitlines()
+    for line, file, label in zip(lines, [*files, large], [*labels, labels[1]], strict=True):
+        found = re.fullmatch(rf"{re.escape(str(file))}: {label} (\S+) %, {1 - label} (\S+) %", line)
+        assert float(found[1]) > 50
+        assert float(found[1]) + float(found[2]) == pytest.approx(100, abs=0.11)
+    assert _call(capsys, "predict", run, files[0], "--top", 1)[1].count("%") == 1
+
+
+def test_broken_files_are_named_and_the_others_predicted(capsys, tmp_path, run):
+    Image = pytest.importorskip(PNG)
+    good, broken, missing = (tmp_path / name for name in ("good.png", "broken.png", "missing.png"))
+    Image.fromarray(_stripes(1, 4, 6)[0][0]).save(good)
+    broken.write_bytes(b"no image")
+    status, out, err = _call(capsys, "predict", run, broken, missing, good)
+    assert status == 2
+    assert out.startswith(f"{good}: 0 ")
+    assert len(err.splitlines()) == 2
+    assert f"error: load_image: {broken} must be a whole image" in err
+    assert f"error: load_image: {missing} must be a file, got nothing there" in err
+
+
+def test_the_summary_has_a_line_a_layer(capsys, run):
+    status, out, err = _call(capsys, "summary", run)
+    assert (status, err) == (0, "")
+    lines = out.splitlines()
+    labels = ["conv1", "relu1", "pool1", "conv2", "relu2", "pool2", "fc1", "relu3", "fc2", "softmax"]
+    assert [line.split()[0] for line in lines[2:-2]] == labels
+    assert "6x4x1" in lines[2]
+    assert "same, centered, remainder top left" in lines[2]
+    arrays = RunFolder.open(run).load_weights()
+    assert f"{sum(array.size for array in arrays.values()):,}" in lines[-1]
+
+
+def test_the_summary_on_a_terminal(capsys, run, monkeypatch):
+    from rich.console import Console
+
+    monkeypatch.setattr("openmps.cli.layers.console", lambda: Console(force_terminal=True, width=200))
+    out = _call(capsys, "summary", run)[1]
+    assert "MPSCNNFullyConnectedNode" in out
+    assert "\x1b[1m" in out
+
+
+# --- explain-padding -----------------------------------------------------------------------------------------------
+
+
+def test_padding_is_explained(capsys):
+    from openmps.core.padding_report import explain_padding
+
+    status, out, _ = _call(capsys, "explain-padding", 7, "--kernel", 2, "--stride", 2)
+    assert status == 0
+    assert out == f"{explain_padding(7, kernel=2, stride=2, policy='same')}\n"
+    arguments = ("explain-padding", "28x20", "pytorch:1,2", "--kernel", "5x3", "--stride", 2, "--dilation", "1x2")
+    status, out, _ = _call(capsys, *arguments)
+    assert status == 0
+    policy = {"kernel": (5, 3), "stride": (2, 2), "dilation": (1, 2), "policy": "pytorch:1,2"}
+    assert out == f"{explain_padding((28, 20), **policy)}\n"
+    status, out, _ = _call(capsys, "explain-padding", 4, "full", "--stride", 2, "--backwards")
+    assert status == 0
+    assert "reverse filter" in out
+
+
+# --- wrong usage ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["explain-padding", "7", "foo"], "error: MPSGetPaddingPolicy: policy must be a known name, got 'foo'"),
+        (["explain-padding", "7q"], "'7q' is no size; write 28x20 or 28"),
+        (["explain-padding", "7", "--kernel", "1x2x3"], "'1x2x3' is no size"),
+        (["explain-padding", "0"], "error: "),
+        (["train", "--data", "/nowhere"], "/nowhere must be a folder, got nothing there"),
+        (["train", "--image-size", "big"], "'big' is no size"),
+        (["train", "--channels", "2"], "2 is neither 1 (grey) nor 3 (red green blue)"),
+        (["train", "--epochs", "0"], "--epochs"),
+        (["train", "--learning-rate", "0"], "learning_rate must be above 0 and finite"),
+        (["train", "--decay", "nan"], "decay"),
+        (["train", "--optimizer", "lion"], "lion"),
+        (["train", "--device", "tpu"], "error: mtl_device"),
+        (["train", "--unknown"], "--unknown"),
+        (["evaluate", "/nowhere"], "error: RunFolder.open: /nowhere must be a folder, got nothing there"),
+        (["predict", "/nowhere"], "IMAGE"),
+        (["summary"], "RUN"),
+        (["nothing"], "nothing"),
+    ],
+)
+def test_wrong_usage_is_one_message_and_status_2(capsys, tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    status, out, err = _call(capsys, *arguments)
+    assert status == 2
+    assert message.lower() in err.lower()
+    assert "Traceback" not in err
+    assert out == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_batch_that_is_larger_than_the_data(capsys, tmp_path, idx):
+    status, _, err = _call(capsys, "train", "--data", idx, "--run", tmp_path / "run", "--batch-size", 41)
+    assert status == 2
+    assert "batch_size must be at most the 40 images that there are to train with, got 41. Use 40 or less" in err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_is_never_overwritten(capsys, idx, run):
+    before = (run / "weights.safetensors").read_bytes()
+    status, _, err = _call(capsys, "train", "--data", idx, "--run", run, "--batch-size", 8)
+    assert status == 2
+    assert "must be new: a run is never overwritten" in err
+    assert (run / "weights.safetensors").read_bytes() == before
+
+
+def test_help_and_version(capsys):
+    for arguments in ([], ["--help"], ["train", "--help"], ["explain-padding", "-h"]):
+        status, out, err = _call(capsys, *arguments)
+        assert status == (0 if arguments else 2)
+        assert "Usage: openmps" in out + err
+    status, out, _ = _call(capsys, "--version")
+    assert (status, out[:8]) == (0, "openmps ")
+
+
+def test_output_that_nobody_reads_any_more(run):
+    program = "import sys, time; from openmps.cli import main; time.sleep(0.5); sys.exit(main(sys.argv[1:]))"
+    arguments = [sys.executable, "-c", program, "summary", str(run)]
+    child = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    child.stdout.close()
+    assert child.stderr.read() == ""
+    child.stderr.close()
+    assert child.wait(60) == 1
+
+
+def test_warnings_of_openmps_are_one_plain_line(capsys, monkeypatch):
+    import warnings
+
+    import openmps.cli
+    from openmps.errors import MPSTrainingWarning
+
+    def command(**options):
+        warnings.warn("nothing is learnt", MPSTrainingWarning, stacklevel=1)
+
+    monkeypatch.setattr(openmps.cli, "app", command)
+    show = warnings.showwarning
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        main([])
+    assert capsys.readouterr().err == "warning: nothing is learnt\n"
+    assert warnings.showwarning is show

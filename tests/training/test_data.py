@@ -1,0 +1,47 @@
+"""Where images come from: the bundled digits, and telling one kind of folder from another."""
+
+import sys
+
+import numpy as np
+import pytest
+
+from openmps.errors import MPSError, MPSFileError
+from openmps.training.data import load_dataset, load_digits_dataset
+
+
+def test_digits_are_scikit_learns_scaled_to_bytes():
+    datasets = pytest.importorskip("sklearn.datasets")
+    dataset = load_digits_dataset()
+    bunch = datasets.load_digits()
+    assert dataset.images.shape == (1797, 8, 8, 1)
+    assert dataset.class_names == tuple("0123456789")
+    assert dataset.labels.tolist() == bunch.target.tolist()
+    np.testing.assert_array_equal(np.rint(dataset.images[..., 0] * (16 / 255)), bunch.images)
+    assert (dataset.images.min(), dataset.images.max()) == (0, 255)
+
+
+def test_the_default_is_the_digits_with_a_fifth_of_each_held_out():
+    training, test = load_dataset(seed=4)
+    assert len(training) + len(test) == 1797
+    for label in range(10):
+        share = np.sum(test.labels == label) / (np.sum(test.labels == label) + np.sum(training.labels == label))
+        assert share == pytest.approx(0.2, abs=0.01)
+
+
+def test_folders_of_neither_kind_say_what_they_hold(tmp_path):
+    with pytest.raises(MPSFileError, match=r"MNIST-style files .* got an empty folder"):
+        load_dataset(tmp_path)
+    for name in "abcdefg":
+        (tmp_path / f"{name}.csv").write_bytes(b"1")
+    with pytest.raises(MPSFileError, match=r"got a.csv, b.csv, c.csv, d.csv, e.csv, …"):
+        load_dataset(tmp_path)
+    with pytest.raises(MPSFileError, match="must be a folder, got a file"):
+        load_dataset(tmp_path / "a.csv")
+    with pytest.raises(MPSFileError, match="must be a folder, got nothing there"):
+        load_dataset(str(tmp_path / "none"))
+
+
+def test_without_scikit_learn_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    with pytest.raises(MPSError, match=r'needs scikit-learn.*pip install "openmps\[train\]"'):
+        load_dataset()

@@ -1,0 +1,76 @@
+"""Progress: one plain line an epoch in a file, a live display on a terminal."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from openmps.training.metrics import TrainingStatus
+from openmps.training.progress import TrainingProgress, format_seconds
+
+STATUS = TrainingStatus(1, 10, 0.51234, 0.8765, 12345.6, 75.4)
+DONE = TrainingStatus(1, 20, 0.4, 0.9, 12345.6, 30.0, test_loss=0.3, test_accuracy=0.95)
+
+
+def show(console):
+    with TrainingProgress(2, 20, console=console) as progress:
+        progress.update(STATUS)
+        progress.finish_epoch(DONE)
+
+
+def test_a_file_gets_one_line_an_epoch():
+    file = io.StringIO()
+    show(Console(file=file, width=40, force_terminal=False))
+    assert file.getvalue() == (
+        "epoch 1/2  loss 0.4000  accuracy 90.00 %  test loss 0.3000  test accuracy 95.00 %  "
+        "12,346 images/s  0:30 left\n"
+    )
+
+
+def test_the_console_without_an_argument_writes_to_stdout(capsys):
+    show(None)
+    assert capsys.readouterr().out.count("\n") == 1
+
+
+def test_a_terminal_gets_a_live_display_and_the_same_line():
+    file = io.StringIO()
+    console = Console(file=file, width=150, force_terminal=True, color_system=None, legacy_windows=False, _environ={})
+    with TrainingProgress(2, 20, console=console) as progress:
+        progress.update(STATUS)
+        progress._live.refresh()  # it refreshes itself ten times a second, which is longer than this test lasts
+        assert "epoch 1/2  loss 0.5123  accuracy 87.65 %  12,346 images/s  1:15 left" in file.getvalue()
+        progress.finish_epoch(DONE)
+    text = file.getvalue()
+    assert (
+        "loss 0.4000  accuracy 90.00 %  test loss 0.3000  test accuracy 95.00 %  12,346 images/s  0:30 left\n" in text
+    )
+    assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1  # the cursor hidden, then shown again
+
+
+def test_the_cursor_comes_back_after_ctrl_c():
+    file = io.StringIO()
+    console = Console(file=file, width=150, force_terminal=True, legacy_windows=False, _environ={})
+
+    def interrupted():
+        with TrainingProgress(2, 20, console=console) as progress:
+            progress.update(STATUS)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert file.getvalue().rstrip().count("\x1b[?25h") == 1
+
+
+def test_unknown_values_are_left_out():
+    file = io.StringIO()
+    with TrainingProgress(1, 1, console=Console(file=file)) as progress:
+        progress.finish_epoch(TrainingStatus(1, 1, float("nan"), 0.0, 0.0))
+    assert file.getvalue() == "epoch 1/1  loss nan  accuracy 0.00 %  0 images/s\n"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0:00"), (9.6, "0:10"), (59.7, "1:00"), (75, "1:15"), (3675, "1:01:15"), (90000, "25:00:00")],
+)
+def test_format_seconds(seconds, text):
+    assert format_seconds(seconds) == text

@@ -1,0 +1,266 @@
+"""Run folders: never overwritten, readable after any interruption, damage named."""
+
+import json
+import math
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+from openmps.errors import MPSArgumentError, MPSFileError, MPSTypeError
+from openmps.training.run_folder import RunFolder
+
+CONFIG = {"network": "digits", "classes": ("0", "NaN"), "options": {"rate": 0.001, "seed": np.int64(3)}}
+ARRAYS = {"conv1.weights": np.ones((2, 3, 3, 1)), "conv1.biases": np.zeros(2), "fc.weights": np.ones((4, 1, 1, 2))}
+
+
+@pytest.fixture
+def run(tmp_path):
+    return RunFolder.create(tmp_path / "runs", CONFIG, name="first")
+
+
+def test_create_and_open_give_the_same_config(run):
+    again = RunFolder.open(str(run.path))
+    for folder in (run, again):
+        assert folder.config == {
+            "network": "digits",
+            "classes": ["0", "NaN"],
+            "options": {"rate": 0.001, "seed": 3},
+        }
+        folder.config["options"]["rate"] = 7
+        assert folder.config["options"]["rate"] == 0.001
+    assert again.created == run.created
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[+-]\d\d:\d\d", run.created)
+
+
+def test_an_existing_folder_is_never_touched(run):
+    before = (run.path / "run.json").read_bytes()
+    with pytest.raises(MPSFileError, match=r"runs/first must be new: a run is never overwritten"):
+        RunFolder.create(run.path.parent, {}, name="first")
+    (run.path.parent / "file").write_bytes(b"mine")
+    (run.path.parent / "empty").mkdir()
+    for name in ("file", "empty"):
+        with pytest.raises(MPSFileError, match="must be new"):
+            RunFolder.create(run.path.parent, {}, name=name)
+    assert (run.path / "run.json").read_bytes() == before
+    assert sorted(p.name for p in run.path.parent.iterdir()) == ["empty", "file", "first"]
+
+
+def test_names_from_the_time_never_collide(tmp_path):
+    runs = []
+    threads = [threading.Thread(target=lambda: runs.append(RunFolder.create(tmp_path, {}))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({folder.path for folder in runs}) == 8
+    for folder in runs:
+        assert re.fullmatch(r"\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d(-\d+)?", folder.path.name)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/abs"])
+def test_names_of_more_than_one_folder_are_refused(tmp_path, name):
+    with pytest.raises(MPSArgumentError, match="must be the name of one folder"):
+        RunFolder.create(tmp_path, {}, name=name)
+
+
+def test_what_json_cannot_hold_is_refused_before_anything_is_made(tmp_path):
+    with pytest.raises(MPSTypeError, match=r"config\['a'\]\[1\] must be a number, a string.*got object"):
+        RunFolder.create(tmp_path / "runs", {"a": [1, object()]})
+    with pytest.raises(MPSTypeError, match="must have strings as keys, got 1"):
+        RunFolder.create(tmp_path / "runs", {"a": {1: 2}})
+    with pytest.raises(MPSArgumentError, match="must not use the keys format, version, created, got version"):
+        RunFolder.create(tmp_path / "runs", {"version": 3})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_parent_that_is_a_file(tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(MPSFileError, match="must take a new folder"):
+        RunFolder.create(tmp_path / "file", {})
+
+
+def test_a_failing_description_leaves_no_folder(tmp_path, monkeypatch):
+    def fail(path, content):
+        raise MPSFileError("write_atomic", str(path), "could not be written")
+
+    monkeypatch.setattr("openmps.training.run_folder.write_atomic", fail)
+    with pytest.raises(MPSFileError, match="could not be written"):
+        RunFolder.create(tmp_path, {}, name="a")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "must be a run folder, with a run.json"),
+        (b"", "run.json must be JSON"),
+        (b'{"format": "openmps.run", "ver', "run.json must be JSON"),
+        (b"\xff\xfe", "run.json must be JSON"),
+        (b"[" * 100_000, "run.json must be JSON"),
+        (b"[1]", "must have the format 'openmps.run', got None"),
+        (b'{"format": "other"}', "must have the format 'openmps.run', got 'other'"),
+        (b'{"format": "openmps.run", "version": 2}', "must have version 1, got 2. Use the openmps that wrote it"),
+    ],
+)
+def test_damaged_descriptions_are_named(run, content, message):
+    file = run.path / "run.json"
+    file.unlink() if content is None else file.write_bytes(content)
+    with pytest.raises(MPSFileError) as caught:
+        RunFolder.open(run.path)
+    assert message in str(caught.value)
+    assert str(run.path) in str(caught.value)
+
+
+def test_opening_what_is_no_folder(tmp_path, run):
+    with pytest.raises(MPSFileError, match="must be a folder, got nothing there"):
+        RunFolder.open(tmp_path / "none")
+    with pytest.raises(MPSFileError, match="must be a folder, got a file"):
+        RunFolder.open(run.path / "run.json")
+
+
+# --- metrics -------------------------------------------------------------------------------------------------------
+
+
+def test_metrics_come_back_in_order(run):
+    assert run.read_metrics() == []
+    run.log({"iteration": 1, "loss": np.float32(0.5), "name": "ü\u2028\n", "ok": np.bool_(True), "none": None})
+    run.log({"iteration": torch.tensor(2), "counts": np.eye(2, dtype=np.int64), "pair": (1, [2.5])})
+    expected = [
+        {"iteration": 1, "loss": 0.5, "name": "ü\u2028\n", "ok": True, "none": None},
+        {"iteration": 2, "counts": [[1, 0], [0, 1]], "pair": [1, [2.5]]},
+    ]
+    assert run.read_metrics() == RunFolder.open(run.path).read_metrics() == expected
+    for line in run.metrics_path.read_text().splitlines():
+        json.loads(line)
+
+
+def test_values_that_are_not_finite_survive_as_strict_json(run):
+    run.log({"loss": math.nan, "up": math.inf, "down": np.float32(-np.inf)})
+    text = run.metrics_path.read_text()
+    assert json.loads(text, parse_constant=pytest.fail) == {"loss": "NaN", "up": "Infinity", "down": "-Infinity"}
+    (record,) = run.read_metrics()
+    assert math.isnan(record["loss"])
+    assert (record["up"], record["down"]) == (math.inf, -math.inf)
+
+
+@pytest.mark.parametrize("cut", range(1, 25))
+def test_a_torn_last_line_is_dropped_and_cut_off_by_the_next(run, cut):
+    for iteration in (1, 2):
+        run.log({"iteration": iteration, "x": 1})
+    content = run.metrics_path.read_bytes()
+    run.metrics_path.write_bytes(content[:-cut])
+    torn = cut > 1  # with the line feed alone missing, the record is whole
+    kept = [{"iteration": 1, "x": 1}] if torn else [{"iteration": 1, "x": 1}, {"iteration": 2, "x": 1}]
+    again = RunFolder.open(run.path)
+    assert again.read_metrics() == kept
+    again.log({"iteration": 3})
+    assert again.read_metrics() == [*kept, {"iteration": 3}]
+    assert run.metrics_path.read_bytes().count(b"\n") == len(kept) + 1
+
+
+@pytest.mark.parametrize("broken", [b'{"a": 1', b"", b"[1]", b"\xff", b"\0\0\0", b"[" * 100_000, b"1"])
+@pytest.mark.parametrize("line", [1, 2, 3])
+def test_an_earlier_broken_line_names_file_and_line(run, line, broken):
+    lines = [b'{"i": 1}', b'{"i": 2}', b'{"i": 3}']
+    lines[line - 1] = broken
+    run.metrics_path.write_bytes(b"\n".join(lines) + b"\n")
+    with pytest.raises(MPSFileError) as caught:
+        run.read_metrics()
+    assert f"{run.metrics_path} line {line} must be a JSON object" in str(caught.value)
+
+
+def test_what_cannot_be_logged_leaves_no_trace(run):
+    run.log({"a": 1})
+    for bad in ({"a": object()}, {"a": {1: 2}}, {2: 1}, {"a": b"bytes"}):
+        with pytest.raises(MPSTypeError, match="record"):
+            run.log(bad)
+    assert run.read_metrics() == [{"a": 1}]
+
+
+def test_a_full_disk_is_named_and_the_torn_line_mended(run, monkeypatch):
+    from openmps.training import json_lines
+
+    run.log({"a": 1})
+    write = json_lines.os.write
+    monkeypatch.setattr(json_lines.os, "write", lambda descriptor, line: write(descriptor, line[:4]))
+    with pytest.raises(MPSFileError, match=r"metrics\.jsonl must take a line of 9 bytes, got room for 4"):
+        run.log({"a": 2})
+    monkeypatch.undo()
+    assert run.read_metrics() == [{"a": 1}]
+    run.log({"a": 3})
+    assert run.read_metrics() == [{"a": 1}, {"a": 3}]
+
+
+# --- weights -------------------------------------------------------------------------------------------------------
+
+
+def test_weights_come_back_from_both_forms(run):
+    run.save_weights(ARRAYS)
+    found = RunFolder.open(run.path).load_weights({name: array.shape for name, array in ARRAYS.items()})
+    assert list(found) == list(ARRAYS)
+    for name, array in ARRAYS.items():
+        np.testing.assert_array_equal(found[name], array)
+        raw = (run.path / f"{name.replace('.', '_')}.dat").read_bytes()
+        assert raw == array.astype("<f4").tobytes()
+    assert sorted(path.name for path in run.path.iterdir()) == [
+        "conv1_biases.dat",
+        "conv1_weights.dat",
+        "fc_weights.dat",
+        "run.json",
+        "weights.safetensors",
+    ]
+
+
+def test_weights_of_another_network_or_none(run):
+    with pytest.raises(MPSFileError, match=r"must hold weights.safetensors.*ended before it saved any weights"):
+        run.load_weights()
+    run.save_weights(ARRAYS)
+    with pytest.raises(MPSFileError, match=r"array 'fc\.weights' must have shape 4x2x2x2, got 4x1x1x2"):
+        run.load_weights({**{name: array.shape for name, array in ARRAYS.items()}, "fc.weights": (4, 2, 2, 2)})
+
+
+def test_a_label_that_is_no_file_name_is_refused_before_anything_is_written(run):
+    with pytest.raises(MPSArgumentError, match="must be usable as a file name"):
+        run.save_weights({**ARRAYS, "../../x.weights": np.ones(1)})
+    assert [path.name for path in run.path.iterdir()] == ["run.json"]
+
+
+def test_a_run_that_is_killed_at_any_moment_stays_usable(tmp_path):
+    program = textwrap.dedent("""
+        import itertools, sys
+        import numpy as np
+        from openmps.training.run_folder import RunFolder
+        run = RunFolder.create(sys.argv[1], {"network": "n"}, name="run")
+        for step in itertools.count(1):
+            run.log({"step": step, "text": "x" * 5000})
+            run.save_weights({"a.weights": np.full(50_000, float(step)), "a.biases": np.full(3, float(step))})
+            if step == 1:
+                print("ready", flush=True)
+    """)
+    for attempt in range(4):
+        folder = tmp_path / str(attempt)
+        child = subprocess.Popen([sys.executable, "-c", program, str(folder)], stdout=subprocess.PIPE)
+        assert child.stdout.readline() == b"ready\n"
+        threading.Event().wait(0.05 + 0.037 * attempt)
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+        child.stdout.close()
+        run = RunFolder.open(folder / "run")
+        steps = [line["step"] for line in run.read_metrics()]
+        assert steps == list(range(1, len(steps) + 1))
+        weights = run.load_weights({"a.weights": (50_000,), "a.biases": (3,)})
+        step = weights["a.biases"][0]
+        assert step in (len(steps), len(steps) - 1)
+        assert (weights["a.weights"] == step).all()
+        raw = np.fromfile(run.path / "a_weights.dat", dtype="<f4")
+        assert (raw == raw[0]).all()
+        assert raw.size == 50_000
+        run.log({"step": -1})
+        assert len(run.read_metrics()) == len(steps) + 1

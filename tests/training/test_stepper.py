@@ -1,0 +1,95 @@
+"""Steps on a queue: never more than two under way, figures of each, faults that do not hang."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+from openmps.errors import MPSError, MTLExecutionError
+from openmps.metal.device import mtl_device
+from openmps.training import stepper as stepper_module
+from openmps.training.dataset import Batch
+from openmps.training.network import NetworkShape, SampleNetwork, optimizer_factory
+from openmps.training.stepper import TrainingStepper
+from openmps.types import MPSImageFeatureChannelFormat
+
+SHAPE = NetworkShape(4, 4, 1, 3)
+
+
+@pytest.fixture
+def stepper(device):
+    network = SampleNetwork.create(SHAPE, seed=0, optimizer=optimizer_factory("sgd", 1e-9))
+    return TrainingStepper(
+        network, mtl_device(device), MPSImageFeatureChannelFormat.FLOAT32, batch_size=6, dropout_seed=1
+    )
+
+
+def _batch():
+    images = np.random.default_rng(0).integers(0, 256, (6, 4, 4, 1), dtype=np.uint8)
+    return Batch(images, np.array([0, 1, 2, 2, 1, 0]), np.arange(6))
+
+
+def test_two_steps_are_under_way_and_the_third_waits(stepper):
+    gate = threading.Event()
+    blocker = stepper._queue.command_buffer()
+    blocker.record("block", gate.wait)
+    blocker.commit()
+    prepared = stepper.prepare(_batch())
+    stepper.step(prepared)
+    stepper.step(prepared)
+    third = threading.Thread(target=stepper.step, args=(prepared,))
+    third.start()
+    third.join(0.2)
+    assert third.is_alive()
+    assert stepper.collect() == []
+    gate.set()
+    third.join(10)
+    assert not third.is_alive()
+    stepper.wait()
+    assert len(stepper.collect()) == 3
+    assert stepper.collect() == []
+
+
+def test_figures_are_the_mean_loss_and_the_correct_images(stepper):
+    prepared = stepper.prepare(_batch())
+    for _ in range(5):
+        stepper.step(prepared)
+    stepper.wait()
+    figures = stepper.collect()
+    assert len(figures) == 5
+    assert len({loss for loss, _ in figures}) == 5  # dropout draws anew for each step
+    for loss, correct in figures:
+        assert 0 < loss < 50
+        assert 0 <= correct <= 6
+    assert sum(label.loss_image().numpy().item() for label in prepared.labels) == pytest.approx(figures[-1][0])
+
+
+def test_labels_of_one_class_share_an_image(stepper):
+    labels = stepper.prepare(_batch()).labels
+    assert labels[0] is not labels[5]
+    assert labels[0].labels_image() is labels[5].labels_image()
+    np.testing.assert_array_equal(labels[2].labels_image().numpy(), [[[0, 0, 1]]])
+
+
+def test_a_batch_that_cannot_be_encoded_frees_its_place(stepper):
+    prepared = stepper.prepare(_batch())
+    for _ in range(3):
+        with pytest.raises(MPSError):
+            stepper.step(prepared._replace(labels=prepared.labels[:-1]))
+    stepper.step(stepper.prepare(_batch()))
+    stepper.wait()
+    assert len(stepper.collect()) == 1
+
+
+def test_work_that_fails_is_raised_by_collect(stepper, monkeypatch):
+    def fail(batch, logits):
+        raise ValueError("broken")
+
+    monkeypatch.setattr(stepper_module, "_measure", fail)
+    stepper.step(stepper.prepare(_batch()))
+    stepper.wait()
+    with pytest.raises(MTLExecutionError) as caught:
+        stepper.collect()
+    assert isinstance(caught.value.__cause__, ValueError)
