@@ -1,0 +1,1 @@
+"""Benchmarks beside the peers; run one with ``python -m bench.<name>``."""
