@@ -215,9 +215,14 @@ def test_labels_are_checked(bench: Bench, rng: np.random.Generator) -> None:
         ([given[:1]], r"source_states\[0\] must hold 2 state\(s\), one an image, got 1"),
         ([labels(bench, targets[:, :4])], r"MPSCNNLoss.*labels\[0\] must be 1x1 with at least 10 channels"),
         ([given[0]], r"source_states\[0\] must be a sequence of MPSState"),
+        (5, "source_states must be a sequence, one batch of states a state input, or None, got int"),
+        (given[0], "source_states must be a sequence, one batch"),
     ):
         with pytest.raises(MPSError, match=message):
             graph.encode_batch(command_buffer, [batch], states)
+    for wrong in (given[0], 5):
+        with pytest.raises(MPSTypeError, match="source_states must be a sequence, one state a state input, or None"):
+            graph.encode(command_buffer, [bench.image(images[:1])], wrong)
     with pytest.raises(MPSArgumentError, match=r"must hold 2 state\(s\), one an image, got 1. Use encode_batch"):
         graph.encode(command_buffer, [bench.image(images)], given[:1])
     finish(command_buffer)

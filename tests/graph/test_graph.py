@@ -156,6 +156,16 @@ def test_unneeded_gradients_of_the_image_are_not_computed(bench: Bench, rng: np.
     assert int(last.gradient_option) == 2, "weights and biases only"
 
 
+def test_frozen_layers_have_no_gradients_of_weights_computed(bench: Bench, rng: np.random.Generator) -> None:
+    network = digits(rng)
+    options = {
+        node.label: int(kernel.gradient_option)
+        for node, kernel in training_graph(bench, network, export=False).kernels.items()
+        if hasattr(kernel, "gradient_option")
+    }
+    assert options == dict.fromkeys(("fc2", "fc1", "conv2", "conv1"), 1), "data alone"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

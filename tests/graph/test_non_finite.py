@@ -16,7 +16,7 @@ from openmps.graph.graph import MPSNNGraph
 from openmps.graph.neuron_nodes import MPSCNNNeuronExponentialNode, MPSCNNNeuronLinearNode
 from openmps.graph.nodes import MPSNNImageNode
 from openmps.types import MPSCNNNeuronType, MPSNNTrainingStyle
-from trainable_sources import DeviceSgd
+from trainable_sources import DeviceSgd, HostSgd
 
 GPU = MPSNNTrainingStyle.UPDATE_DEVICE_GPU
 Array = np.ndarray
@@ -53,6 +53,17 @@ def checked(bench: Bench, network: Network, image_format: Format = Format.FLOAT3
     assert graph.stop_on_non_finite is False
     graph.stop_on_non_finite = True
     return graph
+
+
+def test_no_update_on_the_cpu_either(bench: Bench, rng: np.random.Generator) -> None:
+    network = digits(rng, HostSgd.of)
+    graph = training_graph(bench, network, style=MPSNNTrainingStyle.UPDATE_DEVICE_CPU, export=False)
+    graph.stop_on_non_finite = True
+    images, targets = network.batch(rng, 2)
+    before = {name: source.array for name, source in network.sources.items()}
+    images[1, 0, 3, 3] = np.nan
+    assert "image 1, channel 0, pixel (3, 3)" in str(failure(bench, graph, images, targets))
+    assert all(source.array is before[name] for name, source in network.sources.items())
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])

@@ -25,9 +25,10 @@ from openmps.errors import (
     MPSTypeError,
 )
 from openmps.graph.arithmetic_nodes import MPSNNAdditionNode
+from openmps.graph.concatenation_nodes import MPSNNConcatenationNode
 from openmps.graph.dropout_nodes import MPSCNNDropoutNode
 from openmps.graph.graph import MPSNNGraph
-from openmps.graph.neuron_nodes import MPSCNNNeuronNode, MPSCNNNeuronReLUNode
+from openmps.graph.neuron_nodes import MPSCNNNeuronReLUNode
 from openmps.graph.nodes import Handle, MPSNNImageNode
 from openmps.kernels.neuron import MPSCNNNeuron, MPSNNNeuronDescriptor
 from openmps.types import MPSImageFeatureChannelFormat
@@ -224,24 +225,27 @@ def test_an_allocator_must_not_choose_the_size(bench: Bench, changes: dict[str, 
         encode_numbers(bench, graph, 1.0)
 
 
-def test_results_do_not_share_memory(bench: Bench) -> None:
-    """A neuron of type NONE hands its source on: writing to one of the images must not change the others."""
+def test_images_do_not_share_memory(bench: Bench) -> None:
+    """The gradient of a concatenation of one image hands its source on; writing to one image changes no other."""
     image = MPSNNImageNode()
-    first = MPSCNNNeuronNode(image, MPSNNNeuronDescriptor())
-    second = MPSCNNNeuronNode(first.result_image, MPSNNNeuronDescriptor())
-    first.result_image.export_from_graph, first.result_image.image_allocator = True, ORDINARY
-    graph = MPSNNGraph(bench.device, second.result_image)
-    graph.format = Format.FLOAT32
-    source = bench.filled((1, 1, 1, 1), 1.0)
-    intermediates: list[MPSImage] = []
-    command_buffer = bench.command_buffer()
-    result = graph.encode(command_buffer, [source], intermediate_images=intermediates)
-    finish(command_buffer)
-    assert result is not None
-    source.write_bytes(np.full((1, 1, 1), 7.0, np.float32))
-    assert item(intermediates[0]) == 1.0
-    intermediates[0].write_bytes(np.full((1, 1, 1), 8.0, np.float32))
-    assert item(result) == 1.0
+    handed_on = MPSNNConcatenationNode([image])
+    made = scaled(image, 2.0)
+    for source in (image, made.result_image):
+        last = handed_on.gradient_filter(source)
+        exported = made.result_image
+        exported.export_from_graph, exported.image_allocator = True, ORDINARY
+        graph = MPSNNGraph(bench.device, last.result_image)
+        graph.format = Format.FLOAT32
+        given, intermediates = bench.filled((1, 4, 1, 1), 1.0), []
+        command_buffer = bench.command_buffer()
+        result = graph.encode(command_buffer, [given], intermediate_images=intermediates)
+        finish(command_buffer)
+        images = [given, *intermediates, result]
+        before = [float(each.numpy().flat[0]) for each in images]
+        assert before == ([1.0, 1.0] if source is image else [1.0, 2.0, 2.0])
+        for index, each in enumerate(images):
+            each.write_bytes(np.full((1, 1, 4), 7.0 + index, np.float32))
+        assert [float(each.numpy().flat[0]) for each in images] == [7.0 + index for index in range(len(images))]
 
 
 # --- states -----------------------------------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from catalogue import ArraySource, Layer, Reading, readings
 from encoding import Bench, finish, keep_results, numbers, run
 from helpers import assert_close
 from openmps.core.neuron_descriptor import MPSNNNeuronDescriptor
@@ -31,6 +30,8 @@ from openmps.types import (
 )
 from oracles import convolution as oracle
 from oracles import neuron as neuron_oracle
+from samples.convolution import ArraySource, Layer
+from samples.sample import Reading, readings
 
 CPU = mtl_device("cpu")
 TOLERANCE = 1e-5

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from catalogue import ArraySource, Layer
 from encoding import Bench, numbers, run
 from helpers import assert_close
 from openmps.errors import MPSArgumentError, MPSTypeError
@@ -21,6 +20,7 @@ from openmps.kernels.convolution import (
 )
 from openmps.metal.device import mtl_device
 from openmps.types import MPSCNNWeightsQuantizationType, MPSDataType
+from samples.convolution import ArraySource, Layer
 
 CPU = mtl_device("cpu")
 SHAPE = (4, 2, 3, 2)

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from catalogue import labels_for
 from encoding import Bench, finish, keep_results, numbers
 from helpers import assert_close, assert_digits
 from openmps.core.state import MPSStateBatch
@@ -27,6 +26,7 @@ from openmps.types import (
     MTLSize,
 )
 from oracles import loss as oracle
+from samples.loss import labels_for
 
 CPU = mtl_device("cpu")
 Type, Reduction = MPSCNNLossType, MPSCNNReductionType

@@ -1,18 +1,14 @@
-"""What a user can get wrong, at every kernel: refused where it is done, in words that say who, what and why."""
+"""What a user can get wrong at every kernel: refused where it is done, in words that say who, what and why."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from catalogue import SAMPLES, Sample
-from encoding import Bench, encode, finish, keep_results, numbers, run, temporary_copy, train
-from openmps.core.image import MPSImage
+from encoding import Bench, finish, numbers, run, temporary_copy
 from openmps.core.state import MPSState
 from openmps.errors import (
     MPSArgumentError,
@@ -22,52 +18,10 @@ from openmps.errors import (
     MPSTypeError,
     MTLCommandBufferError,
 )
-from openmps.kernels.neuron import MPSCNNNeuronReLU, MPSCNNNeuronSigmoid
-from openmps.kernels.pooling import MPSCNNPoolingMax, MPSCNNPoolingMaxGradient
+from openmps.kernels.neuron import MPSCNNNeuronReLU
 from openmps.metal.device import MTLDevice, mtl_device
 from openmps.types import MPSImageEdgeMode, MPSOffset, MTLOrigin, MTLRegion, MTLSize
-
-FIRST = [samples[0] for samples in SAMPLES.values()]
-"""One sample of each forward kernel class."""
-TRAINED = [sample for sample in FIRST if sample.gradients]
-CPU = mtl_device("cpu")
-
-
-class Scene:
-    """A labelled kernel with images that suit it."""
-
-    def __init__(self, sample: Sample, images: int = 2) -> None:
-        self.bench = Bench(CPU)
-        self.sample = sample
-        self.kernel: Any = sample.make(CPU)
-        self.kernel.label = "here"
-        self.values = sample.sources(images)
-        self.single = [self.bench.image(values[:1]) for values in self.values]
-        self.batch = [self.bench.batch(values) for values in self.values]
-        self.more = sample.more(self.bench, images)
-        self.more_single = sample.more(self.bench, 1, single=True)
-        self.result = train(self.bench, sample, self.values, self.bench.batch).result
-
-    def refused(self, error: type[MPSError], argument: str, action: Callable[[], Any], rule: str = "") -> None:
-        """The action raises, naming this kernel with its label, and the argument; nothing is recorded."""
-        start = f"{type(self.kernel).__name__} 'here': {argument} {rule}"
-        with pytest.raises(error, match=f"^{re.escape(start)}") as caught:
-            action()
-        assert caught.value.who == f"{type(self.kernel).__name__} 'here'"
-
-    def encode(self, **changes: Any) -> Any:
-        """Encode the batch."""
-        command_buffer = changes.pop("command_buffer", None) or self.bench.command_buffer()
-        sources = changes.pop("sources", self.batch)
-        destination = changes.pop("destination", None)
-        more = self.more if not isinstance(sources[0], MPSImage) else self.more_single
-        given = [] if destination is None else [destination]
-        return encode(self.kernel, command_buffer, sources, *more, *given, **changes)
-
-    @property
-    def source(self) -> str:
-        """The name of the first source argument."""
-        return "primary_image" if hasattr(self.kernel, "primary_offset") else "source_image"
+from scenes import CPU, FIRST, Scene
 
 
 @pytest.fixture(params=FIRST, ids=lambda sample: sample.name)
@@ -428,217 +382,6 @@ def test_destination_states(scene: Scene) -> None:
     scene.refused(
         MPSLifetimeError, "destination_states", lambda: scene.encode(destination_states=temporary), "is temporary and"
     )
-
-
-# --- gradients -------------------------------------------------------------------------------------------------------
-
-
-class Backward(Scene):
-    """A labelled gradient kernel after a forward encode."""
-
-    def __init__(self, sample: Sample) -> None:
-        super().__init__(sample)
-        self.forward = train(self.bench, sample, self.values, self.bench.batch)
-        self.backward = sample.gradients[0]
-        self.kernel = self.backward.make(CPU)
-        self.kernel.label = "here"
-        keep_results(self.kernel)
-        self.flow = self.bench.batch(sample.incoming(self.forward.result.shape))
-        self.states = self.forward.states
-        result = self.bench.batch(self.forward.result)
-        self.image = result if self.backward.reads_result else self.batch[self.backward.source]
-
-    def run(
-        self,
-        flow: Any = None,
-        image: Any = None,
-        states: Any = "own",
-        destination: Any = None,
-        command_buffer: Any = None,
-    ) -> Any:
-        return self.kernel.encode_batch(
-            command_buffer or self.bench.command_buffer(),
-            self.flow if flow is None else flow,
-            self.image if image is None else image,
-            self.states if isinstance(states, str) else states,
-            destination,
-        )
-
-
-@pytest.fixture(params=TRAINED, ids=lambda sample: sample.name)
-def backward(request: pytest.FixtureRequest) -> Backward:
-    return Backward(request.param)
-
-
-def test_a_gradient_needs_its_state(backward: Backward) -> None:
-    scene = backward
-    scene.refused(
-        MPSTypeError, "gradient_state", lambda: scene.run(states=None), "is needed: an encode that returns an"
-    )
-    scene.refused(
-        MPSArgumentError, "gradient_states", lambda: scene.run(states=[]), "must be one state an image, 2, got 0"
-    )
-    scene.refused(
-        MPSArgumentError,
-        "gradient_states",
-        lambda: scene.run(states=[scene.states[0]]),
-        "must be one state an image, 2, got 1 state(s)",
-    )
-    single = lambda: scene.kernel.encode(scene.bench.command_buffer(), scene.flow[0], scene.image[0])  # noqa: E731
-    scene.refused(MPSTypeError, "gradient_state", single, "is needed")
-
-
-def test_states_that_are_not_gradient_states(backward: Backward) -> None:
-    scene = backward
-    plain = MPSState(CPU, buffer_size=4)
-    scene.refused(
-        MPSTypeError, "gradient_states", lambda: scene.run(states=[plain] * 2), "must be an MPSNNGradientState"
-    )
-    scene.refused(MPSTypeError, "gradient_states[0]", lambda: scene.run(states=[1, 2]), "must be an MPSState, got int")
-    scene.refused(
-        MPSTypeError, "gradient_states", lambda: scene.run(states=7), "must be a sequence of MPSState, got int"
-    )
-
-
-def test_states_of_another_kernel(backward: Backward) -> None:
-    scene = backward
-    other = MPSCNNPoolingMax(CPU, 1, 1) if "neuron" in scene.sample.name else MPSCNNNeuronSigmoid(CPU)
-    keep_results(other)
-    command_buffer = scene.bench.command_buffer()
-    _, states = other.encode_batch(command_buffer, scene.image, destination_state_is_temporary=False)
-    scene.refused(
-        MPSArgumentError,
-        "gradient_states",
-        lambda: scene.run(states=states, destination=scene.bench.batch(scene.forward.gradients[0])),
-        "must come from an encode of MPSCNN",
-    )
-
-
-def test_states_without_a_forward_encode(backward: Backward) -> None:
-    scene = backward
-    states = scene.forward.kernel.result_state_batch(*scene.batch)
-    scene.refused(
-        MPSArgumentError, "gradient_state", lambda: scene.run(states=states), "must come from a forward encode"
-    )
-
-
-def test_images_of_other_sizes(backward: Backward) -> None:
-    scene = backward
-    images, channels, height, width = scene.forward.result.shape
-    for shape in ((images, channels, height + 1, width), (images, channels + 4, height, width)):
-        flow = scene.bench.batch(np.zeros(shape))
-        expected = f"must be {width}x{height}x{channels} (width x height x channels), as in the forward encode"
-        scene.refused(MPSArgumentError, "source_gradient", lambda flow=flow: scene.run(flow=flow), expected)
-    first = scene.image[0]
-    image = scene.bench.batch(np.zeros((images, first.feature_channels, first.height, first.width + 1)))
-    scene.refused(MPSArgumentError, "source_image", lambda: scene.run(image=image), "must be")
-
-
-def test_temporary_states_elsewhere_and_used_up(backward: Backward) -> None:
-    scene = backward
-    keep_results(scene.forward.kernel)
-    command_buffer = scene.bench.command_buffer()
-    _, states = encode(scene.forward.kernel, command_buffer, scene.batch, destination_state_is_temporary=True)
-    scene.refused(
-        MPSLifetimeError, "gradient_states", lambda: scene.run(states=states), "is temporary and must be used"
-    )
-    scene.run(states=states, command_buffer=command_buffer)
-    scene.refused(
-        MPSLifetimeError,
-        "gradient_states",
-        lambda: scene.run(states=states, command_buffer=command_buffer),
-        "must have reads left",
-    )
-
-
-def test_gradient_destination(backward: Backward) -> None:
-    scene = backward
-    scene.run()
-    images, channels, height, width = scene.forward.gradients[0].shape
-    read = scene.kernel.secondary_source_feature_channel_max_count
-    if read > 1 and channels > 1:
-        small = scene.bench.batch(np.zeros((images, channels - 1, height, width)))
-        scene.refused(
-            MPSArgumentError, "destination_gradient", lambda: scene.run(destination=small), "must have at lea"
-        )
-    single = scene.bench.image(scene.forward.gradients[0][:1])
-    scene.refused(MPSTypeError, "destination_gradients", lambda: scene.run(destination=single), "must be a sequence")
-    short = scene.bench.batch(scene.forward.gradients[0][:1])
-    scene.refused(MPSArgumentError, "destination_gradients", lambda: scene.run(destination=short), "must be 2 image(s)")
-    if scene.image[0].feature_channels >= channels:
-        scene.refused(
-            MPSArgumentError,
-            "destination_gradient",
-            lambda: scene.run(destination=scene.image),
-            "must not share memory",
-        )
-
-
-def test_gradient_pixels_out_of_range(backward: Backward) -> None:
-    scene = backward
-    scene.run()
-    destination = scene.bench.batch(scene.forward.gradients[0])
-    for offset in (MPSOffset(999, 0, 0), MPSOffset(0, -1, 0)):
-        scene.kernel.primary_offset = offset
-        scene.refused(
-            MPSArgumentError,
-            "primary_offset",
-            lambda: scene.run(destination=destination),
-            "must lie within the gradient",
-        )
-
-
-def test_gradient_channels_that_do_not_match(backward: Backward) -> None:
-    """By hand, without a state: as many channels of gradient as of image, or those of the weights."""
-    scene = backward
-    kernel = scene.backward.make(CPU)
-    kernel.label = "here"
-    scene.kernel = kernel
-    shape = scene.forward.result.shape
-    flow = scene.bench.batch(np.zeros((shape[0], shape[1] + 1, *shape[2:])))
-    states = scene.states if scene.backward.needs_state else None
-    destination = scene.bench.batch(scene.forward.gradients[0])
-    if scene.backward.parameters is not None:
-        fewer = scene.bench.batch(np.zeros((shape[0], 1, *shape[2:]))) if shape[1] > 1 else None
-        if fewer is not None:
-            scene.refused(
-                MPSArgumentError,
-                "source_gradient",
-                lambda: scene.run(flow=fewer, states=states, destination=destination),
-                f"must have at least {shape[1]} feature channel(s)",
-            )
-        return
-    scene.refused(
-        MPSArgumentError,
-        "source_gradient",
-        lambda: scene.run(flow=flow, states=states, destination=destination),
-        "must have as many feature channels read as source_image",
-    )
-
-
-@pytest.mark.parametrize("name", ["kernel_offset_x", "kernel_offset_y"])
-@pytest.mark.parametrize("value", [0.5, None, True])
-def test_kernel_offsets_are_integers(name: str, value: Any) -> None:
-    with pytest.raises(MPSTypeError, match=f"^MPSCNNPoolingMaxGradient: {name} must be an integer"):
-        setattr(MPSCNNPoolingMaxGradient(CPU, 2, 2), name, value)
-
-
-def test_states_of_differently_placed_encodes() -> None:
-    """A gradient encode has one placement: the states of its batch must agree."""
-    bench = Bench(CPU)
-    kernel, gradient = MPSCNNPoolingMax(CPU, 2, 2), MPSCNNPoolingMaxGradient(CPU, 2, 2)
-    gradient.label = "g"
-    image, result = bench.empty((1, 1, 4, 4)), bench.empty((1, 1, 4, 4))
-    command_buffer = bench.command_buffer()
-    states = []
-    for offset in (0, 1):
-        kernel.offset = MPSOffset(offset, 0, 0)
-        states.append(kernel.result_state(image, destination_image=result))
-        kernel.encode(command_buffer, image, bench.empty((1, 1, 4, 4)), states[-1])
-    with pytest.raises(
-        MPSArgumentError, match="^MPSCNNPoolingMaxGradient 'g': gradient_states must come from forward e"
-    ):
-        gradient.encode_batch(command_buffer, [result, bench.empty((1, 1, 4, 4))], [image, image], states)
 
 
 # --- what is left after a mistake ------------------------------------------------------------------------------------

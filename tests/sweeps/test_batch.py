@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from catalogue import SWEPT, Sample, having
+from catalogue import SWEPT, having
 from encoding import Bench, Outcome, encode, finish, keep_results, numbers, train
 from helpers import assert_close
 from openmps.core.state import MPSStateBatchIncrementReadCount
 from openmps.types import MPSOffset, MTLOrigin, MTLRegion, MTLSize
+from samples.sample import Sample
 
 TOLERANCE = 2e-6
 """The engine may sum in another order for another batch size."""

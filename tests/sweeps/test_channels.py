@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from catalogue import SWEPT, Sample, having
+from catalogue import SWEPT, having
 from encoding import Bench, encode, finish, numbers, train
 from helpers import assert_close
+from samples.sample import Sample
 
 TOLERANCE = 2e-6
 UNTOUCHED = -7.0

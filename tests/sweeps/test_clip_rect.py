@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from catalogue import Sample, having
+from catalogue import having
 from encoding import Bench, encode, finish, numbers, train
 from helpers import assert_close
 from openmps.types import MPSOffset, MTLOrigin, MTLRegion, MTLSize
+from samples.sample import Sample
 
 TOLERANCE = 2e-6
 PLACEABLE = having(without=["ignores offset", "labels", "random"])

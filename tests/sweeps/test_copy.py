@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from catalogue import OPTIMIZERS, SWEPT, Sample, having
+from catalogue import OPTIMIZERS, SWEPT, having
 from encoding import Bench, encode, finish, keep_results, numbers, run, train
 from openmps.metal.device import mtl_device
 from openmps.types import MPSImageEdgeMode, MPSOffset, MTLOrigin, MTLRegion, MTLSize
+from samples.sample import Sample
 
 
 def _state(kernel: Any) -> dict[str, Any]:

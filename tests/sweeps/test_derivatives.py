@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from catalogue import Array, Sample, exact, having
+from catalogue import having
 from encoding import Bench, run, train
 from helpers import inner
+from samples.sample import Array, Sample, exact
 
 
 def _forward(bench: Bench, sample: Sample, sources: Sequence[Array]) -> Array:

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from catalogue import SWEPT, GradientSample, Sample, having
+from catalogue import SWEPT, having
 from encoding import Bench, Outcome, encode, finish, numbers, shape_of, train
 from helpers import assert_close
 from openmps.types import MPSOffset, MTLOrigin, MTLRegion, MTLSize
+from samples.sample import GradientSample, Sample
 
 TOLERANCE = 2e-6
 UNTOUCHED = -7.0
@@ -42,9 +43,11 @@ def test_forward(sample: Sample, device: torch.device) -> None:
         prepare=lambda kernel: _placed_like(kernel, expected.kernel),
         destination=lambda: bench.batch(np.full(expected.result.shape, UNTOUCHED)),
     )
-    np.testing.assert_array_equal(found.result, expected.result)
+    # The CPU does the same work both times; cuDNN's grouped convolutions do not repeat their sums bit for bit.
+    tolerance = 0.0 if device.type == "cpu" else TOLERANCE
+    assert_close(found.result, expected.result, tolerance, "result")
     for actual, wanted in zip(found.gradients, expected.gradients, strict=True):
-        np.testing.assert_array_equal(actual, wanted)
+        assert_close(actual, wanted, tolerance, "gradient")
 
 
 @pytest.mark.parametrize("sample", SWEPT, ids=str)

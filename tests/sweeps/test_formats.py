@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from catalogue import SWEPT, Sample, having
+from catalogue import SWEPT, having
 from encoding import FLOAT16, FLOAT32, UNORM8, Bench, encode, finish, keep_results, numbers, train
 from helpers import assert_close
+from samples.sample import Sample
 
 HALF = 2.0**-11
 """Half a unit in the last place of float16, relative."""

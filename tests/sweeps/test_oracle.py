@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from catalogue import ALL, Sample, readings
+from catalogue import ALL
 from encoding import Bench, train
 from helpers import assert_close
+from samples.sample import Sample, readings
 
 TOLERANCE = 1e-5
 

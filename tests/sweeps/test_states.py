@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from catalogue import Sample, having
+from catalogue import having
 from encoding import Bench, encode, finish, keep_results, numbers, train
 from helpers import assert_close
 from openmps.core.gradient_state import MPSNNGradientState
 from openmps.core.state import MPSStateBatch
 from openmps.metal.device import mtl_device
+from samples.sample import Sample
 
 TOLERANCE = 2e-6
 WITH_STATES = having(gradients=True)

@@ -18,12 +18,16 @@ from openmps.types import MPSImageFeatureChannelFormat
 SHAPE = NetworkShape(4, 4, 1, 3)
 
 
-@pytest.fixture
-def stepper(device):
+def _stepper(device):
     network = SampleNetwork.create(SHAPE, seed=0, optimizer=optimizer_factory("sgd", 1e-9))
     return TrainingStepper(
         network, mtl_device(device), MPSImageFeatureChannelFormat.FLOAT32, batch_size=6, dropout_seed=1
     )
+
+
+@pytest.fixture
+def stepper(device):
+    return _stepper(device)
 
 
 def _batch():
@@ -31,7 +35,8 @@ def _batch():
     return Batch(images, np.array([0, 1, 2, 2, 1, 0]), np.arange(6))
 
 
-def test_two_steps_are_under_way_and_the_third_waits(stepper):
+def test_two_steps_are_under_way_and_the_third_waits():
+    stepper = _stepper("cpu")  # whose queue has a thread of its own that can be held up
     gate = threading.Event()
     blocker = stepper._queue.command_buffer()
     blocker.record("block", gate.wait)

@@ -9,11 +9,11 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
-from importlib.metadata import version
 from typing import Annotated, TextIO
 
 import typer
 
+from openmps import __version__
 from openmps.cli.evaluation import evaluate
 from openmps.cli.layers import summary
 from openmps.cli.padding import explain_padding
@@ -41,7 +41,7 @@ app.command("explain-padding")(explain_padding)
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        print(f"openmps {version('openmps')}")
+        print(f"openmps {__version__}")
         raise typer.Exit
 
 

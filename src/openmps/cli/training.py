@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from enum import StrEnum
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from openmps import __version__
 from openmps.cli.options import Device, channels_of, console, note, parse_size, percent
 from openmps.metal.device import mtl_device
 from openmps.training import loop
@@ -104,7 +104,7 @@ def train(
         seed=seed,
     )
     source = {"path": None if data is None else str(data.resolve()), "skip_broken": skip_broken}
-    description = describe_run(split, chosen, data=source, device=machine.name, openmps=version("openmps"))
+    description = describe_run(split, chosen, data=source, device=machine.name, openmps=__version__)
     parent, name = (Path("runs"), None) if run is None else (run.parent, run.name)
     folder = RunFolder.create(parent, description, name=name)
     if split.training.skipped:

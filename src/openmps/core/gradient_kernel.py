@@ -60,6 +60,8 @@ class MPSCNNGradientKernel(MPSCNNBinaryKernel):
     _destination_argument = "destination_gradient"
     _forward_kernels: tuple[type, ...] = ()
     """The kernels whose states this one takes; any if empty."""
+    _strides = range(1, 2)
+    """Strides that the forward kernel may have: 1 where it has no window."""
 
     def __init__(self, device: MTLDevice) -> None:
         super().__init__(device)
@@ -231,6 +233,7 @@ class MPSCNNGradientKernel(MPSCNNBinaryKernel):
 
     def _operation(self, sources: tuple[SourceRecord, ...], target: Target, states: MPSStateBatch | None) -> Operation:
         self._check_channels(sources)
+        self._check_strides()
         gradient, source = sources[0].extent, sources[1].extent
         width, height = self._used_size(gradient)
         geometry = GradientGeometry(
@@ -251,6 +254,13 @@ class MPSCNNGradientKernel(MPSCNNBinaryKernel):
                 gradient.channels,
                 "Set the source feature channel offsets and maximum counts, or pass the gradient of the result",
             )
+
+    def _check_strides(self) -> None:
+        for axis in ("x", "y"):
+            stride: int = getattr(self._sources[1], f"stride_{axis}")
+            if stride not in self._strides:
+                rule = f"must be {_range(self._strides)}, as in the forward kernel"
+                raise MPSArgumentError(self.name, f"secondary_stride_in_pixels_{axis}", rule, stride)
 
     def _differentiated(self, secondary: Extent, target: Target) -> Extent:
         """The shape of the image whose gradient is computed."""
@@ -386,6 +396,11 @@ def _integer(who: str, argument: str, value: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise MPSTypeError(who, argument, "must be an integer", repr(value))
     return value
+
+
+def _range(allowed: range) -> str:
+    least, most = allowed[0], allowed[-1]
+    return f"at least {least}" if most > ULONG_MAX // 4 else " or ".join(str(each) for each in allowed)
 
 
 def _even(axis: Axis) -> int:

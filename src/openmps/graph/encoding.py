@@ -11,7 +11,7 @@ from openmps.core.allocator import MPSImageAllocator
 from openmps.core.image import MPSImage
 from openmps.core.image_batch import MPSImageBatch, as_batch
 from openmps.core.image_descriptor import MPSImageDescriptor
-from openmps.core.state import MPSState, MPSStateBatch
+from openmps.core.state import MPSState, MPSStateBatch, as_state_batch
 from openmps.core.storage import Extent, Stack
 from openmps.core.temporary_image import MPSTemporaryImage
 from openmps.errors import MPSArgumentError, MPSTypeError
@@ -49,6 +49,25 @@ def batch_list(who: str, batches: object) -> list[MPSImageBatch]:
         rule, remedy = "must be a sequence, one batch a source", "Pass [batch]"
         raise MPSTypeError(who, "source_images", rule, type(batches).__name__, remedy)
     return [as_batch(who, f"source_images[{index}]", batch) for index, batch in enumerate(batches)]
+
+
+def state_list(who: str, states: object) -> list[MPSStateBatch]:
+    """``source_states`` of an encode of single images, each a batch of one."""
+    return [MPSStateBatch([state]) for state in _sequence(who, "one state a state input", states)]
+
+
+def state_batch_list(who: str, states: object) -> list[MPSStateBatch]:
+    """``source_states`` of an encode of batches."""
+    listed = _sequence(who, "one batch of states a state input", states)
+    return [as_state_batch(who, f"source_states[{index}]", batch) for index, batch in enumerate(listed)]
+
+
+def _sequence(who: str, rule: str, states: object) -> Sequence[Any]:
+    if states is None:
+        return ()
+    if isinstance(states, MPSState) or not isinstance(states, Sequence):
+        raise MPSTypeError(who, "source_states", f"must be a sequence, {rule}, or None", type(states).__name__)
+    return states
 
 
 def check_receiver(who: str, argument: str, receiver: object) -> None:
@@ -221,15 +240,6 @@ def _fewest(images: Images) -> int | None:
     """The smallest read count among the temporary images; None if there are none."""
     listed: Sequence[MPSImage] = [images] if isinstance(images, MPSImage) else images
     return min((image.read_count for image in listed if isinstance(image, MPSTemporaryImage)), default=None)
-
-
-def states_list(who: str, states: object) -> list[MPSState]:
-    """``source_states`` of an encode of single images."""
-    if states is None:
-        return []
-    if isinstance(states, MPSState) or not isinstance(states, Sequence):
-        raise MPSTypeError(who, "source_states", "must be a sequence, one state a state input", type(states).__name__)
-    return [MPSStateBatch([state])[0] for state in states]
 
 
 def shapes_of(sources: Sequence[Images]) -> tuple[Shape, ...]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from openmps.core.storage import Stack, Target, decode, encode
-from openmps.graph.nodes import MPSNNFilterNode, MPSNNStateNode
+from openmps.graph.nodes import MPSNNFilterNode
 from openmps.graph.plan import Program, Step
 from openmps.types import MPSImageFeatureChannelFormat
 
@@ -25,9 +25,6 @@ class Binding:
     labels: dict[MPSNNFilterNode, Callable[[], Any]] = field(default_factory=dict[MPSNNFilterNode, Callable[[], Any]])
     keepers: dict[MPSNNFilterNode, list[Callable[[Any], None]]] = field(
         default_factory=dict[MPSNNFilterNode, list[Callable[[Any], None]]]
-    )
-    given_states: dict[MPSNNStateNode, Callable[[], Any]] = field(
-        default_factory=dict[MPSNNStateNode, Callable[[], Any]]
     )
 
 

@@ -11,7 +11,7 @@ from openmps.core.image import MPSImage
 from openmps.core.image_batch import MPSImageBatch
 from openmps.core.image_descriptor import MPSImageDescriptor
 from openmps.core.kernel_checks import check_command_buffer
-from openmps.core.state import MPSState, MPSStateBatch, as_state_batch
+from openmps.core.state import MPSState, MPSStateBatch
 from openmps.core.storage import Extent
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.graph.compiler import Compiler, data_sources, make_kernels
@@ -27,7 +27,8 @@ from openmps.graph.encoding import (
     make_states,
     shapes_of,
     stack_of,
-    states_list,
+    state_batch_list,
+    state_list,
 )
 from openmps.graph.executor import Binding, execute
 from openmps.graph.interface import Interface, Results
@@ -218,7 +219,7 @@ class MPSNNGraph(MPSKernel):
         and further results are appended to ``intermediate_images``, exported states to ``destination_states``.
         Temporary ones have a read count of 1; an exported result stands there too, with a read count of 2.
         """
-        states = [MPSStateBatch([state]) for state in states_list(self.name, source_states)]
+        states = state_list(self.name, source_states)
         receivers = (intermediate_images, destination_states)
         outputs, made = self._encode(command_buffer, image_list(self.name, source_images), states, receivers)
         if intermediate_images is not None:
@@ -236,10 +237,7 @@ class MPSNNGraph(MPSKernel):
         destination_states: list[MPSStateBatch] | None = None,
     ) -> MPSImageBatch | None:
         """Record the graph for a batch of each source: ``source_images[i]`` is a whole batch; otherwise as `encode`."""
-        states = [
-            as_state_batch(self.name, f"source_states[{index}]", batch)
-            for index, batch in enumerate(source_states or ())
-        ]
+        states = state_batch_list(self.name, source_states)
         receivers = (intermediate_images, destination_states)
         outputs, made = self._encode(command_buffer, batch_list(self.name, source_images), states, receivers)
         if intermediate_images is not None:

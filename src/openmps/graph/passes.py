@@ -1,13 +1,13 @@
 """What the compiler does to the nodes before they become a plan, each step a named pass.
 
-====================  ===========================================  ===============================================
+====================  ===========================================  ===================================================
 pass                  needs                                        ensures
-====================  ===========================================  ===============================================
+====================  ===========================================  ===================================================
 `reachable`           result image nodes                           filters before readers, inputs in reading order
-`required`            reachable filters, which results are needed  only filters that make a needed result or update
-                                                                   parameters, and what these read
+`required`            reachable filters, which results are needed  only filters that make a needed result, export
+                                                                   something or update parameters, and what these read
 `lifetimes`           steps in order                               each register is freed behind its last reader
-====================  ===========================================  ===============================================
+====================  ===========================================  ===================================================
 """
 
 from __future__ import annotations

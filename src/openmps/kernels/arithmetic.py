@@ -206,6 +206,7 @@ class MPSCNNArithmeticGradient(MPSCNNGradientKernel):
     """Not used by gradients."""
 
     _arithmetic: ClassVar[Arithmetic | None] = None
+    _strides = range(2)
 
     def __init__(self, device: MTLDevice, is_secondary_source_filter: bool = False) -> None:
         super().__init__(device)

@@ -155,6 +155,8 @@ class MPSCNNPoolingGradient(MPSCNNGradientKernel):
     belongs to the window centred at source pixel ``secondary_offset + stride * t``. Pixels that no window reads get 0.
     """
 
+    _strides = range(1, 2**63)
+
     def __init__(
         self,
         device: MTLDevice,

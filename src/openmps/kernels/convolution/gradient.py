@@ -60,6 +60,7 @@ class MPSCNNConvolutionGradient(MPSCNNGradientKernel):
     """Has no effect: weights come from the data source (deprecated in the framework)."""
 
     _forward_kernels = (MPSCNNConvolution,)
+    _strides = range(1, 2**63)
 
     def __init__(self, device: MTLDevice, weights: MPSCNNConvolutionDataSource) -> None:
         super().__init__(device)

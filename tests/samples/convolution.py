@@ -1,0 +1,172 @@
+"""Convolutions and fully connected layers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from openmps.kernels import convolution as kernels
+from openmps.types import MPSDataType
+from oracles import convolution
+from samples.sample import BOTTOM_RIGHT, CLAMP, FULL, VALID, Array, GradientSample, Reading, Sample, configured, exact
+
+
+class ArraySource:
+    """A data source over arrays that counts what is asked of it."""
+
+    def __init__(self, descriptor: Any, weights: Any, biases: Any = None, kind: MPSDataType = MPSDataType.FLOAT32):
+        self._descriptor, self._weights, self._biases, self._kind = descriptor, weights, biases, kind
+        self.loads = self.purges = 0
+        self.name: str | None = "source"
+
+    def data_type(self) -> MPSDataType:
+        return self._kind
+
+    def descriptor(self) -> Any:
+        return self._descriptor
+
+    def weights(self) -> Any:
+        assert self.loads == self.purges + 1, "read without load, or after purge"
+        return self._weights
+
+    def bias_terms(self) -> Any:
+        assert self.loads == self.purges + 1, "read without load, or after purge"
+        return self._biases
+
+    def load(self) -> bool:
+        self.loads += 1
+        return True
+
+    def purge(self) -> None:
+        self.purges += 1
+
+    def label(self) -> str | None:
+        return self.name
+
+
+@dataclass(frozen=True)
+class Layer:
+    """The shape of a convolution."""
+
+    inputs: int
+    outputs: int
+    height: int = 3
+    width: int = 3
+    stride: tuple[int, int] = (1, 1)
+    dilation: tuple[int, int] = (1, 1)
+    """Both (vertical, horizontal)."""
+    groups: int = 1
+    depthwise: bool = False
+    biases: bool = True
+
+    def descriptor(self) -> Any:
+        kind = kernels.MPSCNNConvolutionDescriptor
+        if self.depthwise:
+            kind = kernels.MPSCNNDepthWiseConvolutionDescriptor
+        descriptor = kind(self.width, self.height, self.inputs, self.outputs)
+        descriptor.stride_in_pixels_y, descriptor.stride_in_pixels_x = self.stride
+        descriptor.dilation_rate_y, descriptor.dilation_rate_x = self.dilation
+        descriptor.groups = self.groups
+        return descriptor
+
+    def weights(self) -> Array:
+        """OHWI; the same numbers each time."""
+        inputs = 1 if self.depthwise else self.inputs // self.groups
+        random = np.random.default_rng(self.inputs * 1000 + self.outputs)
+        return exact(random.normal(size=(self.outputs, self.height, self.width, inputs)))
+
+    def bias_terms(self) -> Array | None:
+        return exact(np.linspace(-1.0, 1.0, self.outputs)) if self.biases else None
+
+    def source(self) -> ArraySource:
+        biases = self.bias_terms()
+        return ArraySource(
+            self.descriptor(), self.weights().astype(np.float32), None if biases is None else biases.astype(np.float32)
+        )
+
+    @property
+    def engine_groups(self) -> int:
+        return self.inputs if self.depthwise else self.groups
+
+    def forward(self, sources: list[Array], how: list[Reading]) -> Array:
+        (x,), ((rows, columns, edge),) = sources, how
+        return convolution.forward(x, self.weights(), self.bias_terms(), rows, columns, self.engine_groups, edge)
+
+    def gradient(self, g: Array, sources: list[Array], how: list[Reading]) -> tuple[Array, Array, Array]:
+        (x,), ((rows, columns, edge),) = sources, how
+        return convolution.gradient(g, x, self.weights(), rows, columns, self.engine_groups, edge)
+
+
+def _convolution(name: str, layer: Layer, height: int, width: int, **properties: Any) -> Sample:
+    return _layer(
+        f"convolution {name}",
+        layer,
+        height,
+        width,
+        kernels.MPSCNNConvolution,
+        kernels.MPSCNNConvolutionGradient,
+        frozenset({"affine"}),
+        properties,
+    )
+
+
+def _fully_connected(name: str, layer: Layer, height: int, width: int) -> Sample:
+    return _layer(
+        f"fully connected {name}",
+        layer,
+        height,
+        width,
+        kernels.MPSCNNFullyConnected,
+        kernels.MPSCNNFullyConnectedGradient,
+        frozenset({"affine", "ignores offset"}),
+        {},
+    )
+
+
+def _layer(
+    name: str,
+    layer: Layer,
+    height: int,
+    width: int,
+    kernel: Any,
+    gradient: Any,
+    traits: frozenset[str],
+    properties: dict[str, Any],
+) -> Sample:
+    return Sample(
+        name,
+        lambda device: configured(kernel(device, weights=layer.source()), properties),
+        ((layer.inputs, height, width),),
+        layer.forward,
+        (
+            GradientSample(
+                lambda device: gradient(device, weights=layer.source()),
+                lambda g, sources, how: layer.gradient(g, sources, how)[0],
+                needs_state=True,
+                parameters=lambda g, sources, how: layer.gradient(g, sources, how)[1:],
+            ),
+        ),
+        traits=traits,
+    )
+
+
+CONVOLUTIONS = [
+    _convolution("3x3", Layer(3, 5), 6, 7),
+    _convolution("one pixel", Layer(1, 1, biases=False), 1, 1),
+    _convolution("even, stride 2x1, bottom right", Layer(4, 8, 2, 4, stride=(2, 1)), 7, 6, padding=BOTTOM_RIGHT),
+    _convolution("even and dilated", Layer(4, 3, 2, 2, dilation=(3, 2)), 8, 7),
+    _convolution("stride above size, clamp", Layer(5, 4, 2, 1, stride=(3, 2)), 8, 7, edge_mode=CLAMP),
+    _convolution("clamp", Layer(3, 4, 3, 5), 4, 3, edge_mode=CLAMP),
+    _convolution("valid, stride 3", Layer(1, 4, stride=(3, 3), biases=False), 8, 11, padding=VALID),
+    _convolution("full", Layer(2, 3, 4, 3), 4, 3, padding=FULL),
+    _convolution("groups", Layer(8, 16, groups=2), 5, 4),
+    _convolution("depthwise", Layer(5, 5, depthwise=True), 5, 6),
+    _convolution("depthwise, multiplier 2", Layer(3, 6, 2, 3, stride=(2, 2), depthwise=True), 5, 6),
+]
+FULLY_CONNECTED = [
+    _fully_connected("3x4", Layer(5, 7, 3, 4), 3, 4),
+    _fully_connected("1x1", Layer(8, 3, 1, 1, biases=False), 1, 1),
+    _fully_connected("on a larger image", Layer(4, 5, 2, 3), 4, 5),
+]

@@ -1,0 +1,136 @@
+"""A configuration of a kernel: how to make it, images that suit it, its gradient kernels, its oracles."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from encoding import Bench
+from openmps.core.gradient_kernel import MPSCNNGradientKernel
+from openmps.core.kernel import ImageKernel
+from openmps.core.padding import MPSNNDefaultPadding
+from openmps.metal.device import MTLDevice
+from openmps.types import MPSImageEdgeMode, MPSNNPaddingMethod
+from oracles.geometry import Axis, gather, gather_adjoint
+
+Array = np.ndarray
+Shape = tuple[int, int, int]
+"""Feature channels, height and width of one image."""
+
+
+class Reading(NamedTuple):
+    """How a kernel reads one of its sources."""
+
+    rows: Axis
+    columns: Axis
+    edge: int
+
+    def region(self, x: Array) -> Array:
+        """The pixel under each result pixel, for kernels without a window."""
+        return gather(x, self.rows, self.columns, self.edge)[..., 0, 0]
+
+    def back(self, gradient: Array, shape: Sequence[int]) -> Array:
+        """The adjoint of `region`."""
+        return gather_adjoint(gradient[..., None, None], tuple(shape), self.rows, self.columns, self.edge)
+
+
+Forward = Callable[[list[Array], list[Reading]], Array]
+Gradient = Callable[[Array, list[Array], list[Reading]], Array]
+Parameters = Callable[[Array, list[Array], list[Reading]], tuple[Array, Array]]
+
+
+@dataclass(frozen=True)
+class GradientSample:
+    """The gradient kernel of one forward source."""
+
+    make: Callable[[MTLDevice], MPSCNNGradientKernel]
+    oracle: Gradient
+    source: int = 0
+    """The forward source that it differentiates."""
+    reads_result: bool = False
+    """Whether its secondary image is the forward result instead of that source."""
+    needs_state: bool = False
+    parameters: Parameters | None = None
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One configuration of a kernel."""
+
+    name: str
+    make: Callable[[MTLDevice], ImageKernel]
+    shapes: tuple[Shape, ...]
+    forward: Forward
+    gradients: tuple[GradientSample, ...] = ()
+    domain: str = "normal"
+    traits: frozenset[str] = frozenset()
+    labels: Callable[[Bench, int, int], list[Any]] | None = field(default=None, repr=False)
+    """For losses: the labels of some images, from the first one on."""
+
+    def random(self, what: str) -> np.random.Generator:
+        return np.random.default_rng(zlib.crc32(f"{self.name} {what}".encode()))
+
+    def sources(self, images: int = 2) -> list[Array]:
+        """Random images for each source; float64 numbers that float32 holds exactly."""
+        random = self.random("sources")
+        draw = DOMAINS[self.domain]
+        return [exact(draw(random, (images, *shape))) for shape in self.shapes]
+
+    def incoming(self, shape: Sequence[int]) -> Array:
+        """A random gradient of the result."""
+        return exact(self.random("gradient").normal(size=tuple(shape)))
+
+    def more(self, bench: Bench, count: int, first: int = 0, single: bool = False) -> tuple[Any, ...]:
+        """What an encode takes between its sources and its destination."""
+        if self.labels is None:
+            return ()
+        labels = self.labels(bench, first, count)
+        return (labels[0],) if single and count == 1 else (labels,)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+DOMAINS: dict[str, Callable[[np.random.Generator, tuple[int, ...]], Array]] = {
+    "normal": lambda random, shape: random.normal(size=shape),
+    "positive": lambda random, shape: random.uniform(0.5, 2.0, size=shape),
+    "unit": lambda random, shape: random.uniform(0.05, 0.95, size=shape),
+    "wide": lambda random, shape: random.normal(scale=4.0, size=shape),
+}
+
+
+def exact(values: Array) -> Array:
+    """Rounded to float32, as float64."""
+    return np.asarray(values, dtype=np.float32).astype(np.float64)
+
+
+def readings(kernel: Any, width: int, height: int) -> list[Reading]:
+    """How a kernel reads its sources with its properties as they stand."""
+    prefixes = ("primary_", "secondary_") if hasattr(kernel, "primary_offset") else ("",)
+    return [_reading(kernel, prefix, width, height) for prefix in prefixes]
+
+
+def _reading(kernel: Any, prefix: str, width: int, height: int) -> Reading:
+    def get(name: str) -> Any:
+        return getattr(kernel, prefix + name)
+
+    offset = get("offset")
+    rows = Axis(height, get("kernel_height"), get("stride_in_pixels_y"), get("dilation_rate_y"), offset.y)
+    columns = Axis(width, get("kernel_width"), get("stride_in_pixels_x"), get("dilation_rate_x"), offset.x)
+    return Reading(rows, columns, int(get("edge_mode")))
+
+
+def configured(kernel: Any, properties: dict[str, Any]) -> Any:
+    for name, value in properties.items():
+        setattr(kernel, name, value)
+    return kernel
+
+
+CLAMP = MPSImageEdgeMode.CLAMP
+VALID = MPSNNDefaultPadding(MPSNNPaddingMethod.SIZE_VALID_ONLY)
+FULL = MPSNNDefaultPadding(MPSNNPaddingMethod.SIZE_FULL)
+BOTTOM_RIGHT = MPSNNDefaultPadding.tensorflow_same()

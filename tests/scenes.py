@@ -1,0 +1,92 @@
+"""A kernel with images that suit it, and the claim that it refuses what is wrong with them in the right words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from catalogue import SAMPLES
+from encoding import Bench, encode, keep_results, train
+from openmps.core.image import MPSImage
+from openmps.errors import (
+    MPSError,
+)
+from openmps.metal.device import mtl_device
+from samples.sample import Sample
+
+FIRST = [samples[0] for samples in SAMPLES.values()]
+"""One sample of each forward kernel class."""
+TRAINED = [sample for sample in FIRST if sample.gradients]
+CPU = mtl_device("cpu")
+
+
+class Scene:
+    """A labelled kernel with images that suit it."""
+
+    def __init__(self, sample: Sample, images: int = 2) -> None:
+        self.bench = Bench(CPU)
+        self.sample = sample
+        self.kernel: Any = sample.make(CPU)
+        self.kernel.label = "here"
+        self.values = sample.sources(images)
+        self.single = [self.bench.image(values[:1]) for values in self.values]
+        self.batch = [self.bench.batch(values) for values in self.values]
+        self.more = sample.more(self.bench, images)
+        self.more_single = sample.more(self.bench, 1, single=True)
+        self.result = train(self.bench, sample, self.values, self.bench.batch).result
+
+    def refused(self, error: type[MPSError], argument: str, action: Callable[[], Any], rule: str = "") -> None:
+        """The action raises, naming this kernel with its label, and the argument; nothing is recorded."""
+        start = f"{type(self.kernel).__name__} 'here': {argument} {rule}"
+        with pytest.raises(error, match=f"^{re.escape(start)}") as caught:
+            action()
+        assert caught.value.who == f"{type(self.kernel).__name__} 'here'"
+
+    def encode(self, **changes: Any) -> Any:
+        """Encode the batch."""
+        command_buffer = changes.pop("command_buffer", None) or self.bench.command_buffer()
+        sources = changes.pop("sources", self.batch)
+        destination = changes.pop("destination", None)
+        more = self.more if not isinstance(sources[0], MPSImage) else self.more_single
+        given = [] if destination is None else [destination]
+        return encode(self.kernel, command_buffer, sources, *more, *given, **changes)
+
+    @property
+    def source(self) -> str:
+        """The name of the first source argument."""
+        return "primary_image" if hasattr(self.kernel, "primary_offset") else "source_image"
+
+
+class Backward(Scene):
+    """A labelled gradient kernel after a forward encode."""
+
+    def __init__(self, sample: Sample) -> None:
+        super().__init__(sample)
+        self.forward = train(self.bench, sample, self.values, self.bench.batch)
+        self.backward = sample.gradients[0]
+        self.kernel = self.backward.make(CPU)
+        self.kernel.label = "here"
+        keep_results(self.kernel)
+        self.flow = self.bench.batch(sample.incoming(self.forward.result.shape))
+        self.states = self.forward.states
+        result = self.bench.batch(self.forward.result)
+        self.image = result if self.backward.reads_result else self.batch[self.backward.source]
+
+    def run(
+        self,
+        flow: Any = None,
+        image: Any = None,
+        states: Any = "own",
+        destination: Any = None,
+        command_buffer: Any = None,
+    ) -> Any:
+        return self.kernel.encode_batch(
+            command_buffer or self.bench.command_buffer(),
+            self.flow if flow is None else flow,
+            self.image if image is None else image,
+            self.states if isinstance(states, str) else states,
+            destination,
+        )
