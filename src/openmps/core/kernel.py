@@ -285,9 +285,8 @@ class ImageKernel(KernelProperties):
         output = _stack(destination, plan.first_destination_image, plan.images)
         self._check_aliasing(inputs, output)
         if make_state is not None:
-            destination_states = self._result_states(
-                command_buffer if make_state else None, sources, source_states, destination
-            )
+            # The states take their record from this plan, when they are attached to it.
+            destination_states = self._result_states(command_buffer if make_state else None, sources, None, None)
         keep = self._keeper(plan, source_states, destination_states)
         fetch = self._fetcher(source_states)
         command_buffer.record(self.name, _work(plan, inputs, output, fetch, keep))

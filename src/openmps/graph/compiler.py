@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from openmps.core.gradient_state import MPSNNGradientState
+from openmps.core.gradient_state import ForwardRecord, MPSNNGradientState
 from openmps.core.image import MPSImage
 from openmps.core.image_descriptor import MPSImageDescriptor
 from openmps.core.kernel import ImageKernel
@@ -155,13 +155,13 @@ class Compiler:
             return None
         return self._state_registers.get(node.source_states[0])
 
-    def _state_out(self, node: MPSNNFilterNode, kernel: ImageKernel, record: object) -> int | None:
+    def _state_out(self, node: MPSNNFilterNode, kernel: ImageKernel, record: ForwardRecord) -> int | None:
         state_node = node.result_state
         if state_node is None:
             return None
         state = kernel.make_state()
         if isinstance(state, MPSNNGradientState):
-            state.record = record  # type: ignore[assignment]
+            state.record = record
             self._states[state_node] = state
         return self._state_registers.setdefault(state_node, len(self._state_registers))
 

@@ -185,8 +185,9 @@ class TrainableConvolutionDataSource(ArrayConvolutionDataSource):
                 None,
                 "Use the training style UPDATE_DEVICE_GPU",
             )
-        optimizer = self._optimizer or self._start(command_buffer.device, gradient_state)
-        optimizer.encode(  # type: ignore[attr-defined]
+        # The keyword arguments depend on the class, as `_ACCUMULATORS` lists them.
+        optimizer: Any = self._optimizer or self._start(command_buffer.device, gradient_state)
+        optimizer.encode(
             command_buffer,
             convolution_gradient_state=gradient_state,
             convolution_source_state=source_state,

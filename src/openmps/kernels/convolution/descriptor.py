@@ -81,7 +81,11 @@ class MPSCNNConvolutionDescriptor:
             self.neuron = neuron_filter
 
     supports_secure_coding = True
-    channel_multiplier = 0
+
+    @property
+    def channel_multiplier(self) -> int:
+        """Output channels an input channel of a depthwise convolution; 0 for a regular one."""
+        return 0
 
     @property
     def neuron(self) -> Any:
@@ -224,7 +228,7 @@ class MPSCNNDepthWiseConvolutionDescriptor(MPSCNNConvolutionDescriptor):
     """
 
     @property
-    def channel_multiplier(self) -> int:  # type: ignore[override]
+    def channel_multiplier(self) -> int:
         """Output channels an input channel."""
         return self.output_feature_channels // self.input_feature_channels
 
