@@ -10,28 +10,63 @@ from collections.abc import Callable, Sequence
 
 from openmps.core.base_kernel import MPSKernel
 from openmps.kernels import arithmetic as arithmetic_kernels
+from openmps.kernels import batch_normalization as batch_normalization_kernels
 from openmps.kernels import convolution as convolution_kernels
 from openmps.kernels import dropout as dropout_kernels
+from openmps.kernels import gram_matrix as gram_matrix_kernels
+from openmps.kernels import grid_sample as grid_sample_kernels
+from openmps.kernels import group_normalization as group_normalization_kernels
+from openmps.kernels import image_copy as image_copy_kernels
+from openmps.kernels import image_scale as image_scale_kernels
 from openmps.kernels import loss as loss_kernels
 from openmps.kernels import neuron as neuron_kernels
+from openmps.kernels import normalization as normalization_kernels
 from openmps.kernels import optimizers as optimizer_kernels
+from openmps.kernels import pad as pad_kernels
 from openmps.kernels import pooling as pooling_kernels
+from openmps.kernels import random as random_kernels
+from openmps.kernels import reduce as reduce_kernels
+from openmps.kernels import reshape as reshape_kernels
+from openmps.kernels import resize as resize_kernels
+from openmps.kernels import slice as slice_kernels
 from openmps.kernels import softmax as softmax_kernels
+from openmps.kernels import upsampling as upsampling_kernels
+from openmps.kernels.convolution import binary as binary_kernels
 from openmps.metal.device import MTLDevice
-from samples.arithmetic import ADDITIONS
-from samples.convolution import CONVOLUTIONS, FULLY_CONNECTED
+from samples.arithmetic import ADDITIONS, COMPARISONS, DIVISIONS, MULTIPLICATIONS, SUBTRACTIONS
+from samples.batch_normalization import BATCH_NORMALIZATIONS
+from samples.binary_convolution import BINARY_CONVOLUTIONS, BINARY_FULLY_CONNECTED
+from samples.convolution import CONVOLUTIONS, FULLY_CONNECTED, TRANSPOSES
 from samples.dropout import DROPOUTS
-from samples.loss import LOSSES
+from samples.gram_matrix import GRAM_MATRICES
+from samples.grid_sample import GRIDS
+from samples.group_normalization import GROUP_NORMALIZATIONS, INSTANCE_NORMALIZATIONS
+from samples.loss import DETECTORS, FORWARD_LOSSES, INITIAL_GRADIENTS, LOSS_GRADIENTS, LOSSES
 from samples.neuron import NEURON_CLASSES, NEURONS
-from samples.pooling import AVERAGE_POOLINGS, MAX_POOLINGS
+from samples.normalization import CONTRAST_NORMALIZATIONS, CROSS_CHANNEL_NORMALIZATIONS, SPATIAL_NORMALIZATIONS
+from samples.pad import PADS
+from samples.pooling import AVERAGE_POOLINGS, DILATED_MAX_POOLINGS, L2_NORM_POOLINGS, MAX_POOLINGS
+from samples.reduce import CORRELATIONS, UNARY, WEIGHTED_MEANS, WEIGHTED_SUMS
+from samples.reshape import RESHAPES
+from samples.resize import CROPS, RESIZES
 from samples.sample import Sample
+from samples.slice import SLICES
 from samples.softmax import LOG_SOFTMAXES, SOFTMAXES
+from samples.upsampling import BILINEAR, NEAREST
 
 SAMPLES: dict[type[MPSKernel], list[Sample]] = {
     convolution_kernels.MPSCNNConvolution: CONVOLUTIONS,
     convolution_kernels.MPSCNNFullyConnected: FULLY_CONNECTED,
+    convolution_kernels.MPSCNNConvolutionTranspose: TRANSPOSES,
+    binary_kernels.MPSCNNBinaryConvolution: BINARY_CONVOLUTIONS,
+    binary_kernels.MPSCNNBinaryFullyConnected: BINARY_FULLY_CONNECTED,
     pooling_kernels.MPSCNNPoolingMax: MAX_POOLINGS,
     pooling_kernels.MPSCNNPoolingAverage: AVERAGE_POOLINGS,
+    pooling_kernels.MPSCNNPoolingL2Norm: L2_NORM_POOLINGS,
+    pooling_kernels.MPSCNNDilatedPoolingMax: DILATED_MAX_POOLINGS,
+    normalization_kernels.MPSCNNSpatialNormalization: SPATIAL_NORMALIZATIONS,
+    normalization_kernels.MPSCNNLocalContrastNormalization: CONTRAST_NORMALIZATIONS,
+    normalization_kernels.MPSCNNCrossChannelNormalization: CROSS_CHANNEL_NORMALIZATIONS,
     neuron_kernels.MPSCNNNeuron: NEURONS,
     **{
         getattr(neuron_kernels, sample.name.split()[-1]): [sample]
@@ -40,21 +75,66 @@ SAMPLES: dict[type[MPSKernel], list[Sample]] = {
     softmax_kernels.MPSCNNSoftMax: SOFTMAXES,
     softmax_kernels.MPSCNNLogSoftMax: LOG_SOFTMAXES,
     dropout_kernels.MPSCNNDropout: DROPOUTS,
+    batch_normalization_kernels.MPSCNNBatchNormalization: BATCH_NORMALIZATIONS,
+    group_normalization_kernels.MPSCNNInstanceNormalization: INSTANCE_NORMALIZATIONS,
+    group_normalization_kernels.MPSCNNGroupNormalization: GROUP_NORMALIZATIONS,
+    gram_matrix_kernels.MPSNNGramMatrixCalculation: GRAM_MATRICES,
     arithmetic_kernels.MPSCNNAdd: ADDITIONS,
+    arithmetic_kernels.MPSCNNSubtract: SUBTRACTIONS,
+    arithmetic_kernels.MPSCNNMultiply: MULTIPLICATIONS,
+    arithmetic_kernels.MPSCNNDivide: DIVISIONS,
+    arithmetic_kernels.MPSNNCompare: COMPARISONS,
     loss_kernels.MPSCNNLoss: LOSSES,
+    loss_kernels.MPSCNNYOLOLoss: DETECTORS,
+    loss_kernels.MPSNNForwardLoss: FORWARD_LOSSES,
+    loss_kernels.MPSNNLossGradient: LOSS_GRADIENTS,
+    loss_kernels.MPSNNInitialGradient: INITIAL_GRADIENTS,
+    **UNARY,
+    reduce_kernels.MPSNNReduceFeatureChannelsAndWeightsMean: WEIGHTED_MEANS,
+    reduce_kernels.MPSNNReduceFeatureChannelsAndWeightsSum: WEIGHTED_SUMS,
+    reduce_kernels.MPSNNLocalCorrelation: CORRELATIONS,
+    reshape_kernels.MPSNNReshape: RESHAPES,
+    pad_kernels.MPSNNPad: PADS,
+    slice_kernels.MPSNNSlice: SLICES,
+    upsampling_kernels.MPSCNNUpsamplingNearest: NEAREST,
+    upsampling_kernels.MPSCNNUpsamplingBilinear: BILINEAR,
+    resize_kernels.MPSNNResizeBilinear: RESIZES,
+    resize_kernels.MPSNNCropAndResizeBilinear: CROPS,
+    grid_sample_kernels.MPSNNGridSample: GRIDS,
 }  # fmt: skip
 """Every kernel that makes images from images, forward."""
 
 GRADIENTS: dict[type[MPSKernel], type[MPSKernel]] = {
     convolution_kernels.MPSCNNConvolutionGradient: convolution_kernels.MPSCNNConvolution,
     convolution_kernels.MPSCNNFullyConnectedGradient: convolution_kernels.MPSCNNFullyConnected,
+    convolution_kernels.MPSCNNConvolutionTransposeGradient: convolution_kernels.MPSCNNConvolutionTranspose,
     pooling_kernels.MPSCNNPoolingMaxGradient: pooling_kernels.MPSCNNPoolingMax,
     pooling_kernels.MPSCNNPoolingAverageGradient: pooling_kernels.MPSCNNPoolingAverage,
+    pooling_kernels.MPSCNNPoolingL2NormGradient: pooling_kernels.MPSCNNPoolingL2Norm,
+    pooling_kernels.MPSCNNDilatedPoolingMaxGradient: pooling_kernels.MPSCNNDilatedPoolingMax,
+    normalization_kernels.MPSCNNSpatialNormalizationGradient: normalization_kernels.MPSCNNSpatialNormalization,
+    normalization_kernels.MPSCNNLocalContrastNormalizationGradient: (
+        normalization_kernels.MPSCNNLocalContrastNormalization
+    ),
+    normalization_kernels.MPSCNNCrossChannelNormalizationGradient: (
+        normalization_kernels.MPSCNNCrossChannelNormalization
+    ),
     neuron_kernels.MPSCNNNeuronGradient: neuron_kernels.MPSCNNNeuron,
     softmax_kernels.MPSCNNSoftMaxGradient: softmax_kernels.MPSCNNSoftMax,
     softmax_kernels.MPSCNNLogSoftMaxGradient: softmax_kernels.MPSCNNLogSoftMax,
     dropout_kernels.MPSCNNDropoutGradient: dropout_kernels.MPSCNNDropout,
+    group_normalization_kernels.MPSCNNInstanceNormalizationGradient: (
+        group_normalization_kernels.MPSCNNInstanceNormalization
+    ),
+    group_normalization_kernels.MPSCNNGroupNormalizationGradient: group_normalization_kernels.MPSCNNGroupNormalization,
+    gram_matrix_kernels.MPSNNGramMatrixCalculationGradient: gram_matrix_kernels.MPSNNGramMatrixCalculation,
     arithmetic_kernels.MPSCNNAddGradient: arithmetic_kernels.MPSCNNAdd,
+    arithmetic_kernels.MPSCNNSubtractGradient: arithmetic_kernels.MPSCNNSubtract,
+    arithmetic_kernels.MPSCNNMultiplyGradient: arithmetic_kernels.MPSCNNMultiply,
+    reshape_kernels.MPSNNReshapeGradient: reshape_kernels.MPSNNReshape,
+    pad_kernels.MPSNNPadGradient: pad_kernels.MPSNNPad,
+    upsampling_kernels.MPSCNNUpsamplingNearestGradient: upsampling_kernels.MPSCNNUpsamplingNearest,
+    upsampling_kernels.MPSCNNUpsamplingBilinearGradient: upsampling_kernels.MPSCNNUpsamplingBilinear,
 }
 """Every gradient kernel, and the forward kernel in whose samples it stands."""
 
@@ -67,11 +147,49 @@ OPTIMIZERS: dict[type[MPSKernel], Callable[[MTLDevice], MPSKernel]] = {
 }
 """Every kernel that updates parameters; tests/kernels/test_optimizers.py holds their numbers."""
 
+STAGES: dict[type[MPSKernel], Callable[[MTLDevice], MPSKernel]] = {
+    kind: kind
+    for kind in (
+        batch_normalization_kernels.MPSCNNBatchNormalizationStatistics,
+        batch_normalization_kernels.MPSCNNBatchNormalizationStatisticsGradient,
+        batch_normalization_kernels.MPSCNNBatchNormalizationGradient,
+    )
+}
+"""The other stages of batch normalization; tests/kernels/test_batch_normalization.py holds their numbers."""
+
+IMAGE_FILTERS: dict[type[MPSKernel], Callable[[MTLDevice], MPSKernel]] = {
+    kind: kind for kind in (image_scale_kernels.MPSImageBilinearScale, image_scale_kernels.MPSImageLanczosScale)
+}
+"""Every filter of pictures, whose destination is always given; tests/kernels/test_image_scale.py holds its numbers."""
+
+MATRIX_KERNELS: dict[type[MPSKernel], Callable[[MTLDevice], MPSKernel]] = {
+    kind: kind
+    for kind in (
+        image_copy_kernels.MPSImageCopyToMatrix,
+        image_copy_kernels.MPSMatrixCopyToImage,
+        random_kernels.MPSMatrixRandomMTGP32,
+        random_kernels.MPSMatrixRandomPhilox,
+    )
+}
+"""Every kernel that reads or writes matrices; test_image_copy.py and test_random.py hold their numbers."""
+
+OTHERS = {**OPTIMIZERS, **STAGES, **IMAGE_FILTERS, **MATRIX_KERNELS}
+"""The kernels with tests of their own instead of samples."""
+
 ABSTRACT: dict[type[MPSKernel], Callable[[MTLDevice], MPSKernel]] = {
     pooling_kernels.MPSCNNPooling: lambda device: pooling_kernels.MPSCNNPooling(device, 1, 1),
     pooling_kernels.MPSCNNPoolingGradient: lambda device: pooling_kernels.MPSCNNPoolingGradient(device, 1, 1),
     arithmetic_kernels.MPSCNNArithmetic: arithmetic_kernels.MPSCNNArithmetic,
     arithmetic_kernels.MPSCNNArithmeticGradient: arithmetic_kernels.MPSCNNArithmeticGradient,
+    reduce_kernels.MPSNNReduceUnary: reduce_kernels.MPSNNReduceUnary,
+    reduce_kernels.MPSNNReduceBinary: reduce_kernels.MPSNNReduceBinary,
+    upsampling_kernels.MPSCNNUpsampling: lambda device: upsampling_kernels.MPSCNNUpsampling(device, 1, 1),
+    upsampling_kernels.MPSCNNUpsamplingGradient: (
+        lambda device: upsampling_kernels.MPSCNNUpsamplingGradient(device, 1, 1)
+    ),
+    image_scale_kernels.MPSUnaryImageKernel: image_scale_kernels.MPSUnaryImageKernel,
+    image_scale_kernels.MPSImageScale: image_scale_kernels.MPSImageScale,
+    random_kernels.MPSMatrixRandom: random_kernels.MPSMatrixRandom,
     optimizer_kernels.MPSNNOptimizer: lambda device: optimizer_kernels.MPSNNOptimizer(
         device, optimizer_kernels.MPSNNOptimizerDescriptor()
     ),

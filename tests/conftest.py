@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+
+import measured
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--record-errors", type=Path, help="write the largest errors seen, by kernel, to this JSON file")
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    path = session.config.getoption("--record-errors")
+    if path is not None and exitstatus == 0:
+        measured.write(path)
 
 
 @pytest.fixture(params=["cpu", "cuda"])

@@ -13,6 +13,8 @@ from openmps.core.image import MPSImage
 from openmps.core.image_batch import MPSImageBatch
 from openmps.core.image_descriptor import MPSImageDescriptor
 from openmps.core.kernel import ImageKernel
+from openmps.core.multiary_kernel import MPSCNNMultiaryKernel
+from openmps.core.state import MPSStateBatch
 from openmps.core.temporary_image import MPSTemporaryImage
 from openmps.metal.command import MTLCommandBuffer
 from openmps.metal.device import MTLDevice, mtl_device
@@ -105,7 +107,8 @@ def is_batch(images: Any) -> bool:
 def encode(kernel: Any, command_buffer: MTLCommandBuffer, sources: Sequence[Any], *more: Any, **options: Any) -> Any:
     """``encode`` or ``encode_batch``, whichever suits the sources; ``more`` follows them in the signature."""
     call = kernel.encode_batch if is_batch(sources[0]) else kernel.encode
-    return call(command_buffer, *sources, *more, **options)
+    given = [list(sources)] if isinstance(kernel, MPSCNNMultiaryKernel) else sources
+    return call(command_buffer, *given, *more, **options)
 
 
 def run(bench: Bench, kernel: Any, sources: Sequence[Any], *more: Any) -> np.ndarray:
@@ -184,25 +187,52 @@ def train(
     if temporary and states is not None:
         for state in [states] if single else states.counted():
             state.read_count = len(sample.gradients)
+    parameters = parameter_gradients(states)
     shape = shape_of(result)
     flow = sample.incoming(shape) if incoming is None else incoming
     kernels, flows = [], []
     for backward in sample.gradients:
         gradient = backward.make(bench.device)
         keep_results(gradient)
-        secondary = result if backward.reads_result else images[backward.source]
+        secondary = result if backward.reads_result else images[backward.secondary]
         kernels.append(gradient)
         flows.append(encode(gradient, command_buffer, [arrange(flow), secondary], states))
     finish(command_buffer)
     outcome = Outcome(kernel, numbers(result), states, [numbers(found) for found in flows], kernels)
-    state = states if single or states is None else states[0]
-    if hasattr(state, "gradient_for_weights"):
-        outcome.weights = state.gradient_for_weights.tensor(torch.float32).cpu().double().numpy()
-        outcome.biases = state.gradient_for_biases.tensor(torch.float32).cpu().double().numpy()
-    if more:
+    outcome.weights, outcome.biases = parameters()
+    if more and sample.labels is not None:
         labels = [more[0]] if single and not isinstance(more[0], list) else more[0]
         outcome.losses = np.concatenate([numbers(label.loss_image()) for label in labels])
     return outcome
+
+
+_PARAMETERS = ("gradient_for_weights", "gradient_for_biases"), ("gradient_for_gamma", "gradient_for_beta")
+"""What states call the gradients of parameters: those of weights or scales, and of biases or shifts."""
+
+
+def parameter_gradients(states: Any) -> Callable[[], tuple[np.ndarray, np.ndarray] | tuple[None, None]]:
+    """A function that reads the gradients of parameters when the work is done: flat, summed over the states.
+
+    Called while the states can be read: the buffers of temporary ones are taken now, those of others afterwards.
+    """
+    listed = [] if states is None else list(states.unique()) if isinstance(states, MPSStateBatch) else [states]
+    names = [pair for pair in _PARAMETERS if listed and hasattr(type(listed[0]), pair[0])]
+    if not names:
+        return lambda: (None, None)
+
+    def buffers() -> list[list[Any]]:
+        return [[getattr(state, name) for state in listed] for name in names[0]]
+
+    taken = buffers() if listed[0].lives_on is not None else None
+
+    def read() -> tuple[np.ndarray, np.ndarray]:
+        weights, biases = (
+            np.sum([buffer.tensor(torch.float32).cpu().double().numpy() for buffer in each], axis=0)
+            for each in (taken or buffers())
+        )
+        return weights, biases
+
+    return read
 
 
 def _states_for(kernel: Any, images: list[Any], destination: Any) -> Any:

@@ -57,7 +57,17 @@ class Scene:
     @property
     def source(self) -> str:
         """The name of the first source argument."""
-        return "primary_image" if hasattr(self.kernel, "primary_offset") else "source_image"
+        return self.kernel._source_arguments[0]
+
+    @property
+    def second_source(self) -> str:
+        """The name of the second source argument."""
+        return self.kernel._source_arguments[1]
+
+    @property
+    def destination(self) -> str:
+        """The name of the destination argument."""
+        return self.kernel._destination_argument
 
 
 class Backward(Scene):
@@ -73,7 +83,7 @@ class Backward(Scene):
         self.flow = self.bench.batch(sample.incoming(self.forward.result.shape))
         self.states = self.forward.states
         result = self.bench.batch(self.forward.result)
-        self.image = result if self.backward.reads_result else self.batch[self.backward.source]
+        self.image = result if self.backward.reads_result else self.batch[self.backward.secondary]
 
     def run(
         self,

@@ -15,6 +15,7 @@ from openmps.core.gradient_kernel import (
 from openmps.core.gradient_state import (
     MPSNNBinaryGradientState,
     MPSNNGradientState,
+    MPSNNMultiaryGradientState,
 )
 from openmps.core.image import (
     MPSImage,
@@ -29,8 +30,15 @@ from openmps.core.image_batch import (
 from openmps.core.image_descriptor import (
     MPSImageDescriptor,
 )
+from openmps.core.multiary_kernel import (
+    MPSCNNMultiaryKernel,
+)
 from openmps.core.neuron_descriptor import (
     MPSNNNeuronDescriptor,
+)
+from openmps.core.normalization_states import (
+    MPSCNNNormalizationGammaAndBetaState,
+    MPSCNNNormalizationMeanAndVarianceState,
 )
 from openmps.core.padding import (
     MPSNNDefaultPadding,
@@ -84,6 +92,10 @@ from openmps.errors import (
     MPSTypeError,
     MTLCommandBufferError,
     MTLExecutionError,
+)
+from openmps.formats.archive import (
+    MPSKeyedArchiver,
+    MPSKeyedUnarchiver,
 )
 from openmps.graph.arithmetic_nodes import (
     MPSNNAdditionGradientNode,
@@ -168,32 +180,80 @@ from openmps.kernels.arithmetic import (
     MPSCNNArithmetic,
     MPSCNNArithmeticGradient,
     MPSCNNArithmeticGradientState,
+    MPSCNNDivide,
+    MPSCNNMultiply,
+    MPSCNNMultiplyGradient,
+    MPSCNNSubtract,
+    MPSCNNSubtractGradient,
+    MPSNNCompare,
+)
+from openmps.kernels.batch_normalization import (
+    MPSCNNBatchNormalization,
+    MPSCNNBatchNormalizationDataSource,
+    MPSCNNBatchNormalizationGradient,
+    MPSCNNBatchNormalizationState,
+    MPSCNNBatchNormalizationStatistics,
+    MPSCNNBatchNormalizationStatisticsGradient,
 )
 from openmps.kernels.convolution import (
+    MPSCNNBinaryConvolution,
+    MPSCNNBinaryFullyConnected,
     MPSCNNConvolution,
     MPSCNNConvolutionDataSource,
     MPSCNNConvolutionDescriptor,
     MPSCNNConvolutionGradient,
     MPSCNNConvolutionGradientState,
+    MPSCNNConvolutionTranspose,
+    MPSCNNConvolutionTransposeGradient,
+    MPSCNNConvolutionTransposeGradientState,
     MPSCNNConvolutionWeightsAndBiasesState,
     MPSCNNDepthWiseConvolutionDescriptor,
     MPSCNNFullyConnected,
     MPSCNNFullyConnectedGradient,
+    MPSCNNSubPixelConvolutionDescriptor,
 )
 from openmps.kernels.dropout import (
     MPSCNNDropout,
     MPSCNNDropoutGradient,
     MPSCNNDropoutGradientState,
 )
-from openmps.kernels.loss.descriptor import (
-    MPSCNNLossDescriptor,
+from openmps.kernels.gram_matrix import (
+    MPSNNGramMatrixCalculation,
+    MPSNNGramMatrixCalculationGradient,
 )
-from openmps.kernels.loss.kernel import (
+from openmps.kernels.grid_sample import (
+    MPSNNGridSample,
+)
+from openmps.kernels.group_normalization import (
+    MPSCNNGroupNormalization,
+    MPSCNNGroupNormalizationDataSource,
+    MPSCNNGroupNormalizationGradient,
+    MPSCNNGroupNormalizationGradientState,
+    MPSCNNInstanceNormalization,
+    MPSCNNInstanceNormalizationDataSource,
+    MPSCNNInstanceNormalizationGradient,
+    MPSCNNInstanceNormalizationGradientState,
+)
+from openmps.kernels.image_copy import (
+    MPSImageCopyToMatrix,
+    MPSMatrixCopyToImage,
+)
+from openmps.kernels.image_scale import (
+    MPSImageBilinearScale,
+    MPSImageLanczosScale,
+    MPSImageScale,
+    MPSUnaryImageKernel,
+)
+from openmps.kernels.loss import (
     MPSCNNLoss,
-)
-from openmps.kernels.loss.labels import (
     MPSCNNLossDataDescriptor,
+    MPSCNNLossDescriptor,
     MPSCNNLossLabels,
+    MPSCNNYOLOLoss,
+    MPSCNNYOLOLossDescriptor,
+    MPSNNForwardLoss,
+    MPSNNInitialGradient,
+    MPSNNLossGradient,
 )
 from openmps.kernels.neuron import (
     MPSCNNNeuron,
@@ -213,34 +273,88 @@ from openmps.kernels.neuron import (
     MPSCNNNeuronSoftSign,
     MPSCNNNeuronTanH,
 )
-from openmps.kernels.optimizers.adam import (
-    MPSNNOptimizerAdam,
+from openmps.kernels.normalization import (
+    MPSCNNCrossChannelNormalization,
+    MPSCNNCrossChannelNormalizationGradient,
+    MPSCNNLocalContrastNormalization,
+    MPSCNNLocalContrastNormalizationGradient,
+    MPSCNNSpatialNormalization,
+    MPSCNNSpatialNormalizationGradient,
 )
-from openmps.kernels.optimizers.descriptor import (
-    MPSNNOptimizerDescriptor,
-)
-from openmps.kernels.optimizers.optimizer import (
+from openmps.kernels.optimizers import (
     MPSNNOptimizer,
-)
-from openmps.kernels.optimizers.rmsprop import (
+    MPSNNOptimizerAdam,
+    MPSNNOptimizerDescriptor,
     MPSNNOptimizerRMSProp,
-)
-from openmps.kernels.optimizers.stochastic_gradient_descent import (
     MPSNNOptimizerStochasticGradientDescent,
 )
+from openmps.kernels.pad import (
+    MPSNNPad,
+    MPSNNPadGradient,
+)
 from openmps.kernels.pooling import (
+    MPSCNNDilatedPoolingMax,
+    MPSCNNDilatedPoolingMaxGradient,
     MPSCNNPooling,
     MPSCNNPoolingAverage,
     MPSCNNPoolingAverageGradient,
     MPSCNNPoolingGradient,
+    MPSCNNPoolingL2Norm,
+    MPSCNNPoolingL2NormGradient,
     MPSCNNPoolingMax,
     MPSCNNPoolingMaxGradient,
+)
+from openmps.kernels.random import (
+    MPSMatrixRandom,
+    MPSMatrixRandomDistributionDescriptor,
+    MPSMatrixRandomMTGP32,
+    MPSMatrixRandomPhilox,
+)
+from openmps.kernels.reduce import (
+    MPSNNLocalCorrelation,
+    MPSNNReduceBinary,
+    MPSNNReduceColumnMax,
+    MPSNNReduceColumnMean,
+    MPSNNReduceColumnMin,
+    MPSNNReduceColumnSum,
+    MPSNNReduceFeatureChannelsAndWeightsMean,
+    MPSNNReduceFeatureChannelsAndWeightsSum,
+    MPSNNReduceFeatureChannelsArgumentMax,
+    MPSNNReduceFeatureChannelsArgumentMin,
+    MPSNNReduceFeatureChannelsMax,
+    MPSNNReduceFeatureChannelsMean,
+    MPSNNReduceFeatureChannelsMin,
+    MPSNNReduceFeatureChannelsSum,
+    MPSNNReduceRowMax,
+    MPSNNReduceRowMean,
+    MPSNNReduceRowMin,
+    MPSNNReduceRowSum,
+    MPSNNReduceUnary,
+)
+from openmps.kernels.reshape import (
+    MPSNNReshape,
+    MPSNNReshapeGradient,
+)
+from openmps.kernels.resize import (
+    MPSNNCropAndResizeBilinear,
+    MPSNNResizeBilinear,
+)
+from openmps.kernels.slice import (
+    MPSNNSlice,
 )
 from openmps.kernels.softmax import (
     MPSCNNLogSoftMax,
     MPSCNNLogSoftMaxGradient,
     MPSCNNSoftMax,
     MPSCNNSoftMaxGradient,
+)
+from openmps.kernels.upsampling import (
+    MPSCNNUpsampling,
+    MPSCNNUpsamplingBilinear,
+    MPSCNNUpsamplingBilinearGradient,
+    MPSCNNUpsamplingGradient,
+    MPSCNNUpsamplingNearest,
+    MPSCNNUpsamplingNearestGradient,
 )
 from openmps.metal.blit import (
     MTLBlitCommandEncoder,
@@ -299,6 +413,7 @@ from openmps.types import (
     MPSImageRegion,
     MPSImageType,
     MPSKernelOptions,
+    MPSMatrixRandomDistribution,
     MPSNNComparisonType,
     MPSNNConvolutionAccumulatorPrecisionOption,
     MPSNNPaddingMethod,
@@ -345,9 +460,17 @@ __all__ = [
     "MPSCNNArithmetic",
     "MPSCNNArithmeticGradient",
     "MPSCNNArithmeticGradientState",
+    "MPSCNNBatchNormalization",
+    "MPSCNNBatchNormalizationDataSource",
     "MPSCNNBatchNormalizationFlags",
+    "MPSCNNBatchNormalizationGradient",
+    "MPSCNNBatchNormalizationState",
+    "MPSCNNBatchNormalizationStatistics",
+    "MPSCNNBatchNormalizationStatisticsGradient",
+    "MPSCNNBinaryConvolution",
     "MPSCNNBinaryConvolutionFlags",
     "MPSCNNBinaryConvolutionType",
+    "MPSCNNBinaryFullyConnected",
     "MPSCNNBinaryKernel",
     "MPSCNNConvolution",
     "MPSCNNConvolutionDataSource",
@@ -359,9 +482,17 @@ __all__ = [
     "MPSCNNConvolutionGradientState",
     "MPSCNNConvolutionGradientStateNode",
     "MPSCNNConvolutionNode",
+    "MPSCNNConvolutionTranspose",
+    "MPSCNNConvolutionTransposeGradient",
+    "MPSCNNConvolutionTransposeGradientState",
     "MPSCNNConvolutionWeightsAndBiasesState",
     "MPSCNNConvolutionWeightsLayout",
+    "MPSCNNCrossChannelNormalization",
+    "MPSCNNCrossChannelNormalizationGradient",
     "MPSCNNDepthWiseConvolutionDescriptor",
+    "MPSCNNDilatedPoolingMax",
+    "MPSCNNDilatedPoolingMaxGradient",
+    "MPSCNNDivide",
     "MPSCNNDropout",
     "MPSCNNDropoutGradient",
     "MPSCNNDropoutGradientNode",
@@ -372,7 +503,17 @@ __all__ = [
     "MPSCNNFullyConnectedGradientNode",
     "MPSCNNFullyConnectedNode",
     "MPSCNNGradientKernel",
+    "MPSCNNGroupNormalization",
+    "MPSCNNGroupNormalizationDataSource",
+    "MPSCNNGroupNormalizationGradient",
+    "MPSCNNGroupNormalizationGradientState",
+    "MPSCNNInstanceNormalization",
+    "MPSCNNInstanceNormalizationDataSource",
+    "MPSCNNInstanceNormalizationGradient",
+    "MPSCNNInstanceNormalizationGradientState",
     "MPSCNNKernel",
+    "MPSCNNLocalContrastNormalization",
+    "MPSCNNLocalContrastNormalizationGradient",
     "MPSCNNLogSoftMax",
     "MPSCNNLogSoftMaxGradient",
     "MPSCNNLogSoftMaxGradientNode",
@@ -383,6 +524,9 @@ __all__ = [
     "MPSCNNLossLabels",
     "MPSCNNLossNode",
     "MPSCNNLossType",
+    "MPSCNNMultiaryKernel",
+    "MPSCNNMultiply",
+    "MPSCNNMultiplyGradient",
     "MPSCNNNeuron",
     "MPSCNNNeuronAbsolute",
     "MPSCNNNeuronAbsoluteNode",
@@ -417,6 +561,8 @@ __all__ = [
     "MPSCNNNeuronTanH",
     "MPSCNNNeuronTanHNode",
     "MPSCNNNeuronType",
+    "MPSCNNNormalizationGammaAndBetaState",
+    "MPSCNNNormalizationMeanAndVarianceState",
     "MPSCNNPooling",
     "MPSCNNPoolingAverage",
     "MPSCNNPoolingAverageGradient",
@@ -424,6 +570,8 @@ __all__ = [
     "MPSCNNPoolingAverageNode",
     "MPSCNNPoolingGradient",
     "MPSCNNPoolingGradientNode",
+    "MPSCNNPoolingL2Norm",
+    "MPSCNNPoolingL2NormGradient",
     "MPSCNNPoolingMax",
     "MPSCNNPoolingMaxGradient",
     "MPSCNNPoolingMaxGradientNode",
@@ -434,7 +582,20 @@ __all__ = [
     "MPSCNNSoftMaxGradient",
     "MPSCNNSoftMaxGradientNode",
     "MPSCNNSoftMaxNode",
+    "MPSCNNSpatialNormalization",
+    "MPSCNNSpatialNormalizationGradient",
+    "MPSCNNSubPixelConvolutionDescriptor",
+    "MPSCNNSubtract",
+    "MPSCNNSubtractGradient",
+    "MPSCNNUpsampling",
+    "MPSCNNUpsamplingBilinear",
+    "MPSCNNUpsamplingBilinearGradient",
+    "MPSCNNUpsamplingGradient",
+    "MPSCNNUpsamplingNearest",
+    "MPSCNNUpsamplingNearestGradient",
     "MPSCNNWeightsQuantizationType",
+    "MPSCNNYOLOLoss",
+    "MPSCNNYOLOLossDescriptor",
     "MPSCommandBuffer",
     "MPSCustomKernelIndex",
     "MPSDataLayout",
@@ -454,18 +615,30 @@ __all__ = [
     "MPSImageBatchIterate",
     "MPSImageBatchResourceSize",
     "MPSImageBatchSynchronize",
+    "MPSImageBilinearScale",
     "MPSImageCoordinate",
+    "MPSImageCopyToMatrix",
     "MPSImageDescriptor",
     "MPSImageEdgeMode",
     "MPSImageFeatureChannelFormat",
+    "MPSImageLanczosScale",
     "MPSImageReadWriteParams",
     "MPSImageRegion",
+    "MPSImageScale",
     "MPSImageType",
     "MPSKernel",
     "MPSKernelOptions",
+    "MPSKeyedArchiver",
+    "MPSKeyedUnarchiver",
     "MPSLifetimeError",
     "MPSMatrix",
+    "MPSMatrixCopyToImage",
     "MPSMatrixDescriptor",
+    "MPSMatrixRandom",
+    "MPSMatrixRandomDistribution",
+    "MPSMatrixRandomDistributionDescriptor",
+    "MPSMatrixRandomMTGP32",
+    "MPSMatrixRandomPhilox",
     "MPSMemoryError",
     "MPSNNAdditionGradientNode",
     "MPSNNAdditionNode",
@@ -474,18 +647,28 @@ __all__ = [
     "MPSNNBinaryArithmeticNode",
     "MPSNNBinaryGradientState",
     "MPSNNBinaryGradientStateNode",
+    "MPSNNCompare",
     "MPSNNComparisonType",
     "MPSNNConcatenationGradientNode",
     "MPSNNConcatenationNode",
     "MPSNNConvolutionAccumulatorPrecisionOption",
+    "MPSNNCropAndResizeBilinear",
     "MPSNNDefaultPadding",
     "MPSNNFilterNode",
+    "MPSNNForwardLoss",
     "MPSNNGradientFilterNode",
     "MPSNNGradientState",
     "MPSNNGradientStateNode",
+    "MPSNNGramMatrixCalculation",
+    "MPSNNGramMatrixCalculationGradient",
     "MPSNNGraph",
+    "MPSNNGridSample",
     "MPSNNImageNode",
+    "MPSNNInitialGradient",
     "MPSNNLabelsNode",
+    "MPSNNLocalCorrelation",
+    "MPSNNLossGradient",
+    "MPSNNMultiaryGradientState",
     "MPSNNMultiaryGradientStateNode",
     "MPSNNNeuronDescriptor",
     "MPSNNOptimizer",
@@ -493,9 +676,33 @@ __all__ = [
     "MPSNNOptimizerDescriptor",
     "MPSNNOptimizerRMSProp",
     "MPSNNOptimizerStochasticGradientDescent",
+    "MPSNNPad",
+    "MPSNNPadGradient",
     "MPSNNPadding",
     "MPSNNPaddingMethod",
+    "MPSNNReduceBinary",
+    "MPSNNReduceColumnMax",
+    "MPSNNReduceColumnMean",
+    "MPSNNReduceColumnMin",
+    "MPSNNReduceColumnSum",
+    "MPSNNReduceFeatureChannelsAndWeightsMean",
+    "MPSNNReduceFeatureChannelsAndWeightsSum",
+    "MPSNNReduceFeatureChannelsArgumentMax",
+    "MPSNNReduceFeatureChannelsArgumentMin",
+    "MPSNNReduceFeatureChannelsMax",
+    "MPSNNReduceFeatureChannelsMean",
+    "MPSNNReduceFeatureChannelsMin",
+    "MPSNNReduceFeatureChannelsSum",
+    "MPSNNReduceRowMax",
+    "MPSNNReduceRowMean",
+    "MPSNNReduceRowMin",
+    "MPSNNReduceRowSum",
+    "MPSNNReduceUnary",
     "MPSNNRegularizationType",
+    "MPSNNReshape",
+    "MPSNNReshapeGradient",
+    "MPSNNResizeBilinear",
+    "MPSNNSlice",
     "MPSNNStateNode",
     "MPSNNTrainingStyle",
     "MPSNonFiniteError",
@@ -525,6 +732,7 @@ __all__ = [
     "MPSTemporaryVector",
     "MPSTrainingWarning",
     "MPSTypeError",
+    "MPSUnaryImageKernel",
     "MPSVector",
     "MPSVectorDescriptor",
     "MTLBlitCommandEncoder",

@@ -432,6 +432,17 @@ class MPSRNNMatrixId(IntEnum):
     COUNT = 29
 
 
+# --- MPSMatrixRandom.h ---------------------------------------------------------------------------------------------
+
+
+class MPSMatrixRandomDistribution(IntEnum):
+    """How random numbers are distributed (MPSMatrixRandom.h, macOS 10.15)."""
+
+    DEFAULT = 1  # the generator's words as they are
+    UNIFORM = 2
+    NORMAL = 3  # macOS 11
+
+
 # --- Metal ---------------------------------------------------------------------------------------------------------
 
 

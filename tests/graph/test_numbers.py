@@ -52,10 +52,8 @@ def _one_by_one(
             if isinstance(node, MPSCNNSoftMaxGradientNode):
                 sources[1] = made[node.forward.result_image]
             result = encode(kernel, command_buffer, sources, states[node.forward])
-        elif hasattr(kernel, "encode_batch"):
-            result, states[node] = encode(kernel, command_buffer, sources, destination_state_is_temporary=False)
         else:
-            result, states[node] = kernel._run(command_buffer, tuple(sources), None, make_state=False)
+            result, states[node] = encode(kernel, command_buffer, sources, destination_state_is_temporary=False)
         made[node.result_image] = result
     finish(command_buffer)
     results = {image.producer: numbers(result) for image, result in made.items() if image.producer is not None}

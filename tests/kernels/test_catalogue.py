@@ -10,13 +10,14 @@ import pytest
 import torch
 
 import openmps.kernels
-from catalogue import ABSTRACT, ALL, GRADIENTS, OPTIMIZERS, SAMPLES
+from catalogue import ABSTRACT, ALL, GRADIENTS, IMAGE_FILTERS, MATRIX_KERNELS, OPTIMIZERS, SAMPLES, STAGES
 from encoding import Bench, encode
 from openmps.core.base_kernel import MPSKernel
 from openmps.core.gradient_kernel import MPSCNNGradientKernel
 from openmps.core.kernel import ImageKernel
 from openmps.core.unary_kernel import MPSCNNKernel
 from openmps.errors import MPSTypeError
+from openmps.kernels.image_scale import MPSUnaryImageKernel
 from openmps.kernels.optimizers import MPSNNOptimizer
 from openmps.metal.device import mtl_device
 
@@ -35,7 +36,7 @@ def _public_kernels() -> set[type[MPSKernel]]:
 
 
 def test_every_kernel_class_is_listed() -> None:
-    listed = [*SAMPLES, *GRADIENTS, *OPTIMIZERS, *ABSTRACT]
+    listed = [*SAMPLES, *GRADIENTS, *STAGES, *OPTIMIZERS, *IMAGE_FILTERS, *MATRIX_KERNELS, *ABSTRACT]
     assert len(listed) == len(set(listed)), "a class is listed twice"
     assert {kind.__name__ for kind in _public_kernels()} == {kind.__name__ for kind in listed}
 
@@ -74,7 +75,7 @@ def test_abstract_kernels_refuse_to_encode(kind: type[MPSKernel], device: torch.
     kernel.label = "abstract"
     image = bench.image(np.ones((1, 4, 2, 2)))
     destination = bench.empty((1, 4, 2, 2))
-    sources = [image] * (1 if isinstance(kernel, MPSCNNKernel) else 2)
+    sources = [image] * (1 if isinstance(kernel, MPSCNNKernel | MPSUnaryImageKernel) else 2)
     more = [None] if isinstance(kernel, MPSCNNGradientKernel) else []
     with pytest.raises(MPSTypeError, match=rf"^{kind.__name__} 'abstract': encode "):
         encode(kernel, bench.command_buffer(), sources, *more, destination)

@@ -31,7 +31,7 @@ from openmps.types import (
 from oracles import convolution as oracle
 from oracles import neuron as neuron_oracle
 from samples.convolution import ArraySource, Layer
-from samples.sample import Reading, readings
+from samples.sample import Reading, exact, readings
 
 CPU = mtl_device("cpu")
 TOLERANCE = 1e-5
@@ -390,6 +390,68 @@ def test_gradient_options(device: torch.device, rng: np.random.Generator) -> Non
         expected = getattr(state, name).tensor(torch.float32)
         assert_close(getattr(weights, name).tensor(torch.float32), expected, 1e-6)
         assert (getattr(untouched, name).tensor(torch.float32) == 0).all()
+
+
+def test_option_values() -> None:
+    """3 is both; the older headers' Swift names gave it the name of 2 as well."""
+    assert MPSCNNConvolutionGradientOption.GRADIENT_WITH_DATA == 1
+    assert MPSCNNConvolutionGradientOption.GRADIENT_WITH_WEIGHTS_AND_BIAS == 2
+    assert MPSCNNConvolutionGradientOption.ALL == 3
+
+
+@pytest.mark.parametrize(("size", "dilation"), [(3, 1), (4, 1), (2, 2), (2, 3), (3, 2), (1, 1)])
+@pytest.mark.parametrize("offset", [-1, 0, 2])
+def test_what_the_state_sets(size: int, dilation: int, offset: int) -> None:
+    """``kernel_offset = -o``, plus 1 where the dilated size is even; `secondary_offset` is the forward offset."""
+    bench = Bench(CPU)
+    source = Layer(1, 1, size, size, dilation=(dilation, dilation)).source()
+    forward, gradient = MPSCNNConvolution(CPU, weights=source), MPSCNNConvolutionGradient(CPU, weights=source)
+    forward.offset = MPSOffset(offset, 1, 0)
+    image, destination = bench.empty((1, 1, 6, 6)), bench.empty((1, 1, 5, 5))
+    command_buffer = bench.command_buffer()
+    state = forward.result_state(image, destination_image=destination)
+    forward.encode(command_buffer, image, destination, destination_state=state)
+    gradient.encode(command_buffer, bench.empty((1, 1, 5, 5)), image, state)
+    is_even = ((size - 1) * dilation + 1) % 2 == 0
+    assert (gradient.kernel_offset_x, gradient.kernel_offset_y) == (int(is_even) - offset, int(is_even) - 1)
+    assert gradient.primary_offset == MPSOffset(0, 0, 0)
+    assert gradient.secondary_offset == MPSOffset(offset, 1, 0)
+
+
+def test_an_even_dilated_kernel_begins_half_its_dilated_size_before_the_offset(device: torch.device) -> None:
+    """Taps at ``o - kD / 2``: -3 and +2 for k = 2, d = 5, not the -5 of ``d (k / 2)``."""
+    bench = Bench.on(device)
+    kernel = _line_kernel(bench, [1, 10], dilation=5)
+    found = run(bench, kernel, [bench.image(_line([1, 2, 3, 4, 5, 6, 7]))])
+    np.testing.assert_array_equal(found.ravel(), [30, 40, 50, 61, 72, 3, 4])
+
+
+def test_a_gradient_of_biases_that_are_not_there(device: torch.device, rng: np.random.Generator) -> None:
+    bench = Bench.on(device)
+    layer = Layer(1, 2, biases=False)
+    flow = exact(rng.normal(size=(2, 2, 3, 3)))
+    _, state, _ = _pass(bench, layer, np.ones((2, 1, 3, 3)), flow)
+    assert_close(state.gradient_for_biases.tensor(torch.float32), flow.sum((0, 2, 3)), TOLERANCE)
+
+
+def test_gradients_of_a_depthwise_convolution_are_laid_out_as_its_filters(
+    device: torch.device, rng: np.random.Generator
+) -> None:
+    """``[O][ky][kx]``, ``dW[k m + q] = sum G[k m + q] X[k]``: rows before columns."""
+    bench = Bench.on(device)
+    layer = Layer(2, 4, 3, 2, depthwise=True)
+    x, flow = exact(rng.normal(size=(1, 2, 4, 5))), exact(rng.normal(size=(1, 4, 4, 5)))
+    _, state, ((rows, columns, _),) = _pass(bench, layer, x, flow)
+    found = state.gradient_for_weights.tensor(torch.float32).cpu().numpy().reshape(4, 3, 2)
+    for channel in range(4):
+        filters = np.zeros((2, 2, 3, 2))
+        one = filters.reshape(4, 3, 2)[channel]
+        for j in range(3):
+            for i in range(2):
+                one[j, i] = 1.0
+                seen = oracle.depthwise(x, filters, None, rows, columns)
+                assert abs(found[channel, j, i] - float(np.sum(seen * flow))) <= 1e-5 * np.abs(seen * flow).sum()
+                one[j, i] = 0.0
 
 
 def test_data_gradient_needs_no_convolution_state(device: torch.device) -> None:

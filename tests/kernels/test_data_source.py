@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from encoding import Bench, numbers, run
+from encoding import Bench, keep_results, numbers, run
 from helpers import assert_close
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.kernels.convolution import (
@@ -17,10 +17,14 @@ from openmps.kernels.convolution import (
     MPSCNNConvolutionDescriptor,
     MPSCNNConvolutionGradient,
     MPSCNNConvolutionWeightsAndBiasesState,
+    MPSCNNFullyConnected,
+    MPSCNNFullyConnectedGradient,
 )
 from openmps.metal.device import mtl_device
-from openmps.types import MPSCNNWeightsQuantizationType, MPSDataType
+from openmps.types import MPSCNNConvolutionWeightsLayout, MPSCNNWeightsQuantizationType, MPSDataType
+from oracles import convolution as oracle
 from samples.convolution import ArraySource, Layer
+from samples.sample import exact, readings
 
 CPU = mtl_device("cpu")
 SHAPE = (4, 2, 3, 2)
@@ -182,18 +186,26 @@ QUANTIZATION = MPSCNNWeightsQuantizationType
 
 @pytest.mark.parametrize("kind", [None, QUANTIZATION.LINEAR])
 def test_linear_bytes(kind: Any, rng: np.random.Generator) -> None:
-    """``u / 255 (max - min) + min`` with a pair for each output channel."""
+    """``u / 255 (max - min) + min`` with a pair for each output channel, as float16."""
     weights = rng.integers(0, 256, size=SHAPE).astype(np.uint8)
     kernel = MPSCNNConvolution(CPU, weights=_Quantized(weights, RANGES, None, kind))
-    low, high = (RANGES[:, side].reshape(-1, 1, 1, 1).astype(np.float64) for side in (0, 1))
-    assert_close(_weights(kernel), weights / 255.0 * (high - low) + low, 1e-6)
+    np.testing.assert_array_equal(_weights(kernel), _as_float16(_linear(weights, RANGES)))
+
+
+def _linear(weights: np.ndarray, ranges: np.ndarray) -> np.ndarray:
+    low, high = (ranges[:, side].reshape(-1, 1, 1, 1).astype(np.float64) for side in (0, 1))
+    return weights / 255.0 * (high - low) + low
+
+
+def _as_float16(values: np.ndarray) -> np.ndarray:
+    return values.astype(np.float32).astype(np.float16).astype(np.float32)
 
 
 @pytest.mark.parametrize("kind", [None, QUANTIZATION.LOOKUP_TABLE])
 def test_bytes_with_a_table(kind: Any, rng: np.random.Generator) -> None:
     weights = rng.integers(0, 256, size=SHAPE).astype(np.uint8)
     kernel = MPSCNNConvolution(CPU, weights=_Quantized(weights.tobytes(), None, TABLE, kind))
-    np.testing.assert_array_equal(_weights(kernel), TABLE[weights])
+    np.testing.assert_array_equal(_weights(kernel), _as_float16(TABLE[weights]))
 
 
 def test_ranges_and_table() -> None:
@@ -202,7 +214,74 @@ def test_ranges_and_table() -> None:
     linear = np.broadcast_to(RANGES[:, 1].reshape(-1, 1, 1, 1), SHAPE)
     for kind, expected in ((None, linear), (QUANTIZATION.LINEAR, linear), (QUANTIZATION.LOOKUP_TABLE, TABLE[255])):
         kernel = MPSCNNConvolution(CPU, weights=_Quantized(weights, RANGES, TABLE, kind))
-        assert_close(_weights(kernel), np.broadcast_to(expected, SHAPE), 1e-6)
+        np.testing.assert_array_equal(_weights(kernel), _as_float16(np.broadcast_to(expected, SHAPE)))
+
+
+def test_a_quantization_type_of_none_says_nothing() -> None:
+    """The bytes then mean what the method that is there says, as before the type existed."""
+    weights = np.full(SHAPE, 255, np.uint8)
+    kernel = MPSCNNConvolution(CPU, weights=_Quantized(weights, None, TABLE, QUANTIZATION.NONE))
+    np.testing.assert_array_equal(_weights(kernel), np.full(SHAPE, TABLE[255]))
+
+
+QUANTIZED_LAYERS = [
+    (MPSCNNConvolution, MPSCNNConvolutionGradient, Layer(2, 4, 3, 2, stride=(2, 1), biases=False)),
+    (MPSCNNConvolution, MPSCNNConvolutionGradient, Layer(4, 4, 3, 3, depthwise=True, biases=False)),
+    (MPSCNNConvolution, MPSCNNConvolutionGradient, Layer(2, 4, 3, 3, depthwise=True, biases=False)),
+    (MPSCNNConvolution, MPSCNNConvolutionGradient, Layer(8, 4, 2, 2, groups=4, biases=False)),
+    (MPSCNNFullyConnected, MPSCNNFullyConnectedGradient, Layer(2, 4, 5, 6, biases=False)),
+]
+
+
+@pytest.mark.filterwarnings("ignore:.*groups of")
+@pytest.mark.parametrize("way", ["ranges", "table", "float16"])
+@pytest.mark.parametrize(
+    ("forward", "gradient", "layer"), QUANTIZED_LAYERS, ids=lambda case: getattr(case, "name", None)
+)
+def test_small_weights_in_kernels(
+    forward, gradient, layer, way, device: torch.device, rng: np.random.Generator
+) -> None:
+    """Bytes and float16 through the kernels and their gradients: the loops' numbers with the weights that they mean."""
+    bench = Bench.on(device)
+    shape = layer.descriptor().weight_shape()
+    if way == "float16":
+        given = rng.normal(size=shape).astype(np.float16)
+        source = ArraySource(layer.descriptor(), given, None, MPSDataType.FLOAT16)
+        meant = given.astype(np.float64)
+    else:
+        given = rng.integers(0, 256, size=shape).astype(np.uint8)
+        source = _Quantized(given, RANGES if way == "ranges" else None, TABLE if way == "table" else None)
+        source._descriptor = layer.descriptor()
+        meant = _as_float16(_linear(given, RANGES) if way == "ranges" else TABLE[given]).astype(np.float64)
+    kernel, backward = forward(bench.device, weights=source), gradient(bench.device, weights=source)
+    for each in (kernel, backward):
+        keep_results(each)
+    x = exact(rng.normal(size=(2, layer.inputs, 5, 6)))
+    images = bench.batch(x)
+    command_buffer = bench.command_buffer()
+    result, states = kernel.encode_batch(command_buffer, images, destination_state_is_temporary=False)
+    flow = exact(rng.normal(size=(2, layer.outputs, result[0].height, result[0].width)))
+    back = backward.encode_batch(command_buffer, bench.batch(flow), images, states)
+    command_buffer.commit()
+    command_buffer.wait_until_completed()
+    ((rows, columns, _),) = readings(kernel, result[0].width, result[0].height)
+    if forward is MPSCNNFullyConnected:
+        rows, columns = rows._replace(offset=2), columns._replace(offset=3)
+    groups = layer.engine_groups
+    assert_close(numbers(result), oracle.forward(x, meant, None, rows, columns, groups), 1e-5)
+    data, parameters, _ = oracle.gradient(flow, x, meant, rows, columns, groups)
+    assert_close(numbers(back), data, 1e-5)
+    assert_close(states[0].gradient_for_weights.tensor(torch.float32), parameters.ravel(), 1e-5)
+
+
+def test_the_only_layout() -> None:
+    source: Any = ArraySource(_descriptor(), np.ones(SHAPE, np.float32))
+    source.weights_layout = lambda: MPSCNNConvolutionWeightsLayout.OHWI
+    MPSCNNConvolution(CPU, weights=source)
+    source.weights_layout = lambda: 1
+    with pytest.raises(MPSArgumentError, match=r"data source weights_layout\(\) must be OHWI, .* got 1"):
+        MPSCNNConvolution(CPU, weights=source)
+    assert source.loads == source.purges
 
 
 # --- what is refused -------------------------------------------------------------------------------------------------
@@ -234,9 +313,21 @@ BYTES = np.zeros(SHAPE, np.uint8)
             MPSArgumentError,
             r"data source data_type\(\) must be one of",
         ),
-        (_Quantized(BYTES), MPSArgumentError, "data source of UINT8 weights must offer"),
-        (_Quantized(BYTES, RANGES, None, QUANTIZATION.LOOKUP_TABLE), MPSArgumentError, "must offer"),
-        (_Quantized(BYTES, None, TABLE, QUANTIZATION.LINEAR), MPSArgumentError, "must offer"),
+        (
+            _Quantized(BYTES),
+            MPSArgumentError,
+            r"data source of UINT8 weights must offer ranges_for_uint8_kernel\(\) or lookup_table_for_uint8_kernel\(\)",
+        ),
+        (
+            _Quantized(BYTES, RANGES, None, QUANTIZATION.LOOKUP_TABLE),
+            MPSArgumentError,
+            r"must offer lookup_table_for_uint8_kernel\(\), got quantization type LOOKUP_TABLE",
+        ),
+        (
+            _Quantized(BYTES, None, TABLE, QUANTIZATION.LINEAR),
+            MPSArgumentError,
+            r"must offer ranges_for_uint8_kernel\(\), got quantization type LINEAR",
+        ),
         (_Quantized(BYTES, RANGES[:3]), MPSArgumentError, r"ranges_for_uint8_kernel\(\) must hold 8 numbers"),
         (_Quantized(BYTES, None, TABLE[:16]), MPSArgumentError, r"lookup_table_for_uint8_kernel\(\) must hold 256"),
         (_Quantized(np.zeros(SHAPE), RANGES), MPSTypeError, r"weights\(\) must be numbers that fit uint8"),

@@ -65,7 +65,7 @@ def test_states_of_another_kernel(backward: Backward) -> None:
         MPSArgumentError,
         "gradient_states",
         lambda: scene.run(states=states, destination=scene.bench.batch(scene.forward.gradients[0])),
-        "must come from an encode of MPSCNN",
+        "must come from an encode of MPS",
     )
 
 
@@ -146,6 +146,8 @@ def test_gradient_pixels_out_of_range(backward: Backward) -> None:
 def test_gradient_channels_that_do_not_match(backward: Backward) -> None:
     """By hand, without a state: as many channels of gradient as of image, or those of the weights."""
     scene = backward
+    if "own channels" in scene.sample.traits:
+        pytest.skip("the result may have other channels than the source")
     kernel = scene.backward.make(CPU)
     kernel.label = "here"
     scene.kernel = kernel
@@ -153,7 +155,7 @@ def test_gradient_channels_that_do_not_match(backward: Backward) -> None:
     flow = scene.bench.batch(np.zeros((shape[0], shape[1] + 1, *shape[2:])))
     states = scene.states if scene.backward.needs_state else None
     destination = scene.bench.batch(scene.forward.gradients[0])
-    if scene.backward.parameters is not None:
+    if hasattr(kernel, "source_gradient_feature_channels"):
         fewer = scene.bench.batch(np.zeros((shape[0], 1, *shape[2:]))) if shape[1] > 1 else None
         if fewer is not None:
             scene.refused(

@@ -10,10 +10,17 @@ import torch
 
 from encoding import Bench, finish
 from helpers import assert_close, assert_digits
+from measured import note_error
+from openmps.core.normalization_states import MPSCNNNormalizationGammaAndBetaState
 from openmps.core.state import MPSState
 from openmps.core.vector import MPSMatrix, MPSTemporaryVector, MPSVector
 from openmps.core.vector_descriptor import MPSMatrixDescriptor, MPSVectorDescriptor
-from openmps.errors import MPSArgumentError, MPSTypeError, MTLCommandBufferError
+from openmps.errors import MPSArgumentError, MPSLifetimeError, MPSTypeError, MTLCommandBufferError
+from openmps.kernels.batch_normalization import (
+    MPSCNNBatchNormalization,
+    MPSCNNBatchNormalizationStatistics,
+    MPSCNNBatchNormalizationStatisticsGradient,
+)
 from openmps.kernels.convolution import (
     MPSCNNConvolution,
     MPSCNNConvolutionDescriptor,
@@ -28,6 +35,7 @@ from openmps.kernels.optimizers import (
 from openmps.metal.device import mtl_device
 from openmps.types import MPSDataType, MPSNNRegularizationType
 from oracles import optimizers as oracle
+from samples.batch_normalization import ChannelSource
 
 CPU = mtl_device("cpu")
 SGD, RMSProp, Adam = MPSNNOptimizerStochasticGradientDescent, MPSNNOptimizerRMSProp, MPSNNOptimizerAdam
@@ -98,6 +106,13 @@ DESCRIPTORS = {
         "regularization_scale": -1.0,
     },
 }
+_CLIPPED = DESCRIPTORS["clipped, rescaled"]
+ORDERED = {
+    "clip, rescale, l1": _CLIPPED | {"regularization_type": MPSNNRegularizationType.L1, "regularization_scale": 0.7},
+    "clip, rescale, l2": _CLIPPED | {"regularization_type": MPSNNRegularizationType.L2, "regularization_scale": 0.7},
+}
+"""All that is done to a gradient: another order of it gives other numbers. Every form is held to these."""
+DESCRIPTORS |= ORDERED
 RULES = {
     "sgd": (SGD, {}, 0),
     "momentum": (SGD, {"momentum_scale": 0.8}, 1),
@@ -158,6 +173,7 @@ def test_vectors(rule: str, what: str, place: str, device: torch.device, rng: np
         _step(bench, optimizer, "vector", operands | accumulators)
         values, *kept = _expected(rule, step, g, values, kept, _common(DESCRIPTORS[what]))
         assert_close(result.numpy(), values, 1e-5, "values")
+        note_error(type(optimizer), "forward", device, result.numpy(), values)
         if place == "apart":
             np.testing.assert_array_equal(held.numpy(), before)
         held = result
@@ -165,11 +181,30 @@ def test_vectors(rule: str, what: str, place: str, device: torch.device, rng: np
             assert_close(vector.numpy(), wanted, 1e-5, "accumulator")
 
 
+def test_the_order_shows() -> None:
+    """Clip, rescale, regularize: each other order is told apart by the numbers used here."""
+    for options in ORDERED.values():
+        p = _common(options)
+        assert p.clip is not None
+        low, high = p.clip
+        term = {1: p.regularization_scale, 2: p.regularization_scale * 0.5}[p.regularization]
+        right = oracle.prepared(1.5, 0.5, p)
+        assert right == min(max(1.5, low), high) * p.gradient_rescale + term
+        others = {
+            min(max(1.5 * p.gradient_rescale, low), high) + term,
+            (min(max(1.5, low), high) + term) * p.gradient_rescale,
+            min(max(1.5 + term, low), high) * p.gradient_rescale,
+            min(max(1.5 * p.gradient_rescale + term, low), high),
+        }
+        assert all(abs(right - other) > 0.01 for other in others)
+
+
+@pytest.mark.parametrize("what", ORDERED)
 @pytest.mark.parametrize("rule", RULES)
-def test_matrices(rule: str, device: torch.device, rng: np.random.Generator) -> None:
+def test_matrices(rule: str, what: str, device: torch.device, rng: np.random.Generator) -> None:
     """Rows may be padded: what lies between them stays as it is."""
     bench = Bench.on(device)
-    options = DESCRIPTORS["clipped, rescaled"]
+    options = ORDERED[what]
     optimizer = _optimizer(rule, options, bench.device)
     count = RULES[rule][2]
     descriptor = MPSMatrixDescriptor(3, 5, row_bytes=32, data_type=MPSDataType.FLOAT32)
@@ -270,11 +305,12 @@ def _update(bench: Bench, optimizer: Any, gradient: Any, source: Any, result: An
     finish(command_buffer)
 
 
+@pytest.mark.parametrize("what", ORDERED)
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("place", ["in place", "apart"])
-def test_convolutions(rule: str, place: str, device: torch.device, rng: np.random.Generator) -> None:
+def test_convolutions(rule: str, what: str, place: str, device: torch.device, rng: np.random.Generator) -> None:
     bench = Bench.on(device)
-    options = DESCRIPTORS["l2"]
+    options = ORDERED[what]
     optimizer = _optimizer(rule, options, bench.device)
     count = RULES[rule][2]
     gradient, source, numbers = _states(bench, rng)
@@ -345,6 +381,176 @@ def test_states_in_one_buffer(device: torch.device, rng: np.random.Generator) ->
     assert found[0] == found[13] == 7
     assert_close(found[1:13], numbers["weights"] - 0.1 * numbers["dw"], 1e-5)
     assert_close(found[14:], numbers["biases"] - 0.1 * numbers["db"], 1e-5)
+
+
+# --- the batch normalization forms -----------------------------------------------------------------------------------
+
+CHANNELS = 5
+SGD_RATE = {"learning_rate": 0.1}
+
+
+class _Source(ChannelSource):
+    """Rows of float32, drawn anew for each test."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        drawn = {name: rng.normal(size=CHANNELS).astype(np.float32) for name in ("gamma", "beta")}
+        super().__init__(CHANNELS, 1e-3, **drawn)
+
+
+def _normalized(bench: Bench, rng: np.random.Generator, temporary: Any = None) -> tuple[Any, dict[str, Array]]:
+    """A batch normalization state that went through a whole step, and its numbers."""
+    source = _Source(rng)
+    kernel = MPSCNNBatchNormalization(bench.device, source)
+    x, g = (bench.batch(rng.normal(size=(3, CHANNELS, 2, 2))) for _ in range(2))
+    command_buffer = bench.command_buffer() if temporary is None else temporary
+    state: Any = kernel.result_state(x[0]) if temporary is None else kernel.temporary_result_state(command_buffer, x[0])
+    if temporary is not None:
+        state.read_count = 3
+    MPSCNNBatchNormalizationStatistics(bench.device).encode_batch(command_buffer, x, state)
+    kernel.encode_batch(command_buffer, x, state)
+    MPSCNNBatchNormalizationStatisticsGradient(bench.device).encode_batch(command_buffer, g, x, state)
+    if temporary is not None:
+        return state, {}
+    finish(command_buffer)
+    numbers = {name: getattr(state, name)() for name in ("gamma", "beta", "gradient_for_gamma", "gradient_for_beta")}
+    return state, {name: buffer.tensor(torch.float32).cpu().double().numpy() for name, buffer in numbers.items()}
+
+
+def _result(bench: Bench, channels: int = CHANNELS) -> MPSCNNNormalizationGammaAndBetaState:
+    """A state of numbers that an update must write over."""
+    row = np.full(channels, np.nan, np.float32)
+    return MPSCNNNormalizationGammaAndBetaState(*(bench.device.new_buffer(data=row) for _ in range(2)))
+
+
+def _update_normalization(bench: Bench, optimizer: Any, states: dict[str, Any], result: Any, vectors: Any) -> None:
+    command_buffer = bench.command_buffer()
+    optimizer.encode(command_buffer, **states, result_state=result, **vectors)
+    finish(command_buffer)
+
+
+@pytest.mark.parametrize("what", ORDERED)
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("form", ["one state", "two states", "in place"])
+def test_batch_normalizations(rule: str, what: str, form: str, device: torch.device, rng: np.random.Generator) -> None:
+    bench = Bench.on(device)
+    options, count = ORDERED[what], RULES[rule][2]
+    optimizer = _optimizer(rule, options, bench.device)
+    state, numbers = _normalized(bench, rng)
+    states, values = {"batch_normalization_state": state}, numbers
+    if form == "two states":
+        other, values = _normalized(bench, rng)
+        states = {"batch_normalization_gradient_state": state, "batch_normalization_source_state": other}
+    result = _result(bench, CHANNELS + 1)
+    if form == "in place":
+        result = MPSCNNNormalizationGammaAndBetaState(state.gamma(), state.beta())
+    vectors = {
+        f"{name}_vectors": [_vector(bench, np.zeros(CHANNELS)) for _ in range(2)]
+        for name in ACCUMULATORS[type(optimizer)][:count]
+    }
+    _update_normalization(bench, optimizer, states, result, vectors)
+    for index, (name, buffer) in enumerate((("gamma", result.gamma), ("beta", result.beta))):
+        kept = [np.zeros(CHANNELS) for _ in range(count)]
+        slope, start = numbers[f"gradient_for_{name}"], values[name]
+        expected, *wanted = _expected(rule, 1, slope, start, kept, _common(options))
+        found = buffer.tensor(torch.float32)
+        assert_close(found[:CHANNELS], expected, 1e-5, name)
+        assert form == "in place" or bool(found[CHANNELS:].isnan().all())
+        for lists, each in zip(vectors.values(), wanted, strict=True):
+            assert_close(lists[index].numpy(), each, 1e-5, "accumulator")
+    if form != "in place":
+        source = states.get("batch_normalization_source_state", state)
+        np.testing.assert_array_equal(source.gamma().tensor(torch.float32).cpu().numpy(), values["gamma"])
+        np.testing.assert_array_equal(source.beta().tensor(torch.float32).cpu().numpy(), values["beta"])
+
+
+@pytest.mark.parametrize("place", ["in place", "apart"])
+def test_one_vector_leaves_beta(place: str, device: torch.device, rng: np.random.Generator) -> None:
+    """It is copied where the result is other memory."""
+    bench = Bench.on(device)
+    state, numbers = _normalized(bench, rng)
+    result = _result(bench)
+    if place == "in place":
+        result = MPSCNNNormalizationGammaAndBetaState(state.gamma(), state.beta())
+    optimizer = SGD(bench.device, momentum_scale=0.9, optimizer_descriptor=MPSNNOptimizerDescriptor(**SGD_RATE))
+    vectors = {"input_momentum_vectors": [_vector(bench, np.zeros(CHANNELS))]}
+    _update_normalization(bench, optimizer, {"batch_normalization_state": state}, result, vectors)
+    wanted = numbers["gamma"] - 0.1 * numbers["gradient_for_gamma"]
+    assert_close(result.gamma.tensor(torch.float32), wanted, 1e-5)
+    np.testing.assert_array_equal(result.beta.tensor(torch.float32).cpu().numpy(), numbers["beta"])
+
+
+def test_without_vectors_gamma_and_beta_are_updated(device: torch.device, rng: np.random.Generator) -> None:
+    bench = Bench.on(device)
+    state, numbers = _normalized(bench, rng)
+    result = _result(bench)
+    _update_normalization(bench, SGD(bench.device, 0.1), {"batch_normalization_state": state}, result, {})
+    for name, buffer in (("gamma", result.gamma), ("beta", result.beta)):
+        wanted = numbers[name] - 0.1 * numbers[f"gradient_for_{name}"]
+        assert_close(buffer.tensor(torch.float32), wanted, 1e-5, name)
+
+
+def test_an_update_of_a_batch_normalization_and_its_reload(device: torch.device, rng: np.random.Generator) -> None:
+    """The whole of a training step on one command buffer, with temporary states; each is read as often as it says."""
+    bench = Bench.on(device)
+    command_buffer = bench.command_buffer()
+    state, _ = _normalized(bench, rng, command_buffer)
+    kernel = state.batch_normalization
+    result: Any = MPSCNNNormalizationGammaAndBetaState.temporary_state(command_buffer, CHANNELS)
+    before = [row.astype(np.float64) for row in (kernel.data_source.rows["gamma"], kernel.data_source.rows["beta"])]
+    slopes = [state.gradient_for_gamma(), state.gradient_for_beta()]
+    SGD(bench.device, 0.1).encode(command_buffer, batch_normalization_state=state, result_state=result)
+    assert (state.read_count, result.read_count) == (0, 1)
+    kernel.reload_gamma_and_beta(command_buffer, result)
+    assert result.read_count == 0
+    finish(command_buffer)
+    for held, start, slope in zip(kernel.gamma_and_beta, before, slopes, strict=True):
+        wanted = start - 0.1 * slope.tensor(torch.float32).cpu().double().numpy()
+        assert_close(held.tensor(torch.float32), wanted, 1e-5)
+
+
+def test_one_state_given_twice_is_read_once(device: torch.device, rng: np.random.Generator) -> None:
+    bench = Bench.on(device)
+    command_buffer = bench.command_buffer()
+    state, _ = _normalized(bench, rng, command_buffer)
+    result = _result(bench)
+    SGD(bench.device, 0.1).encode(
+        command_buffer,
+        batch_normalization_gradient_state=state,
+        batch_normalization_source_state=state,
+        result_state=result,
+    )
+    assert state.read_count == 0
+    finish(command_buffer)
+    assert not result.gamma.tensor(torch.float32).isnan().any()
+
+
+def test_an_update_keeps_the_buffers_of_its_time(device: torch.device, rng: np.random.Generator) -> None:
+    """A reset after the encode takes nothing from it."""
+    bench = Bench.on(device)
+    state, numbers = _normalized(bench, rng)
+    result, command_buffer = _result(bench), bench.command_buffer()
+    SGD(bench.device, 0.1).encode(command_buffer, batch_normalization_state=state, result_state=result)
+    state.reset()
+    finish(command_buffer)
+    wanted = numbers["gamma"] - 0.1 * numbers["gradient_for_gamma"]
+    assert_close(result.gamma.tensor(torch.float32), wanted, 1e-5)
+
+
+def test_running_averages(device: torch.device, rng: np.random.Generator) -> None:
+    """A negative rate and a negative L2 scale make ``v + (1 - mu) (batch - v)`` of a batch's mean."""
+    bench = Bench.on(device)
+    state, _ = _normalized(bench, rng)
+    descriptor = MPSNNOptimizerDescriptor(**DESCRIPTORS["running average"])
+    mean = state.mean().tensor(torch.float32).cpu().double().numpy()
+    start = rng.normal(size=CHANNELS).astype(np.float32)
+    running = _vector(bench, start)
+    operands = {
+        "input_gradient": MPSVector(state.mean(), MPSVectorDescriptor(CHANNELS)),
+        "input_values": running,
+        "result_values": running,
+    }
+    _step(bench, SGD(bench.device, optimizer_descriptor=descriptor), "vector", operands)
+    assert_close(running.numpy(), start + 0.1 * (mean - start), 1e-6)
 
 
 # --- time, rates, reads ----------------------------------------------------------------------------------------------
@@ -580,6 +786,75 @@ def test_wrong_states(rng: np.random.Generator) -> None:
             r"input_velocity_vectors\[1\] must be one vector of 2 numbers",
         ),
         ({"input_values_vector": _vector(bench, [1])}, MPSTypeError, "arguments must be states, or vectors, or mat"),
+        (
+            {"input_gradient_matrix": MATRIX, "convolution_gradient_state": None, "convolution_source_state": None},
+            MPSTypeError,
+            "arguments must be states, or vectors, or matrices",
+        ),
+        ({"batch_normalization_state": source}, MPSTypeError, "arguments must be states of a convolution, or of a bat"),
+    ]
+    for change, error, message in cases:
+        with pytest.raises(error, match=f"^MPSNNOptimizerAdam: .*{message}"):
+            Adam(CPU).encode(bench.command_buffer(), **(good | change))
+    for lonely in ({"result_state": source}, {"input_momentum_vectors": good["input_momentum_vectors"]}):
+        with pytest.raises(MPSTypeError, match="arguments must be states of a convolution, .*, got neither"):
+            Adam(CPU).encode(bench.command_buffer(), **lonely)
+
+
+def test_wrong_batch_normalization_states(rng: np.random.Generator) -> None:
+    bench = Bench(CPU)
+    state, _ = _normalized(bench, rng)
+    kernel = state.batch_normalization
+    fresh = kernel.result_state(bench.empty((1, CHANNELS, 1, 1)))
+    three = MPSCNNBatchNormalization(CPU, ChannelSource(3)).result_state(bench.empty((1, 3, 1, 1)))
+    plain = MPSState(CPU, buffer_size=20)
+    temporary = kernel.temporary_result_state(bench.command_buffer(), bench.empty((1, CHANNELS, 1, 1)))
+    rows = [_vector(bench, np.zeros(CHANNELS)), _vector(bench, np.zeros(CHANNELS))]
+    good = {
+        "batch_normalization_state": state,
+        "result_state": _result(bench),
+        "input_momentum_vectors": rows,
+        "input_velocity_vectors": rows,
+    }
+    pair = {"batch_normalization_state": None, "batch_normalization_gradient_state": state}
+    gradients, values = "batch_normalization_gradient_state", "batch_normalization_source_state"
+    cases = [
+        ({"batch_normalization_state": plain}, MPSTypeError, "batch_normalization_state must be a state with gradient"),
+        ({"batch_normalization_state": 7}, MPSTypeError, "batch_normalization_state must be a state with .*, got int"),
+        (
+            {"batch_normalization_state": fresh},
+            MPSArgumentError,
+            "batch_normalization_state must hold the gradients of gamma and beta, got none. Encode MPSCNNBatchNorm",
+        ),
+        ({"batch_normalization_state": temporary}, MPSLifetimeError, "batch_normalization_state is temporary"),
+        ({"result_state": None}, MPSTypeError, "result_state must be an MPSCNNNormalizationGammaAndBetaState"),
+        ({"result_state": state}, MPSTypeError, "result_state must be an MPSCNNNormalizationGammaAndBetaState, got"),
+        ({"result_state": _result(bench, 4)}, MPSArgumentError, r"result_state\.gamma must hold 20 bytes"),
+        ({values: state}, MPSTypeError, f"{values} must not be given beside batch_normalization_state"),
+        ({gradients: state}, MPSTypeError, f"{gradients} must not be given beside batch_normalization_state"),
+        (pair, MPSTypeError, f"{values} must be a state with gamma and beta, got NoneType"),
+        (pair | {gradients: None, values: state}, MPSTypeError, f"{gradients} must be a state with gradient_for_gamma"),
+        (
+            pair | {values: three},
+            MPSArgumentError,
+            rf"{values} must be of 5 feature channel\(s\), as the gradients, got 3",
+        ),
+        (
+            {"input_velocity_vectors": None},
+            MPSTypeError,
+            "input_velocity_vectors are needed: for the gamma and the beta",
+        ),
+        (
+            {"input_velocity_vectors": []},
+            MPSArgumentError,
+            "input_velocity_vectors must be one vector for the gamma, or",
+        ),
+        (
+            {"input_momentum_vectors": [rows[0], _vector(bench, np.zeros(3))]},
+            MPSArgumentError,
+            r"input_momentum_vectors\[1\] must be one vector of 5 numbers, one for each number of beta",
+        ),
+        ({"convolution_source_state": state}, MPSTypeError, "arguments must be states of a convolution, or of a batch"),
     ]
     for change, error, message in cases:
         with pytest.raises(error, match=f"^MPSNNOptimizerAdam: .*{message}"):

@@ -11,10 +11,17 @@ import torch
 from encoding import Bench, finish, keep_results, numbers, run
 from helpers import assert_close, assert_digits
 from openmps.core.padding import MPSNNDefaultPadding
+from openmps.core.storage import Extent
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.kernels.pooling import (
+    MPSCNNDilatedPoolingMax,
+    MPSCNNDilatedPoolingMaxGradient,
+    MPSCNNPooling,
     MPSCNNPoolingAverage,
     MPSCNNPoolingAverageGradient,
+    MPSCNNPoolingGradient,
+    MPSCNNPoolingL2Norm,
+    MPSCNNPoolingL2NormGradient,
     MPSCNNPoolingMax,
     MPSCNNPoolingMaxGradient,
 )
@@ -50,11 +57,53 @@ GOLDEN = [
     (MPSCNNPoolingAverage, 2, ZERO, 0, [0.5, 1.5, 2.5, 3.5, 4.5]),
     (MPSCNNPoolingAverage, 2, CLAMP, 0, [1, 1.5, 2.5, 3.5, 4.5]),
 ]
+GOLDEN_NORMS = [
+    (3, ZERO, [2.2361, 3.7417, 5.3852, 7.0711, 6.4031]),
+    (3, CLAMP, [2.4495, 3.7417, 5.3852, 7.0711, 8.1240]),
+    (2, CLAMP, [1.4142, 2.2361, 3.6056, 5.0000, 6.4031]),
+]
 
 
 @pytest.mark.parametrize(("kind", "size", "edge", "pad", "expected"), GOLDEN)
 def test_golden_averages(kind, size, edge, pad, expected, device: torch.device) -> None:
     assert_digits(_pooled(Bench.on(device), kind, size, edge, [1, 2, 3, 4, 5], pad), expected, 6)
+
+
+@pytest.mark.parametrize(("size", "edge", "expected"), GOLDEN_NORMS)
+def test_golden_norms(size: int, edge: MPSImageEdgeMode, expected: list[float], device: torch.device) -> None:
+    """The root of the sum of squares, which is not divided; clamp repeats the edge pixel."""
+    assert_digits(_pooled(Bench.on(device), MPSCNNPoolingL2Norm, size, edge, [1, 2, 3, 4, 5]), expected, 4)
+
+
+def _dilated(
+    bench: Bench, size: int, dilation: int, edge: MPSImageEdgeMode, values: Any, stride: int = 1
+) -> np.ndarray:
+    kernel = MPSCNNDilatedPoolingMax(bench.device, size, 1, dilation, 1, stride, 1)
+    kernel.edge_mode = edge
+    destination = bench.empty((1, 1, 1, -(-len(values) // stride)))
+    command_buffer = bench.command_buffer()
+    kernel.encode(command_buffer, _line(bench, values), destination)
+    finish(command_buffer)
+    return numbers(destination).ravel()
+
+
+def test_taps_of_dilated_windows(device: torch.device) -> None:
+    """Two taps three apart lie at -2 and +1 around the centre; three taps two apart at -2, 0 and 2."""
+    bench = Bench.on(device)
+    peak = [0, 0, 0, 7, 0, 0, 0]
+    np.testing.assert_array_equal(_dilated(bench, 2, 3, ZERO, peak), [0, 0, 7, 0, 0, 7, 0])
+    np.testing.assert_array_equal(_dilated(bench, 3, 2, ZERO, peak), [0, 7, 0, 7, 0, 7, 0])
+    np.testing.assert_array_equal(_dilated(bench, 3, 2, ZERO, peak, 3), [0, 7, 0])
+    np.testing.assert_array_equal(_dilated(bench, 3, 1, ZERO, peak), [0, 0, 7, 7, 7, 0, 0])
+
+
+def test_edges_of_dilated_windows(device: torch.device) -> None:
+    """Zeros override negative numbers; clamp repeats the edge pixel, though it may lie between taps; NaN wins."""
+    bench = Bench.on(device)
+    np.testing.assert_array_equal(_dilated(bench, 3, 2, ZERO, [-1, -2, -3, -4, -5]), [0, 0, -1, 0, 0])
+    np.testing.assert_array_equal(_dilated(bench, 3, 2, CLAMP, [-1, -2, -3, -4, -5]), [-1, -1, -1, -2, -3])
+    nan = np.nan
+    np.testing.assert_array_equal(_dilated(bench, 3, 2, CLAMP, [1, nan, 3, 4, 5]), [3, nan, 5, nan, 5])
 
 
 def test_golden_maxima(device: torch.device) -> None:
@@ -102,6 +151,114 @@ def test_ties_and_lost_gradients(device: torch.device) -> None:
     np.testing.assert_array_equal(found, [11, 100, 1000, 0])
     found = _flow_back(bench, MPSCNNPoolingMaxGradient, 3, ZERO, [0, -1, -1, 0], flow)
     np.testing.assert_array_equal(found, [11, 0, 0, 1100])
+
+
+def test_norms_and_their_gradients(device: torch.device) -> None:
+    """X · the sum of G / Y; a norm of 0 gives nothing; a repeated edge pixel counts as often as it is read."""
+    bench = Bench.on(device)
+    found = _flow_back(bench, MPSCNNPoolingL2NormGradient, 2, ZERO, [3, 4, 0, 0, 0], [1] * 5)
+    assert_close(found, [1 + 3 / 5, 4 / 5 + 1, 0, 0, 0], 1e-6)
+    found = _flow_back(bench, MPSCNNPoolingL2NormGradient, 2, CLAMP, [3, 4, 0, 0, 0], [1] * 5)
+    assert_close(found, [2 / np.sqrt(2) + 3 / 5, 4 / 5 + 1, 0, 0, 0], 1e-6)
+
+
+def _flow_back_dilated(
+    bench: Bench, size: int, dilation: int, edge: MPSImageEdgeMode, values: Any, flow: Any
+) -> np.ndarray:
+    gradient = MPSCNNDilatedPoolingMaxGradient(bench.device, size, 1, dilation, 1)
+    gradient.secondary_edge_mode = edge
+    destination = bench.empty((1, 1, 1, len(values)))
+    command_buffer = bench.command_buffer()
+    gradient.encode(command_buffer, _line(bench, flow), _line(bench, values), None, destination)
+    finish(command_buffer)
+    return numbers(destination).ravel()
+
+
+def test_gradients_of_dilated_windows(device: torch.device) -> None:
+    bench = Bench.on(device)
+    flow = [1, 10, 100, 1000]
+    found = _flow_back_dilated(bench, 3, 2, ZERO, [5, 5, 5, 5], flow)
+    np.testing.assert_array_equal(found, [101, 1010, 0, 0])
+    found = _flow_back_dilated(bench, 3, 2, ZERO, [-1, -2, -3, -4], flow)
+    np.testing.assert_array_equal(found, [0, 0, 0, 0])
+    found = _flow_back_dilated(bench, 3, 2, CLAMP, [-1, -2, -3, -4], flow)
+    np.testing.assert_array_equal(found, [111, 1000, 0, 0])
+
+
+@pytest.mark.parametrize(("k", "s", "p", "d"), [(2, 2, 0, 1), (3, 2, 1, 1), (3, 1, 1, 2), (3, 2, 1, 2), (2, 3, 1, 3)])
+def test_dilated_maxima_equal_pytorch(
+    k: int, s: int, p: int, d: int, device: torch.device, rng: np.random.Generator
+) -> None:
+    """PyTorch leaves out taps outside the image; where all numbers are positive, so does the edge mode ZERO."""
+    bench = Bench.on(device)
+    x = rng.uniform(0.1, 1.0, size=(2, 3, 9, 8)).astype(np.float32)
+    leaf = torch.tensor(x, requires_grad=True)
+    expected = torch.nn.functional.max_pool2d(leaf, k, s, p, d)
+    kernel = MPSCNNDilatedPoolingMax(bench.device, k, k, d, d, s, s)
+    kernel.offset = MPSOffset(((k - 1) * d + 1) // 2 - p, ((k - 1) * d + 1) // 2 - p, 0)
+    gradient = MPSCNNDilatedPoolingMaxGradient(bench.device, 1, 1, 1, 1)
+    keep_results(gradient)
+    images, destination = bench.batch(x), bench.batch(np.zeros(expected.shape))
+    states = kernel.result_state_batch(images)
+    command_buffer = bench.command_buffer()
+    kernel.encode_batch(command_buffer, images, destination, states)
+    flow = rng.normal(size=expected.shape).astype(np.float32)
+    found = gradient.encode_batch(command_buffer, bench.batch(flow), images, states)
+    finish(command_buffer)
+    assert_close(numbers(destination), expected, 0.0)
+    assert_close(numbers(found), torch.autograd.grad(expected, leaf, torch.tensor(flow))[0], 1e-6)
+    assert (gradient.secondary_dilation_rate_x, gradient.secondary_dilation_rate_y) == (d, d)
+
+
+@pytest.mark.parametrize("kind", [MPSCNNPoolingMax, MPSCNNDilatedPoolingMax])
+def test_maxima_are_located_for_a_state_only(kind: Any, device: torch.device, rng: np.random.Generator) -> None:
+    """An encode that leaves no state gives the same numbers, and on the CPU does not look where they came from."""
+    bench = Bench.on(device)
+    kernel = kind(bench.device, 2, 2, 2, 2)
+    x = rng.normal(size=(1, 3, 6, 5)).astype(np.float32)
+    keep_results(kernel)
+    command_buffer = bench.command_buffer()
+    image = bench.image(x)
+    located, _ = kernel.encode(command_buffer, image, destination_state_is_temporary=False)
+    alone = kernel.encode(command_buffer, image)
+    finish(command_buffer)
+    np.testing.assert_array_equal(numbers(alone), numbers(located))
+    plan = kernel.plan((Extent(5, 6, 3, 1),), Extent(located.width, located.height, 3, 1))
+    values = (torch.tensor(x, device=device),)
+    assert plan.operation(values, None)[1] is not None
+    if device.type == "cpu":
+        assert kernel.without_state(plan).operation(values, None)[1] is None
+
+
+def test_class_hierarchy() -> None:
+    """As in the framework: dilated max pooling is a pooling kernel of its own."""
+    for kind in (MPSCNNDilatedPoolingMax, MPSCNNPoolingL2Norm):
+        assert issubclass(kind, MPSCNNPooling)
+        assert not issubclass(kind, MPSCNNPoolingMax)
+    for kind in (MPSCNNDilatedPoolingMaxGradient, MPSCNNPoolingL2NormGradient):
+        assert issubclass(kind, MPSCNNPoolingGradient)
+        assert not issubclass(kind, MPSCNNPoolingMaxGradient)
+
+
+def test_dilations() -> None:
+    kernel = MPSCNNDilatedPoolingMax(CPU, 3, 2, 4, 5)
+    assert (kernel.kernel_width, kernel.kernel_height) == (3, 2)
+    assert (kernel.dilation_rate_x, kernel.dilation_rate_y) == (4, 5)
+    assert (kernel.stride_in_pixels_x, kernel.stride_in_pixels_y) == (1, 1)
+    kernel = MPSCNNDilatedPoolingMax(CPU, 3, 2, 4, 5, 6, 7)
+    assert (kernel.stride_in_pixels_x, kernel.stride_in_pixels_y) == (6, 7)
+    gradient = MPSCNNDilatedPoolingMaxGradient(CPU, 3, 2, 4, 5, 6, 7)
+    assert (gradient.secondary_dilation_rate_x, gradient.secondary_dilation_rate_y) == (4, 5)
+    assert (gradient.secondary_stride_in_pixels_x, gradient.secondary_stride_in_pixels_y) == (6, 7)
+    assert (MPSCNNPoolingMax(CPU, 3, 2).dilation_rate_x, MPSCNNPoolingL2Norm(CPU, 3, 2).dilation_rate_y) == (1, 1)
+
+
+@pytest.mark.parametrize("kind", [MPSCNNDilatedPoolingMax, MPSCNNDilatedPoolingMaxGradient])
+@pytest.mark.parametrize("name", ["dilation_rate_x", "dilation_rate_y"])
+@pytest.mark.parametrize("value", [0, -1, 1.5, True, None])
+def test_bad_dilations(kind: Any, name: str, value: Any) -> None:
+    with pytest.raises(MPSArgumentError, match=f"^{kind.__name__}: {name} must be an integer of at least 1"):
+        kind(CPU, 2, 2, **{"dilation_rate_x": 1, "dilation_rate_y": 1, name: value})
 
 
 def test_defaults() -> None:
@@ -194,7 +351,16 @@ def test_average_gradient_reads_the_size_alone(device: torch.device) -> None:
     assert_digits(found, [2 / 3, 1, 1, 1, 2 / 3], 6)
 
 
-@pytest.mark.parametrize("kind", [MPSCNNPoolingMax, MPSCNNPoolingAverage, MPSCNNPoolingMaxGradient])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        MPSCNNPoolingMax,
+        MPSCNNPoolingAverage,
+        MPSCNNPoolingL2Norm,
+        MPSCNNPoolingMaxGradient,
+        MPSCNNPoolingL2NormGradient,
+    ],
+)
 @pytest.mark.parametrize(
     ("arguments", "name"),
     [

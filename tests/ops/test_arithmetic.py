@@ -1,4 +1,4 @@
-"""Add, subtract, multiply, divide and their gradients against loops, PyTorch and finite differences."""
+"""Add, subtract, multiply, divide, compare and gradients against loops, PyTorch and finite differences."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from helpers import LAYOUTS, TOLERANCE, assert_close, inner, tensor
 from openmps.errors import MPSArgumentError
 from openmps.ops import arithmetic as ops
 from openmps.ops.arithmetic import Arithmetic
+from openmps.types import MPSNNComparisonType
 from oracles import arithmetic as oracle
 from oracles import finite_difference
 
@@ -198,3 +199,30 @@ def test_values_on_a_limit_are_outside_the_mask(device: torch.device) -> None:
     assert result.ravel().tolist() == [-1.0, -0.5, 1.0, 1.0]
     assert mask is not None
     assert mask.ravel().tolist() == [False, True, False, False]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize("threshold", [0.0, 0.5, 2.0])
+@pytest.mark.parametrize("shapes", SHAPES, ids=str)
+@pytest.mark.parametrize("comparison", MPSNNComparisonType, ids=lambda each: each.name)
+def test_comparisons_equal_loops(
+    comparison: MPSNNComparisonType, shapes, threshold: float, dtype, device: torch.device, rng: np.random.Generator
+) -> None:
+    """Quarters, so that distances of 0, 0.5 and 2 occur and are exact."""
+    x, y = (rng.integers(-8, 9, size=shape) / 4.0 for shape in shapes)
+    found = ops.compare(comparison, tensor(x, dtype, device), tensor(y, dtype, device), threshold)
+    assert found.dtype == dtype
+    assert_close(found, oracle.compare(comparison.name.lower().replace("_", " "), x, y, threshold), 0.0)
+
+
+@pytest.mark.parametrize("comparison", MPSNNComparisonType, ids=lambda each: each.name)
+def test_comparisons_of_what_is_no_number(comparison: MPSNNComparisonType, device: torch.device) -> None:
+    nan, inf = float("nan"), float("inf")
+    x, y = (
+        np.array([[nan, nan, 1.0, inf, inf, -inf]] * 2).reshape(2, 1, 1, 6),
+        np.array([nan, 1.0, nan, inf, -inf, 0.0]),
+    )
+    y = np.broadcast_to(y, x.shape)
+    found = ops.compare(comparison, tensor(x, device=device), tensor(y, device=device), 1.0)
+    assert_close(found, oracle.compare(comparison.name.lower().replace("_", " "), x, y, 1.0), 0.0)
+    assert found[..., :3].sum() == 0

@@ -459,3 +459,34 @@ def test_fully_connected_only_what_is_asked_for(device: torch.device, rng: np.ra
     assert parameters[0] is None
     assert parameters[1] is not None
     assert parameters[2] is not None
+
+
+# --- sub-pixels ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("implementation", ["op", "oracle"])
+def test_printed_sub_pixels(implementation: str) -> None:
+    plain = np.arange(8.0).reshape(1, 8, 1, 1)
+    found = (
+        array(ops.sub_pixels(tensor(plain), 2, 2, 2)) if implementation == "op" else oracle.sub_pixels(plain, 2, 2, 2)
+    )
+    assert found[0].transpose(1, 2, 0).tolist() == [[[0, 1], [2, 3]], [[4, 5], [6, 7]]]
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "channels_last", "sliced"])
+@pytest.mark.parametrize(
+    ("shape", "factor", "height", "width"),
+    [((2, 12, 3, 2), 2, 6, 4), ((1, 9, 2, 2), 3, 5, 4), ((3, 5, 2, 3), 1, 2, 3), ((0, 4, 1, 1), 2, 2, 2)],
+)
+def test_sub_pixels_equal_loops(shape, factor, height, width, layout, device: torch.device, rng) -> None:
+    plain = rng.normal(size=shape)
+    found = ops.sub_pixels(tensor(plain, device=device, layout=layout), factor, height, width)
+    np.testing.assert_array_equal(array(found), oracle.sub_pixels(plain, factor, height, width))
+
+
+def test_sub_pixels_are_pixel_shuffle_with_blocks_outermost(rng: np.random.Generator) -> None:
+    """PyTorch has the channel outermost: ``c f² + (y mod f) f + x mod f``."""
+    plain = tensor(rng.normal(size=(2, 12, 3, 4)))
+    blocks_inside = plain.unflatten(1, (4, 3)).transpose(1, 2).flatten(1, 2)
+    expected = torch.nn.functional.pixel_shuffle(blocks_inside, 2)
+    assert torch.equal(ops.sub_pixels(plain, 2, 6, 8), expected)

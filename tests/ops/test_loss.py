@@ -268,3 +268,157 @@ def test_hinge_on_its_margin_has_no_gradient(device: torch.device) -> None:
     values, gradient = ops.loss(y, t, None, parameters(Parameters(NAMES.index("hinge"), NONE)))
     assert values.ravel().tolist() == [0.0, 0.0]
     assert gradient.ravel().tolist() == [0.0, 0.0]
+
+
+# --- value and gradient apart ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("weighted", [False, True], ids=["", "weights"])
+@pytest.mark.parametrize("shape", [(3, 5, 2, 3), (1, 1, 1, 1), (0, 3, 2, 2)], ids=str)
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("kind", range(10), ids=NAMES)
+def test_forward_alone(kind, reduction, shape, weighted, device: torch.device, rng: np.random.Generator) -> None:
+    """The value of the pair, bit by bit."""
+    if kind == COSINE and (reduction != SUM or weighted):
+        pytest.skip("sums over the image, with one number as weight")
+    y, t = (tensor(v, device=device) for v in sources(kind, shape, rng))
+    weights = tensor(rng.integers(0, 3, size=shape), device=device) if weighted else None
+    for across in (False, True):
+        p = parameters(replace(settings(kind, reduction), reduce_across_batch=across))
+        assert torch.equal(ops.forward_loss(y, t, weights, p), ops.loss(y, t, weights, p)[0])
+
+
+@pytest.mark.parametrize("of_labels", [False, True], ids=["of predictions", "of labels"])
+@pytest.mark.parametrize("broadcast", [False, True], ids=["each", "one for all"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize("kind", range(10), ids=NAMES)
+def test_what_flows_back(kind, dtype, broadcast, of_labels, device: torch.device, rng: np.random.Generator) -> None:
+    for number, shape in enumerate([(2, 4, 2, 3), (1, 1, 1, 1), (1, 3, 1, 1), (0, 2, 1, 1)]):
+        y, t = sources(kind, shape, rng)
+        flow = rng.normal(size=(shape[0], 1, 1, 1) if broadcast else shape)
+        weights = rng.uniform(0.0, 2.0, size=shape) if number % 2 == 0 and kind != COSINE else None
+        layout = LAYOUTS[number]
+        p = settings(kind, SUM)
+        found = ops.loss_gradient(
+            tensor(flow, dtype, device),
+            tensor(y, dtype, device, layout),
+            tensor(t, dtype, device, layout),
+            None if weights is None else tensor(weights, dtype, device, layout),
+            parameters(p),
+            of_labels=of_labels,
+        )
+        assert found.dtype == dtype
+        assert_close(found, oracle.flow(flow, y, t, weights, p, of_labels), TOLERANCE[dtype], NAMES[kind])
+
+
+def _chain(kind: int, p: Parameters, shape: tuple[int, ...], rng: np.random.Generator) -> tuple[np.ndarray, ...]:
+    """Predictions, labels, weights and the gradient of the loss image, away from kinks.
+
+    The framework's slope of softmax cross entropy, ``softmax(y) - t``, is the derivative where labels sum to 1 and what
+    multiplies it is the same for all channels of a pixel.
+    """
+    y, t = sources(kind, shape, rng)
+    if NAMES[kind] == "kullback_leibler":
+        t = np.maximum(t, 0.05)
+    pixel = (shape[0], 1, *shape[2:])
+    weights = np.broadcast_to(rng.uniform(0.5, 2.0, size=pixel if kind == SOFTMAX else shape), shape).copy()
+    flow = rng.normal(size=(shape[0], 1, 1, 1))
+    if p.reduction == NONE:
+        flow = np.broadcast_to(rng.normal(size=pixel if kind == SOFTMAX else shape), shape).copy()
+    return y, t, weights, flow
+
+
+@pytest.mark.parametrize("of_labels", [False, True], ids=["of predictions", "of labels"])
+@pytest.mark.parametrize("reduction", [NONE, SUM])
+@pytest.mark.parametrize("across", [False, True], ids=["each image", "across batch"])
+@pytest.mark.parametrize("kind", range(10), ids=NAMES)
+def test_chain_rule_by_finite_differences(
+    kind, reduction, across, of_labels, device: torch.device, rng: np.random.Generator
+) -> None:
+    if kind == COSINE and reduction == NONE:
+        pytest.skip("sums over the image")
+    p = replace(settings(kind, reduction), number_of_classes=3, reduce_across_batch=across)
+    y, t, weights, flow = _chain(kind, p, (2, 3, 2, 2), rng)
+    factors = None if kind == COSINE else tensor(weights, device=device)
+
+    def total(v: np.ndarray) -> float:
+        pair = (tensor(y, device=device), tensor(v, device=device))
+        if not of_labels:
+            pair = (tensor(v, device=device), tensor(t, device=device))
+        return float((array(ops.forward_loss(*pair, factors, parameters(p))) * flow).sum())
+
+    found = ops.loss_gradient(
+        tensor(flow, device=device),
+        tensor(y, device=device),
+        tensor(t, device=device),
+        factors,
+        parameters(p),
+        of_labels=of_labels,
+    )
+    wanted = finite_difference.gradient(total, t if of_labels else y, 1e-6)
+    assert_close(found, wanted, 2e-7, NAMES[kind])
+
+
+@pytest.mark.parametrize("reduction", [MEAN, SUM_BY_NON_ZERO_WEIGHTS])
+def test_the_reduction_does_not_divide_what_flows_back(reduction: int, device: torch.device) -> None:
+    y, t, g = torch.randn(3, 2, 4, 2, 2, device=device).unbind(0)
+    found = [
+        ops.loss_gradient(g, y, t, None, parameters(Parameters(kind=1, reduction=each))) for each in (SUM, reduction)
+    ]
+    assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("name", [name for name in PYTORCH if name != "log"])  # which has no gradient of labels there
+def test_label_gradients_equal_pytorch(name: str, device: torch.device, rng: np.random.Generator) -> None:
+    kind = NAMES.index(name)
+    y, t = (tensor(v, device=device) for v in sources(kind, (1, 4, 3, 2), rng))
+    if name == "kullback_leibler":
+        t = t.clamp_min(0.05)
+    leaf = t.clone().requires_grad_()
+    expected = torch.autograd.grad(PYTORCH[name](y, leaf, reduction="sum"), leaf)[0]
+    found = ops.loss_gradient(
+        torch.ones(1, 1, 1, 1, dtype=y.dtype, device=device),
+        y,
+        t,
+        None,
+        parameters(Parameters(kind, SUM, delta=0.8, epsilon=1e-30)),
+        of_labels=True,
+    )
+    assert_close(found, expected, 1e-12, name)
+
+
+def test_smoothing_scales_label_gradients(device: torch.device, rng: np.random.Generator) -> None:
+    for kind in (SOFTMAX, SIGMOID):
+        y, t = (tensor(v, device=device) for v in sources(kind, (1, 4, 1, 1), rng))
+        one = torch.ones(1, 1, 1, 1, dtype=y.dtype, device=device)
+        plain, soft = (
+            ops.loss_gradient(one, y, t, None, parameters(Parameters(kind, SUM, label_smoothing=e)), of_labels=True)
+            for e in (0.0, 0.25)
+        )
+        assert_close(soft, array(plain) * 0.75, 1e-14)
+
+
+def test_a_label_of_zero_has_no_divergence_to_lose(device: torch.device) -> None:
+    """Its derivative, minus infinity, would spoil every number that it meets."""
+    y = torch.tensor([-1.0, -torch.inf], device=device).reshape(1, 2, 1, 1)
+    t = torch.zeros_like(y)
+    p = parameters(Parameters(NAMES.index("kullback_leibler"), SUM))
+    found = ops.loss_gradient(torch.ones(1, 1, 1, 1, device=device), y, t, None, p, of_labels=True)
+    assert found.ravel().tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("kind", range(10), ids=NAMES)
+def test_flowing_back_leaves_sources_alone(kind: int, device: torch.device, rng: np.random.Generator) -> None:
+    y, t = (tensor(v, device=device, layout="channels_last") for v in sources(kind, (2, 4, 3, 2), rng))
+    weights, flow = None if kind == COSINE else torch.rand_like(y), torch.ones_like(y)
+    kept = [v.clone() for v in (y, t, flow)]
+    for of_labels in (False, True):
+        found = ops.loss_gradient(flow, y, t, weights, parameters(settings(kind, SUM)), of_labels=of_labels)
+        assert found.is_contiguous(memory_format=torch.channels_last)
+        ops.forward_loss(y, t, weights, parameters(settings(kind, SUM)))
+    assert all(torch.equal(v, before) for v, before in zip((y, t, flow), kept, strict=True))
+
+
+def test_a_negative_delta_is_refused() -> None:
+    with pytest.raises(MPSArgumentError, match="delta must be at least 0, got -1"):
+        parameters(Parameters(NAMES.index("huber"), SUM, delta=-1.0))

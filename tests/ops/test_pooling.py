@@ -37,6 +37,8 @@ def _run(implementation: str, kind: str, x: np.ndarray, columns: Axis, edge: int
         return {"maximum": oracle.maximum, "l2": oracle.l2_norm}[kind](x, Axis(1), columns, edge)
     if kind == "average":
         return ops.average_pooling(tensor(x), place, mode, zero_pad)
+    if kind == "l2":
+        return ops.l2_norm_pooling(tensor(x), place, mode)
     return ops.max_pooling(tensor(x), place, mode)[0]
 
 
@@ -51,6 +53,8 @@ def _run(implementation: str, kind: str, x: np.ndarray, columns: Axis, edge: int
         ("average", [1, 2, 3, 4, 5], 2, CLAMP, (0, 0), [1, 1.5, 2.5, 3.5, 4.5], 12),
         ("maximum", [-1, -2, -3, -4], 3, ZERO, (0, 0), [0, -1, -2, 0], 12),
         ("maximum", [-1, -2, -3, -4], 3, CLAMP, (0, 0), [-1, -1, -2, -3], 12),
+        ("l2", [1, 2, 3, 4, 5], 3, ZERO, (0, 0), [2.2361, 3.7417, 5.3852, 7.0711, 6.4031], 4),
+        ("l2", [1, 2, 3, 4, 5], 2, CLAMP, (0, 0), np.sqrt([2, 5, 13, 25, 41]).tolist(), 12),
     ],
 )
 def test_printed_numbers(
@@ -66,11 +70,6 @@ def test_printed_numbers(
     values = np.array(x, dtype=np.float64).reshape(1, 1, 1, -1)
     result = _run(implementation, kind, values, Axis(len(x), k), edge, zero_pad)
     assert_digits(result, expected, places, kind)
-
-
-def test_printed_l2_numbers_of_the_oracle() -> None:
-    x = np.arange(1.0, 6.0).reshape(1, 1, 1, 5)
-    assert_digits(oracle.l2_norm(x, Axis(1), Axis(5, 3), ZERO), [2.2361, 3.7417, 5.3852, 7.0711, 6.4031], 4)
 
 
 @pytest.mark.parametrize("implementation", ["op", "oracle"])
@@ -144,6 +143,24 @@ def test_average_equals_loops(
     )
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("number", range(len(PLAIN)))
+def test_l2_norm_equals_loops(number: int, dtype: torch.dtype, device: torch.device, rng: np.random.Generator) -> None:
+    case = PLAIN[number]
+    x, g = rng.normal(size=case.shape), rng.normal(size=case.result_shape())
+    if number % 3 == 0:
+        x[..., ::2] = 0.0  # windows of zeros alone have no gradient
+    x, g = x.astype(np.float32).astype(np.float64), g.astype(np.float32).astype(np.float64)
+    xt, gt = tensor(x, dtype, device, case.layout), tensor(g, dtype, device, case.layout)
+    placement = (case.rows, case.columns, case.edge)
+    result = ops.l2_norm_pooling(xt, case.window(), case.edge_mode)
+    assert result.dtype == dtype
+    assert_close(result, oracle.l2_norm(x, *placement), TOLERANCE[dtype], f"norm of {case}")
+    found = ops.l2_norm_pooling_gradient(gt, xt, case.window(), case.edge_mode)
+    assert found.dtype == dtype
+    assert_close(found, oracle.l2_norm_gradient(g, x, *placement), TOLERANCE[dtype], f"gradient of {case}")
+
+
 @pytest.mark.parametrize("edge", [ZERO, CLAMP])
 def test_every_axis_placement(edge: int, device: torch.device, rng: np.random.Generator) -> None:
     x = rng.permutation(12).reshape(1, 2, 1, 6) - 5.5
@@ -166,6 +183,11 @@ def test_every_axis_placement(edge: int, device: torch.device, rng: np.random.Ge
                 (
                     ops.average_pooling_gradient(gt, place, mode, (1, 0)),
                     oracle.average_gradient(g, x.shape, Axis(1), columns, edge, (1, 0)),
+                ),
+                (ops.l2_norm_pooling(xt, place, mode), oracle.l2_norm(x, Axis(1), columns, edge)),
+                (
+                    ops.l2_norm_pooling_gradient(gt, xt, place, mode),
+                    oracle.l2_norm_gradient(g, x, Axis(1), columns, edge),
                 ),
             ]
         if any(np.abs(array(a) - b).max() > 1e-12 for a, b in pairs):
@@ -192,6 +214,8 @@ def test_results_are_the_callers_own(edge: int, device: torch.device) -> None:
     ops.average_pooling(x, place, mode).fill_(7.0)
     ops.average_pooling_gradient(x, place, mode).fill_(7.0)
     ops.max_pooling_gradient(x, x, None, place, mode).fill_(7.0)
+    ops.l2_norm_pooling(x, place, mode).fill_(7.0)
+    ops.l2_norm_pooling_gradient(x, x, place, mode).fill_(7.0)
     assert torch.equal(x, kept)
 
 
@@ -210,6 +234,7 @@ def test_both_ways_to_the_engine_agree(
             found = [result, ops.max_pooling_gradient(g, x, choice, place, mode)]
             if case.rows.dilation == case.columns.dilation == 1:
                 found += [ops.average_pooling(x, place, mode), ops.average_pooling_gradient(g, place, mode)]
+                found += [ops.l2_norm_pooling(x, place, mode), ops.l2_norm_pooling_gradient(g, x, place, mode)]
             return found
 
         fast = run()
@@ -227,6 +252,15 @@ def test_average_refuses_dilation(device: torch.device) -> None:
         ops.average_pooling(torch.zeros(1, 1, 5, 5, device=device), place, MPSImageEdgeMode.ZERO)
     with pytest.raises(MPSArgumentError, match="dilated"):
         ops.average_pooling_gradient(torch.zeros(1, 1, 2, 2, device=device), place, MPSImageEdgeMode.ZERO)
+
+
+def test_l2_norm_refuses_dilation(device: torch.device) -> None:
+    place = window(Axis(2, 2, 1, 2), Axis(2, 2), 5, 5)
+    x, g = torch.zeros(1, 1, 5, 5, device=device), torch.zeros(1, 1, 2, 2, device=device)
+    with pytest.raises(MPSArgumentError, match="dilated"):
+        ops.l2_norm_pooling(x, place, MPSImageEdgeMode.ZERO)
+    with pytest.raises(MPSArgumentError, match="dilated"):
+        ops.l2_norm_pooling_gradient(g, x, place, MPSImageEdgeMode.ZERO)
 
 
 # --- gradients by other ways ---------------------------------------------------------------------------------------
@@ -256,6 +290,38 @@ def test_maximum_gradient_equals_finite_differences(
         return inner(ops.max_pooling(tensor(v, device=device), place, mode)[0], g)
 
     assert_close(found, finite_difference.gradient(total, x, 1e-3), 1e-9, "maximum gradient")
+
+
+@pytest.mark.parametrize("edge", [ZERO, CLAMP])
+@pytest.mark.parametrize(("size", "stride", "offset"), [(3, 1, 0), (2, 2, 1), (4, 1, -1), (1, 3, 0), (2, 3, 0)])
+def test_l2_norm_gradient_equals_finite_differences(
+    edge: int, size: int, stride: int, offset: int, device: torch.device, rng: np.random.Generator
+) -> None:
+    rows, columns = Axis(3, size, stride, offset=offset), Axis(4, size, 1, offset=offset)
+    # Away from 0, where the norm of one pixel has a corner.
+    x = rng.uniform(0.5, 2.0, size=(2, 2, 5, 4)) * rng.choice([-1.0, 1.0], size=(2, 2, 5, 4))
+    g = rng.normal(size=(2, 2, 3, 4))
+    place, mode = window(rows, columns, 5, 4), MPSImageEdgeMode(edge)
+    found = ops.l2_norm_pooling_gradient(tensor(g, device=device), tensor(x, device=device), place, mode)
+
+    def total(v: np.ndarray) -> float:
+        return inner(ops.l2_norm_pooling(tensor(v, device=device), place, mode), g)
+
+    assert_close(found, finite_difference.gradient(total, x), 1e-8, "L2-norm gradient")
+
+
+@pytest.mark.parametrize(("k", "s"), [(2, 2), (3, 2), (3, 1), (4, 3), (1, 2)])
+def test_l2_norm_equals_pytorch(k: int, s: int, device: torch.device, rng: np.random.Generator) -> None:
+    """PyTorch's has no padding: windows inside the source, which begin at its corner."""
+    leaf = tensor(rng.normal(size=(2, 3, 9, 8)), device=device).requires_grad_()
+    expected = torch.nn.functional.lp_pool2d(leaf, 2.0, k, s)
+    rows, columns = (Axis((n - k) // s + 1, k, s, 1, k // 2) for n in (9, 8))
+    place = window(rows, columns, 9, 8)
+    for mode in (MPSImageEdgeMode.ZERO, MPSImageEdgeMode.CLAMP):
+        assert_close(ops.l2_norm_pooling(leaf.detach(), place, mode), expected, 1e-13, "norm")
+        g = torch.randn_like(expected)
+        wanted = torch.autograd.grad(expected, leaf, g, retain_graph=True)[0]
+        assert_close(ops.l2_norm_pooling_gradient(g, leaf.detach(), place, mode), wanted, 1e-12, "norm gradient")
 
 
 @pytest.mark.parametrize(("k", "s", "p", "d"), [(2, 2, 0, 1), (3, 2, 1, 1), (3, 1, 1, 1), (3, 2, 1, 2), (1, 2, 0, 1)])
@@ -315,6 +381,26 @@ def test_maximum_of_minus_infinity(device: torch.device) -> None:
             assert_close(found, oracle.maximum_gradient(g, x, Axis(3, 3), Axis(3, 3), edge), 0.0, "gradient")
 
 
+@pytest.mark.parametrize("edge", [ZERO, CLAMP])
+def test_a_norm_of_zero_gives_no_gradient(edge: int, device: torch.device) -> None:
+    place, mode = window(Axis(3, 3), Axis(3, 2), 3, 3), MPSImageEdgeMode(edge)
+    x, g = torch.zeros(1, 2, 3, 3, device=device), torch.ones(1, 2, 3, 3, device=device)
+    assert torch.equal(ops.l2_norm_pooling_gradient(g, x, place, mode), x)
+    x[0, 0, 1, 1] = torch.nan
+    assert ops.l2_norm_pooling(x, place, mode)[0, 0].isnan().any()
+
+
+def test_a_clamped_edge_between_dilated_taps_counts(device: torch.device) -> None:
+    """Taps at -2, 0 and 2 of pixel 1 meet -1, which is the edge pixel 0: no tap itself, and here the largest."""
+    x = tensor(np.array([9.0, 1.0, 2.0, 3.0]).reshape(1, 1, 1, 4), device=device)
+    place = window(Axis(1), Axis(4, 3, 1, 2), 1, 4)
+    result, choice = ops.max_pooling(x, place, MPSImageEdgeMode.CLAMP)
+    assert_close(result.ravel(), [9, 9, 9, 3], 0.0, "maximum")
+    g = tensor(np.array([1.0, 10.0, 100.0, 1000.0]).reshape(1, 1, 1, 4), device=device)
+    found = ops.max_pooling_gradient(g, x, choice, place, MPSImageEdgeMode.CLAMP)
+    assert_close(found.ravel(), [111, 0, 0, 1000], 0.0, "maximum gradient")
+
+
 def test_channels_last_stays(device: torch.device, rng: np.random.Generator) -> None:
     x = tensor(rng.normal(size=(2, 4, 7, 6)), torch.float32, device, "channels_last")
     place = window(Axis(4, 3, 2), Axis(3, 2, 2, 1, 1), 7, 6)
@@ -325,6 +411,7 @@ def test_channels_last_stays(device: torch.device, rng: np.random.Generator) -> 
         gradients = (
             ops.max_pooling_gradient(g, x, choice, place, mode),
             ops.average_pooling_gradient(g, place, mode, (0, 0)),
+            ops.l2_norm_pooling_gradient(g, x, place, mode),
         )
-        for found in (result, average, *gradients):
+        for found in (result, average, ops.l2_norm_pooling(x, place, mode), *gradients):
             assert found.is_contiguous(memory_format=torch.channels_last)

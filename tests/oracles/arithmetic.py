@@ -1,4 +1,4 @@
-"""Add, subtract, multiply and divide two images with scales, a bias and limits; gradients with broadcast sums."""
+"""Add, subtract, multiply, divide and compare two images, with scales, a bias and limits; gradients with their sums."""
 
 from __future__ import annotations
 
@@ -76,3 +76,24 @@ def gradients(
             place = tuple(0 if length == 1 else i for i, length in zip(index, gradient.shape, strict=True))
             gradient[place] += incoming * factor
     return primary, secondary
+
+
+def _holds(comparison: str, x: np.float64, y: np.float64, threshold: float) -> bool:
+    near = bool(x == y or abs(x - y) <= threshold)
+    return {
+        "equal": near,
+        "not equal": bool(abs(x - y) > threshold),
+        "less": bool(x < y),
+        "less or equal": bool(x < y) or near,
+        "greater": bool(x > y),
+        "greater or equal": bool(x > y) or near,
+    }[comparison]
+
+
+def compare(comparison: str, x: np.ndarray, y: np.ndarray, threshold: float = 0.0) -> np.ndarray:
+    """1 where the primary number compares so with the secondary one, else 0."""
+    result = np.zeros(_shape(x, y))
+    with np.errstate(invalid="ignore"):
+        for index in np.ndindex(*result.shape):
+            result[index] = float(_holds(comparison, _at(x, index), _at(y, index), threshold))
+    return result

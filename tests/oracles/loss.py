@@ -1,4 +1,4 @@
-"""The ten losses of MPSCNNLoss: value per element, gradient with respect to the prediction, four reductions."""
+"""The ten losses: value per element, gradients with respect to the prediction and to the label, four reductions."""
 
 from __future__ import annotations
 
@@ -136,3 +136,70 @@ def loss(y: np.ndarray, t: np.ndarray, weights: np.ndarray | None, p: Parameters
         elif n == 0:
             reduced[n] = _ratio(values.sum(), _divisor(y.shape, weights, p))
     return reduced, gradient
+
+
+def _label_slope(name: str, y: float, t: float, p: Parameters) -> float:
+    """Derivative of one element's loss with respect to its label, before smoothing."""
+    d = y - t
+    if name == "mean_absolute_error":
+        return -_sign(d)
+    if name == "mean_squared_error":
+        return -2 * d
+    if name == "sigmoid_cross_entropy":
+        return -y
+    if name == "categorical_cross_entropy":
+        return -math.log(y)
+    if name == "hinge":
+        return -2 * y if 1 - (2 * t - 1) * y > 0 else 0.0
+    if name == "huber":
+        return -d if abs(d) <= p.delta else -p.delta * _sign(d)
+    if name == "log":
+        return math.log(1 - y + p.epsilon) - math.log(y + p.epsilon)
+    if name == "cosine_distance":
+        return -y
+    if name == "kullback_leibler":
+        return 0.0 if t == 0 else math.log(t) + 1 - y
+    raise ValueError(name)
+
+
+def label_slopes(y: np.ndarray, t: np.ndarray, p: Parameters) -> np.ndarray:
+    """Derivatives of the element losses of `[N, C, H, W]` with respect to the labels, unweighted."""
+    name = NAMES[p.kind]
+    smoothed = p.label_smoothing > 0 and name in ("softmax_cross_entropy", "sigmoid_cross_entropy")
+    result = np.zeros(y.shape)
+    for n, c, row, column in np.ndindex(*y.shape):
+        if name == "softmax_cross_entropy":
+            others = [float(v) for v in y[n, :, row, column]]
+            largest = max(others)
+            total = largest + math.log(math.fsum(math.exp(v - largest) for v in others))
+            slope = total - float(y[n, c, row, column])
+        else:
+            slope = _label_slope(name, float(y[n, c, row, column]), smooth(float(t[n, c, row, column]), p), p)
+        result[n, c, row, column] = slope * (1 - p.label_smoothing if smoothed else 1.0)
+    return result
+
+
+def flow(
+    gradient: np.ndarray,
+    y: np.ndarray,
+    t: np.ndarray,
+    weights: np.ndarray | None,
+    p: Parameters,
+    of_labels: bool = False,
+) -> np.ndarray:
+    """What flows back: gradient of the loss images (`[N, 1, 1, 1]` for every element of an image) times weighted slope.
+
+    The reduction does not matter, but for the batch's total, which lies in image 0.
+    """
+    if of_labels:
+        slopes = label_slopes(y, t, p) * (p.weight if weights is None else weights)
+    else:
+        slopes = loss(y, t, weights, p)[1]
+    result = np.zeros(y.shape)
+    for index in np.ndindex(*y.shape):
+        n, c, row, column = index
+        if p.reduce_across_batch and p.reduction != NONE:
+            n = 0
+        incoming = gradient[n, 0, 0, 0] if gradient.shape[1:] == (1, 1, 1) else gradient[n, c, row, column]
+        result[index] = slopes[index] * incoming
+    return result

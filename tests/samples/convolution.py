@@ -60,15 +60,20 @@ class Layer:
     groups: int = 1
     depthwise: bool = False
     biases: bool = True
+    sub_pixels: int = 1
 
     def descriptor(self) -> Any:
         kind = kernels.MPSCNNConvolutionDescriptor
         if self.depthwise:
             kind = kernels.MPSCNNDepthWiseConvolutionDescriptor
+        if self.sub_pixels != 1:
+            kind = kernels.MPSCNNSubPixelConvolutionDescriptor
         descriptor = kind(self.width, self.height, self.inputs, self.outputs)
         descriptor.stride_in_pixels_y, descriptor.stride_in_pixels_x = self.stride
         descriptor.dilation_rate_y, descriptor.dilation_rate_x = self.dilation
         descriptor.groups = self.groups
+        if self.sub_pixels != 1:
+            descriptor.sub_pixel_scale_factor = self.sub_pixels
         return descriptor
 
     def weights(self) -> Array:
@@ -93,6 +98,21 @@ class Layer:
     def forward(self, sources: list[Array], how: list[Reading]) -> Array:
         (x,), ((rows, columns, edge),) = sources, how
         return convolution.forward(x, self.weights(), self.bias_terms(), rows, columns, self.engine_groups, edge)
+
+    def sub_pixel_forward(self, sources: list[Array], how: list[Reading]) -> Array:
+        """The plain convolution on a grid of one pixel a block, then the blocks."""
+        ((rows, columns, edge),), factor = how, self.sub_pixels
+        height, width = rows.result, columns.result
+        grid = rows._replace(result=-(-height // factor)), columns._replace(result=-(-width // factor))
+        return convolution.sub_pixels(self.forward(sources, [Reading(*grid, edge)]), factor, height, width)
+
+    def transpose_forward(self, sources: list[Array], how: list[Reading]) -> Array:
+        (x,), ((rows, columns, _),) = sources, how
+        return convolution.transpose(x, self.weights(), self.bias_terms(), rows, columns, self.engine_groups)
+
+    def transpose_gradient(self, g: Array, sources: list[Array], how: list[Reading]) -> tuple[Array, Array, Array]:
+        (x,), ((rows, columns, _),) = sources, how
+        return convolution.transpose_gradient(g, x, self.weights(), rows, columns, self.engine_groups)
 
     def gradient(self, g: Array, sources: list[Array], how: list[Reading]) -> tuple[Array, Array, Array]:
         (x,), ((rows, columns, edge),) = sources, how
@@ -152,6 +172,38 @@ def _layer(
     )
 
 
+def _sub_pixels(name: str, layer: Layer, height: int, width: int, **properties: Any) -> Sample:
+    return Sample(
+        f"convolution to sub-pixels {name}",
+        lambda device: configured(kernels.MPSCNNConvolution(device, weights=layer.source()), properties),
+        ((layer.inputs, height, width),),
+        layer.sub_pixel_forward,
+        traits=frozenset({"affine", "blocks"}),
+    )
+
+
+def _transpose(name: str, layer: Layer, height: int, width: int, **properties: Any) -> Sample:
+    return Sample(
+        f"transposed convolution {name}",
+        lambda device: configured(kernels.MPSCNNConvolutionTranspose(device, weights=layer.source()), properties),
+        ((layer.inputs, height, width),),
+        layer.transpose_forward,
+        (
+            GradientSample(
+                lambda device: kernels.MPSCNNConvolutionTransposeGradient(device, weights=layer.source()),
+                lambda g, sources, how: layer.transpose_gradient(g, sources, how)[0],
+                needs_state=True,
+                parameters=lambda g, sources, how: layer.transpose_gradient(g, sources, how)[1:],
+                by_hand=lambda forward: {
+                    "kernel_offset_x": forward.kernel_offset_x,
+                    "kernel_offset_y": forward.kernel_offset_y,
+                },
+            ),
+        ),
+        traits=frozenset({"affine"}),
+    )
+
+
 CONVOLUTIONS = [
     _convolution("3x3", Layer(3, 5), 6, 7),
     _convolution("one pixel", Layer(1, 1, biases=False), 1, 1),
@@ -164,9 +216,22 @@ CONVOLUTIONS = [
     _convolution("groups", Layer(8, 16, groups=2), 5, 4),
     _convolution("depthwise", Layer(5, 5, depthwise=True), 5, 6),
     _convolution("depthwise, multiplier 2", Layer(3, 6, 2, 3, stride=(2, 2), depthwise=True), 5, 6),
+    _sub_pixels("2x2", Layer(3, 12, sub_pixels=2), 4, 3),
+    _sub_pixels("3x3, strided, clamp", Layer(4, 9, 2, 3, stride=(2, 1), sub_pixels=3), 3, 4, edge_mode=CLAMP),
 ]
 FULLY_CONNECTED = [
     _fully_connected("3x4", Layer(5, 7, 3, 4), 3, 4),
     _fully_connected("1x1", Layer(8, 3, 1, 1, biases=False), 1, 1),
     _fully_connected("on a larger image", Layer(4, 5, 2, 3), 4, 5),
+]
+TRANSPOSES = [
+    _transpose("3x3", Layer(3, 5), 4, 5),
+    _transpose("one pixel", Layer(1, 1, biases=False), 1, 1),
+    _transpose("stride 2", Layer(4, 8, stride=(2, 2)), 3, 4),
+    _transpose("even, stride 2x3, bottom right", Layer(5, 4, 2, 4, stride=(2, 3)), 3, 4, padding=BOTTOM_RIGHT),
+    _transpose("stride above size, full", Layer(3, 4, 1, 2, stride=(3, 3)), 3, 2, padding=FULL),
+    _transpose("valid", Layer(1, 4, 3, 2, stride=(2, 1), biases=False), 4, 5, padding=VALID),
+    _transpose("even and dilated", Layer(4, 3, 2, 2, stride=(2, 2), dilation=(3, 2)), 4, 3),
+    _transpose("groups", Layer(8, 16, groups=2, stride=(2, 2)), 3, 4),
+    _transpose("depthwise, multiplier 2", Layer(3, 6, 2, 3, stride=(2, 2), depthwise=True), 4, 3),
 ]

@@ -51,10 +51,19 @@ class GradientSample:
     oracle: Gradient
     source: int = 0
     """The forward source that it differentiates."""
+    other: int | None = None
+    """The forward source that is its secondary image, where that is not the one that it differentiates."""
     reads_result: bool = False
     """Whether its secondary image is the forward result instead of that source."""
     needs_state: bool = False
     parameters: Parameters | None = None
+    by_hand: Callable[[Any], dict[str, Any]] = lambda forward: {}
+    """The properties of its own that users without a state set from those of the forward kernel."""
+
+    @property
+    def secondary(self) -> int:
+        """The forward source that is its secondary image, unless that is the forward result."""
+        return self.source if self.other is None else self.other
 
 
 @dataclass(frozen=True)
@@ -70,6 +79,8 @@ class Sample:
     traits: frozenset[str] = frozenset()
     labels: Callable[[Bench, int, int], list[Any]] | None = field(default=None, repr=False)
     """For losses: the labels of some images, from the first one on."""
+    operands: Callable[[Bench, int, int, bool], tuple[Any, ...]] | None = field(default=None, repr=False)
+    """What else encodes take before the destination: for some images from the first one on, one object or a batch."""
 
     def random(self, what: str) -> np.random.Generator:
         return np.random.default_rng(zlib.crc32(f"{self.name} {what}".encode()))
@@ -86,6 +97,8 @@ class Sample:
 
     def more(self, bench: Bench, count: int, first: int = 0, single: bool = False) -> tuple[Any, ...]:
         """What an encode takes between its sources and its destination."""
+        if self.operands is not None:
+            return self.operands(bench, first, count, single)
         if self.labels is None:
             return ()
         labels = self.labels(bench, first, count)
@@ -118,16 +131,35 @@ def _reading(kernel: Any, prefix: str, width: int, height: int) -> Reading:
     def get(name: str) -> Any:
         return getattr(kernel, prefix + name)
 
-    offset = get("offset")
-    rows = Axis(height, get("kernel_height"), get("stride_in_pixels_y"), get("dilation_rate_y"), offset.y)
-    columns = Axis(width, get("kernel_width"), get("stride_in_pixels_x"), get("dilation_rate_x"), offset.x)
+    x, y = get("offset").x, get("offset").y
+    if hasattr(kernel, "kernel_offset_x"):
+        # A transposed convolution: the offset into the source taken apart by the stride.
+        x = x * kernel.stride_in_pixels_x + kernel.kernel_offset_x
+        y = y * kernel.stride_in_pixels_y + kernel.kernel_offset_y
+    rows = Axis(height, get("kernel_height"), get("stride_in_pixels_y"), get("dilation_rate_y"), y)
+    columns = Axis(width, get("kernel_width"), get("stride_in_pixels_x"), get("dilation_rate_x"), x)
     return Reading(rows, columns, int(get("edge_mode")))
+
+
+PLACEMENT = ("offset", "primary_offset", "secondary_offset", "kernel_offset_x", "kernel_offset_y")
+"""The properties that place a forward kernel's windows; each kernel has some of them."""
+
+
+def placed_like(kernel: Any, other: Any) -> None:
+    """Place a kernel's windows as those of another one of its class are placed."""
+    for name in PLACEMENT:
+        if hasattr(kernel, name):
+            setattr(kernel, name, getattr(other, name))
 
 
 def configured(kernel: Any, properties: dict[str, Any]) -> Any:
     for name, value in properties.items():
         setattr(kernel, name, value)
     return kernel
+
+
+REGIONS = ("clip_rect_source", "primary_source_clip_rect", "secondary_source_clip_rect")
+"""The properties that choose what is read of a source in the place of its offset."""
 
 
 CLAMP = MPSImageEdgeMode.CLAMP

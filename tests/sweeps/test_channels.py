@@ -11,7 +11,7 @@ import torch
 from catalogue import SWEPT, having
 from encoding import Bench, encode, finish, numbers, train
 from helpers import assert_close
-from samples.sample import Sample
+from samples.sample import Sample, placed_like
 
 TOLERANCE = 2e-6
 UNTOUCHED = -7.0
@@ -68,9 +68,7 @@ def test_channels_of_a_larger_destination(sample: Sample, offset: int, device: t
     larger = (images, offset + channels + 5, height, width)
 
     def place(kernel: Any) -> None:
-        for name in ("offset", "primary_offset", "secondary_offset"):
-            if hasattr(kernel, name):
-                setattr(kernel, name, getattr(expected.kernel, name))
+        placed_like(kernel, expected.kernel)
         for prefix in ("", "primary_"):
             if hasattr(kernel, prefix + "edge_mode"):
                 setattr(kernel, prefix + "edge_mode", getattr(expected.kernel, prefix + "edge_mode"))

@@ -46,7 +46,7 @@ def test_gradient(sample: Sample, device: torch.device) -> None:
     flow, result = bench.batch(sample.incoming(expected.result.shape)), bench.batch(expected.result)
     images = [bench.batch(each) for each in values]
     for backward, gradient, wanted in zip(sample.gradients, expected.gradient_kernels, expected.gradients, strict=True):
-        secondary = result if backward.reads_result else images[backward.source]
+        secondary = result if backward.reads_result else images[backward.secondary]
         states = expected.kernel.result_state_batch(*images, destination_image=result)
         used = states if backward.parameters is not None else expected.states
         found = run(bench, gradient.copy(), [flow, secondary], used)
@@ -57,9 +57,12 @@ def _disturb(kernel: Any) -> None:
     for name in ("offset", "primary_offset", "secondary_offset"):
         if hasattr(kernel, name):
             setattr(kernel, name, MPSOffset(7, -7, 0))
+    for name in ("kernel_offset_x", "kernel_offset_y"):
+        if hasattr(kernel, name):
+            setattr(kernel, name, 9)
     for name in ("edge_mode", "primary_edge_mode", "secondary_edge_mode"):
         if hasattr(kernel, name):
-            turned = MPSImageEdgeMode(1 - getattr(kernel, name))
+            turned = MPSImageEdgeMode(int(not getattr(kernel, name)))
             setattr(kernel, name, turned)
     for name in ("primary_stride_in_feature_channels", "secondary_stride_in_feature_channels"):
         if hasattr(kernel, name):

@@ -50,8 +50,7 @@ def test_adjoint_of_parameters(sample: Sample, device: torch.device) -> None:
         pytest.skip("has no weights")
     flow = sample.incoming(found.result.shape)
     constant = _forward(bench, sample, [np.zeros_like(values) for values in sources])
-    state = found.states[0]
-    weights = state.convolution.parameters.weights.double().cpu().numpy().ravel()
+    weights = found.kernel.parameters.weights.double().cpu().numpy().ravel()
     scale = float(np.abs((found.result - constant) * flow).sum())
     assert abs(inner(found.result - constant, flow) - inner(weights, found.weights)) <= 2e-6 * scale
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from catalogue import SWEPT, having
-from encoding import Bench, Outcome, encode, finish, numbers, shape_of, train
+from encoding import Bench, Outcome, encode, finish, numbers, parameter_gradients, shape_of, train
 from helpers import assert_close
 from openmps.types import MPSOffset, MTLOrigin, MTLRegion, MTLSize
-from samples.sample import GradientSample, Sample
+from samples.sample import GradientSample, Sample, configured, placed_like
 
 TOLERANCE = 2e-6
 UNTOUCHED = -7.0
@@ -24,8 +24,9 @@ def _prefixes(kernel: Any) -> tuple[str, ...]:
 
 def _placed_like(kernel: Any, other: Any) -> None:
     """The offsets, edge modes and channel slices of another kernel of the class."""
+    placed_like(kernel, other)
     for prefix in _prefixes(kernel):
-        for name in ("offset", "edge_mode", "source_feature_channel_offset", "source_feature_channel_max_count"):
+        for name in ("edge_mode", "source_feature_channel_offset", "source_feature_channel_max_count"):
             setattr(kernel, prefix + name, getattr(other, prefix + name))
 
 
@@ -65,35 +66,32 @@ def test_the_descriptor_method_sets_what_the_encode_sets(sample: Sample, device:
 
 def _by_hand(gradient: Any, backward: GradientSample, forward: Any, result: tuple[int, ...]) -> None:
     """Set on a gradient kernel what the framework's documentation tells to set, from the forward kernel alone."""
-    prefix = _prefixes(forward)[backward.source]
+    prefix, read = _prefixes(forward)[backward.source], _prefixes(forward)[backward.secondary]
     offset, clip = getattr(forward, prefix + "offset"), forward.clip_rect
     gradient.primary_source_feature_channel_offset = forward.destination_feature_channel_offset
     gradient.primary_source_feature_channel_max_count = result[1]
-    gradient.secondary_edge_mode = getattr(forward, prefix + "edge_mode")
-    channel = getattr(forward, prefix + "source_feature_channel_offset")
-    gradient.destination_feature_channel_offset = channel
+    gradient.secondary_edge_mode = getattr(forward, read + "edge_mode")
+    gradient.destination_feature_channel_offset = getattr(forward, prefix + "source_feature_channel_offset")
     if backward.reads_result:
         gradient.secondary_source_feature_channel_offset = forward.destination_feature_channel_offset
         gradient.secondary_source_feature_channel_max_count = result[1]
         gradient.secondary_offset = MPSOffset(clip.origin.x, clip.origin.y, 0)
     else:
-        gradient.secondary_source_feature_channel_offset = channel
-        count = getattr(forward, prefix + "source_feature_channel_max_count")
-        gradient.secondary_source_feature_channel_max_count = count
-        gradient.secondary_offset = offset
+        for name in ("source_feature_channel_offset", "source_feature_channel_max_count", "offset"):
+            setattr(gradient, "secondary_" + name, getattr(forward, read + name))
     for axis in "xy":
         size = getattr(forward, prefix + ("kernel_width" if axis == "x" else "kernel_height"))
         dilation = getattr(forward, f"{prefix}dilation_rate_{axis}")
         is_even = ((size - 1) * dilation + 1) % 2 == 0
         setattr(gradient, f"kernel_offset_{axis}", int(is_even) - getattr(offset, axis))
         if len(_prefixes(forward)) == 2:
-            stride = getattr(forward, f"{prefix}stride_in_pixels_{axis}")
+            stride = getattr(forward, f"{read}stride_in_pixels_{axis}")
             setattr(gradient, f"secondary_stride_in_pixels_{axis}", stride)
         if hasattr(forward, "zero_pad_size_x"):
             setattr(gradient, f"zero_pad_size_{axis}", getattr(forward, f"zero_pad_size_{axis}"))
     if len(_prefixes(forward)) == 2:
-        gradient.primary_scale = getattr(forward, f"{prefix}scale")
-        gradient.secondary_stride_in_feature_channels = getattr(forward, f"{prefix}stride_in_feature_channels")
+        gradient.secondary_stride_in_feature_channels = getattr(forward, f"{read}stride_in_feature_channels")
+    configured(gradient, backward.by_hand(forward))
 
 
 def _encode_by_hand(
@@ -108,11 +106,18 @@ def _encode_by_hand(
     shape = shape_of(images[backward.source])
     destination = bench.batch(np.zeros(shape))
     command_buffer = bench.command_buffer()
-    secondary = result if backward.reads_result else images[backward.source]
+    secondary = result if backward.reads_result else images[backward.secondary]
     states = _fresh_states(forward, images, backward)
     encode(gradient, command_buffer, [flow, secondary], states, destination)
     finish(command_buffer)
     return numbers(destination), states
+
+
+def _same_parameters(states: Any, expected: Outcome) -> None:
+    if expected.weights is not None:
+        weights, biases = parameter_gradients(states)()
+        assert_close(weights, expected.weights, TOLERANCE, "weights")
+        assert_close(biases, expected.biases, TOLERANCE, "biases")
 
 
 def _written(forward: Outcome) -> tuple[int, ...]:
@@ -137,9 +142,7 @@ def test_gradients_with_properties_by_hand(sample: Sample, device: torch.device)
     for backward, expected in zip(sample.gradients, forward.gradients, strict=True):
         found, states = _encode_by_hand(bench, sample, backward, forward, images, flow, result)
         assert_close(found, expected, TOLERANCE, "gradient")
-        if forward.weights is not None:
-            assert_close(states[0].gradient_for_weights.tensor(torch.float32), forward.weights, TOLERANCE, "weights")
-            assert_close(states[0].gradient_for_biases.tensor(torch.float32), forward.biases, TOLERANCE, "biases")
+        _same_parameters(states, forward)
 
 
 @pytest.mark.parametrize("sample", having(without=["ignores offset", "random"], gradients=True), ids=str)
@@ -179,15 +182,14 @@ def test_gradients_by_hand_of_a_placed_forward(sample: Sample, device: torch.dev
         given = bench.batch(flow if is_pooling else cut)
         found, states = _encode_by_hand(bench, sample, backward, forward, images, given, result)
         assert_close(found, expected, TOLERANCE, "gradient")
-        if forward.weights is not None:
-            assert_close(states[0].gradient_for_weights.tensor(torch.float32), forward.weights, TOLERANCE, "weights")
+        _same_parameters(states, forward)
 
 
 def _four(values: np.ndarray) -> np.ndarray:
     return np.broadcast_to(values[:, :1], (values.shape[0], 4, *values.shape[2:]))
 
 
-@pytest.mark.parametrize("sample", having(without=["ignores offset", "random"], gradients=True), ids=str)
+@pytest.mark.parametrize("sample", having(without=["ignores offset", "random", "resampled"], gradients=True), ids=str)
 def test_some_pixels_of_the_gradient(sample: Sample, device: torch.device) -> None:
     """`primary_offset` drops the gradient pixels before it; the offsets then belong to the first one that is used."""
     bench = Bench.on(device)
@@ -207,20 +209,26 @@ def test_some_pixels_of_the_gradient(sample: Sample, device: torch.device) -> No
         gradient = backward.make(bench.device)
         _by_hand(gradient, backward, forward.kernel, _written(forward))
         prefix = _prefixes(forward.kernel)[backward.source]
+        read = _prefixes(forward.kernel)[backward.secondary]
         strides = [getattr(forward.kernel, f"{prefix}stride_in_pixels_{axis}") for axis in "xy"]
         right, lower = across * strides[0], down * strides[1]
+        steps = [getattr(forward.kernel, f"{read}stride_in_pixels_{axis}") for axis in "xy"]
         gradient.primary_offset = MPSOffset(across, down, 0)
         offset = gradient.secondary_offset
-        shift = (across, down) if backward.reads_result else (right, lower)
-        gradient.secondary_offset = MPSOffset(offset.x + shift[0], offset.y + shift[1], 0)
-        gradient.kernel_offset_x -= right
-        gradient.kernel_offset_y -= lower
+        shift = (across, down) if backward.reads_result else (across * steps[0], down * steps[1])
+        if forward.kernel.is_backwards:
+            # The first pixel used reads as many pixels further on in the source taken apart by the stride.
+            gradient.kernel_offset_x += across
+            gradient.kernel_offset_y += down
+        else:
+            gradient.secondary_offset = MPSOffset(offset.x + shift[0], offset.y + shift[1], 0)
+            gradient.kernel_offset_x -= right
+            gradient.kernel_offset_y -= lower
         destination = bench.batch(np.zeros(sources[backward.source].shape))
         command_buffer = bench.command_buffer()
-        secondary = result if backward.reads_result else images[backward.source]
+        secondary = result if backward.reads_result else images[backward.secondary]
         states = _fresh_states(forward, images, backward)
         encode(gradient, command_buffer, [bench.batch(flow), secondary], states, destination)
         finish(command_buffer)
         assert_close(numbers(destination), wanted, TOLERANCE, "gradient")
-        if expected.weights is not None:
-            assert_close(states[0].gradient_for_weights.tensor(torch.float32), expected.weights, TOLERANCE, "weights")
+        _same_parameters(states, expected)

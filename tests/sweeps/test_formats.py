@@ -9,7 +9,8 @@ import torch
 from catalogue import SWEPT, having
 from encoding import FLOAT16, FLOAT32, UNORM8, Bench, encode, finish, keep_results, numbers, train
 from helpers import assert_close
-from samples.sample import Sample
+from measured import note_format
+from samples.sample import Sample, placed_like
 
 HALF = 2.0**-11
 """Half a unit in the last place of float16, relative."""
@@ -34,6 +35,8 @@ def test_half_precision_images(sample: Sample, device: torch.device) -> None:
         assert_close(actual, wanted, HALF * (4.0 if backward.reads_result else 1.01), "gradient")
     if exact.weights is not None:
         assert_close(found.weights, exact.weights, 1e-5, "weights")
+    for kernel in (found.kernel, *found.gradient_kernels):
+        note_format(type(kernel), "float16", device)
 
 
 @pytest.mark.parametrize("sample", having(without=["labels"]), ids=str)
@@ -43,9 +46,9 @@ def test_bytes_stand_for_zero_to_one(sample: Sample, device: torch.device) -> No
     sources = [random.integers(64, 256, size=values.shape) / 255.0 for values in sample.sources()]
     expected = train(bench, sample, sources, bench.batch)
     kernel = sample.make(bench.device)
-    for name in ("offset", "primary_offset", "secondary_offset", "edge_mode"):
-        if hasattr(kernel, name):
-            setattr(kernel, name, getattr(expected.kernel, name))
+    placed_like(kernel, expected.kernel)
+    if hasattr(kernel, "edge_mode"):
+        kernel.edge_mode = expected.kernel.edge_mode
     destination = bench.batch(np.zeros(expected.result.shape), FLOAT32)
     returning = sample.make(bench.device)
     keep_results(returning)
@@ -58,6 +61,7 @@ def test_bytes_stand_for_zero_to_one(sample: Sample, device: torch.device) -> No
     assert returned[0].feature_channel_format is UNORM8
     clamped = np.clip(expected.result, 0.0, 1.0)
     assert np.abs(numbers(returned) - clamped).max() <= 0.5 / 255 + 1e-6
+    note_format(type(kernel), "unorm8", device)
 
 
 @pytest.mark.parametrize("sample", having(gradients=True), ids=str)
@@ -70,7 +74,7 @@ def test_gradients_of_byte_images_keep_the_gradients_format(sample: Sample, devi
     result = bench.batch(expected.result)
     command_buffer = bench.command_buffer()
     for backward, gradient in zip(sample.gradients, expected.gradient_kernels, strict=True):
-        source = bench.batch(np.clip(sources[backward.source], 0.0, 1.0), UNORM8)
+        source = bench.batch(np.clip(sources[backward.secondary], 0.0, 1.0), UNORM8)
         secondary = result if backward.reads_result else source
         returned = encode(gradient, command_buffer, [flow, secondary], expected.states)
         assert returned[0].feature_channel_format is FLOAT16

@@ -9,6 +9,7 @@ import torch
 from catalogue import ALL
 from encoding import Bench, train
 from helpers import assert_close
+from measured import note_error
 from samples.sample import Sample, readings
 
 TOLERANCE = 1e-5
@@ -21,12 +22,14 @@ def test_forward_and_gradients(sample: Sample, device: torch.device) -> None:
     found = train(bench, sample, sources, bench.batch)
     height, width = found.result.shape[2:]
     how = readings(found.kernel, width, height)
-    assert_close(found.result, sample.forward(sources, how), TOLERANCE, "result")
+    expected = sample.forward(sources, how)
+    assert_close(found.result, expected, TOLERANCE, "result")
+    note_error(type(found.kernel), "forward", device, found.result, expected)
     incoming = sample.incoming(found.result.shape)
-    for gradient, actual in zip(sample.gradients, found.gradients, strict=True):
-        assert_close(
-            actual, gradient.oracle(incoming, sources, how), TOLERANCE, f"gradient of source {gradient.source}"
-        )
+    for gradient, kernel, actual in zip(sample.gradients, found.gradient_kernels, found.gradients, strict=True):
+        expected = gradient.oracle(incoming, sources, how)
+        assert_close(actual, expected, TOLERANCE, f"gradient of source {gradient.source}")
+        note_error(type(kernel), "gradient", device, actual, expected)
         if gradient.parameters is not None:
             weights, biases = gradient.parameters(incoming, sources, how)
             assert found.weights is not None

@@ -34,7 +34,7 @@ def test_forward(sample: Sample, kind: str, device: torch.device) -> None:
     values = sample.sources()
     command_buffer = bench.command_buffer()
     sources = [temporary_copy(command_buffer, arrange(each)) for each in values]
-    more = sample.more(bench, len(values[0]))
+    more = sample.more(bench, len(values[0]), single=kind == "image")
     result = encode(sample.make(bench.device), command_buffer, sources, *more)
     assert all(_counts(source) == {0} for source in sources)
     assert all(isinstance(image, MPSTemporaryImage) for image in _members(result))
@@ -52,7 +52,7 @@ def test_a_whole_pass_of_temporary_objects(sample: Sample, device: torch.device)
     expected = train(bench, sample, values, bench.batch)
     command_buffer = bench.command_buffer()
     sources = [temporary_copy(command_buffer, bench.batch(each)) for each in values]
-    readers = [backward.source for backward in sample.gradients if not backward.reads_result]
+    readers = [backward.secondary for backward in sample.gradients if not backward.reads_result]
     for index, source in enumerate(sources):
         for image in source:
             image.read_count = 1 + readers.count(index)
@@ -67,7 +67,7 @@ def test_a_whole_pass_of_temporary_objects(sample: Sample, device: torch.device)
         gradient = backward.make(bench.device)
         gradient.destination_image_allocator = MPSImage.default_allocator()
         flow = temporary_copy(command_buffer, bench.batch(sample.incoming(expected.result.shape)))
-        secondary = result if backward.reads_result else sources[backward.source]
+        secondary = result if backward.reads_result else sources[backward.secondary]
         flows.append(encode(gradient, command_buffer, [flow, secondary], states))
         assert _counts(flow) == {0}
     assert all(_counts(source) == {0} for source in sources)

@@ -42,6 +42,7 @@ class _SourceProperty(Generic[T]):
         self._field = field
         self._check = check
         self._name = field
+        self.is_writable = check is not None
         self.__doc__ = doc
 
     def __set_name__(self, owner: type, name: str) -> None:
@@ -210,6 +211,8 @@ class MPSCNNBinaryKernel(ImageKernel):
         destination_image: MPSImage | None = None,
     ) -> int:
         """Bytes that an encode needs besides its images: 0, the engine takes what it needs (macOS 11)."""
+        single(self.name, "primary_image", primary_image)
+        single(self.name, "secondary_image", secondary_image)
         return 0
 
     def batch_encoding_storage_size(
@@ -220,6 +223,8 @@ class MPSCNNBinaryKernel(ImageKernel):
         destination_image: Sequence[MPSImage] | None = None,
     ) -> int:
         """As `encoding_storage_size`, for a batch."""
+        as_batch(self.name, "primary_image", primary_image)
+        as_batch(self.name, "secondary_image", secondary_image)
         return 0
 
     def result_state(

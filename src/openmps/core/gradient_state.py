@@ -101,6 +101,10 @@ class MPSNNBinaryGradientState(MPSNNGradientState):
     """The gradient state of kernels with two sources (MPSNNGradientState.h, macOS 10.13.4)."""
 
 
+class MPSNNMultiaryGradientState(MPSNNGradientState):
+    """The gradient state of kernels with any number of sources (MPSNNGradientState.h, macOS 10.15)."""
+
+
 def attach(states: MPSStateBatch, record: ForwardRecord) -> Saved:
     """Record a forward encode in the states of its batch; returns the place for what its work saves."""
     if states.shared is not None:

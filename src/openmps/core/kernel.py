@@ -35,6 +35,7 @@ from openmps.types import (
 )
 
 if TYPE_CHECKING:
+    from openmps.core.padding_geometry import Geometry
     from openmps.metal.command import CommandBuffer
 
 Operation = Callable[[tuple[Tensor, ...], Any], tuple[Tensor | None, Any]]
@@ -60,6 +61,9 @@ class ImageKernel(KernelProperties):
     _in_place = False
     _source_arguments: tuple[str, ...] = ("source_image",)
     _destination_argument = "destination_image"
+    _first_image_argument = "offset.z"
+    _results_per_image = 1
+    """Images made of each image read: image b gives the results b * count, b * count + 1, … of the destination."""
 
     # --- hooks that a kernel file fills in ---------------------------------------------------------------------------
 
@@ -82,6 +86,10 @@ class ImageKernel(KernelProperties):
     def next_token(self) -> Any:
         """What changes from encode to encode, handed to an operation that takes no state; None if nothing does."""
         return None
+
+    def without_state(self, plan: Plan) -> Plan:
+        """A plan of this kernel without the work whose only use is to fill a state, for encodes that leave none."""
+        return plan
 
     def _adjust_descriptor(
         self, descriptor: MPSImageDescriptor, source_images: Sequence[MPSImage], source_states: Sequence[MPSState]
@@ -115,11 +123,22 @@ class ImageKernel(KernelProperties):
         return images
 
     def _sized_by_policy(self, images: list[MPSImage]) -> MPSImageDescriptor:
-        first, source = images[0], self._sources[0]
-        geometry = suggested_geometry(
+        first = images[0]
+        geometry = self._geometry(0, first)
+        self._place(geometry.offset_x, geometry.offset_y, geometry.kernel_offset_x, geometry.kernel_offset_y)
+        channels = self._result_channels(
+            tuple(self._channels_read(index, image.feature_channels) for index, image in enumerate(images))
+        )
+        depth = self._images_to_make(images)
+        return MPSImageDescriptor(first.feature_channel_format, geometry.width, geometry.height, channels, depth)
+
+    def _geometry(self, index: int, image: MPSImage) -> Geometry:
+        """What the built-in policy says about source ``index``."""
+        source = self._sources[index]
+        return suggested_geometry(
             int(self._padding.padding_method()),
-            source_width=first.width,
-            source_height=first.height,
+            source_width=image.width,
+            source_height=image.height,
             kernel_width=source.kernel_width,
             kernel_height=source.kernel_height,
             stride_x=source.stride_x,
@@ -129,19 +148,11 @@ class ImageKernel(KernelProperties):
             is_backwards=self.is_backwards,
             who=self.name,
         )
-        self._place(geometry.offset_x, geometry.offset_y, geometry.kernel_offset_x, geometry.kernel_offset_y)
-        channels = self._result_channels(
-            tuple(self._channels_read(index, image.feature_channels) for index, image in enumerate(images))
-        )
-        depth = self._images_to_make(images)
-        return MPSImageDescriptor(first.feature_channel_format, geometry.width, geometry.height, channels, depth)
 
     def _images_to_make(self, images: list[MPSImage]) -> int:
         """Images of a result: those of each source from its offset's z on."""
-        return max(
-            1,
-            min(image.number_of_images - source.offset.z for image, source in zip(images, self._sources, strict=True)),
-        )
+        read = (image.number_of_images - source.offset.z for image, source in zip(images, self._sources, strict=True))
+        return max(1, min(read)) * self._results_per_image
 
     def _place(self, offset_x: int, offset_y: int, kernel_offset_x: int, kernel_offset_y: int) -> None:
         """Take over the placement that the policy computed."""
@@ -166,7 +177,7 @@ class ImageKernel(KernelProperties):
         destination = self._writable(destination, sources)
         clip = self._clip_rect
         depth = destination.images if is_batch else clip.size.depth
-        images = min(destination.images - clip.origin.z, depth)
+        images = min(destination.images - clip.origin.z, depth) // self._results_per_image
         for source, extent in zip(self._sources, sources, strict=True):
             images = min(images, extent.images - source.offset.z)
         self._check_images(images, sources, destination, is_batch)
@@ -203,7 +214,7 @@ class ImageKernel(KernelProperties):
         if is_batch and any(first):
             raise MPSArgumentError(
                 self.name,
-                "offset.z and clip_rect.origin.z",
+                f"{self._first_image_argument} and clip_rect.origin.z",
                 "must be 0 when a batch is encoded",
                 first,
                 "Encode a slice of the batch instead",
@@ -211,7 +222,7 @@ class ImageKernel(KernelProperties):
         if images < 1 or min(first) < 0:
             raise MPSArgumentError(
                 self.name,
-                "offset.z, clip_rect.origin.z and clip_rect.size.depth",
+                f"{self._first_image_argument}, clip_rect.origin.z and clip_rect.size.depth",
                 "must select at least one image of each source and of the destination",
                 f"sources with {[extent.images for extent in sources]} image(s), destination with {destination.images}",
             )
@@ -282,12 +293,14 @@ class ImageKernel(KernelProperties):
         inputs = tuple(
             _stack(images, first, plan.images) for images, first in zip(sources, plan.first_images, strict=True)
         )
-        output = _stack(destination, plan.first_destination_image, plan.images)
+        output = _stack(destination, plan.first_destination_image, plan.images * self._results_per_image)
         self._check_aliasing(inputs, output)
         if make_state is not None:
             # The states take their record from this plan, when they are attached to it.
             destination_states = self._result_states(command_buffer if make_state else None, sources, None, None)
         keep = self._keeper(plan, source_states, destination_states)
+        if keep is None:
+            plan = self.without_state(plan)
         fetch = self._fetcher(source_states)
         command_buffer.record(self.name, _work(plan, inputs, output, fetch, keep))
         for images in sources:
@@ -320,7 +333,8 @@ class ImageKernel(KernelProperties):
         check_command_buffer(self.name, command_buffer, self._device)
         check_sources(self.name, self._source_arguments, sources, command_buffer)
         if destination is not None:
-            check_destination(self.name, self._destination_argument, destination, sources[0], command_buffer)
+            count = self._results_per_image
+            check_destination(self.name, self._destination_argument, destination, sources[0], command_buffer, count)
         if source_states is not None:
             self._check_source_states(source_states, sources[0], command_buffer)
         if destination_states is not None:
@@ -340,14 +354,17 @@ class ImageKernel(KernelProperties):
         argument = "destination_image_allocator"
         if isinstance(first, MPSImage):
             return single(self.name, argument, self._allocator.image(command_buffer, descriptor, self))
+        # The images of a batch hold one image each, so that those made of one image are images of their own.
+        count = len(first) * self._results_per_image
+        descriptor.number_of_images //= self._results_per_image
         make_batch = getattr(self._allocator, "image_batch", None)
         if make_batch is not None:
-            made = make_batch(command_buffer, descriptor, self, len(first))
+            made = make_batch(command_buffer, descriptor, self, count)
         else:
-            made = [self._allocator.image(command_buffer, descriptor, self) for _ in range(len(first))]
+            made = [self._allocator.image(command_buffer, descriptor, self) for _ in range(count)]
         batch = as_batch(self.name, argument, made)
-        if len(batch) != len(first):
-            raise MPSArgumentError(self.name, argument, f"must make {len(first)} image(s)", f"{len(batch)} image(s)")
+        if len(batch) != count:
+            raise MPSArgumentError(self.name, argument, f"must make {count} image(s)", f"{len(batch)} image(s)")
         return batch
 
     def _check_aliasing(self, inputs: tuple[Stack, ...], output: Stack) -> None:

@@ -41,11 +41,14 @@ def check_sources(who: str, names: tuple[str, ...], sources: tuple[Images, ...],
         _check_reads(who, argument, images, sum(each is images for each in sources))
 
 
-def check_destination(who: str, name: str, destination: Images, like: Images, command_buffer: CommandBuffer) -> None:
-    """Raise unless results for the source ``like`` can be written to ``destination``."""
+def check_destination(
+    who: str, name: str, destination: Images, like: Images, command_buffer: CommandBuffer, count: int = 1
+) -> None:
+    """Raise unless the results for the source ``like``, ``count`` an image, can be written to ``destination``."""
     argument = _argument(name, destination)
     if isinstance(destination, MPSImageBatch) and isinstance(like, MPSImageBatch):
-        _check_length(who, argument, destination, len(like), "the sources")
+        expected = "the sources" if count == 1 else f"{count} for each source"
+        _check_length(who, argument, destination, len(like) * count, expected)
     destination.check_usable(who, argument, command_buffer)
     _check_alike(who, argument, destination)
 
@@ -81,7 +84,8 @@ def check_result_states(
 
 
 def _argument(name: str, images: Images) -> str:
-    return f"{name}s" if isinstance(images, MPSImageBatch) else name
+    """Its name in the plural for a batch; one of a list of arguments has one name for both."""
+    return f"{name}s" if isinstance(images, MPSImageBatch) and not name.endswith("]") else name
 
 
 def _check_length(who: str, argument: str, batch: MPSImageBatch, expected: int, like: str) -> None:

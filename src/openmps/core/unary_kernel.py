@@ -179,6 +179,7 @@ class MPSCNNKernel(ImageKernel):
         destination_image: MPSImage | None = None,
     ) -> int:
         """Bytes that an encode needs besides its images: 0, the engine takes what it needs (macOS 11)."""
+        single(self.name, "source_image", source_image)
         return 0
 
     def batch_encoding_storage_size(
@@ -188,6 +189,7 @@ class MPSCNNKernel(ImageKernel):
         destination_image: Sequence[MPSImage] | None = None,
     ) -> int:
         """As `encoding_storage_size`, for a batch."""
+        as_batch(self.name, "source_image", source_image)
         return 0
 
     def result_state(

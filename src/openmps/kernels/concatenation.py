@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from openmps.core.gradient_kernel import GradientGeometry, GradientOperation, MPSCNNGradientKernel
-from openmps.core.gradient_state import ForwardRecord, MPSNNGradientState, SourceRecord
+from openmps.core.gradient_state import ForwardRecord, MPSNNMultiaryGradientState, SourceRecord
 from openmps.core.image import MPSImage
-from openmps.core.kernel import ImageKernel, Operation
+from openmps.core.kernel import Operation
+from openmps.core.multiary_kernel import MPSCNNMultiaryKernel
 from openmps.core.state import MPSStateBatch
 from openmps.core.storage import Target
 from openmps.errors import MPSArgumentError
@@ -29,16 +30,10 @@ def slots(channels: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(-(-count // 4) * 4 for count in channels)
 
 
-class Concatenation(ImageKernel):
+class Concatenation(MPSCNNMultiaryKernel):
     """Y = the sources' channels one after another, each source padded with zeros to a multiple of 4 channels."""
 
-    _gradient_state_class = MPSNNGradientState
-
-    def __init__(self, device: MTLDevice, sources: int) -> None:
-        if sources < 1:
-            raise MPSArgumentError(type(self).__name__, "sources", "must be at least 1", sources)
-        super().__init__(device, sources)
-        self._source_arguments = tuple(f"source {index}" for index in range(sources))
+    _gradient_state_class = MPSNNMultiaryGradientState
 
     def _result_channels(self, channels: tuple[int, ...]) -> int:
         return sum(slots(channels))

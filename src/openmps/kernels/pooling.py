@@ -8,13 +8,20 @@ from torch import Tensor
 
 from openmps.core.gradient_kernel import GradientGeometry, GradientOperation, MPSCNNGradientKernel
 from openmps.core.gradient_state import ForwardRecord, MPSNNGradientState, SourceRecord
-from openmps.core.kernel import ImageKernel, Operation
+from openmps.core.kernel import ImageKernel, Operation, Plan
 from openmps.core.padding import exclude_edges_zero_pad
 from openmps.core.state import MPSStateBatch
 from openmps.core.storage import Target
 from openmps.core.unary_kernel import MPSCNNKernel
 from openmps.errors import MPSArgumentError, MPSTypeError
-from openmps.ops.pooling import average_pooling, average_pooling_gradient, max_pooling, max_pooling_gradient
+from openmps.ops.pooling import (
+    average_pooling,
+    average_pooling_gradient,
+    l2_norm_pooling,
+    l2_norm_pooling_gradient,
+    max_pooling,
+    max_pooling_gradient,
+)
 from openmps.types import MPSImageEdgeMode, MPSNNPaddingMethod, MTLSize
 
 if TYPE_CHECKING:
@@ -29,12 +36,23 @@ def _set_window(kernel: ImageKernel, width: int, height: int, stride_x: int, str
         "stride_in_pixels_x": stride_x,
         "stride_in_pixels_y": stride_y,
     }
-    for name, value in named.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise MPSArgumentError(kernel.name, name, "must be an integer of at least 1", repr(value))
+    _check_counts(kernel, named)
     for source in sources:
         source.kernel_width, source.kernel_height = width, height
         source.stride_x, source.stride_y = stride_x, stride_y
+
+
+def _set_dilation(kernel: ImageKernel, dilation_x: int, dilation_y: int, sources: Any) -> None:
+    """Give every source of a pooling kernel its distance between taps; both numbers are at least 1."""
+    _check_counts(kernel, {"dilation_rate_x": dilation_x, "dilation_rate_y": dilation_y})
+    for source in sources:
+        source.dilation_x, source.dilation_y = dilation_x, dilation_y
+
+
+def _check_counts(kernel: ImageKernel, named: dict[str, int]) -> None:
+    for name, value in named.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise MPSArgumentError(kernel.name, name, "must be an integer of at least 1", repr(value))
 
 
 class MPSCNNPooling(MPSCNNKernel):
@@ -58,18 +76,64 @@ class MPSCNNPooling(MPSCNNKernel):
         _set_window(self, kernel_width, kernel_height, stride_in_pixels_x, stride_in_pixels_y, self._sources)
 
 
-class MPSCNNPoolingMax(MPSCNNPooling):
+class _LargestOfWindow(MPSCNNPooling):
+    """Max pooling, which tells its state where the largest numbers were."""
+
+    def _operation(self, sources: tuple[SourceRecord, ...], target: Target, states: MPSStateBatch | None) -> Operation:
+        return _largest(sources[0], with_choice=True)
+
+    def without_state(self, plan: Plan) -> Plan:
+        """The plan without finding out where the largest numbers are."""
+        return plan._replace(operation=_largest(plan.sources[0], with_choice=False))
+
+
+def _largest(source: SourceRecord, *, with_choice: bool) -> Operation:
+    def operation(values: tuple[Tensor, ...], saved: Any) -> tuple[Tensor, Tensor | None]:
+        return max_pooling(values[0], source.window, source.edge_mode, with_choice=with_choice)
+
+    return operation
+
+
+class MPSCNNPoolingMax(_LargestOfWindow):
     """Y = the largest of the window's numbers (MPSCNNPooling.h, macOS 10.13).
 
     Outside the image ZERO counts as 0, which overrides negative numbers at the border; CLAMP repeats the edge pixel.
     NaN wins.
     """
 
+
+class MPSCNNDilatedPoolingMax(_LargestOfWindow):
+    """Y = the largest of numbers that lie `dilation_rate_x` and `dilation_rate_y` apart (MPSCNNPooling.h, macOS 10.13).
+
+    Result pixel x reads the taps ``stride * x + offset - ((k - 1) d + 1) // 2 + d p``, p = 0..k-1. Outside the image
+    ZERO counts as 0; CLAMP repeats the edge pixel, which counts though it may lie between taps. NaN wins.
+    """
+
+    def __init__(
+        self,
+        device: MTLDevice,
+        kernel_width: int,
+        kernel_height: int,
+        dilation_rate_x: int,
+        dilation_rate_y: int,
+        stride_in_pixels_x: int = 1,
+        stride_in_pixels_y: int = 1,
+    ) -> None:
+        super().__init__(device, kernel_width, kernel_height, stride_in_pixels_x, stride_in_pixels_y)
+        _set_dilation(self, dilation_rate_x, dilation_rate_y, self._sources)
+
+
+class MPSCNNPoolingL2Norm(MPSCNNPooling):
+    """Y = sqrt(sum v²) over the window's numbers v, not divided by how many they are (MPSCNNPooling.h, macOS 10.13).
+
+    Outside the image ZERO adds nothing; CLAMP repeats the edge pixel.
+    """
+
     def _operation(self, sources: tuple[SourceRecord, ...], target: Target, states: MPSStateBatch | None) -> Operation:
         (source,) = sources
 
-        def operation(values: tuple[Tensor, ...], saved: Any) -> tuple[Tensor, Tensor | None]:
-            return max_pooling(values[0], source.window, source.edge_mode)
+        def operation(values: tuple[Tensor, ...], saved: Any) -> tuple[Tensor, None]:
+            return l2_norm_pooling(values[0], source.window, source.edge_mode), None
 
         return operation
 
@@ -180,14 +244,8 @@ class MPSCNNPoolingGradient(MPSCNNGradientKernel):
         self._source_size = value
 
 
-class MPSCNNPoolingMaxGradient(MPSCNNPoolingGradient):
-    """dX = the sum of G over the windows whose maximum the pixel is (MPSCNNPooling.h, macOS 10.13.4).
-
-    Of equal numbers the first in row-major order takes the gradient. Where the maximum is a 0 outside the image (edge
-    mode ZERO) the gradient is lost; with CLAMP it goes to the edge pixel.
-    """
-
-    _forward_kernels = (MPSCNNPoolingMax,)
+class _LargestOfWindowGradient(MPSCNNPoolingGradient):
+    """The gradient of max pooling; the maxima are those that the state remembers, or are found again."""
 
     def _gradient(
         self, geometry: GradientGeometry, sources: tuple[SourceRecord, ...], states: MPSStateBatch | None
@@ -213,6 +271,52 @@ def _reads_alike(states: MPSStateBatch | None, geometry: GradientGeometry, sourc
         if (read.channel, read.channels) != (source.channel, source.channels):
             return False
     return states is not None
+
+
+class MPSCNNPoolingMaxGradient(_LargestOfWindowGradient):
+    """dX = the sum of G over the windows whose maximum the pixel is (MPSCNNPooling.h, macOS 10.13.4).
+
+    Of equal numbers the first in row-major order takes the gradient. Where the maximum is a 0 outside the image (edge
+    mode ZERO) the gradient is lost; with CLAMP it goes to the edge pixel.
+    """
+
+    _forward_kernels = (MPSCNNPoolingMax,)
+
+
+class MPSCNNDilatedPoolingMaxGradient(_LargestOfWindowGradient):
+    """As `MPSCNNPoolingMaxGradient`, of max pooling with dilated windows (MPSCNNPooling.h, macOS 10.13.4)."""
+
+    _forward_kernels = (MPSCNNDilatedPoolingMax,)
+
+    def __init__(
+        self,
+        device: MTLDevice,
+        kernel_width: int,
+        kernel_height: int,
+        dilation_rate_x: int,
+        dilation_rate_y: int,
+        stride_in_pixels_x: int = 1,
+        stride_in_pixels_y: int = 1,
+    ) -> None:
+        super().__init__(device, kernel_width, kernel_height, stride_in_pixels_x, stride_in_pixels_y)
+        _set_dilation(self, dilation_rate_x, dilation_rate_y, self._sources)
+
+
+class MPSCNNPoolingL2NormGradient(MPSCNNPoolingGradient):
+    """dX = X · the sum of G / Y over the windows that read the pixel, Y their norm (MPSCNNPooling.h, macOS 10.13.4).
+
+    The norms are computed again from the forward source. Where one is 0, it gives no gradient.
+    """
+
+    _forward_kernels = (MPSCNNPoolingL2Norm,)
+
+    def _gradient(
+        self, geometry: GradientGeometry, sources: tuple[SourceRecord, ...], states: MPSStateBatch | None
+    ) -> GradientOperation:
+        def differentiate(gradient: Tensor, source: Tensor, saved: Any) -> tuple[Tensor, None]:
+            return l2_norm_pooling_gradient(gradient, source, geometry.source, geometry.edge_mode), None
+
+        return differentiate
 
 
 class MPSCNNPoolingAverageGradient(_ZeroPad, MPSCNNPoolingGradient):

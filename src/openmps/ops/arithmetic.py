@@ -1,4 +1,4 @@
-"""Element-wise arithmetic of two images and its gradients (MPSCNNMath.h, macOS 10.13.4)."""
+"""Element-wise arithmetic and comparison of two images, and gradients (MPSCNNMath.h, macOS 10.13.4)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from openmps.errors import MPSArgumentError
+from openmps.types import MPSNNComparisonType
 
 _FLT_MAX = 3.4028234663852886e38
 
@@ -61,6 +62,26 @@ def arithmetic(
     return value.clamp_(lower, upper), mask
 
 
+def compare(comparison: MPSNNComparisonType, x: Tensor, y: Tensor, threshold: float = 0.0) -> Tensor:
+    """1 where ``x`` compares so with ``y``, 0 elsewhere, in the type of ``x`` (macOS 10.14.1).
+
+    ================  =====================================
+    comparison        true where
+    ================  =====================================
+    EQUAL             ``x = y`` or ``|x - y| <= threshold``
+    NOT_EQUAL         ``|x - y| > threshold``
+    LESS              ``x < y``
+    LESS_OR_EQUAL     ``x <= y`` or ``|x - y| <= threshold``
+    GREATER           ``x > y``
+    GREATER_OR_EQUAL  ``x >= y`` or ``|x - y| <= threshold``
+    ================  =====================================
+
+    ``x`` and ``y`` are ``[N, C, H, W]``; an axis of size 1 is broadcast. No comparison with NaN is true; infinities of
+    one sign are equal.
+    """
+    return _COMPARISONS[comparison](x, y, threshold).to(x.dtype)
+
+
 def arithmetic_gradient(
     operation: Arithmetic,
     gradient: Tensor,
@@ -105,6 +126,20 @@ _FORWARD: dict[Arithmetic, Callable[[Tensor, Tensor, float, float], Tensor]] = {
     Arithmetic.SUBTRACT: lambda x, y, p, q: torch.sub(_scaled(x, p), y, alpha=q),
     Arithmetic.MULTIPLY: lambda x, y, p, q: torch.mul(_scaled(x, p), _scaled(y, q)),
     Arithmetic.DIVIDE: lambda x, y, p, q: torch.div(_scaled(x, p), _scaled(y, q)),
+}
+
+
+def _near(x: Tensor, y: Tensor, threshold: float) -> Tensor:
+    return torch.sub(x, y).abs_() <= threshold
+
+
+_COMPARISONS: dict[MPSNNComparisonType, Callable[[Tensor, Tensor, float], Tensor]] = {
+    MPSNNComparisonType.EQUAL: lambda x, y, threshold: (x == y).logical_or_(_near(x, y, threshold)),
+    MPSNNComparisonType.NOT_EQUAL: lambda x, y, threshold: torch.sub(x, y).abs_() > threshold,
+    MPSNNComparisonType.LESS: lambda x, y, threshold: x < y,
+    MPSNNComparisonType.LESS_OR_EQUAL: lambda x, y, threshold: (x <= y).logical_or_(_near(x, y, threshold)),
+    MPSNNComparisonType.GREATER: lambda x, y, threshold: x > y,
+    MPSNNComparisonType.GREATER_OR_EQUAL: lambda x, y, threshold: (x >= y).logical_or_(_near(x, y, threshold)),
 }
 
 _READS_OTHER: dict[Arithmetic, bool] = {

@@ -66,7 +66,7 @@ def convolution(
     window = _without_idle_stride(window)
     operand = _operand(x, window, edge_mode)
     kernel = weights.permute(0, 3, 1, 2)
-    with _precision(x, allow_tf32):
+    with precision(x, allow_tf32):
         return torch.conv2d(operand.image, kernel, biases, operand.stride, operand.padding, window.dilation, groups)
 
 
@@ -108,7 +108,7 @@ def convolution_gradient(
     window = _without_idle_stride(window)
     operand = _operand(x, window, edge_mode)
     kernel = weights.permute(0, 3, 1, 2)
-    with _precision(x, allow_tf32):
+    with precision(x, allow_tf32):
         if with_parameters and _must_step_first(operand, window):
             for_region, _ = _backward(gradient, operand, kernel, window, groups, (with_source, False))
             _, for_kernel = _backward(gradient, _stepped(operand, window), kernel, window, groups, (False, True))
@@ -174,6 +174,29 @@ def fully_connected_gradient(
     return ConvolutionGradients(for_source, for_weights, for_biases)
 
 
+def sub_pixels(plain: Tensor, factor: int, height: int, width: int) -> Tensor:
+    """Spread blocks of channels over blocks of pixels (MPSCNNSubPixelConvolutionDescriptor, macOS 10.13).
+
+    With ``f = factor`` and ``C = channels / f²``, block-major, as TensorFlow's depth_to_space::
+
+        Y[n, c, y, x] = plain[n, C (f (y mod f) + x mod f) + c, y // f, x // f]
+
+    Args:
+        plain: [N, f² C, rows, columns].
+        factor: The scale factor f.
+        height: Rows to return, at most f times those of ``plain``.
+        width: Columns likewise.
+
+    Returns:
+        [N, C, height, width].
+    """
+    images, channels, rows, columns = plain.shape
+    block = (factor, factor, channels // factor**2)
+    pixels = plain.permute(0, 2, 3, 1).unflatten(3, block).transpose(2, 3)
+    whole = pixels.reshape(images, rows * factor, columns * factor, block[2]).permute(0, 3, 1, 2)
+    return whole[:, :, :height, :width]
+
+
 def library_padding(window: Window, edge_mode: MPSImageEdgeMode) -> tuple[int, int] | None:
     """Return the padding (vertical, horizontal) that makes a library's convolution read ``window`` from the source.
 
@@ -213,11 +236,11 @@ class _Operand(NamedTuple):
 def _operand(x: Tensor, window: Window, edge_mode: MPSImageEdgeMode) -> _Operand:
     padding = library_padding(window, edge_mode)
     if padding is not None:
-        return _Operand(_regular(x), window.stride, padding, True)
-    return _Operand(_regular(read(x, window, edge_mode)), window.stride, (0, 0), False)
+        return _Operand(regular(x), window.stride, padding, True)
+    return _Operand(regular(read(x, window, edge_mode)), window.stride, (0, 0), False)
 
 
-def _regular(x: Tensor) -> Tensor:
+def regular(x: Tensor) -> Tensor:
     """Return the same image with the strides of channels-last memory in dimensions of length 1 as well.
 
     A view may have any stride there. torch rightly takes it for contiguous, but passes the stride on to oneDNN, which
@@ -242,7 +265,7 @@ def _stepped(operand: _Operand, window: Window) -> _Operand:
     """Give the same 1 by 1 windows a stride of 1: the image is reduced to the pixels that they read."""
     rows = slice(0, (window.y.result - 1) * operand.stride[0] + 1, operand.stride[0])
     columns = slice(0, (window.x.result - 1) * operand.stride[1] + 1, operand.stride[1])
-    return operand._replace(image=_regular(operand.image[:, :, rows, columns]), stride=(1, 1), is_source=False)
+    return operand._replace(image=regular(operand.image[:, :, rows, columns]), stride=(1, 1), is_source=False)
 
 
 def _backward(
@@ -252,7 +275,7 @@ def _backward(
     if wanted == (False, False):
         return None, None
     for_image, for_kernel, _ = torch.ops.aten.convolution_backward(
-        _regular(gradient),
+        regular(gradient),
         operand.image,
         kernel,
         None,
@@ -271,7 +294,7 @@ _as_it_is = nullcontext()
 _precision_lock = threading.Lock()
 
 
-def _precision(x: Tensor, allow_tf32: bool) -> AbstractContextManager[None]:
+def precision(x: Tensor, allow_tf32: bool) -> AbstractContextManager[None]:
     """Return the context in which a convolution of ``x`` is launched."""
     return _float32() if x.is_cuda and x.dtype == torch.float32 and not allow_tf32 else _as_it_is
 

@@ -1,10 +1,11 @@
-"""Losses: the value and the initial gradient in one go (MPSCNNLoss.h, macOS 10.13.4)."""
+"""Losses: the value and its gradients, in one go (MPSCNNLoss.h, macOS 10.13.4) or apart (macOS 10.15)."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -39,6 +40,8 @@ class LossParameters:
             raise _refusal("reduction_type", "must be SUM for the cosine distance", repr(self.reduction))
         if self.number_of_classes < 1:
             raise _refusal("number_of_classes", "must be at least 1", self.number_of_classes)
+        if not self.delta >= 0.0:
+            raise _refusal("delta", "must be at least 0", self.delta)
 
 
 def loss(y: Tensor, t: Tensor, weights: Tensor | None, parameters: LossParameters) -> tuple[Tensor, Tensor]:
@@ -75,15 +78,81 @@ def loss(y: Tensor, t: Tensor, weights: Tensor | None, parameters: LossParameter
 
     The gradient is that of the **sum**, as in the framework: no reduction divides it.
     """
-    rule = _LOSSES[parameters.kind]
-    if weights is not None and rule.constant != 0.0:
-        raise _refusal("weights", "cannot be given for the cosine distance, whose weight is one number", "an image")
-    values, gradient = rule.evaluate(y, _smoothed(_like(y, t), parameters), parameters)
-    scale = parameters.weight if weights is None else weights.to(y.dtype)
+    terms = element_terms(y, t, parameters)
+    scale = _scale(y, weights, parameters)
+    values, gradient = terms.value(), terms.gradient()
     if isinstance(scale, Tensor) or scale != 1.0:
         values.mul_(scale)
         gradient.mul_(scale)
-    return _reduced(values, weights, parameters, rule.constant * parameters.weight), gradient
+    return _reduced(values, weights, parameters), gradient
+
+
+def forward_loss(y: Tensor, t: Tensor, weights: Tensor | None, parameters: LossParameters) -> Tensor:
+    """The value of `loss` alone."""
+    values = element_terms(y, t, parameters).value()
+    scale = _scale(y, weights, parameters)
+    if isinstance(scale, Tensor) or scale != 1.0:
+        values.mul_(scale)
+    return _reduced(values, weights, parameters)
+
+
+def loss_gradient(
+    gradient: Tensor,
+    y: Tensor,
+    t: Tensor,
+    weights: Tensor | None,
+    parameters: LossParameters,
+    *,
+    of_labels: bool = False,
+) -> Tensor:
+    """The gradient that flows back through a loss: with respect to ``y``, or to the labels ``t``.
+
+    ``gradient * weight * slope``, with the slopes of `loss` for the predictions and these for the labels, which
+    smoothing by e multiplies by ``1 - e``:
+
+    ===========================  ==============================================
+    kind                         gradient with respect to the labels
+    ===========================  ==============================================
+    MEAN_ABSOLUTE_ERROR          -sign(y - t)
+    MEAN_SQUARED_ERROR           -2 * (y - t)
+    SOFT_MAX_CROSS_ENTROPY       -log_softmax(y)
+    SIGMOID_CROSS_ENTROPY        -y
+    CATEGORICAL_CROSS_ENTROPY    -log(y)
+    HINGE                        1 - (2t - 1) * y > 0 ? -2 * y : 0
+    HUBER                        -clamp(y - t, -delta, delta)
+    COSINE_DISTANCE              -y
+    LOG                          log(1 - y + eps) - log(y + eps)
+    KULLBACK_LEIBLER_DIVERGENCE  log(t) + 1 - y, and 0 where t is 0
+    ===========================  ==============================================
+
+    ``gradient`` is that of the loss image: ``[N, C, H, W]``, or ``[N, 1, 1, 1]`` for every number of an image. No
+    reduction divides it: for MEAN the result is the sum's gradient. Where the loss was reduced across the batch, image
+    0 holds the gradient of all. The softmax cross entropy's slope ``softmax(y) - t`` is the derivative where labels sum
+    to 1 and ``gradient * weight`` is the same for all channels of a pixel.
+    """
+    terms = element_terms(y, t, parameters)
+    result = terms.label_gradient() if of_labels else terms.gradient()
+    scale = _scale(y, weights, parameters)
+    if of_labels and _is_smoothed(parameters):
+        result.mul_(1.0 - parameters.label_smoothing)
+    if isinstance(scale, Tensor) or scale != 1.0:
+        result.mul_(scale)
+    is_of_all = parameters.reduce_across_batch and parameters.reduction is not MPSCNNReductionType.NONE
+    return result.mul_(gradient[:1] if is_of_all else gradient)
+
+
+def element_terms(y: Tensor, t: Tensor, parameters: LossParameters) -> LossTerms:
+    """The loss of each element and its derivatives, for smoothed labels, without the weight."""
+    return _LOSSES[parameters.kind].terms(y, _smoothed(_like(y, t), parameters), parameters)
+
+
+def _scale(y: Tensor, weights: Tensor | None, parameters: LossParameters) -> Tensor | float:
+    """The factor of each element: the descriptor's weight, or the weights instead."""
+    if weights is None:
+        return parameters.weight
+    if _LOSSES[parameters.kind].constant != 0.0:
+        raise _refusal("weights", "cannot be given for the cosine distance, whose weight is one number", "an image")
+    return weights.to(y.dtype)
 
 
 def _refusal(argument: str, rule: str, got: object) -> MPSArgumentError:
@@ -103,42 +172,68 @@ def _like(y: Tensor, t: Tensor) -> Tensor:
     return t if t.stride() == y.stride() and t.dtype == y.dtype else torch.empty_like(y).copy_(t)
 
 
+def _is_smoothed(parameters: LossParameters) -> bool:
+    return parameters.kind in _SMOOTHING_TARGET and parameters.label_smoothing > 0.0
+
+
 def _smoothed(t: Tensor, parameters: LossParameters) -> Tensor:
-    target = _SMOOTHING_TARGET.get(parameters.kind)
+    if not _is_smoothed(parameters):
+        return t
     e = parameters.label_smoothing
-    return t if target is None or e <= 0.0 else (t * (1.0 - e)).add_(e * target(parameters))
+    return (t * (1.0 - e)).add_(e * _SMOOTHING_TARGET[parameters.kind](parameters))
 
 
-def _reduced(values: Tensor, weights: Tensor | None, parameters: LossParameters, constant: float) -> Tensor:
-    """The loss image or numbers of weighted element losses; ``constant`` is added to each image's sum."""
-    divisor = _REDUCTIONS[parameters.reduction]
+def _reduced(values: Tensor, weights: Tensor | None, parameters: LossParameters) -> Tensor:
+    return reduce_losses(
+        values,
+        weights,
+        parameters.reduction,
+        across_batch=parameters.reduce_across_batch,
+        per_pixel=parameters.kind is MPSCNNLossType.SOFT_MAX_CROSS_ENTROPY,
+        constant=_LOSSES[parameters.kind].constant * parameters.weight,
+    )
+
+
+def reduce_losses(
+    values: Tensor,
+    weights: Tensor | None,
+    reduction: MPSCNNReductionType,
+    *,
+    across_batch: bool = False,
+    per_pixel: bool = False,
+    constant: float = 0.0,
+) -> Tensor:
+    """The loss image, or one number an image, of weighted element losses; see `loss`.
+
+    ``per_pixel`` has MEAN divide by pixels instead of elements; ``constant`` is added to each image's sum.
+    """
+    divisor = _REDUCTIONS[reduction]
     if divisor is None:
         return values
     total = values.sum(_IMAGE_AXES, keepdim=True)
     if constant != 0.0:
         total.add_(constant)
-    if not parameters.reduce_across_batch:
-        return total.div_(divisor(values, weights, parameters, _IMAGE_AXES))
+    if not across_batch:
+        return total.div_(divisor(values, weights, per_pixel, _IMAGE_AXES))
     whole = torch.zeros_like(total)
-    batch = total.sum(0, keepdim=True).div_(divisor(values, weights, parameters, (0, *_IMAGE_AXES)))
+    batch = total.sum(0, keepdim=True).div_(divisor(values, weights, per_pixel, (0, *_IMAGE_AXES)))
     whole[:1].copy_(batch)
     return whole
 
 
-_Divisor = Callable[[Tensor, Tensor | None, LossParameters, tuple[int, ...]], Tensor | float]
+_Divisor = Callable[[Tensor, Tensor | None, bool, tuple[int, ...]], Tensor | float]
 
 
 def _elements(values: Tensor, axes: tuple[int, ...]) -> float:
     return float(math.prod(values.shape[axis] for axis in axes))
 
 
-def _mean_divisor(values: Tensor, _weights: Tensor | None, parameters: LossParameters, axes: tuple[int, ...]) -> float:
-    per_pixel = parameters.kind is MPSCNNLossType.SOFT_MAX_CROSS_ENTROPY
+def _mean_divisor(values: Tensor, _weights: Tensor | None, per_pixel: bool, axes: tuple[int, ...]) -> float:
     return _elements(values, tuple(axis for axis in axes if not (per_pixel and axis == 1)))
 
 
 def _non_zero_divisor(
-    values: Tensor, weights: Tensor | None, _parameters: LossParameters, axes: tuple[int, ...]
+    values: Tensor, weights: Tensor | None, _per_pixel: bool, axes: tuple[int, ...]
 ) -> Tensor | float:
     if weights is None:
         return _elements(values, axes)
@@ -147,15 +242,23 @@ def _non_zero_divisor(
 
 _REDUCTIONS: dict[MPSCNNReductionType, _Divisor | None] = {
     MPSCNNReductionType.NONE: None,
-    MPSCNNReductionType.SUM: lambda _values, _weights, _parameters, _axes: 1.0,
+    MPSCNNReductionType.SUM: lambda _values, _weights, _per_pixel, _axes: 1.0,
     MPSCNNReductionType.MEAN: _mean_divisor,
     MPSCNNReductionType.SUM_BY_NON_ZERO_WEIGHTS: _non_zero_divisor,
 }
 
 # --- element losses ------------------------------------------------------------------------------------------------
-# Each returns new tensors: the element losses and their gradient, both without the weight.
 
-_Pair = tuple[Tensor, Tensor]
+
+class LossTerms(NamedTuple):
+    """The losses of elements and their gradients, new tensors, each computed when it is called for.
+
+    At most one of the gradients may be called for, once, and after the value: they share what they are made of.
+    """
+
+    value: Callable[[], Tensor]
+    gradient: Callable[[], Tensor]
+    label_gradient: Callable[[], Tensor]
 
 
 def _times_logarithm(t: Tensor, logarithm: Tensor) -> Tensor:
@@ -163,65 +266,87 @@ def _times_logarithm(t: Tensor, logarithm: Tensor) -> Tensor:
     return (t * logarithm).masked_fill_((t == 0.0).logical_and_(logarithm == -math.inf), 0.0)
 
 
-def _mean_absolute_error(y: Tensor, t: Tensor, _: LossParameters) -> _Pair:
+def _mean_absolute_error(y: Tensor, t: Tensor, _: LossParameters) -> LossTerms:
     difference = y - t
-    return difference.abs(), difference.sign()
+    return LossTerms(difference.abs, difference.sign, lambda: difference.sign().neg_())
 
 
-def _mean_squared_error(y: Tensor, t: Tensor, _: LossParameters) -> _Pair:
+def _mean_squared_error(y: Tensor, t: Tensor, _: LossParameters) -> LossTerms:
     difference = y - t
-    return difference.square(), difference.mul_(2.0)
+    return LossTerms(difference.square, lambda: difference.mul_(2.0), lambda: difference.mul_(-2.0))
 
 
-def _soft_max_cross_entropy(y: Tensor, t: Tensor, _: LossParameters) -> _Pair:
+def _soft_max_cross_entropy(y: Tensor, t: Tensor, _: LossParameters) -> LossTerms:
     logarithm = log_softmax(y)
-    return _times_logarithm(t, logarithm).neg_(), logarithm.exp().sub_(t)
+    return LossTerms(
+        lambda: _times_logarithm(t, logarithm).neg_(), lambda: logarithm.exp_().sub_(t), lambda: logarithm.neg_()
+    )
 
 
-def _sigmoid_cross_entropy(y: Tensor, t: Tensor, _: LossParameters) -> _Pair:
-    # Beyond 40, log(1 + e^y) is y in float64 too.
-    return functional.softplus(y, 1.0, 40.0).addcmul_(y, t, value=-1.0), torch.sigmoid(y).sub_(t)
+def _sigmoid_cross_entropy(y: Tensor, t: Tensor, _: LossParameters) -> LossTerms:
+    return LossTerms(
+        # Beyond 40, log(1 + e^y) is y in float64 too.
+        lambda: functional.softplus(y, 1.0, 40.0).addcmul_(y, t, value=-1.0),
+        lambda: torch.sigmoid(y).sub_(t),
+        y.neg,
+    )
 
 
-def _categorical_cross_entropy(y: Tensor, t: Tensor, _: LossParameters) -> _Pair:
-    quotient = (t / y).masked_fill_((t == 0.0).logical_and_(y == 0.0), 0.0)
-    return _times_logarithm(t, y.log()).neg_(), quotient.neg_()
+def _categorical_cross_entropy(y: Tensor, t: Tensor, _: LossParameters) -> LossTerms:
+    def gradient() -> Tensor:
+        return (t / y).masked_fill_((t == 0.0).logical_and_(y == 0.0), 0.0).neg_()
+
+    return LossTerms(lambda: _times_logarithm(t, y.log()).neg_(), gradient, lambda: y.log().neg_())
 
 
-def _hinge(y: Tensor, t: Tensor, _: LossParameters) -> _Pair:
+def _hinge(y: Tensor, t: Tensor, _: LossParameters) -> LossTerms:
     sign = (t * 2.0).sub_(1.0)
     margin = (sign * y).neg_().add_(1.0)
-    active = margin.gt(0.0)
-    return margin.clamp_min_(0.0), sign.neg_().mul_(active)
+    return LossTerms(
+        lambda: margin.clamp_min(0.0),
+        lambda: sign.neg_().mul_(margin.gt(0.0)),
+        lambda: (y * -2.0).mul_(margin.gt(0.0)),
+    )
 
 
-def _huber(y: Tensor, t: Tensor, parameters: LossParameters) -> _Pair:
+def _huber(y: Tensor, t: Tensor, parameters: LossParameters) -> LossTerms:
     # With c the clamped difference d, c * (d - c/2) is d²/2 inside and delta * (|d| - delta/2) outside.
     difference = y - t
     clamped = difference.clamp(-parameters.delta, parameters.delta)
-    return difference.sub_(clamped, alpha=0.5).mul_(clamped), clamped
+    return LossTerms(lambda: difference.sub_(clamped, alpha=0.5).mul_(clamped), lambda: clamped, lambda: clamped.neg_())
 
 
-def _cosine_distance(y: Tensor, t: Tensor, _: LossParameters) -> _Pair:
-    return (y * t).neg_(), t.neg()
+def _cosine_distance(y: Tensor, t: Tensor, _: LossParameters) -> LossTerms:
+    return LossTerms(lambda: (y * t).neg_(), t.neg, y.neg)
 
 
-def _log(y: Tensor, t: Tensor, parameters: LossParameters) -> _Pair:
+def _log(y: Tensor, t: Tensor, parameters: LossParameters) -> LossTerms:
     epsilon = parameters.epsilon
     of_one = y + epsilon
     of_zero = (1.0 - y).add_(epsilon)
-    values = (t * of_one.log()).add_((1.0 - t).mul_(of_zero.log())).neg_()
-    slope = (y - t).add_(epsilon).sub_(t, alpha=2.0 * epsilon)
-    return values, slope.div_(of_one.mul_(of_zero))
+
+    def gradient() -> Tensor:
+        slope = (y - t).add_(epsilon).sub_(t, alpha=2.0 * epsilon)
+        return slope.div_(of_one.mul_(of_zero))
+
+    return LossTerms(
+        lambda: (t * of_one.log()).add_((1.0 - t).mul_(of_zero.log())).neg_(),
+        gradient,
+        lambda: of_zero.log_().sub_(of_one.log_()),
+    )
 
 
-def _kullback_leibler_divergence(y: Tensor, t: Tensor, _: LossParameters) -> _Pair:
-    return torch.xlogy(t, t).sub_(_times_logarithm(t, y)), t.neg()
+def _kullback_leibler_divergence(y: Tensor, t: Tensor, _: LossParameters) -> LossTerms:
+    return LossTerms(
+        lambda: torch.xlogy(t, t).sub_(_times_logarithm(t, y)),
+        t.neg,
+        lambda: t.log().add_(1.0).sub_(y).masked_fill_(t == 0.0, 0.0),
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class _Loss:
-    evaluate: Callable[[Tensor, Tensor, LossParameters], _Pair]
+    terms: Callable[[Tensor, Tensor, LossParameters], LossTerms]
     constant: float = 0.0
 
 

@@ -1,4 +1,4 @@
-"""Max and average pooling with their gradients (MPSCNNPooling.h, macOS 10.13; gradients 10.13.4).
+"""Max, average and L2-norm pooling with their gradients (MPSCNNPooling.h, macOS 10.13; gradients 10.13.4).
 
 Channels are independent of one another. Where a window leaves the source, the edge mode decides:
 
@@ -7,6 +7,7 @@ pooling   ``ZERO`` (default of the kernels)        ``CLAMP`` (default of the gra
 ========  =======================================  =======================================================
 max       outside counts as 0                      outside is the nearest pixel of the edge
 average   outside counts as 0, N = all taps        the window shrinks to the source and its ``zero_pad`` around it
+L2 norm   outside counts as 0                      outside is the nearest pixel of the edge
 ========  =======================================  =======================================================
 """
 
@@ -105,10 +106,7 @@ def average_pooling(
         MPSArgumentError: The window is dilated.
     """
     plan = _average_plan(window, edge_mode, zero_pad, _half_padding(window))
-    image = x if plan.padding is not None else read(x, window, MPSImageEdgeMode.ZERO)
-    result = functional.avg_pool2d(
-        image, window.size, window.stride, plan.padding or _UNPADDED, False, plan.counts_padding, plan.divisor
-    )
+    result = _averages(x, window, MPSImageEdgeMode.ZERO, plan)
     return result if plan.divisor is None else result.div_(_tap_counts(window, zero_pad, x))
 
 
@@ -132,24 +130,53 @@ def average_pooling_gradient(
     Raises:
         MPSArgumentError: The window is dilated.
     """
-    padding = _half_padding(window)
-    if gradient.is_cuda and padding != _UNPADDED:
-        padding = None  # torch 2.11's channels-last kernel leaves the padding out of account (its issue 188344)
-    plan = _average_plan(window, edge_mode, zero_pad, padding)
+    plan = _average_plan(window, edge_mode, zero_pad, _gradient_padding(gradient, window))
     if plan.divisor is not None:
         gradient = gradient / _tap_counts(window, zero_pad, gradient)
-    is_source = plan.padding is not None
-    for_image = torch.ops.aten.avg_pool2d_backward(
-        gradient,
-        empty_image(gradient, gradient.shape[1], window.source if is_source else window.region),
-        window.size,
-        window.stride,
-        plan.padding or _UNPADDED,
-        False,
-        plan.counts_padding,
-        plan.divisor,
-    )
-    return for_image if is_source else read_adjoint(for_image, window, MPSImageEdgeMode.ZERO)
+    return _averages_adjoint(gradient, window, MPSImageEdgeMode.ZERO, plan)
+
+
+def l2_norm_pooling(x: Tensor, window: Window, edge_mode: MPSImageEdgeMode) -> Tensor:
+    """Take the root of the sum of squares of each window: ``Y = sqrt(Σ v²)``, not divided by their number.
+
+    Args:
+        x: The source, [N, C, window.y.source, window.x.source].
+        window: The source pixels that each result pixel reads; not dilated.
+        edge_mode: ``ZERO`` or ``CLAMP``.
+
+    Returns:
+        [N, C, window.y.result, window.x.result].
+
+    Raises:
+        MPSArgumentError: The window is dilated.
+    """
+    plan = _sum_plan(window, edge_mode, _half_padding(window))
+    return _averages(x.square(), window, edge_mode, plan).sqrt_()
+
+
+def l2_norm_pooling_gradient(gradient: Tensor, x: Tensor, window: Window, edge_mode: MPSImageEdgeMode) -> Tensor:
+    """Give each pixel its share of the norms that it is part of (MPSCNNPoolingL2NormGradient, macOS 10.13.4).
+
+    ``dX[i] = X[i] Σ G[x] / Y[x]`` over the windows ``x`` that hold ``i``, as often as they read it. Where the norm is
+    0, it has no derivative; 0 is given.
+
+    Args:
+        gradient: The gradient for the result, [N, C, window.y.result, window.x.result].
+        x: The source of the forward pass.
+        window: The windows of the forward pass.
+        edge_mode: Its edge mode.
+
+    Returns:
+        The gradient for the source, like ``x``; 0 for pixels that no window reads.
+
+    Raises:
+        MPSArgumentError: The window is dilated.
+    """
+    norm = l2_norm_pooling(x, window, edge_mode)
+    share = (gradient / norm).masked_fill_(norm == 0, 0.0)
+    plan = _sum_plan(window, edge_mode, _gradient_padding(gradient, window))
+    # A copy of the edge has the edge's number: what it adds to the norms is the edge's share times that same number.
+    return _averages_adjoint(share, window, edge_mode, plan).mul_(x)
 
 
 def library_max_padding(window: Window, edge_mode: MPSImageEdgeMode) -> tuple[int, int] | None:
@@ -232,6 +259,45 @@ def _average_plan(
     if padding is not None and zero_pad == (0, 0):
         return _AveragePlan(padding, False, None)
     return _AveragePlan(padding, True, 1)
+
+
+def _sum_plan(window: Window, edge_mode: MPSImageEdgeMode, padding: tuple[int, int] | None) -> _AveragePlan:
+    """Plan the call so that it adds up what each window reads."""
+    if window.dilation != (1, 1):
+        raise MPSArgumentError("L2-norm pooling", "window", "must not be dilated", window.dilation)
+    is_zero = edge_mode == MPSImageEdgeMode.ZERO or not window.leaves_source
+    return _AveragePlan(padding if is_zero else None, True, 1)
+
+
+def _averages(x: Tensor, window: Window, edge_mode: MPSImageEdgeMode, plan: _AveragePlan) -> Tensor:
+    """Return the sums over the windows, divided as planned; ``edge_mode`` is how the region is read, if it is."""
+    image = x if plan.padding is not None else read(x, window, edge_mode)
+    return functional.avg_pool2d(
+        image, window.size, window.stride, plan.padding or _UNPADDED, False, plan.counts_padding, plan.divisor
+    )
+
+
+def _averages_adjoint(gradient: Tensor, window: Window, edge_mode: MPSImageEdgeMode, plan: _AveragePlan) -> Tensor:
+    """Return the gradient for the source from that for what ``_averages`` gave."""
+    is_source = plan.padding is not None
+    for_image = torch.ops.aten.avg_pool2d_backward(
+        gradient,
+        empty_image(gradient, gradient.shape[1], window.source if is_source else window.region),
+        window.size,
+        window.stride,
+        plan.padding or _UNPADDED,
+        False,
+        plan.counts_padding,
+        plan.divisor,
+    )
+    return for_image if is_source else read_adjoint(for_image, window, edge_mode)
+
+
+def _gradient_padding(gradient: Tensor, window: Window) -> tuple[int, int] | None:
+    """The padding of a library for the gradient of average pooling, if it can be used."""
+    padding = _half_padding(window)
+    # torch 2.11's channels-last kernel leaves the padding out of account (its issue 188344).
+    return None if gradient.is_cuda and padding != _UNPADDED else padding
 
 
 def _stays_within(axis: Axis, zero_pad: int) -> bool:

@@ -6,6 +6,9 @@ words into four random words. It has no state: word ``i`` of a stream is a pure 
 
 from __future__ import annotations
 
+from typing import cast
+
+import torch
 from torch import Tensor
 
 WORD_MASK = 0xFFFFFFFF
@@ -51,3 +54,18 @@ def _low_word_later(product: Word) -> Word:
     # The upper half of a tensor may stay: the next round only exclusive-ors it in and masks then, which saves a pass.
     # An integer grows without end and does not fit int64, so it is masked now.
     return product & WORD_MASK if isinstance(product, int) else product
+
+
+def philox_words(seed: int, first: int, count: int, device: torch.device) -> Tensor:
+    """Words ``first`` to ``first + count`` of the sequence that belongs to a seed of 64 bits, int64 ``[count]``.
+
+    Word ``i`` is word ``i % 4`` of Philox4x32-10 with the key ``(seed, seed >> 32)`` and the counter
+    ``(i // 4, i // 4 >> 32, 0, 0)``, each reduced to 32 bits.
+    """
+    begin, end = first // 4, -(-(first + count) // 4)
+    low, high = split_words(torch.arange(begin, end, device=device))
+    if begin >> 32 == (end - 1) >> 32:
+        # As an integer it costs nothing in the first rounds.
+        high = begin >> 32
+    words = philox((low, high, 0, 0), split_words(seed))
+    return torch.stack(cast(list[Tensor], list(words)), dim=-1).view(-1)[first - 4 * begin :][:count]

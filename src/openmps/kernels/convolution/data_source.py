@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.kernels.convolution.descriptor import MPSCNNConvolutionDescriptor
 from openmps.metal.memory import MTLBuffer
-from openmps.types import MPSCNNWeightsQuantizationType, MPSDataType
+from openmps.types import MPSCNNConvolutionWeightsLayout, MPSCNNWeightsQuantizationType, MPSDataType
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,7 +26,11 @@ class MPSCNNConvolutionDataSource(Protocol):
     ``purge()`` after, in pairs. Optional methods: ``update(command_buffer, gradient_state, source_state)``, which
     returns the new weights' state or None (on the device; on the CPU the command buffer is None and the result a bool);
     ``ranges_for_uint8_kernel()``, ``lookup_table_for_uint8_kernel()``, ``weights_quantization_type()``,
-    ``copy(device=None)``.
+    ``copy(device=None)``; ``weights_layout()``, which can only be OHWI (macOS 10.15); ``kernel_weights_data_type()``,
+    the precision that the kernel multiplies with, FLOAT16 or FLOAT32 (macOS 11).
+
+    UINT8 and FLOAT16 weights are multiplied with as float16. FLOAT32 weights are kept as they are unless
+    ``kernel_weights_data_type()`` returns FLOAT16; the framework would round them where the method is missing.
     """
 
     def data_type(self) -> MPSDataType:
@@ -60,13 +64,20 @@ class MPSCNNConvolutionDataSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LoadedWeights:
-    """What a data source gave: float32 OHWI weights and biases, and the descriptor that they belong to."""
+    """What a data source gave: float32 OHWI weights and biases, and the descriptor that they belong to.
+
+    ``precision`` is what the kernel has to multiply with, FLOAT16 or FLOAT32; None if the source leaves it open.
+    """
 
     descriptor: MPSCNNConvolutionDescriptor
     weights: NDArray[np.float32]
     biases: NDArray[np.float32] | None
+    precision: MPSDataType | None = None
 
 
+WEIGHT_TYPES = (MPSDataType.FLOAT32, MPSDataType.FLOAT16, MPSDataType.UINT8)
+"""The types of weights that a convolution takes."""
+_FLOAT16 = MPSDataType.FLOAT16
 _REQUIRED = ("data_type", "descriptor", "weights", "bias_terms", "load", "purge", "label")
 
 
@@ -109,28 +120,57 @@ def _descriptor(who: str, source: MPSCNNConvolutionDataSource) -> MPSCNNConvolut
     return descriptor.copy()
 
 
-def load_weights(who: str, source: MPSCNNConvolutionDataSource) -> LoadedWeights:
-    """Load, read and purge a data source."""
+def load_weights(
+    who: str, source: MPSCNNConvolutionDataSource, kinds: tuple[MPSDataType, ...] = WEIGHT_TYPES
+) -> LoadedWeights:
+    """Load, read and purge a data source, whose weights must be of one of some types."""
     _load(who, source)
     try:
         descriptor = _descriptor(who, source)
-        weights = _weights(who, source, descriptor)
+        kind = _kind(who, source, kinds)
+        _check_layout(who, source)
+        weights = _weights(who, source, descriptor, kind)
         biases = _biases(who, source.bias_terms(), descriptor.output_feature_channels)
+        precision = _precision(who, source, kind)
     finally:
         source.purge()
-    return LoadedWeights(descriptor, weights, biases)
+    return LoadedWeights(descriptor, weights, biases, precision)
+
+
+def _kind(who: str, source: MPSCNNConvolutionDataSource, kinds: tuple[MPSDataType, ...]) -> MPSDataType:
+    kind = source.data_type()
+    if kind not in kinds:
+        names = ", ".join(each.name for each in kinds)
+        rule = f"must be {'one of ' if len(kinds) > 1 else ''}{names}"
+        raise MPSArgumentError(who, "data source data_type()", rule, kind, "Convert the weights first")
+    return kind
+
+
+def _check_layout(who: str, source: MPSCNNConvolutionDataSource) -> None:
+    layout = _optional(source, "weights_layout")
+    if layout not in (None, MPSCNNConvolutionWeightsLayout.OHWI):
+        raise MPSArgumentError(who, "data source weights_layout()", "must be OHWI, the only layout there is", layout)
+
+
+def _precision(who: str, source: MPSCNNConvolutionDataSource, kind: MPSDataType) -> MPSDataType | None:
+    """What the kernel has to multiply with: float16 for weights that are no float32, else what the source asks for."""
+    asked = _optional(source, "kernel_weights_data_type")
+    allowed = (_FLOAT16, MPSDataType.FLOAT32) if kind == MPSDataType.FLOAT32 else (_FLOAT16,)
+    if asked is not None and asked not in allowed:
+        raise MPSArgumentError(
+            who,
+            "data source kernel_weights_data_type()",
+            f"must be {' or '.join(each.name for each in allowed)} for weights of {kind.name}",
+            asked,
+        )
+    return asked if kind == MPSDataType.FLOAT32 else _FLOAT16
 
 
 def _weights(
-    who: str, source: MPSCNNConvolutionDataSource, descriptor: MPSCNNConvolutionDescriptor
+    who: str, source: MPSCNNConvolutionDataSource, descriptor: MPSCNNConvolutionDescriptor, kind: MPSDataType
 ) -> NDArray[np.float32]:
     shape = descriptor.weight_shape()
-    kind = source.data_type()
-    decode = _DECODERS.get(kind)
-    if decode is None:
-        raise MPSArgumentError(
-            who, "data source data_type()", f"must be one of {', '.join(k.name for k in _DECODERS)}", kind
-        )
+    decode = _DECODERS[kind]
     array = elements(who, "data source weights()", source.weights(), _ELEMENTS[kind])
     if array.size != int(np.prod(shape)):
         raise MPSArgumentError(
@@ -177,26 +217,32 @@ def _as_given(who: str, source: MPSCNNConvolutionDataSource, array: NDArray[Any]
 
 
 def _dequantized(who: str, source: Any, array: NDArray[Any]) -> NDArray[Any]:
-    """UInt8 weights: ``u / 255 (max - min) + min`` an output channel, or ``table[u]``."""
-    quantization = _optional(source, "weights_quantization_type")
-    ranges = _optional(source, "ranges_for_uint8_kernel")
-    table = _optional(source, "lookup_table_for_uint8_kernel")
-    if quantization is None:
-        linear = ranges is not None
-    else:
-        linear = quantization == MPSCNNWeightsQuantizationType.LINEAR
-    if linear and ranges is not None:
-        limits = _row(who, "ranges_for_uint8_kernel()", ranges, 2 * array.shape[0]).reshape(-1, 2)
-        low, high = limits[:, 0].reshape(-1, 1, 1, 1), limits[:, 1].reshape(-1, 1, 1, 1)
-        return array / 255.0 * (high - low) + low
-    if not linear and table is not None:
-        return _row(who, "lookup_table_for_uint8_kernel()", table, 256)[array]
+    """UInt8 weights: ``u / 255 (max - min) + min`` an output channel, or ``table[u]``.
+
+    A source without a quantization type (macOS 10.13) goes by the method that it has, ranges first.
+    """
+    kind = _optional(source, "weights_quantization_type")
+    ways = [_DEQUANTIZERS[kind]] if kind in _DEQUANTIZERS else list(_DEQUANTIZERS.values())
+    for method, dequantize in ways:
+        data = _optional(source, method)
+        if data is not None:
+            return dequantize(who, f"{method}()", data, array)
     raise MPSArgumentError(
         who,
         "data source",
-        "of UINT8 weights must offer ranges_for_uint8_kernel() or lookup_table_for_uint8_kernel()",
-        f"quantization type {quantization}",
+        f"of UINT8 weights must offer {' or '.join(f'{method}()' for method, _ in ways)}",
+        f"quantization type {getattr(kind, 'name', kind)}",
     )
+
+
+def _linear(who: str, method: str, data: Any, array: NDArray[Any]) -> NDArray[Any]:
+    limits = _row(who, method, data, 2 * array.shape[0]).reshape(-1, 2)
+    low, high = limits[:, 0].reshape(-1, 1, 1, 1), limits[:, 1].reshape(-1, 1, 1, 1)
+    return array / 255.0 * (high - low) + low
+
+
+def _looked_up(who: str, method: str, data: Any, array: NDArray[Any]) -> NDArray[Any]:
+    return _row(who, method, data, 256)[array]
 
 
 def _row(who: str, method: str, data: Any, count: int) -> NDArray[np.float64]:
@@ -211,6 +257,10 @@ def _optional(source: Any, name: str) -> Any:
     return method() if callable(method) else None
 
 
+_DEQUANTIZERS: dict[Any, tuple[str, Callable[[str, str, Any, NDArray[Any]], NDArray[Any]]]] = {
+    MPSCNNWeightsQuantizationType.LINEAR: ("ranges_for_uint8_kernel", _linear),
+    MPSCNNWeightsQuantizationType.LOOKUP_TABLE: ("lookup_table_for_uint8_kernel", _looked_up),
+}
 _ELEMENTS: dict[MPSDataType, type[np.generic]] = {
     MPSDataType.FLOAT32: np.float32,
     MPSDataType.FLOAT16: np.float16,

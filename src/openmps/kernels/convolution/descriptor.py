@@ -151,6 +151,11 @@ class MPSCNNConvolutionDescriptor:
             scale.astype(np.float32), (beta_ - scale * mean_).astype(np.float32)
         )
 
+    @property
+    def result_channels(self) -> int:
+        """Feature channels of a result image: the output channels, unless they become pixels. Our addition."""
+        return self.output_feature_channels
+
     def weight_shape(self) -> tuple[int, int, int, int]:
         """OHWI: output channels, rows, columns, input channels of one group."""
         return (
@@ -246,3 +251,73 @@ class MPSCNNDepthWiseConvolutionDescriptor(MPSCNNConvolutionDescriptor):
                 f"must be a multiple of the {self.input_feature_channels} input channels",
                 self.output_feature_channels,
             )
+
+
+class MPSCNNSubPixelConvolutionDescriptor(MPSCNNConvolutionDescriptor):
+    """A convolution whose output channels become blocks of pixels (MPSCNNConvolution.h, macOS 10.13).
+
+    With ``f = sub_pixel_scale_factor``, ``C = output_feature_channels / f²`` and I the plain convolution's result, bias
+    and neuron included, on a grid of ``ceil(height / f)`` by ``ceil(width / f)`` pixels::
+
+        Y[c, y, x] = I[C (f (y mod f) + x mod f) + c, y // f, x // f]     c < C
+
+    The order is that of TensorFlow's depth_to_space; PyTorch's pixel_shuffle has ``c`` outermost. Results that the
+    kernel sizes are f times as large as the plain convolution's. f² must divide the output channels. There is no
+    gradient.
+    """
+
+    sub_pixel_scale_factor: int
+    """Pixels that a plain result pixel becomes on each axis. Default 1."""
+
+    def __init__(
+        self,
+        kernel_width: int = 3,
+        kernel_height: int = 3,
+        input_feature_channels: int = 1,
+        output_feature_channels: int = 1,
+        neuron_filter: Any = None,
+    ) -> None:
+        super().__init__(kernel_width, kernel_height, input_feature_channels, output_feature_channels, neuron_filter)
+        self.sub_pixel_scale_factor = 1
+
+    @property
+    def result_channels(self) -> int:
+        """Feature channels of a result image: ``output_feature_channels / f²``. Our addition."""
+        return self.output_feature_channels // self.sub_pixel_scale_factor**2
+
+    def validate(self, who: str) -> None:
+        """Raise `MPSArgumentError` unless a kernel can be made from this descriptor."""
+        super().validate(who)
+        factor, outputs = self.sub_pixel_scale_factor, self.output_feature_channels
+        if isinstance(factor, bool) or not isinstance(factor, int | np.integer) or factor < 1:
+            rule = "must be an integer of at least 1"
+            raise MPSArgumentError(who, "descriptor.sub_pixel_scale_factor", rule, repr(factor))
+        if outputs % factor**2:
+            rule = f"squared must divide the {outputs} output channels"
+            raise MPSArgumentError(who, "descriptor.sub_pixel_scale_factor", rule, factor)
+        if self.groups > 1 and self.result_channels % 4:
+            warnings.warn(
+                f"{who}: {self.groups} groups with {self.result_channels} channels a sub-pixel compute here, but Apple "
+                "devices need multiples of 4 channels a sub-pixel with groups",
+                stacklevel=2,
+            )
+
+
+def sub_pixel_factor(descriptor: MPSCNNConvolutionDescriptor) -> int:
+    """The enlargement that a descriptor asks for; 1, none, unless it is a sub-pixel descriptor."""
+    if isinstance(descriptor, MPSCNNSubPixelConvolutionDescriptor):
+        return descriptor.sub_pixel_scale_factor
+    return 1
+
+
+def refuse_sub_pixels(who: str, descriptor: MPSCNNConvolutionDescriptor) -> None:
+    """Raise `MPSArgumentError` for a descriptor that makes sub-pixels, in the name of a kernel that cannot."""
+    factor = sub_pixel_factor(descriptor)
+    if factor != 1:
+        raise MPSArgumentError(
+            who,
+            "descriptor.sub_pixel_scale_factor",
+            "must be 1: only a forward convolution makes sub-pixels, and it has no gradient",
+            factor,
+            "Use MPSCNNConvolutionDescriptor",
+        )

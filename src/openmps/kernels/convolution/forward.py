@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -12,42 +11,31 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from openmps.core.gradient_state import MPSNNGradientState, SourceRecord
+from openmps.core.image import MPSImage
+from openmps.core.image_descriptor import MPSImageDescriptor
 from openmps.core.kernel import Operation
-from openmps.core.kernel_checks import check_command_buffer
-from openmps.core.neuron_descriptor import MPSNNNeuronDescriptor
+from openmps.core.lifetime import check_is_device
 from openmps.core.padding import MPSNNDefaultPadding
-from openmps.core.state import MPSStateBatch
+from openmps.core.state import MPSState, MPSStateBatch
 from openmps.core.storage import Extent, Target
-from openmps.core.unary_kernel import MPSCNNKernel
 from openmps.errors import MPSArgumentError, MPSTypeError
-from openmps.kernels.convolution.data_source import (
-    LoadedWeights,
-    MPSCNNConvolutionDataSource,
-    check_data_source,
-    elements,
-)
-from openmps.kernels.convolution.descriptor import MPSCNNConvolutionDescriptor
-from openmps.kernels.convolution.state import (
-    MPSCNNConvolutionGradientState,
-    MPSCNNConvolutionWeightsAndBiasesState,
-)
+from openmps.kernels.convolution.base import ConvolutionKernel, copy_source, engine_groups
+from openmps.kernels.convolution.data_source import LoadedWeights, MPSCNNConvolutionDataSource, elements
+from openmps.kernels.convolution.descriptor import MPSCNNConvolutionDescriptor, sub_pixel_factor
+from openmps.kernels.convolution.state import MPSCNNConvolutionGradientState
 from openmps.kernels.convolution.weights import ConvolutionWeights
 from openmps.ops import convolution as ops
+from openmps.ops.convolution_half import convolution_half
 from openmps.ops.geometry import Axis, Window
-from openmps.ops.neuron import neuron
-from openmps.types import (
-    MPSCNNConvolutionFlags,
-    MPSCNNNeuronType,
-    MPSNNConvolutionAccumulatorPrecisionOption,
-    MPSNNPaddingMethod,
-)
+from openmps.types import MPSCNNConvolutionFlags, MPSCNNNeuronType, MPSNNPaddingMethod
 
 if TYPE_CHECKING:
-    from openmps.metal.command import CommandBuffer
     from openmps.metal.device import MTLDevice
 
+__all__ = ["MPSCNNConvolution", "MPSCNNFullyConnected", "copy_source", "whole_image_axis"]
 
-class MPSCNNConvolution(MPSCNNKernel):
+
+class MPSCNNConvolution(ConvolutionKernel):
     """Convolution, a correlation without turning the kernel (MPSCNNConvolution.h, macOS 10.13).
 
     ``Y[q, y, x] = neuron(b[q] + sum_{j,i,c} W[q][j][i][c] X[c, sy y + o.y - ky/2 + dy j, sx x + o.x - kx/2 + dx i])``
@@ -55,10 +43,9 @@ class MPSCNNConvolution(MPSCNNKernel):
     batch normalization folded in before the neuron. Weights are OHWI: ``MPSCNNConvolution(device, weights=source)``
     reads an `MPSCNNConvolutionDataSource`; the older form takes a descriptor, an array and biases.
     Reads exactly `input_feature_channels` channels from `source_feature_channel_offset` on; more may be there.
+    Depthwise and sub-pixel convolutions are asked for by their descriptors; a sub-pixel convolution leaves no state,
+    since it has no gradient.
     """
-
-    accumulator_precision_option: MPSNNConvolutionAccumulatorPrecisionOption
-    """Precision of sums: always at least single, whatever is asked for."""
 
     _gradient_state_class = MPSCNNConvolutionGradientState
 
@@ -72,76 +59,37 @@ class MPSCNNConvolution(MPSCNNKernel):
         *,
         weights: MPSCNNConvolutionDataSource | None = None,
     ) -> None:
-        super().__init__(device)
-        self.accumulator_precision_option = MPSNNConvolutionAccumulatorPrecisionOption.FLOAT
-        self._data_source = weights
-        if weights is not None:
-            check_data_source(self.name, weights)
-            self.label = weights.label()
-            self._weights = ConvolutionWeights.load(self.name, device, weights)
-        else:
-            self._weights = ConvolutionWeights(device, self._given(convolution_descriptor, kernel_weights, bias_terms))
-        self._read_descriptor(self._weights.descriptor)
+        given = None
+        if weights is None:
+            loaded = self._given(convolution_descriptor, kernel_weights, bias_terms)
+            given = ConvolutionWeights(check_is_device(type(self).__name__, "device", device), loaded)
+        super().__init__(device, weights, given)
 
     def _given(self, descriptor: Any, weights: Any, biases: Any) -> LoadedWeights:
+        who = type(self).__name__
         if not isinstance(descriptor, MPSCNNConvolutionDescriptor) or weights is None:
             raise MPSTypeError(
-                self.name,
+                who,
                 "arguments",
                 "must be weights=<data source>, or convolution_descriptor and kernel_weights",
                 f"{type(descriptor).__name__}, {type(weights).__name__}",
             )
-        descriptor.validate(self.name)
+        descriptor.validate(who)
         shape = descriptor.weight_shape()
-        array = elements(self.name, "kernel_weights", weights, np.float32)
+        array = elements(who, "kernel_weights", weights, np.float32)
         if array.size != int(np.prod(shape)):
-            raise MPSArgumentError(self.name, "kernel_weights", f"must hold {int(np.prod(shape))} numbers", array.size)
-        row = None if biases is None else np.array(elements(self.name, "bias_terms", biases, np.float32)).reshape(-1)
+            raise MPSArgumentError(who, "kernel_weights", f"must hold {int(np.prod(shape))} numbers", array.size)
+        row = None if biases is None else np.array(elements(who, "bias_terms", biases, np.float32)).reshape(-1)
         if row is not None and row.size != shape[0]:
-            raise MPSArgumentError(self.name, "bias_terms", f"must hold {shape[0]} numbers", row.size)
+            raise MPSArgumentError(who, "bias_terms", f"must hold {shape[0]} numbers", row.size)
         return LoadedWeights(descriptor.copy(), np.array(array.reshape(shape), np.float32, order="C"), row)
 
-    def _read_descriptor(self, descriptor: MPSCNNConvolutionDescriptor) -> None:
-        source = self._sources[0]
-        source.kernel_width, source.kernel_height = descriptor.kernel_width, descriptor.kernel_height
-        source.stride_x, source.stride_y = descriptor.stride_in_pixels_x, descriptor.stride_in_pixels_y
-        source.dilation_x, source.dilation_y = descriptor.dilation_rate_x, descriptor.dilation_rate_y
-
     # --- properties -------------------------------------------------------------------------------------------------
-
-    @property
-    def convolution_descriptor(self) -> MPSCNNConvolutionDescriptor:
-        """The descriptor that the kernel was made with."""
-        return self._weights.descriptor
-
-    @property
-    def parameters(self) -> ConvolutionWeights:
-        """The weights on the device; for those who extend the framework."""
-        return self._weights
-
-    def share_parameters(self, weights: ConvolutionWeights) -> None:
-        """Use another kernel's weights, so that one reload serves both; for those who schedule kernels."""
-        self._weights = weights
 
     @property
     def data_source(self) -> MPSCNNConvolutionDataSource | None:
         """The data source, if the kernel was made with one."""
         return self._data_source
-
-    @property
-    def input_feature_channels(self) -> int:
-        """Channels read."""
-        return self.convolution_descriptor.input_feature_channels
-
-    @property
-    def output_feature_channels(self) -> int:
-        """Channels made."""
-        return self.convolution_descriptor.output_feature_channels
-
-    @property
-    def groups(self) -> int:
-        """Groups that input and output channels are divided into."""
-        return self.convolution_descriptor.groups
 
     @property
     def channel_multiplier(self) -> int:
@@ -150,13 +98,8 @@ class MPSCNNConvolution(MPSCNNKernel):
 
     @property
     def sub_pixel_scale_factor(self) -> int:
-        """Enlargement by sub-pixel convolution: 1, none."""
-        return 1
-
-    @property
-    def fused_neuron_descriptor(self) -> MPSNNNeuronDescriptor | None:
-        """The neuron applied to the result, or None."""
-        return self.convolution_descriptor.fused_neuron_descriptor
+        """Enlargement by sub-pixel convolution; 1, none, without it."""
+        return sub_pixel_factor(self.convolution_descriptor)
 
     @property
     def neuron(self) -> Any:
@@ -183,133 +126,55 @@ class MPSCNNConvolution(MPSCNNKernel):
         """Parameter c of the fused neuron; 1 without one."""
         return 1.0 if self.fused_neuron_descriptor is None else self.fused_neuron_descriptor.c
 
-    def is_result_state_reused_across_batch(self) -> bool:
-        """True: the parameter gradients are sums over the batch."""
-        return True
-
-    # --- weights ----------------------------------------------------------------------------------------------------
-
-    def reload_weights_and_biases_from_data_source(self) -> None:
-        """Read the data source again, at once; queued work is not waited for (MPSCNNConvolution.h, macOS 10.14)."""
-        if self._data_source is None:
-            raise MPSArgumentError(
-                self.name, "data_source", "is needed to reload", None, "Make the kernel with weights=<data source>"
-            )
-        self._weights.reload(self.name, self._data_source)
-
-    def reload_weights_and_biases(
-        self,
-        command_buffer: CommandBuffer | None = None,
-        state: MPSCNNConvolutionWeightsAndBiasesState | None = None,
-        *,
-        data_source: MPSCNNConvolutionDataSource | None = None,
-    ) -> None:
-        """Take the weights of ``state`` when ``command_buffer`` runs; takes one read of a temporary state.
-
-        Called with ``data_source`` (deprecated, the argument is not looked at) or with nothing, reads the kernel's own
-        data source at once.
-        """
-        if command_buffer is None or state is None:
-            self.reload_weights_and_biases_from_data_source()
-            return
-        reload_from_state(self, self._weights, command_buffer, state)
-
-    def export_weights_and_biases(
-        self, command_buffer: CommandBuffer, result_state_can_be_temporary: bool = False
-    ) -> MPSCNNConvolutionWeightsAndBiasesState:
-        """A copy of the weights as they are when ``command_buffer`` runs: float32, OHWI, before any folding.
-
-        ``biases`` of the state is None if the convolution has none.
-        """
-        check_command_buffer(self.name, command_buffer, self.device)
-        state = self._weights.empty_state()
-        if result_state_can_be_temporary:
-            state.make_temporary(command_buffer)
-        parameters = self._weights
-        command_buffer.record(f"{self.name} export", lambda: parameters.give(state))
-        return state
-
-    def _unshare(self) -> None:
-        super()._unshare()
-        self._weights = self._weights.copy(self.device)
-        if self._data_source is not None:
-            self._data_source = copy_source(self._data_source, self.device)
-
     # --- the encode path's hooks --------------------------------------------------------------------------------------
 
-    def _needed_channels(self, index: int, available: int) -> int:
-        return self.input_feature_channels
+    def make_state(self) -> MPSNNGradientState | None:
+        """A new state for the gradients of one batch; None of a sub-pixel convolution, which has none."""
+        return MPSCNNConvolutionGradientState(self.device, self) if self.sub_pixel_scale_factor == 1 else None
 
-    def _result_channels(self, channels: tuple[int, ...]) -> int:
-        return self.output_feature_channels
+    def _adjust_descriptor(
+        self, descriptor: MPSImageDescriptor, source_images: Sequence[MPSImage], source_states: Sequence[MPSState]
+    ) -> None:
+        descriptor.width *= self.sub_pixel_scale_factor
+        descriptor.height *= self.sub_pixel_scale_factor
 
-    def make_state(self) -> MPSNNGradientState:
-        """A new state for the gradients of one batch."""
-        return MPSCNNConvolutionGradientState(self.device, self)
+    def _source_record(self, index: int, extent: Extent, width: int, height: int) -> SourceRecord:
+        """The windows of the plain convolution, of which sub-pixels are made."""
+        factor = self.sub_pixel_scale_factor
+        return super()._source_record(index, extent, -(-width // factor), -(-height // factor))
 
     def _operation(self, sources: tuple[SourceRecord, ...], target: Target, states: MPSStateBatch | None) -> Operation:
         (source,) = sources
-        parameters, groups, finish = self._weights, engine_groups(self.convolution_descriptor), self._finish()
+        convolve, finish, factor = self._convolution(source), self._finish(), self.sub_pixel_scale_factor
 
         def operation(values: tuple[Tensor, ...], saved: Any) -> tuple[Tensor, None]:
-            result = ops.convolution(
-                values[0],
-                parameters.weights,
-                parameters.biases,
-                source.window,
-                groups=groups,
-                edge_mode=source.edge_mode,
-            )
-            return finish(result), None
+            result = finish(convolve(values[0]))
+            return result if factor == 1 else ops.sub_pixels(result, factor, target.height, target.width), None
 
         return operation
 
-    def _finish(self) -> Callable[[Tensor], Tensor]:
-        """The fused neuron as it stands, or the identity."""
-        fused = self.fused_neuron_descriptor
-        if fused is None or fused.neuron_type is MPSCNNNeuronType.NONE:
-            return _identity
-        data = fused.slopes(self.name, self.output_feature_channels, self.device.torch_device)
-        kind, a, b, c = fused.neuron_type, fused.a, fused.b, fused.c
+    def _convolution(self, source: SourceRecord) -> Callable[[Tensor], Tensor]:
+        """The sums and biases of one encode, with its properties as they stand."""
+        parameters, groups, as_float16 = self._weights, engine_groups(self.convolution_descriptor), self.weights_fp16
+        window, edge_mode, allow_tf32 = source.window, source.edge_mode, self._allows_tf32()
 
-        def finish(result: Tensor) -> Tensor:
-            return neuron(result, kind, a, b, c, data)
+        def sum_in_half(image: Tensor) -> Tensor:
+            return convolution_half(
+                image, parameters.used(as_float16), parameters.biases, window, groups=groups, edge_mode=edge_mode
+            )
 
-        return finish
+        def convolve(image: Tensor) -> Tensor:
+            return ops.convolution(
+                image,
+                parameters.used(as_float16),
+                parameters.biases,
+                window,
+                groups=groups,
+                edge_mode=edge_mode,
+                allow_tf32=allow_tf32,
+            )
 
-
-def _identity(result: Tensor) -> Tensor:
-    return result
-
-
-def engine_groups(descriptor: MPSCNNConvolutionDescriptor) -> int:
-    """Groups as the engine counts them: a depthwise convolution has one an input channel."""
-    return descriptor.input_feature_channels if descriptor.channel_multiplier else descriptor.groups
-
-
-def copy_source(source: Any, device: MTLDevice) -> Any:
-    """A data source's own copy, ``copy(device)`` or ``copy()``, if it offers one, else the source itself."""
-    make = getattr(source, "copy", None)
-    if not callable(make):
-        return source
-    try:
-        inspect.signature(make).bind(device)
-    except TypeError:
-        return make()
-    return make(device)
-
-
-def reload_from_state(kernel: Any, parameters: ConvolutionWeights, command_buffer: CommandBuffer, state: Any) -> None:
-    """Record that ``parameters`` take a state's numbers, and count the read."""
-    if not isinstance(state, MPSCNNConvolutionWeightsAndBiasesState):
-        raise MPSTypeError(
-            kernel.name, "state", "must be an MPSCNNConvolutionWeightsAndBiasesState", type(state).__name__
-        )
-    check_command_buffer(kernel.name, command_buffer, kernel.device)
-    state.check_usable(kernel.name, "state", command_buffer)
-    parameters.check_state(kernel.name, state)
-    command_buffer.record(f"{kernel.name} reload", lambda: parameters.take(state))
-    state.count_read()
+        return sum_in_half if self._sums_in_half() else convolve
 
 
 def whole_image_axis(axis: Axis) -> Axis:
@@ -335,9 +200,12 @@ class MPSCNNFullyConnected(MPSCNNConvolution):
             descriptor.dilation_rate_y,
             descriptor.groups,
         )
-        if any(value != 1 for value in plain) or descriptor.channel_multiplier:
+        if any(value != 1 for value in plain) or descriptor.channel_multiplier or sub_pixel_factor(descriptor) != 1:
             raise MPSArgumentError(
-                self.name, "descriptor", "must have stride, dilation and groups 1, not be depthwise", repr(descriptor)
+                self.name,
+                "descriptor",
+                "must have stride, dilation and groups 1, not be depthwise and make no sub-pixels",
+                repr(descriptor),
             )
         super()._read_descriptor(descriptor)
 
@@ -361,13 +229,13 @@ class MPSCNNFullyConnected(MPSCNNConvolution):
             destination, width=min(destination.width, clip.x + width), height=min(destination.height, clip.y + height)
         )
 
-    def _operation(self, sources: tuple[SourceRecord, ...], target: Target, states: MPSStateBatch | None) -> Operation:
-        extent = sources[0].extent
-        if (extent.width, extent.height) != (self.kernel_width, self.kernel_height):
-            return super()._operation(sources, target, states)
-        parameters, finish = self._weights, self._finish()
+    def _convolution(self, source: SourceRecord) -> Callable[[Tensor], Tensor]:
+        extent = source.extent
+        if (extent.width, extent.height) != (self.kernel_width, self.kernel_height) or self._sums_in_half():
+            return super()._convolution(source)
+        parameters, as_float16 = self._weights, self.weights_fp16
 
-        def operation(values: tuple[Tensor, ...], saved: Any) -> tuple[Tensor, None]:
-            return finish(ops.fully_connected(values[0], parameters.weights, parameters.biases)), None
+        def multiply(image: Tensor) -> Tensor:
+            return ops.fully_connected(image, parameters.used(as_float16), parameters.biases)
 
-        return operation
+        return multiply

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -14,7 +14,9 @@ from openmps.metal.memory import MTLBuffer
 from openmps.types import MPSCNNConvolutionWeightsLayout
 
 if TYPE_CHECKING:
+    from openmps.kernels.convolution.base import ConvolutionKernel
     from openmps.kernels.convolution.forward import MPSCNNConvolution
+    from openmps.kernels.convolution.transpose import MPSCNNConvolutionTranspose
     from openmps.metal.command import CommandBuffer
     from openmps.metal.device import MTLDevice
 
@@ -26,19 +28,18 @@ class MPSCNNConvolutionGradientState(MPSNNGradientState):
     pixels. One object serves the whole batch; make a new one for the next batch.
     """
 
-    def __init__(self, device: MTLDevice, convolution: MPSCNNConvolution) -> None:
+    def __init__(self, device: MTLDevice, kernel: ConvolutionKernel) -> None:
         super().__init__(device)
-        self._convolution = convolution
-        descriptor = convolution.convolution_descriptor
-        self._shape = descriptor.weight_shape()
-        outputs, rows, columns, inputs = self._shape
+        self.kernel = kernel
+        """The kernel that made the state; for those who extend the framework."""
+        outputs, rows, columns, inputs = kernel.convolution_descriptor.weight_shape()
         self._weights = device.new_buffer(length=4 * outputs * rows * columns * inputs)
         self._biases = device.new_buffer(length=4 * outputs)
 
     @property
-    def convolution(self) -> MPSCNNConvolution:
-        """The kernel that made the state."""
-        return self._convolution
+    def convolution(self) -> MPSCNNConvolution | None:
+        """The convolution that made the state; of a transposed convolution's state its counterpart, if it has one."""
+        return cast("MPSCNNConvolution", self.kernel)
 
     @property
     def gradient_for_weights(self) -> MTLBuffer:
@@ -66,6 +67,37 @@ class MPSCNNConvolutionGradientState(MPSNNGradientState):
                 buffer.tensor(torch.float32).add_(gradient.reshape(-1))
             else:
                 buffer.bind(gradient.reshape(-1))
+
+
+class MPSCNNConvolutionTransposeGradientState(MPSCNNConvolutionGradientState):
+    """The parameter gradients of one batch through a transposed convolution (MPSCNNConvolution.h, macOS 10.15).
+
+    As `MPSCNNConvolutionGradientState`. Where the transposed convolution undoes a convolution, it also refers to that
+    one's state.
+    """
+
+    convolution_gradient_state: MPSCNNConvolutionGradientState | None
+    """The state of the convolution that is undone, or None."""
+
+    def __init__(
+        self,
+        device: MTLDevice,
+        convolution_transpose: MPSCNNConvolutionTranspose,
+        convolution_gradient_state: MPSCNNConvolutionGradientState | None = None,
+    ) -> None:
+        super().__init__(device, convolution_transpose)
+        self.convolution_gradient_state = convolution_gradient_state
+
+    @property
+    def convolution(self) -> MPSCNNConvolution | None:
+        """The convolution that is undone; None if the transposed convolution has no counterpart."""
+        paired = self.convolution_gradient_state
+        return None if paired is None else paired.convolution
+
+    @property
+    def convolution_transpose(self) -> MPSCNNConvolutionTranspose:
+        """The transposed convolution that made the state."""
+        return cast("MPSCNNConvolutionTranspose", self.kernel)
 
 
 class MPSCNNConvolutionWeightsAndBiasesState(MPSState):

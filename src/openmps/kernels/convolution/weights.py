@@ -8,10 +8,16 @@ import torch
 from torch import Tensor
 
 from openmps.errors import MPSArgumentError
-from openmps.kernels.convolution.data_source import LoadedWeights, MPSCNNConvolutionDataSource, load_weights
+from openmps.kernels.convolution.data_source import (
+    WEIGHT_TYPES,
+    LoadedWeights,
+    MPSCNNConvolutionDataSource,
+    load_weights,
+)
 from openmps.kernels.convolution.descriptor import MPSCNNConvolutionDescriptor
 from openmps.kernels.convolution.state import MPSCNNConvolutionWeightsAndBiasesState
 from openmps.metal.memory import MTLBuffer
+from openmps.types import MPSDataType
 
 if TYPE_CHECKING:
     from openmps.metal.device import MTLDevice
@@ -21,36 +27,48 @@ class ConvolutionWeights:
     """Float32 weights in OHWI and biases, in two buffers that stay the same objects for the kernel's life.
 
     The kernels of one graph that use one data source share one of these. With batch normalization folded in, the
-    folded copies are recomputed when the weights change.
+    folded copies are recomputed when the weights change. Where the data source calls for float16, the numbers to
+    multiply with are rounded to it once, after folding.
     """
 
     def __init__(self, device: MTLDevice, loaded: LoadedWeights) -> None:
         self.device = device
         self.descriptor: MPSCNNConvolutionDescriptor = loaded.descriptor
         self.shape = loaded.descriptor.weight_shape()
+        self.precision = loaded.precision
+        """FLOAT16 or FLOAT32 where the data source says what to multiply with, else None."""
         self.weights_buffer = device.new_buffer(data=loaded.weights)
         self.biases_buffer: MTLBuffer | None = None if loaded.biases is None else device.new_buffer(data=loaded.biases)
         self.weights: Tensor
+        """What is multiplied with, OHWI, float32 in memory whatever the precision."""
         self.biases: Tensor | None
+        self._rounded: Tensor | None = None
         self._raw_weights = self.weights_buffer.tensor(torch.float32).view(self.shape)
         self._raw_biases = None if self.biases_buffer is None else self.biases_buffer.tensor(torch.float32)
         self._fold()
 
     @classmethod
-    def load(cls, who: str, device: MTLDevice, source: MPSCNNConvolutionDataSource) -> ConvolutionWeights:
-        """Read a data source."""
-        return cls(device, load_weights(who, source))
+    def load(
+        cls,
+        who: str,
+        device: MTLDevice,
+        source: MPSCNNConvolutionDataSource,
+        kinds: tuple[MPSDataType, ...] = WEIGHT_TYPES,
+    ) -> ConvolutionWeights:
+        """Read a data source, whose weights must be of one of some types."""
+        return cls(device, load_weights(who, source, kinds))
 
     def copy(self, device: MTLDevice) -> ConvolutionWeights:
         """The numbers as they are now, in buffers of their own on ``device``; queued work is not waited for."""
         biases = None if self._raw_biases is None else self._raw_biases.cpu().numpy()
-        return ConvolutionWeights(
-            device, LoadedWeights(self.descriptor.copy(), self._raw_weights.cpu().numpy(), biases)
-        )
+        weights = self._raw_weights.cpu().numpy()
+        return ConvolutionWeights(device, LoadedWeights(self.descriptor.copy(), weights, biases, self.precision))
 
-    def reload(self, who: str, source: MPSCNNConvolutionDataSource) -> None:
+    def reload(
+        self, who: str, source: MPSCNNConvolutionDataSource, kinds: tuple[MPSDataType, ...] = WEIGHT_TYPES
+    ) -> None:
         """Read the data source again, at once and in place; its shapes must not have changed."""
-        loaded = load_weights(who, source)
+        loaded = load_weights(who, source, kinds)
         if loaded.descriptor.weight_shape() != self.shape or (loaded.biases is None) != (self._raw_biases is None):
             raise MPSArgumentError(
                 who,
@@ -59,6 +77,7 @@ class ConvolutionWeights:
                 f"{loaded.descriptor.weight_shape()}",
                 "Make a new kernel for new shapes",
             )
+        self.precision = loaded.precision
         self._raw_weights.copy_(torch.from_numpy(loaded.weights))
         if self._raw_biases is not None and loaded.biases is not None:
             self._raw_biases.copy_(torch.from_numpy(loaded.biases))
@@ -107,13 +126,27 @@ class ConvolutionWeights:
         biases = state.biases.tensor(torch.float32, state.biases_offset, self.shape[0])
         biases.zero_() if self._raw_biases is None else biases.copy_(self._raw_biases)
 
+    def used(self, as_float16: bool) -> Tensor:
+        """What is multiplied with; ``as_float16`` rounds to float16 also where the data source does not call for it."""
+        if not as_float16 or self.precision is MPSDataType.FLOAT16:
+            return self.weights
+        if self._rounded is None:
+            self._rounded = _to_float16(self.weights)
+        return self._rounded
+
     def _fold(self) -> None:
         """The weights to multiply with: under batch normalization ``W' = W I``, ``b' = b I + J``."""
         fold = self.descriptor.batch_normalization
-        self.weights, self.biases = self._raw_weights, self._raw_biases
-        if fold is None:
-            return
-        scale = torch.from_numpy(fold.scale).to(self._raw_weights.device)
-        shift = torch.from_numpy(fold.shift).to(self._raw_weights.device)
-        self.weights = self._raw_weights * scale.view(-1, 1, 1, 1)
-        self.biases = shift if self._raw_biases is None else self._raw_biases * scale + shift
+        weights, biases = self._raw_weights, self._raw_biases
+        if fold is not None:
+            scale = torch.from_numpy(fold.scale).to(weights.device)
+            shift = torch.from_numpy(fold.shift).to(weights.device)
+            weights = weights * scale.view(-1, 1, 1, 1)
+            biases = shift if biases is None else biases * scale + shift
+        self.weights = _to_float16(weights) if self.precision is MPSDataType.FLOAT16 else weights
+        self.biases = biases
+        self._rounded = None
+
+
+def _to_float16(weights: Tensor) -> Tensor:
+    return weights.to(torch.float16).to(torch.float32)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from openmps.errors import MPSArgumentError
+from numbers import Integral, Real
+
+from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.ops.loss import LossParameters
 from openmps.types import MPSCNNLossType, MPSCNNReductionType
 
@@ -34,13 +36,7 @@ class MPSCNNLossDescriptor:
     """Whether the first loss image takes the total of the batch (macOS 11)."""
 
     def __init__(self, type: MPSCNNLossType, reduction_type: MPSCNNReductionType = MPSCNNReductionType.NONE) -> None:
-        try:
-            self.loss_type = MPSCNNLossType(type)
-            self.reduction_type = MPSCNNReductionType(reduction_type)
-        except ValueError as cause:
-            raise MPSArgumentError(
-                "MPSCNNLossDescriptor", "type and reduction_type", "must be framework values", str(cause)
-            ) from cause
+        self.loss_type, self.reduction_type = _framework_values(type, reduction_type)
         self.weight = 1.0
         self.label_smoothing = 0.0
         self.number_of_classes = 1
@@ -56,17 +52,16 @@ class MPSCNNLossDescriptor:
 
     __copy__ = copy
 
-    def parameters(self) -> LossParameters:
-        """The same, as the mathematics takes it."""
+    def parameters(self, reduction_type: MPSCNNReductionType | None = None) -> LossParameters:
+        """The same, checked, as the mathematics takes it; with another reduction if one is given."""
+        kind, reduction = _framework_values(self.loss_type, self.reduction_type)
+        numbers = {name: number(_WHO, name, getattr(self, name)) for name in _NUMBERS}
         return LossParameters(
-            kind=self.loss_type,
-            reduction=self.reduction_type,
-            weight=float(self.weight),
-            label_smoothing=float(self.label_smoothing),
-            number_of_classes=int(self.number_of_classes),
-            epsilon=float(self.epsilon),
-            delta=float(self.delta),
+            kind=kind,
+            reduction=reduction if reduction_type is None else reduction_type,
+            number_of_classes=whole_number(_WHO, "number_of_classes", self.number_of_classes),
             reduce_across_batch=bool(self.reduce_across_batch),
+            **numbers,
         )
 
     def __repr__(self) -> str:
@@ -74,3 +69,28 @@ class MPSCNNLossDescriptor:
             f"MPSCNNLossDescriptor({self.loss_type.name}, {self.reduction_type.name}, weight={self.weight}, "
             f"label_smoothing={self.label_smoothing}, number_of_classes={self.number_of_classes})"
         )
+
+
+_WHO = MPSCNNLossDescriptor.__name__
+_NUMBERS = ("weight", "label_smoothing", "epsilon", "delta")
+
+
+def _framework_values(loss_type: object, reduction_type: object) -> tuple[MPSCNNLossType, MPSCNNReductionType]:
+    try:
+        return MPSCNNLossType(loss_type), MPSCNNReductionType(reduction_type)
+    except ValueError as cause:
+        raise MPSArgumentError(_WHO, "type and reduction_type", "must be framework values", str(cause)) from cause
+
+
+def number(who: str, argument: str, value: object) -> float:
+    """A number, whatever its type."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise MPSTypeError(who, argument, "must be a number", repr(value))
+    return float(value)
+
+
+def whole_number(who: str, argument: str, value: object) -> int:
+    """An integer, whatever its type."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise MPSTypeError(who, argument, "must be an integer", repr(value))
+    return int(value)

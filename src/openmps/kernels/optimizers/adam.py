@@ -9,7 +9,7 @@ from torch import Tensor
 
 from openmps.errors import MPSArgumentError
 from openmps.kernels.optimizers.descriptor import MPSNNOptimizerDescriptor, described, number
-from openmps.kernels.optimizers.optimizer import Forms, MPSNNOptimizer, Update
+from openmps.kernels.optimizers.optimizer import MPSNNOptimizer, Update
 from openmps.ops import optimizers as ops
 
 if TYPE_CHECKING:
@@ -107,6 +107,9 @@ class MPSNNOptimizerAdam(MPSNNOptimizer):
         *,
         convolution_gradient_state: MPSState | None = None,
         convolution_source_state: MPSState | None = None,
+        batch_normalization_state: MPSState | None = None,
+        batch_normalization_gradient_state: MPSState | None = None,
+        batch_normalization_source_state: MPSState | None = None,
         input_momentum_vectors: Sequence[MPSVector] | None = None,
         input_velocity_vectors: Sequence[MPSVector] | None = None,
         maximum_velocity_vectors: Sequence[MPSVector] | None = None,
@@ -125,24 +128,4 @@ class MPSNNOptimizerAdam(MPSNNOptimizer):
         result_values_matrix: MPSMatrix | None = None,
     ) -> None:
         """Record one update, which advances `time_step`; see `MPSNNOptimizerStochasticGradientDescent.encode`."""
-        forms = Forms(
-            (convolution_gradient_state, convolution_source_state, result_state),
-            (input_momentum_vectors, input_velocity_vectors, maximum_velocity_vectors),
-            (
-                input_gradient_vector,
-                input_values_vector,
-                input_momentum_vector,
-                input_velocity_vector,
-                maximum_velocity_vector,
-                result_values_vector,
-            ),
-            (
-                input_gradient_matrix,
-                input_values_matrix,
-                input_momentum_matrix,
-                input_velocity_matrix,
-                maximum_velocity_matrix,
-                result_values_matrix,
-            ),
-        )
-        self._encode(command_buffer, forms)
+        self._encode(command_buffer, locals())

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -11,17 +11,8 @@ from openmps.core.base_kernel import MPSKernel
 from openmps.core.kernel_checks import check_command_buffer
 from openmps.errors import MPSTypeError
 from openmps.kernels.optimizers.descriptor import MPSNNOptimizerDescriptor, number
-from openmps.kernels.optimizers.operands import (
-    Operand,
-    Slot,
-    biases_slot,
-    check_accumulators,
-    check_operand,
-    check_states,
-    copy_biases,
-    share_biases,
-    weights_slot,
-)
+from openmps.kernels.optimizers.operands import Operand, Slot, check_accumulators, check_operand
+from openmps.kernels.optimizers.parameters import Layer, Parameter, batch_normalization_layer, convolution_layer
 from openmps.ops.optimizers import GradientRule
 from openmps.types import MPSNNRegularizationType
 
@@ -33,15 +24,11 @@ if TYPE_CHECKING:
 Update = Callable[[list[tuple[Tensor, Tensor, tuple[Tensor, ...], Tensor]]], None]
 """An update rule: takes the gradient, values, accumulators and result of each vector of parameters."""
 
-
-class Forms(NamedTuple):
-    """The arguments of one encode in its three forms, accumulators in the order of the class."""
-
-    states: tuple[Any, Any, Any]
-    lists: tuple[Sequence[MPSVector] | None, ...]
-    vectors: tuple[Any, ...]
-    matrices: tuple[Any, ...]
-    """Vectors and matrices: gradient, values, accumulators, result."""
+_LAYERS: dict[str, Callable[[str, Mapping[str, Any], CommandBuffer], Layer]] = {
+    "convolution_": convolution_layer,
+    "batch_normalization_": batch_normalization_layer,
+}
+"""The kinds of states, by the beginning of their arguments' names."""
 
 
 class MPSNNOptimizer(MPSKernel):
@@ -123,61 +110,103 @@ class MPSNNOptimizer(MPSKernel):
 
     # --- one path for every form --------------------------------------------------------------------------------------
 
-    def _encode(self, command_buffer: CommandBuffer, forms: Forms) -> None:
+    def _encode(self, command_buffer: CommandBuffer, arguments: Mapping[str, Any]) -> None:
+        """The arguments of encode by name: states, or vectors, or matrices."""
         check_command_buffer(self.name, command_buffer, self.device)
-        chosen = [
-            form for form in (forms.states, forms.vectors, forms.matrices) if any(each is not None for each in form)
-        ]
-        if len(chosen) > 1:
-            remedy = "Encode once for each"
-            raise MPSTypeError(self.name, "arguments", "must be states, or vectors, or matrices", "several", remedy)
-        if chosen and chosen[0] is forms.states:
-            self._encode_states(command_buffer, *forms.states, forms.lists)
-        elif chosen and chosen[0] is forms.matrices:
-            self._encode_operands(command_buffer, forms.matrices, "matrix")
+        given = [name for name, value in arguments.items() if value is not None and name not in _NO_OPERANDS]
+        forms = {_form(name) for name in given}
+        if len(forms) > 1:
+            rule, remedy = "must be states, or vectors, or matrices", "Encode once for each"
+            raise MPSTypeError(self.name, "arguments", rule, "several", remedy)
+        if forms == {"state"}:
+            self._encode_states(command_buffer, arguments, given)
         else:
-            self._encode_operands(command_buffer, forms.vectors, "vector")
+            self._encode_operands(command_buffer, arguments, forms.pop() if forms else "vector")
 
-    def _encode_operands(self, command_buffer: CommandBuffer, given: tuple[Any, ...], suffix: str) -> None:
+    def _encode_operands(self, command_buffer: CommandBuffer, arguments: Mapping[str, Any], suffix: str) -> None:
         """The vector and matrix forms."""
         names = ("input_gradient", "input_values", *self._accumulators, "result_values")
-        for name, operand in zip(names, given, strict=True):
+        operands = [arguments[f"{name}_{suffix}"] for name in names]
+        for name, operand in zip(names, operands, strict=True):
             argument = f"{name}_{suffix}"
             if operand is not None:
-                like = given[0] if isinstance(given[0], Operand) else operand
+                like = operands[0] if isinstance(operands[0], Operand) else operand
                 check_operand(self.name, argument, operand, like, command_buffer)
             elif name not in self._optional:
                 raise MPSTypeError(self.name, argument, "is needed", None)
-        gradient, values, *accumulators, result = given
+        gradient, values, *accumulators, result = operands
         kept = [operand for operand in accumulators if operand is not None]
         slot = Slot(gradient.tensor, values.tensor, tuple(operand.tensor for operand in kept), result.tensor)
         self._record(command_buffer, [slot])
         for operand in (gradient, values, *kept):
             operand.count_read()
 
-    def _encode_states(
-        self, command_buffer: CommandBuffer, gradient: Any, source: Any, result: Any, lists: tuple[Any, ...]
-    ) -> None:
-        """The convolution form: index 0 of each list belongs to the weights, 1 to the biases."""
-        lengths = check_states(self.name, gradient, source, result, command_buffer)
+    def _encode_states(self, command_buffer: CommandBuffer, arguments: Mapping[str, Any], given: list[str]) -> None:
+        """The forms of a layer: index 0 of each list of vectors belongs to its first parameter, 1 to the second."""
+        layer = self._layer(command_buffer, arguments, given)
+        kept = self._lists(command_buffer, arguments, layer)
+        slots = [_slot(layer.first, [vectors[0] for vectors in kept])]
+        if layer.second.values is not None and layer.second.result is not None:
+            if all(len(vectors) == 2 for vectors in kept):
+                slots.append(_slot(layer.second, [vectors[1] for vectors in kept]))
+            elif layer.second.values != layer.second.result:
+                command_buffer.record(f"{self.name} {layer.second.name}", _copy(layer.second))
+        self._record(command_buffer, slots)
+        for read in (*layer.read, *(vector for vectors in kept for vector in vectors)):
+            read.count_read()
+
+    def _layer(self, command_buffer: CommandBuffer, arguments: Mapping[str, Any], given: list[str]) -> Layer:
+        kinds = [kind for kind in _LAYERS if any(name.startswith(kind) for name in given)]
+        if len(kinds) != 1:
+            rule = "must be states of a convolution, or of a batch normalization"
+            raise MPSTypeError(self.name, "arguments", rule, "both" if kinds else "neither", "Encode once for each")
+        return _LAYERS[kinds[0]](self.name, arguments, command_buffer)
+
+    def _lists(
+        self, command_buffer: CommandBuffer, arguments: Mapping[str, Any], layer: Layer
+    ) -> list[Sequence[MPSVector]]:
+        """The vectors of each accumulator."""
+        names = layer.first.name, layer.second.name
+        lengths = layer.first.gradient.count, layer.second.gradient.count
         kept: list[Sequence[MPSVector]] = []
-        for name, vectors in zip(self._accumulators, lists, strict=True):
+        for name in self._accumulators:
+            argument = f"{name}_vectors"
+            vectors = arguments[argument]
             if vectors is not None:
-                check_accumulators(self.name, f"{name}_vectors", vectors, lengths, command_buffer)
+                check_accumulators(self.name, argument, vectors, names, lengths, command_buffer)
                 kept.append(vectors)
             elif name not in self._optional:
-                raise MPSTypeError(self.name, f"{name}_vectors", "are needed: for the weights and the biases", None)
-        slots = [weights_slot(gradient, source, result, [vectors[0] for vectors in kept])]
-        if source.biases is not None and result.biases is not None:
-            if all(len(vectors) == 2 for vectors in kept):
-                slots.append(biases_slot(gradient, source, result, [vectors[1] for vectors in kept]))
-            elif not share_biases(source, result):
-                command_buffer.record(f"{self.name} biases", copy_biases(source, result, lengths[1]))
-        self._record(command_buffer, slots)
-        for read in (gradient, source, *(vector for vectors in kept for vector in vectors)):
-            read.count_read()
+                raise MPSTypeError(self.name, argument, f"are needed: for the {names[0]} and the {names[1]}", None)
+        return kept
 
     def _record(self, command_buffer: CommandBuffer, slots: list[Slot]) -> None:
         update = self._update()
         command_buffer.record(self.name, lambda: update([slot.tensors() for slot in slots]))
         self._encoded()
+
+
+_NO_OPERANDS = ("self", "command_buffer")
+
+
+def _form(argument: str) -> str:
+    ending = argument.rsplit("_", 1)[1]
+    return ending if ending in ("vector", "matrix") else "state"
+
+
+def _slot(parameter: Parameter, rows: Sequence[MPSVector]) -> Slot:
+    assert parameter.values is not None
+    assert parameter.result is not None
+    accumulators = tuple(row.tensor for row in rows)
+    return Slot(parameter.gradient.tensor, parameter.values.tensor, accumulators, parameter.result.tensor)
+
+
+def _copy(parameter: Parameter) -> Callable[[], None]:
+    """Work that hands a parameter on as it is."""
+    source, result = parameter.values, parameter.result
+    assert source is not None
+    assert result is not None
+
+    def work() -> None:
+        result.tensor().copy_(source.tensor())
+
+    return work

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from openmps.kernels.optimizers.descriptor import MPSNNOptimizerDescriptor, described, number
-from openmps.kernels.optimizers.optimizer import Forms, MPSNNOptimizer, Update
+from openmps.kernels.optimizers.optimizer import MPSNNOptimizer, Update
 from openmps.ops import optimizers as ops
 
 if TYPE_CHECKING:
@@ -70,6 +70,9 @@ class MPSNNOptimizerRMSProp(MPSNNOptimizer):
         *,
         convolution_gradient_state: MPSState | None = None,
         convolution_source_state: MPSState | None = None,
+        batch_normalization_state: MPSState | None = None,
+        batch_normalization_gradient_state: MPSState | None = None,
+        batch_normalization_source_state: MPSState | None = None,
         input_sum_of_squares_vectors: Sequence[MPSVector] | None = None,
         result_state: MPSState | None = None,
         input_gradient_vector: MPSVector | None = None,
@@ -82,10 +85,4 @@ class MPSNNOptimizerRMSProp(MPSNNOptimizer):
         result_values_matrix: MPSMatrix | None = None,
     ) -> None:
         """Record one update; see `MPSNNOptimizerStochasticGradientDescent.encode`."""
-        forms = Forms(
-            (convolution_gradient_state, convolution_source_state, result_state),
-            (input_sum_of_squares_vectors,),
-            (input_gradient_vector, input_values_vector, input_sum_of_squares_vector, result_values_vector),
-            (input_gradient_matrix, input_values_matrix, input_sum_of_squares_matrix, result_values_matrix),
-        )
-        self._encode(command_buffer, forms)
+        self._encode(command_buffer, locals())

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from openmps.kernels.optimizers.descriptor import MPSNNOptimizerDescriptor, described, number
-from openmps.kernels.optimizers.optimizer import Forms, MPSNNOptimizer, Update
+from openmps.kernels.optimizers.optimizer import MPSNNOptimizer, Update
 from openmps.ops import optimizers as ops
 
 if TYPE_CHECKING:
@@ -82,6 +82,9 @@ class MPSNNOptimizerStochasticGradientDescent(MPSNNOptimizer):
         *,
         convolution_gradient_state: MPSState | None = None,
         convolution_source_state: MPSState | None = None,
+        batch_normalization_state: MPSState | None = None,
+        batch_normalization_gradient_state: MPSState | None = None,
+        batch_normalization_source_state: MPSState | None = None,
         input_momentum_vectors: Sequence[MPSVector] | None = None,
         result_state: MPSState | None = None,
         input_gradient_vector: MPSVector | None = None,
@@ -93,15 +96,17 @@ class MPSNNOptimizerStochasticGradientDescent(MPSNNOptimizer):
         input_momentum_matrix: MPSMatrix | None = None,
         result_values_matrix: MPSMatrix | None = None,
     ) -> None:
-        """Record one update of a convolution's weights and biases, of a vector, or of a matrix.
+        """Record one update of a layer's parameters, of a vector, or of a matrix.
 
-        The result may be the source. ``input_momentum_vectors`` holds the weights' vector and the biases' vector; with
-        one vector the biases are not updated: they are copied if the result is another state.
+        Weights and biases: ``convolution_gradient_state``, ``convolution_source_state`` and ``result_state``, an
+        `MPSCNNConvolutionWeightsAndBiasesState`. Gamma and beta: ``batch_normalization_state``, or one state that
+        holds the gradients and one that holds the values, and ``result_state``, an
+        `MPSCNNNormalizationGammaAndBetaState`. The result may be the source. ``input_momentum_vectors`` holds a vector
+        for weights or gamma and one for biases or beta; with one vector the second parameter is not updated: it is
+        copied if the result is other memory. Takes one read of each temporary object that is read.
+
+        Raises:
+            MPSTypeError: Operands of several forms, or one that is missing or of another class.
+            MPSArgumentError: Lengths that do not belong together, or a state without gradients.
         """
-        forms = Forms(
-            (convolution_gradient_state, convolution_source_state, result_state),
-            (input_momentum_vectors,),
-            (input_gradient_vector, input_values_vector, input_momentum_vector, result_values_vector),
-            (input_gradient_matrix, input_values_matrix, input_momentum_matrix, result_values_matrix),
-        )
-        self._encode(command_buffer, forms)
+        self._encode(command_buffer, locals())

@@ -1,0 +1,88 @@
+"""Data sources: objects of the user that kernels read their parameters from, checked by what they can do."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.metal.memory import MTLBuffer
+
+if TYPE_CHECKING:
+    from openmps.metal.device import MTLDevice
+
+
+def check_methods(who: str, argument: str, source: object, required: Sequence[str]) -> None:
+    """Raise `MPSTypeError` unless ``source`` has all of the methods ``required``."""
+    missing = [name for name in required if not callable(getattr(source, name, None))]
+    if missing:
+        rule = f"must be a data source with the methods {', '.join(required)}"
+        raise MPSTypeError(who, argument, rule, f"{type(source).__name__} without {', '.join(missing)}")
+
+
+@contextmanager
+def loaded(who: str, source: Any) -> Generator[None]:
+    """A data source between its load() and its purge()."""
+    if not source.load():
+        remedy = "The data source could not provide its numbers"
+        raise MPSArgumentError(who, "data source load()", "must return True", False, remedy)
+    try:
+        yield
+    finally:
+        source.purge()
+
+
+def channel_count(who: str, source: Any) -> int:
+    """What number_of_feature_channels() of a data source says."""
+    count = source.number_of_feature_channels()
+    if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1:
+        rule = "must return a positive integer"
+        raise MPSArgumentError(who, "data source number_of_feature_channels()", rule, repr(count))
+    return int(count)
+
+
+def channel_row(who: str, method: str, data: Any, channels: int) -> NDArray[np.float32]:
+    """A copy of ``channels`` numbers that a method of a data source gave; raw bytes are float32."""
+    argument = f"data source {method}()"
+    if isinstance(data, MTLBuffer):
+        data = data.contents()
+    if isinstance(data, torch.Tensor):
+        data = data.detach().cpu().numpy()
+    try:
+        if isinstance(data, bytes | bytearray | memoryview):
+            data = np.frombuffer(data, np.float32)
+        array = np.asarray(data)
+        if array.dtype == np.uint8:
+            array = np.ascontiguousarray(array).reshape(-1).view(np.float32)
+        row = np.array(array.astype(np.float32, casting="same_kind"), order="C").reshape(-1)
+    except (TypeError, ValueError) as fault:
+        rule = "must return numbers that fit float32, or their raw bytes"
+        raise MPSTypeError(who, argument, rule, type(data).__name__) from fault
+    if row.size != channels:
+        rule = f"must return one number a feature channel, {channels}"
+        raise MPSArgumentError(who, argument, rule, f"{row.size} number(s)")
+    return row
+
+
+def optional(source: Any, name: str) -> Any:
+    """What the method ``name`` of a data source returns; None if it has no such method."""
+    method = getattr(source, name, None)
+    return method() if callable(method) else None
+
+
+def copy_of(source: Any, device: MTLDevice) -> Any:
+    """A data source's own copy, ``copy(device)`` or ``copy()``, if it offers one, else the source itself."""
+    make = getattr(source, "copy", None)
+    if not callable(make):
+        return source
+    try:
+        inspect.signature(make).bind(device)
+    except TypeError:
+        return make()
+    return make(device)

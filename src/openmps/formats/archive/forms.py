@@ -1,0 +1,195 @@
+"""What an archive keeps of each class: the arguments that make an object again, and its writable properties.
+
+Most classes need no word here: their constructor's arguments are readable under the same names, as in the framework.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, get_origin
+
+from openmps.core.base_kernel import MPSKernel
+from openmps.core.neuron_descriptor import MPSNNNeuronDescriptor
+from openmps.core.padding import MPSNNDefaultPadding
+from openmps.core.padding_explicit import ExplicitPadding
+from openmps.errors import MPSTypeError
+from openmps.formats.archive.sources import SOURCES, binary_source, convolution_source, normalization_source
+from openmps.kernels.batch_normalization import MPSCNNBatchNormalization
+from openmps.kernels.convolution import (
+    MPSCNNBinaryConvolution,
+    MPSCNNConvolution,
+    MPSCNNConvolutionDescriptor,
+    MPSCNNConvolutionGradient,
+    MPSCNNConvolutionTranspose,
+    MPSCNNConvolutionTransposeGradient,
+)
+from openmps.kernels.convolution.descriptor import BatchNormalizationFold
+from openmps.kernels.group_normalization import MPSCNNGroupNormalization, MPSCNNInstanceNormalization
+from openmps.kernels.loss import (
+    MPSCNNLossDescriptor,
+    MPSCNNYOLOLossDescriptor,
+)
+from openmps.kernels.neuron import MPSCNNNeuron, MPSCNNNeuronGradient
+from openmps.kernels.optimizers import MPSNNOptimizer, MPSNNOptimizerDescriptor
+from openmps.kernels.random import MPSMatrixRandomDistributionDescriptor
+from openmps.kernels.upsampling import MPSCNNUpsampling, MPSCNNUpsamplingGradient
+
+_PLAIN: tuple[type, ...] = (
+    MPSCNNConvolutionDescriptor,
+    MPSCNNLossDescriptor,
+    MPSCNNYOLOLossDescriptor,
+    MPSNNDefaultPadding,
+    MPSNNNeuronDescriptor,
+    MPSNNOptimizerDescriptor,
+    MPSMatrixRandomDistributionDescriptor,
+    BatchNormalizationFold,
+    ExplicitPadding,
+    *SOURCES,
+)
+"""Archived classes that are not kernels; with them their subclasses."""
+
+
+def _neuron(kernel: MPSCNNNeuron | MPSCNNNeuronGradient) -> dict[str, Any]:
+    parts = (kernel.neuron_type, kernel.a, kernel.b, kernel.c)
+    return {"neuron_descriptor": MPSNNNeuronDescriptor(*parts, data=kernel.data)}
+
+
+def _yolo_losses(descriptor: MPSCNNYOLOLossDescriptor) -> dict[str, Any]:
+    parts = ("xy", "wh", "confidence", "classes")
+    types = {f"{part}_loss_type": getattr(descriptor, f"{part}_loss_descriptor").loss_type for part in parts}
+    return {**types, "reduction_type": descriptor.reduction_type, "anchor_boxes": descriptor.anchor_boxes}
+
+
+def _optimizer(kernel: MPSNNOptimizer) -> dict[str, Any]:
+    descriptor = MPSNNOptimizerDescriptor(
+        kernel.learning_rate,
+        kernel.gradient_rescale,
+        apply_gradient_clipping=kernel.apply_gradient_clipping,
+        gradient_clip_max=kernel.gradient_clip_max,
+        gradient_clip_min=kernel.gradient_clip_min,
+        regularization_type=kernel.regularization_type,
+        regularization_scale=kernel.regularization_scale,
+    )
+    names = [name for name in _signature(type(kernel)).parameters if name not in _DESCRIBED]
+    return {**{name: getattr(kernel, name) for name in names}, "optimizer_descriptor": descriptor}
+
+
+def _descriptor(descriptor: MPSCNNConvolutionDescriptor) -> dict[str, Any]:
+    names = ("kernel_width", "kernel_height", "input_feature_channels", "output_feature_channels")
+    return {name: getattr(descriptor, name) for name in names}
+
+
+def _binary(kernel: MPSCNNBinaryConvolution) -> dict[str, Any]:
+    terms = kernel.terms._asdict().items()
+    rows = {f"{name}_terms": None if row is None else row.cpu().numpy() for name, row in terms}
+    return {"convolution_data": binary_source(kernel), "type": kernel.type, "flags": kernel.flags, **rows}
+
+
+def _batch_normalization(kernel: Any) -> dict[str, Any]:
+    return {"data_source": normalization_source(kernel), "fused_neuron_descriptor": kernel.fused_neuron_descriptor}
+
+
+def _upsampling(kernel: Any) -> dict[str, Any]:
+    names = [name for name in _signature(type(kernel)).parameters if name != "device"]
+    values = {name: getattr(kernel, name.removeprefix("integer_")) for name in names}
+    return {name: int(value) if name.startswith("integer_") else value for name, value in values.items()}
+
+
+_DESCRIBED = ("device", "learning_rate", "optimizer_descriptor")
+
+_ARGUMENTS: dict[type, Callable[[Any], dict[str, Any]]] = {
+    MPSNNNeuronDescriptor: lambda each: {
+        "type": each.neuron_type, "a": each.a, "b": each.b, "c": each.c, "data": each.data
+    },
+    MPSNNDefaultPadding: lambda each: {"method": each.padding_method()},
+    MPSCNNNeuron: _neuron,
+    MPSCNNNeuronGradient: _neuron,
+    MPSCNNConvolutionDescriptor: _descriptor,
+    MPSCNNConvolution: lambda each: {"weights": convolution_source(each)},
+    MPSCNNConvolutionTranspose: lambda each: {"weights": convolution_source(each)},
+    MPSCNNConvolutionGradient: lambda each: {"weights": convolution_source(each)},
+    MPSCNNConvolutionTransposeGradient: lambda each: {"weights": convolution_source(each)},
+    MPSCNNLossDescriptor: lambda each: {"type": each.loss_type, "reduction_type": each.reduction_type},
+    MPSCNNYOLOLossDescriptor: _yolo_losses,
+    MPSCNNBinaryConvolution: _binary,
+    MPSCNNBatchNormalization: _batch_normalization,
+    MPSCNNInstanceNormalization: lambda each: {"data_source": normalization_source(each)},
+    MPSCNNGroupNormalization: lambda each: {"data_source": normalization_source(each)},
+    MPSCNNUpsampling: _upsampling,
+    MPSCNNUpsamplingGradient: _upsampling,
+    MPSNNOptimizer: _optimizer,
+}  # fmt: skip
+"""Where the arguments are not attributes of the same names."""
+
+_OTHER_PROPERTIES: dict[type, tuple[frozenset[str], frozenset[str]]] = {
+    MPSCNNConvolutionDescriptor: (frozenset({"batch_normalization"}), frozenset({"neuron"})),
+}
+"""Properties to keep that no annotation names, and such as only show another one."""
+
+
+@functools.cache
+def classes() -> Mapping[str, type]:
+    """Every class that an archive may hold, by name: those of this package and no others."""
+    found: dict[str, type] = {}
+    ahead: list[type] = [MPSKernel, *_PLAIN]
+    while ahead:
+        kind = ahead.pop()
+        ahead += kind.__subclasses__()
+        if kind.__module__.startswith("openmps."):
+            found[kind.__name__] = kind
+    return found
+
+
+def arguments(thing: Any) -> dict[str, Any]:
+    """The arguments that make an object like this one, but for the device."""
+    for kind in type(thing).__mro__:
+        if kind in _ARGUMENTS:
+            return _ARGUMENTS[kind](thing)
+    return {name: _read_back(thing, name) for name in _signature(type(thing)).parameters if name != "device"}
+
+
+def _read_back(thing: Any, name: str) -> Any:
+    """An argument of the constructor, which a gradient kernel shows as a property of its forward source."""
+    for attribute in (name, f"secondary_{name}"):
+        if hasattr(thing, attribute):
+            return getattr(thing, attribute)
+    raise MPSTypeError("MPSKeyedArchiver", type(thing).__name__, f"cannot be archived: its {name} cannot be read", None)
+
+
+def takes_device(kind: type) -> bool:
+    """Whether the constructor takes a device."""
+    return "device" in _signature(kind).parameters
+
+
+def properties(kind: type) -> frozenset[str]:
+    """The names of the writable public properties and attributes."""
+    parameters = getattr(kind, "__dataclass_params__", None)
+    if parameters is not None and parameters.frozen:
+        return frozenset()
+    names = {name for each in kind.__mro__ for name, value in vars(each).items() if hasattr(type(value), "__set__")}
+    names |= {name for each in kind.__mro__ for name, hint in inspect.get_annotations(each).items() if _is_own(hint)}
+    for each, (more, fewer) in _OTHER_PROPERTIES.items():
+        if issubclass(kind, each):
+            names = (names | more) - fewer
+    return frozenset(name for name in names if not name.startswith("_") and _is_writable(kind, name))
+
+
+def _is_writable(kind: type, name: str) -> bool:
+    value = inspect.getattr_static(kind, name, None)
+    if isinstance(value, property):
+        return value.fset is not None
+    return bool(getattr(value, "is_writable", True))
+
+
+def _is_own(hint: Any) -> bool:
+    """Whether an annotation is of an object's attribute, not of its class's."""
+    return get_origin(hint) is not ClassVar and not (isinstance(hint, str) and hint.startswith("ClassVar"))
+
+
+@functools.cache
+def _signature(kind: type) -> inspect.Signature:
+    signature = inspect.signature(kind)
+    kept = [each for each in signature.parameters.values() if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
+    return signature.replace(parameters=kept)

@@ -1,0 +1,163 @@
+"""Data sources that archives restore in the place of those that have no way to be archived: the numbers alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from openmps.kernels.batch_normalization import MPSCNNBatchNormalization
+from openmps.types import MPSDataType
+
+if TYPE_CHECKING:
+    from openmps.kernels.convolution import MPSCNNBinaryConvolution, MPSCNNConvolutionDescriptor
+
+
+class ArchivedConvolutionWeights:
+    """The data source of a convolution that came out of an archive: its descriptor, weights and biases as arrays.
+
+    ``precision`` is what the first data source asked to multiply with, FLOAT16 or FLOAT32, or None.
+    """
+
+    def __init__(
+        self,
+        convolution_descriptor: MPSCNNConvolutionDescriptor,
+        weight_array: NDArray[Any],
+        bias_array: NDArray[Any] | None,
+        name: str | None = None,
+        precision: MPSDataType | None = None,
+    ) -> None:
+        self.convolution_descriptor = convolution_descriptor
+        self.weight_array, self.bias_array = weight_array, bias_array
+        self.name, self.precision = name, precision
+        if precision is not None:
+            self.kernel_weights_data_type = lambda: precision
+
+    def data_type(self) -> MPSDataType:
+        """FLOAT32, or UINT32 for the words of binary weights."""
+        return MPSDataType.UINT32 if self.weight_array.dtype == np.uint32 else MPSDataType.FLOAT32
+
+    def descriptor(self) -> MPSCNNConvolutionDescriptor:
+        """The convolution's descriptor."""
+        return self.convolution_descriptor
+
+    def weights(self) -> NDArray[Any]:
+        """The weights, OHWI."""
+        return self.weight_array
+
+    def bias_terms(self) -> NDArray[Any] | None:
+        """The biases, or None."""
+        return self.bias_array
+
+    def load(self) -> bool:
+        """Arrays are always there."""
+        return True
+
+    def purge(self) -> None:
+        """Arrays stay."""
+
+    def label(self) -> str | None:
+        """The layer's name."""
+        return self.name
+
+
+class ArchivedNormalizationParameters:
+    """The data source of a batch, instance or group normalization that came out of an archive."""
+
+    def __init__(
+        self,
+        gamma_array: NDArray[Any],
+        beta_array: NDArray[Any],
+        mean_array: NDArray[Any] | None = None,
+        variance_array: NDArray[Any] | None = None,
+        epsilon_value: float = float(np.finfo(np.float32).tiny),
+        groups: int = 1,
+        name: str | None = None,
+    ) -> None:
+        self.gamma_array, self.beta_array = gamma_array, beta_array
+        self.mean_array, self.variance_array = mean_array, variance_array
+        self.epsilon_value, self.groups, self.name = epsilon_value, groups, name
+
+    def number_of_feature_channels(self) -> int:
+        """Channels of the images to be normalized."""
+        return int(self.gamma_array.size)
+
+    def number_of_groups(self) -> int:
+        """Groups of a group normalization."""
+        return self.groups
+
+    def gamma(self) -> NDArray[Any]:
+        """Scales."""
+        return self.gamma_array
+
+    def beta(self) -> NDArray[Any]:
+        """Shifts."""
+        return self.beta_array
+
+    def mean(self) -> NDArray[Any] | None:
+        """Means outside training."""
+        return self.mean_array
+
+    def variance(self) -> NDArray[Any] | None:
+        """Variances outside training."""
+        return self.variance_array
+
+    def epsilon(self) -> float:
+        """Added to variances."""
+        return self.epsilon_value
+
+    def load(self) -> bool:
+        """Arrays are always there."""
+        return True
+
+    def purge(self) -> None:
+        """Arrays stay."""
+
+    def label(self) -> str | None:
+        """The layer's name."""
+        return self.name
+
+
+def convolution_source(kernel: Any) -> Any:
+    """What an archive keeps of a convolution's weights: its data source, if that can be archived, or the numbers."""
+    source = kernel.data_source
+    if is_archivable(source):
+        return source
+    weights = kernel.parameters
+    biases = None if weights.biases_buffer is None else _row(weights.biases_buffer)
+    array = _row(weights.weights_buffer).reshape(weights.shape)
+    return ArchivedConvolutionWeights(weights.descriptor, array, biases, kernel.label, weights.precision)
+
+
+def binary_source(kernel: MPSCNNBinaryConvolution) -> ArchivedConvolutionWeights:
+    """What an archive keeps of binary weights: their words. Biases are among the kernel's terms."""
+    return ArchivedConvolutionWeights(kernel.convolution_descriptor, kernel.weight_words(), None, kernel.label)
+
+
+def normalization_source(kernel: Any) -> Any:
+    """What an archive keeps of a normalization's parameters: its data source, or the numbers that it has now."""
+    source = kernel.data_source
+    if is_archivable(source):
+        return source
+    if isinstance(kernel, MPSCNNBatchNormalization):
+        rows = [_row(buffer) for pair in (kernel.gamma_and_beta, kernel.mean_and_variance) for buffer in pair]
+        return ArchivedNormalizationParameters(*rows, epsilon_value=kernel.epsilon, name=kernel.label)
+    numbers, groups, epsilon = kernel.settings
+    rows = [_row(numbers.gamma_buffer), _row(numbers.beta_buffer)]
+    return ArchivedNormalizationParameters(*rows, epsilon_value=epsilon, groups=groups, name=kernel.label)
+
+
+def is_archivable(source: Any) -> bool:
+    """Whether a data source is kept as it is."""
+    return isinstance(source, SOURCES) or callable(getattr(source, "archived", None))
+
+
+def _row(buffer: Any) -> NDArray[np.float32]:
+    """A copy of a buffer's float32 numbers."""
+    return np.array(buffer.tensor(torch.float32).cpu().numpy())
+
+
+SOURCES: tuple[type, ...] = (ArchivedConvolutionWeights, ArchivedNormalizationParameters)
+"""The data sources that archives themselves keep."""

@@ -1,0 +1,220 @@
+"""Values of an archive's document: scalars, enumerations, structs, arrays, and objects kept once each."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from openmps import types
+from openmps.core.allocator import ORDINARY, TEMPORARY
+from openmps.errors import MPSError, MPSFileError, MPSTypeError
+from openmps.formats.archive import forms
+from openmps.formats.archive.container import Arrays
+from openmps.metal.device import MTLDevice
+
+Registry = Mapping[str, Callable[[dict[str, Any]], Any]]
+"""Makes objects of classes that are not openmps' own from what their ``archived()`` gave, by class name."""
+
+_FAULTS = (
+    MPSError, TypeError, ValueError, KeyError, IndexError, AttributeError, OverflowError, RecursionError
+)  # fmt: skip
+"""What a document of the wrong values makes constructors and setters raise."""
+
+_ALLOCATORS = {"ordinary": ORDINARY, "temporary": TEMPORARY}
+
+
+class Writer:
+    """Objects, turned into a document and arrays."""
+
+    def __init__(self) -> None:
+        self.objects: list[dict[str, Any]] = []
+        self.arrays: Arrays = {}
+        self._indices: dict[int, int] = {}
+        self._alive: list[Any] = []
+
+    def value(self, value: Any) -> Any:
+        """One value as JSON; objects and arrays by their place."""
+        if isinstance(value, enum.Enum):
+            return {"enum": type(value).__name__, "value": int(value.value)}
+        if value is None or isinstance(value, bool | int | str):
+            return value
+        if isinstance(value, float):
+            return value if math.isfinite(value) else {"float": repr(value)}
+        if isinstance(value, np.ndarray):
+            return self._array(value)
+        if isinstance(value, list | tuple):
+            return {"list": [self.value(each) for each in value]}
+        if dataclasses.is_dataclass(value) and not isinstance(value, type) and _is_struct(type(value)):
+            fields = [self.value(getattr(value, each.name)) for each in dataclasses.fields(value)]
+            return {"struct": type(value).__name__, "fields": fields}
+        for name, allocator in _ALLOCATORS.items():
+            if value is allocator:
+                return {"allocator": name}
+        return {"object": self.thing(value)}
+
+    def _array(self, value: Any) -> dict[str, Any]:
+        name = str(len(self.arrays))
+        self.arrays[name] = np.ascontiguousarray(value)
+        return {"array": name}
+
+    def thing(self, thing: Any) -> int:
+        """The place of an object, which is kept once however often it is named."""
+        known = self._indices.get(id(thing))
+        if known is not None:
+            return known
+        entry = self._entry(thing)
+        self.objects.append(entry)
+        self._alive.append(thing)
+        self._indices[id(thing)] = len(self.objects) - 1
+        return len(self.objects) - 1
+
+    def _entry(self, thing: Any) -> dict[str, Any]:
+        kind = type(thing)
+        if forms.classes().get(kind.__name__) is kind:
+            given = forms.arguments(thing)
+            kept = forms.properties(kind) - given.keys()
+            return {
+                "class": kind.__name__,
+                "arguments": {name: self.value(value) for name, value in given.items()},
+                "properties": {name: self.value(getattr(thing, name)) for name in sorted(kept)},
+            }
+        archived = getattr(thing, "archived", None)
+        if not callable(archived):
+            raise MPSTypeError(
+                "MPSKeyedArchiver",
+                kind.__name__,
+                "cannot be archived",
+                f"an object of {kind.__module__}",
+                "Give the class a method archived() that returns a dictionary of numbers, text and arrays, and pass "
+                "what makes it again in the unarchiver's registry",
+            )
+        values = archived()
+        if not isinstance(values, Mapping):
+            raise MPSTypeError(f"{kind.__name__}.archived", "result", "must be a dictionary", type(values).__name__)
+        return {"custom": kind.__name__, "values": {str(name): self.value(value) for name, value in values.items()}}
+
+
+class Reader:
+    """A document and arrays, turned into objects of one device; nothing but the known classes is ever called."""
+
+    def __init__(self, who: str, arrays: Arrays, device: MTLDevice, registry: Registry) -> None:
+        self._who, self._arrays, self._device, self._registry = who, arrays, device, registry
+        self._things: list[Any] = []
+        self._readers: dict[str, Callable[[dict[str, Any]], Any]] = {
+            "enum": self._enum,
+            "float": self._float,
+            "array": self._array_of,
+            "list": self._list,
+            "struct": self._struct,
+            "allocator": lambda value: _ALLOCATORS[value["allocator"]],
+            "object": self._object,
+        }
+
+    def things(self, entries: Sequence[Any]) -> list[Any]:
+        """Every object, in order: one names only objects before it."""
+        for place, entry in enumerate(entries):
+            try:
+                self._things.append(self._made(entry))
+            except MPSError as fault:
+                raise self._refused(place, entry, fault) from fault
+            except (
+                TypeError,
+                ValueError,
+                KeyError,
+                IndexError,
+                AttributeError,
+                OverflowError,
+                RecursionError,
+            ) as fault:
+                raise self._refused(place, entry, fault) from fault
+        return self._things
+
+    def _refused(self, place: int, entry: Any, fault: Exception) -> MPSFileError:
+        kind = entry.get("class", entry.get("custom")) if isinstance(entry, dict) else type(entry).__name__
+        return MPSFileError(self._who, f"object {place} ({str(kind)[:80]})", "cannot be made again", f"{fault}"[:500])
+
+    def value(self, value: Any) -> Any:
+        """One value of the document."""
+        if not isinstance(value, dict):
+            if isinstance(value, list):
+                raise TypeError("a list where a value should be")
+            return value
+        (key,) = {*value} & {*self._readers}
+        return self._readers[key](value)
+
+    def _enum(self, value: dict[str, Any]) -> Any:
+        kind = getattr(types, value["enum"])
+        if not (isinstance(kind, type) and issubclass(kind, enum.Enum)):
+            raise TypeError(f"{value['enum']} is no enumeration")
+        return kind(value["value"])
+
+    def _float(self, value: dict[str, Any]) -> float:
+        return {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}[value["float"]]
+
+    def _array_of(self, value: dict[str, Any]) -> Any:
+        return self._arrays[value["array"]]
+
+    def _list(self, value: dict[str, Any]) -> list[Any]:
+        return [self.value(each) for each in value["list"]]
+
+    def _struct(self, value: dict[str, Any]) -> Any:
+        kind = getattr(types, value["struct"])
+        if not _is_struct(kind):
+            raise TypeError(f"{value['struct']} is no struct")
+        if len(value["fields"]) != len(dataclasses.fields(kind)):
+            raise TypeError(f"{value['struct']} has {len(dataclasses.fields(kind))} fields, not {len(value['fields'])}")
+        return kind(*(self.value(each) for each in value["fields"]))
+
+    def _object(self, value: dict[str, Any]) -> Any:
+        place = value["object"]
+        if not isinstance(place, int) or isinstance(place, bool) or not 0 <= place < len(self._things):
+            raise IndexError(f"object {place} is not there")
+        return self._things[place]
+
+    def _made(self, entry: dict[str, Any]) -> Any:
+        if "custom" in entry:
+            return self._custom(entry)
+        kind = forms.classes()[entry["class"]]
+        given = {name: self.value(value) for name, value in entry["arguments"].items()}
+        if "device" in given:
+            raise TypeError("a device is never archived")
+        thing = kind(self._device, **given) if forms.takes_device(kind) else kind(**given)
+        allowed = forms.properties(kind)
+        for name, value in entry["properties"].items():
+            if name not in allowed:
+                raise AttributeError(f"{name} is no writable property")
+            setattr(thing, name, _like(name, getattr(thing, name), self.value(value)))
+        return thing
+
+    def _custom(self, entry: dict[str, Any]) -> Any:
+        name = entry["custom"]
+        if name not in self._registry:
+            raise MPSFileError(
+                self._who, "registry", f"must have {name!r}, a class that is not openmps'", sorted(self._registry),
+                "Pass registry={'" + str(name)[:80] + "': a function from the dictionary of archived()}",
+            )  # fmt: skip
+        return self._registry[name]({key: self.value(value) for key, value in entry["values"].items()})
+
+
+def _is_struct(kind: Any) -> bool:
+    return isinstance(kind, type) and dataclasses.is_dataclass(kind) and kind.__module__ == types.__name__
+
+
+def _like(name: str, now: Any, value: Any) -> Any:
+    """``value``, if an attribute that holds ``now`` may hold it; setters check more."""
+    if isinstance(now, float) and isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    if value is None or (now is None and not isinstance(value, bool | int | float)):
+        return value
+    if isinstance(value, type(now)) and isinstance(now, bool) == isinstance(value, bool):
+        return value
+    if isinstance(now, int) and isinstance(value, int) and not isinstance(now, bool | enum.Enum):
+        return value
+    if hasattr(now, "padding_method") or hasattr(now, "image"):
+        return value  # a protocol: the setter checks it
+    raise TypeError(f"{name} holds a {type(now).__name__}, not a {type(value).__name__}")

@@ -1,0 +1,113 @@
+"""MPSCNNBatchNormalizationDataSource, and the numbers read from one (MPSCNNBatchNormalization.h, macOS 10.13.4)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+
+from openmps.core.data_source import channel_count, channel_row, check_methods, loaded, optional
+from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.metal.memory import MTLBuffer
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from openmps.metal.device import MTLDevice
+
+FLT_MIN = float(np.finfo(np.float32).tiny)
+"""Epsilon of a data source that has none: the smallest normal float32."""
+
+_REQUIRED = ("number_of_feature_channels", "gamma", "beta", "mean", "variance", "load", "purge", "label")
+
+
+@runtime_checkable
+class MPSCNNBatchNormalizationDataSource(Protocol):
+    """Parameters of a batch normalization (MPSCNNBatchNormalization.h, macOS 10.13.4).
+
+    Checked structurally: any object with these methods will do. ``load()`` comes before numbers are read and
+    ``purge()`` after, in pairs. Optional methods: ``epsilon()``, FLT_MIN if it is missing;
+    ``update_gamma_and_beta(command_buffer, batch_normalization_state)`` and, from macOS 10.14,
+    ``update_mean_and_variance(command_buffer, batch_normalization_state)``, which return a state with the new numbers
+    or None (on the device; on the CPU the command buffer is None and the result a bool); ``copy(device=None)``.
+    """
+
+    def number_of_feature_channels(self) -> int:
+        """C, the channels of the images to be normalized."""
+        ...
+
+    def gamma(self) -> Any:
+        """C scales, or None for ones."""
+        ...
+
+    def beta(self) -> Any:
+        """C shifts, or None for zeros."""
+        ...
+
+    def mean(self) -> Any:
+        """C means to normalize with outside training, or None for zeros."""
+        ...
+
+    def variance(self) -> Any:
+        """C variances to normalize with outside training, or None for ones."""
+        ...
+
+    def load(self) -> bool:
+        """Make the numbers readable; False makes the kernel fail."""
+        ...
+
+    def purge(self) -> None:
+        """The numbers were read and may be given up."""
+        ...
+
+    def label(self) -> str | None:
+        """A name for the kernel, or None."""
+        ...
+
+
+class Pair(NamedTuple):
+    """Two buffers of float32, one number a channel: gamma and beta, or mean and variance."""
+
+    first: MTLBuffer
+    second: MTLBuffer
+
+    @classmethod
+    def of(cls, device: MTLDevice, first: NDArray[np.float32], second: NDArray[np.float32]) -> Pair:
+        """New buffers with these numbers."""
+        return cls(device.new_buffer(data=first), device.new_buffer(data=second))
+
+
+class Loaded(NamedTuple):
+    """What a data source gave, on a device."""
+
+    channels: int
+    gamma_and_beta: Pair
+    mean_and_variance: Pair
+    epsilon: float
+
+
+def load_parameters(who: str, source: Any, device: MTLDevice) -> Loaded:
+    """Load, read and purge a data source. None stands for gamma 1, beta 0, mean 0, variance 1."""
+    check_methods(who, "data_source", source, _REQUIRED)
+    with loaded(who, source):
+        channels = channel_count(who, source)
+
+        def row(method: str, default: float) -> NDArray[np.float32]:
+            data = getattr(source, method)()
+            return np.full(channels, default, np.float32) if data is None else channel_row(who, method, data, channels)
+
+        gamma_and_beta = Pair.of(device, row("gamma", 1.0), row("beta", 0.0))
+        mean_and_variance = Pair.of(device, row("mean", 0.0), row("variance", 1.0))
+        epsilon = optional(source, "epsilon")
+    checked = FLT_MIN if epsilon is None else check_epsilon(who, "data source epsilon()", epsilon)
+    return Loaded(channels, gamma_and_beta, mean_and_variance, checked)
+
+
+def check_epsilon(who: str, argument: str, value: object) -> float:
+    """``value`` if it can be added to a variance: a number of at least 0."""
+    if isinstance(value, bool) or not isinstance(value, int | float | np.floating | np.integer):
+        raise MPSTypeError(who, argument, "must be a number", repr(value))
+    number = float(value)
+    if not 0.0 <= number < float("inf"):
+        raise MPSArgumentError(who, argument, "must be a finite number of at least 0", value)
+    return number

@@ -1,0 +1,101 @@
+"""Gamma and beta: read from a data source, kept on the device, updated in place."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from openmps.core.data_source import channel_count, channel_row, check_methods, loaded, optional
+from openmps.errors import MPSArgumentError, MPSTypeError
+
+if TYPE_CHECKING:
+    from openmps.metal.device import MTLDevice
+    from openmps.metal.memory import MTLBuffer
+
+FLT_MIN = float(np.finfo(np.float32).tiny)
+"""Epsilon of a data source that has none: the smallest normal float32."""
+
+_REQUIRED = ("gamma", "beta", "number_of_feature_channels", "label")
+_GROUPS = "number_of_groups"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedParameters:
+    """What a data source gave; without a number of groups each channel is a group."""
+
+    channels: int
+    groups: int
+    epsilon: float
+    gamma: NDArray[np.float32]
+    beta: NDArray[np.float32]
+
+
+def load_parameters(who: str, source: Any, *, is_grouped: bool) -> LoadedParameters:
+    """Read a data source, between its load() and its purge() if it has them. None stands for gamma 1 and beta 0."""
+    check_methods(who, "data_source", source, (*_REQUIRED, _GROUPS) if is_grouped else _REQUIRED)
+    with loaded(who, source) if callable(getattr(source, "load", None)) else nullcontext():
+        channels = channel_count(who, source)
+        groups = _groups(who, source.number_of_groups(), channels) if is_grouped else channels
+        epsilon = optional(source, "epsilon")
+        gamma = _row(who, "gamma", source.gamma(), channels, 1.0)
+        beta = _row(who, "beta", source.beta(), channels, 0.0)
+    checked = FLT_MIN if epsilon is None else check_epsilon(who, "data source epsilon()", epsilon)
+    return LoadedParameters(channels, groups, checked, gamma, beta)
+
+
+def _groups(who: str, groups: Any, channels: int) -> int:
+    argument = f"data source {_GROUPS}()"
+    if isinstance(groups, bool) or not isinstance(groups, int | np.integer) or groups < 1:
+        raise MPSArgumentError(who, argument, "must return a positive integer", repr(groups))
+    if channels % groups:
+        rule = f"must divide number_of_feature_channels(), {channels}"
+        raise MPSArgumentError(who, argument, rule, groups, "All groups have as many channels")
+    return int(groups)
+
+
+def _row(who: str, method: str, data: Any, channels: int, default: float) -> NDArray[np.float32]:
+    return np.full(channels, default, np.float32) if data is None else channel_row(who, method, data, channels)
+
+
+def check_epsilon(who: str, argument: str, value: object) -> float:
+    """``value`` if it can be added to a variance: a number of at least 0."""
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number):
+        raise MPSTypeError(who, argument, "must be a number", repr(value))
+    number = float(value)
+    if not 0.0 <= number < float("inf"):
+        raise MPSArgumentError(who, argument, "must be a finite number of at least 0", value)
+    return number
+
+
+class GammaAndBeta:
+    """Float32 numbers, one a channel, in two buffers that stay the same objects for the kernel's life."""
+
+    def __init__(self, device: MTLDevice, gamma: NDArray[np.float32], beta: NDArray[np.float32]) -> None:
+        self.channels = gamma.size
+        self.gamma_buffer = device.new_buffer(data=gamma)
+        self.beta_buffer = device.new_buffer(data=beta)
+        self.gamma = self.gamma_buffer.tensor(torch.float32)
+        self.beta = self.beta_buffer.tensor(torch.float32)
+
+    def copy(self, device: MTLDevice) -> GammaAndBeta:
+        """The numbers as they are now, in buffers of their own on ``device``; queued work is not waited for."""
+        return GammaAndBeta(device, self.gamma.cpu().numpy(), self.beta.cpu().numpy())
+
+    def reload(self, who: str, given: LoadedParameters) -> None:
+        """Take what a data source gave, at once and in place; the number of channels must not have changed."""
+        if given.channels != self.channels:
+            rule = f"must return {self.channels}, as when the kernel was made"
+            remedy = "Make a new kernel for another number of channels"
+            raise MPSArgumentError(who, "data source number_of_feature_channels()", rule, given.channels, remedy)
+        self.gamma.copy_(torch.from_numpy(given.gamma))
+        self.beta.copy_(torch.from_numpy(given.beta))
+
+    def take(self, gamma: MTLBuffer, beta: MTLBuffer) -> None:
+        """Copy the numbers of two buffers; runs in the queue."""
+        for mine, buffer in ((self.gamma, gamma), (self.beta, beta)):
+            mine.copy_(buffer.tensor(torch.float32, 0, self.channels))

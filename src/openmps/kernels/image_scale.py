@@ -1,0 +1,219 @@
+"""Scaling of pictures (MPSImageKernel.h and MPSImageResampling.h, macOS 10.13)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from torch import Tensor
+
+from openmps.core.gradient_state import SourceRecord
+from openmps.core.image import MPSImage
+from openmps.core.image_batch import as_batch
+from openmps.core.kernel import ImageKernel, Operation
+from openmps.core.kernel_arguments import image_edge_mode, image_offset, single
+from openmps.core.state import MPSStateBatch
+from openmps.core.storage import Extent, Target
+from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.ops.geometry import Axis
+from openmps.ops.image_scale import ScaleFilter, Scaling, scale_image
+from openmps.types import MPSImageEdgeMode, MPSOffset, MPSOrigin, MPSRegion, MPSScaleTransform, MPSSize, MTLSize
+
+if TYPE_CHECKING:
+    from openmps.core.kernel import Plan
+    from openmps.metal.command import CommandBuffer
+    from openmps.metal.device import MTLDevice
+
+
+class MPSUnaryImageKernel(ImageKernel):
+    """A filter that makes one picture of another (MPSImageKernel.h, macOS 10.13).
+
+    Textures of the framework are images here. The destination is always given: there is no padding policy to size it.
+    """
+
+    def __init__(self, device: MTLDevice) -> None:
+        super().__init__(device, sources=1)
+
+    @property
+    def offset(self) -> MPSOffset:
+        """Source position, in pixels, of the corner of the clip rectangle; z is the first source image. Default 0."""
+        return self._sources[0].offset
+
+    @offset.setter
+    def offset(self, value: MPSOffset) -> None:
+        self._sources[0].offset = image_offset(self.name, "offset", value)
+
+    @property
+    def edge_mode(self) -> MPSImageEdgeMode:
+        """What reads outside the source give: ZERO or CLAMP. Default ZERO, with scaling filters CLAMP."""
+        return self._sources[0].edge_mode
+
+    @edge_mode.setter
+    def edge_mode(self, value: MPSImageEdgeMode) -> None:
+        self._sources[0].edge_mode = image_edge_mode(self.name, "edge_mode", value)
+
+    def encode(
+        self,
+        command_buffer: CommandBuffer,
+        source_image: MPSImage | None = None,
+        destination_image: MPSImage | None = None,
+        *,
+        source_texture: MPSImage | None = None,
+        destination_texture: MPSImage | None = None,
+    ) -> None:
+        """Record the filter: the clip rectangle of the destination is filled with the properties as they stand.
+
+        ``source_texture`` and ``destination_texture`` are other names for the two images, which must be two.
+        """
+        source = self._named("source", source_image, source_texture)
+        destination = self._named("destination", destination_image, destination_texture)
+        self._run(command_buffer, (source,), destination)
+
+    def encode_batch(
+        self, command_buffer: CommandBuffer, source_images: Sequence[MPSImage], destination_images: Sequence[MPSImage]
+    ) -> None:
+        """Record the filter for a batch of images, as one operation; the framework has no such method."""
+        source = as_batch(self.name, "source_images", source_images)
+        self._run(command_buffer, (source,), as_batch(self.name, "destination_images", destination_images))
+
+    def _named(self, name: str, image: MPSImage | None, texture: MPSImage | None) -> MPSImage:
+        """The image that was passed under one of its two names."""
+        if image is not None and texture is not None:
+            rule = f"must not be given beside {name}_texture: they are two names for one"
+            raise MPSTypeError(self.name, f"{name}_image", rule)
+        if texture is not None:
+            return single(self.name, f"{name}_texture", texture)
+        return single(self.name, f"{name}_image", image)
+
+    def source_region(self, destination_size: MTLSize) -> MPSRegion:
+        """The region of the source that an encode into a destination of this size reads; see the filters."""
+        raise MPSTypeError(self.name, "source_region", "is not offered by this base class", None, "Use a filter")
+
+
+class MPSImageScale(MPSUnaryImageKernel):
+    """The base of filters that resize pictures (MPSImageResampling.h, macOS 10.13).
+
+    Pixels are squares, as with textures: pixel k reaches from k to k + 1, its centre is k + 1/2. Result pixel i,
+    counted from the corner of the clip rectangle, shows the source around the position u of its centre::
+
+        u + 1/2 = (i + 1/2 - translate) / scale + offset
+
+    along each axis, with `scale_transform` or, where that is None, ``scale = destination size / source size`` and no
+    translation. Outside the source the edge mode decides; it is CLAMP unless set, so that borders do not darken.
+    """
+
+    _filter: ClassVar[ScaleFilter | None] = None
+
+    def __init__(self, device: MTLDevice) -> None:
+        super().__init__(device)
+        self._sources[0].edge_mode = MPSImageEdgeMode.CLAMP
+        self._transform: MPSScaleTransform | None = None
+        self._destination_size: tuple[int, int] | None = None
+
+    @property
+    def scale_transform(self) -> MPSScaleTransform | None:
+        """``destination position = source position * scale + translate``, from the corner of the clip rectangle.
+
+        Scales may be negative, which turns the image round, but not 0. Default None: the whole source fills the
+        destination.
+        """
+        return self._transform
+
+    @scale_transform.setter
+    def scale_transform(self, value: MPSScaleTransform | None) -> None:
+        if value is not None:
+            if not isinstance(value, MPSScaleTransform):
+                rule = "must be an MPSScaleTransform or None"
+                raise MPSTypeError(self.name, "scale_transform", rule, type(value).__name__)
+            numbers = (value.scale_x, value.scale_y, value.translate_x, value.translate_y)
+            if not all(map(math.isfinite, numbers)) or not value.scale_x or not value.scale_y:
+                raise MPSArgumentError(self.name, "scale_transform", "must be finite, its scales not 0", value)
+        self._transform = value
+
+    def source_region(self, destination_size: MTLSize) -> MPSRegion:
+        """The region of the source that an encode into a destination of this size reads, by `scale_transform`.
+
+        Raises:
+            MPSArgumentError: There is no `scale_transform`: the region is the whole source then, whatever its size.
+        """
+        if not isinstance(destination_size, MTLSize):
+            rule = "must be an MTLSize"
+            raise MPSTypeError(self.name, "destination_size", rule, type(destination_size).__name__)
+        kind, transform = self._filter, self._transform
+        if kind is None:
+            return super().source_region(destination_size)
+        if transform is None:
+            rule = "must be set to tell the region: without it the whole source is read"
+            raise MPSArgumentError(self.name, "scale_transform", rule, None)
+        clip = self._clip_rect
+        width = min(clip.size.width, destination_size.width - clip.origin.x)
+        height = min(clip.size.height, destination_size.height - clip.origin.y)
+        if width < 1 or height < 1:
+            rule = f"must overlap the destination of {destination_size.width}x{destination_size.height} pixels"
+            raise MPSArgumentError(self.name, "clip_rect", rule, clip)
+        x, y = Axis(1, width, offset=self.offset.x), Axis(1, height, offset=self.offset.y)
+        columns, rows = self._scalings(transform, x, y)
+        (left, right), (top, bottom) = columns.region(kind), rows.region(kind)
+        return MPSRegion(MPSOrigin(left, top, 0.0), MPSSize(right - left, bottom - top, 1.0))
+
+    # --- the encode path's hooks --------------------------------------------------------------------------------------
+
+    def plan(
+        self,
+        sources: tuple[Extent, ...],
+        destination: Extent,
+        states: MPSStateBatch | None = None,
+        *,
+        is_batch: bool = False,
+    ) -> Plan:
+        """As for every kernel; without a transform the destination's size makes the scale."""
+        self._destination_size = (destination.width, destination.height)
+        return super().plan(sources, destination, states, is_batch=is_batch)
+
+    def _operation(self, sources: tuple[SourceRecord, ...], target: Target, states: MPSStateBatch | None) -> Operation:
+        kind, size = self._filter, self._destination_size
+        if kind is None or size is None:
+            return super()._operation(sources, target, states)
+        (source,) = sources
+        width, height = size
+        fitted = MPSScaleTransform(width / source.extent.width, height / source.extent.height)
+        columns, rows = self._scalings(self._transform or fitted, source.window.x, source.window.y)
+
+        def operation(values: tuple[Tensor, ...], saved: Any) -> tuple[Tensor, None]:
+            return scale_image(values[0], rows, columns, kind, source.edge_mode), None
+
+        return operation
+
+    def _scalings(self, transform: MPSScaleTransform, x: Axis, y: Axis) -> tuple[Scaling, Scaling]:
+        """Columns and rows."""
+        return (
+            Scaling(x, transform.scale_x, transform.translate_x),
+            Scaling(y, transform.scale_y, transform.translate_y),
+        )
+
+
+class MPSImageBilinearScale(MPSImageScale):
+    """Linear interpolation between the two nearest pixels of each axis (MPSImageResampling.h, macOS 10.13).
+
+    ``Y = (1 - w) X[k] + w X[k + 1]`` with k the whole and w the fractional part of u, as a texture is sampled. An image
+    that shrinks to less than half shows some of its pixels and leaves others out; Lanczos takes all into account.
+    """
+
+    _filter = ScaleFilter.BILINEAR
+
+
+class MPSImageLanczosScale(MPSImageScale):
+    """Lanczos resampling with three lobes (MPSImageResampling.h, macOS 10.13).
+
+    Along each axis, over all source pixels k with ``|d| < 3``::
+
+        Y = sum of L(d) X[k] / sum of L(d)        d = (k - u) / max(1, 1 / |scale|)
+        L(d) = sin(pi d) / (pi d) * sin(pi d / 3) / (pi d / 3)
+
+    The window widens as the image shrinks, so that no smoothing is needed before; its negative lobes ring at sharp
+    edges and can leave 0 … 1. The header names the method but neither lobes nor weights: these are those of other
+    libraries, Pillow's LANCZOS for one, which differs at borders alone, where it leaves pixels outside out of the sum.
+    """
+
+    _filter = ScaleFilter.LANCZOS

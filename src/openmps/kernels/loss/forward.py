@@ -1,0 +1,175 @@
+"""MPSNNForwardLoss: the value of a loss alone (MPSCNNLoss.h, macOS 10.15)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, overload
+
+from torch import Tensor
+
+from openmps.core.gradient_state import MPSNNGradientState, SourceRecord
+from openmps.core.image import MPSImage
+from openmps.core.image_batch import MPSImageBatch
+from openmps.core.image_descriptor import MPSImageDescriptor
+from openmps.core.kernel import Operation
+from openmps.core.kernel_arguments import states_of
+from openmps.core.kernel_checks import Images
+from openmps.core.state import MPSState, MPSStateBatch
+from openmps.core.storage import Extent, Target
+from openmps.core.unary_kernel import MPSCNNKernel
+from openmps.kernels.loss.descriptor import MPSCNNLossDescriptor
+from openmps.kernels.loss.image_loss import ImageLoss, cut, images_of, optional
+from openmps.kernels.loss.properties import checked_descriptor
+from openmps.ops.loss import LossParameters, forward_loss
+from openmps.types import MPSCNNReductionType
+
+if TYPE_CHECKING:
+    from openmps.metal.command import CommandBuffer
+    from openmps.metal.device import MTLDevice
+
+
+class MPSNNForwardLoss(ImageLoss, MPSCNNKernel):
+    """The value of a loss, as images (MPSCNNLoss.h, macOS 10.15).
+
+    The source images hold the predictions; labels, and weights if there are any, are images of their size, whose
+    surplus channels are not looked at. The result is one number an image, or with the reduction NONE an image of the
+    predictions' size, in the predictions' format unless a destination is given: a sum may be too large for float16. The
+    formulas are those of `MPSCNNLoss`. `weight`, `label_smoothing`, `epsilon` and `delta` may be changed between
+    encodes, and reach `MPSNNLossGradient` in the gradient state. With `reduce_across_batch` the first loss image takes
+    the total of the batch and the others 0.
+
+    Offset and clip rectangle must be left at their defaults. The framework encodes batches alone; `encode` for a single
+    image object is an addition.
+    """
+
+    _gradient_state_class = MPSNNGradientState
+
+    def __init__(self, device: MTLDevice, loss_descriptor: MPSCNNLossDescriptor) -> None:
+        super().__init__(device)
+        self._loss = checked_descriptor(self.name, loss_descriptor).parameters()
+
+    @overload
+    def encode(
+        self, command_buffer: CommandBuffer, source_image: MPSImage, labels: MPSImage, weights: MPSImage | None = None,
+        destination_state: MPSState | None = None, destination_image: MPSImage | None = None,
+        destination_state_is_temporary: None = None,
+    ) -> MPSImage: ...  # fmt: skip
+    @overload
+    def encode(
+        self, command_buffer: CommandBuffer, source_image: MPSImage, labels: MPSImage, weights: MPSImage | None = None,
+        destination_state: None = None, destination_image: None = None, *, destination_state_is_temporary: bool,
+    ) -> tuple[MPSImage, MPSState | None]: ...  # fmt: skip
+    def encode(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self,
+        command_buffer: CommandBuffer,
+        source_image: MPSImage,
+        labels: MPSImage,
+        weights: MPSImage | None = None,
+        destination_state: MPSState | None = None,
+        destination_image: MPSImage | None = None,
+        destination_state_is_temporary: bool | None = None,
+    ) -> MPSImage | tuple[MPSImage, MPSState | None]:
+        """Record the loss of one image object; see `encode_batch`."""
+        destination, states = self._encoded(
+            command_buffer,
+            images_of(self.name, "source_image", source_image, is_batch=False),
+            labels,
+            weights,
+            states_of(self.name, "destination_state", destination_state),
+            optional(self.name, "destination_image", destination_image, is_batch=False),
+            destination_state_is_temporary,
+        )
+        assert isinstance(destination, MPSImage)
+        if destination_state_is_temporary is None:
+            return destination
+        return destination, states[0] if states is not None else None
+
+    @overload
+    def encode_batch(
+        self, command_buffer: CommandBuffer, source_images: Sequence[MPSImage], labels: Sequence[MPSImage],
+        weights: Sequence[MPSImage] | None = None, destination_states: Sequence[MPSState] | None = None,
+        destination_images: Sequence[MPSImage] | None = None, destination_state_is_temporary: None = None,
+    ) -> MPSImageBatch: ...  # fmt: skip
+    @overload
+    def encode_batch(
+        self, command_buffer: CommandBuffer, source_images: Sequence[MPSImage], labels: Sequence[MPSImage],
+        weights: Sequence[MPSImage] | None = None, destination_states: None = None, destination_images: None = None,
+        *, destination_state_is_temporary: bool,
+    ) -> tuple[MPSImageBatch, MPSStateBatch | None]: ...  # fmt: skip
+    def encode_batch(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self,
+        command_buffer: CommandBuffer,
+        source_images: Sequence[MPSImage],
+        labels: Sequence[MPSImage],
+        weights: Sequence[MPSImage] | None = None,
+        destination_states: Sequence[MPSState] | None = None,
+        destination_images: Sequence[MPSImage] | None = None,
+        destination_state_is_temporary: bool | None = None,
+    ) -> MPSImageBatch | tuple[MPSImageBatch, MPSStateBatch | None]:
+        """Record the losses of a batch, as one operation; the loss images are the result.
+
+        ``labels`` and ``weights`` are an image each for every source image. Without ``destination_images`` the result
+        is sized, made and returned; with them it is written there. ``destination_states`` take the values of this
+        encode to the gradient; ``destination_state_is_temporary`` makes them and returns ``(images, states)``.
+        """
+        destination, states = self._encoded(
+            command_buffer,
+            images_of(self.name, "source_images", source_images, is_batch=True),
+            labels,
+            weights,
+            states_of(self.name, "destination_states", destination_states),
+            optional(self.name, "destination_images", destination_images, is_batch=True),
+            destination_state_is_temporary,
+        )
+        assert isinstance(destination, MPSImageBatch)
+        return destination if destination_state_is_temporary is None else (destination, states)
+
+    def _encoded(
+        self,
+        command_buffer: CommandBuffer,
+        sources: Images,
+        labels: object,
+        weights: object,
+        destination_states: MPSStateBatch | None,
+        destination: Images | None,
+        make_state: bool | None,
+    ) -> tuple[Images, MPSStateBatch | None]:
+        operands = self._operands(labels, weights, is_batch=isinstance(sources, MPSImageBatch))
+        return self._run(
+            command_buffer,
+            (sources,),
+            destination,
+            source_states=MPSStateBatch([operands]),
+            destination_states=destination_states,
+            make_state=make_state,
+        )
+
+    # --- the encode path's hooks --------------------------------------------------------------------------------------
+
+    @property
+    def _is_reduced(self) -> bool:
+        return self.reduction_type is not MPSCNNReductionType.NONE
+
+    def _result_size(self, predictions: Extent) -> tuple[int, int]:
+        return (1, 1) if self._is_reduced else super()._result_size(predictions)
+
+    def _result_channels(self, channels: tuple[int, ...]) -> int:
+        return 1 if self._is_reduced else channels[0]
+
+    def _adjust_descriptor(
+        self, descriptor: MPSImageDescriptor, source_images: Sequence[MPSImage], source_states: Sequence[MPSState]
+    ) -> None:
+        if self._is_reduced:
+            descriptor.width = descriptor.height = 1
+
+    def _parameters(self) -> LossParameters:
+        return self._loss
+
+    def _operation(self, sources: tuple[SourceRecord, ...], target: Target, states: MPSStateBatch | None) -> Operation:
+        parameters, channels = self._loss, sources[0].channels
+
+        def operation(values: tuple[Tensor, ...], operands: Any) -> tuple[Tensor, None]:
+            labels, weights = cut(operands, channels)
+            return forward_loss(values[0], labels, weights, parameters), None
+
+        return operation

@@ -1,0 +1,409 @@
+"""Random numbers in vectors and matrices (MPSMatrixRandom.h, macOS 10.15).
+
+The generators are the published ones. Their numbers are not the framework's: how it seeds and orders them is not
+published. Here they are the same on every device: words and uniform numbers to the bit, normal ones to rounding.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from threading import Lock
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from openmps.core.base_kernel import ULONG_MAX, MPSKernel
+from openmps.core.kernel_checks import check_command_buffer
+from openmps.core.lifetime import record_synchronize
+from openmps.core.vector import MPSMatrix, MPSVector
+from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.ops.mtgp32 import STEP_WORDS, initial_state, mtgp32
+from openmps.ops.random import WORD_MASK, philox_words
+from openmps.ops.random_distributions import integers, normal, probability, truncated_normal, uniform
+from openmps.types import MPSDataType, MPSMatrixRandomDistribution
+
+if TYPE_CHECKING:
+    from openmps.metal.command import CommandBuffer
+    from openmps.metal.device import MTLDevice
+
+Draw = Callable[[int, int], Tensor]
+"""``draw(first, count)``: words of one encode, asked for in order."""
+
+_CHUNKS = {"cpu": 2**20, "cuda": 2**22}
+"""Numbers made at once: enough to occupy the device, few enough to bound the memory for words."""
+_KEYS = 8
+"""How many keys each of the 64 MTGP32 generators runs with, side by side."""
+
+
+class MPSMatrixRandomDistributionDescriptor:
+    """How random numbers are distributed (MPSMatrixRandom.h, macOS 10.15; normal distributions macOS 11).
+
+    ``MPSMatrixRandomDistributionDescriptor(minimum=…, maximum=…)`` is the uniform distribution over [minimum, maximum);
+    with ``mean=…, standard_deviation=…`` it is the normal distribution, with all four the normal distribution cut to
+    [minimum, maximum]; with none, as `default_distribution_descriptor`, the generator's own. What is not given is mean
+    0, standard deviation 1 and bounds of infinity.
+
+    Raises:
+        MPSArgumentError: A number is NaN or out of its range, or the bounds are the wrong way round.
+        MPSTypeError: One number of a pair is missing.
+    """
+
+    distribution_type: MPSMatrixRandomDistribution
+    """DEFAULT, UNIFORM or NORMAL."""
+    minimum: float
+    """Lower bound: of UNIFORM, which includes it; of NORMAL, cut there unless it is minus infinity."""
+    maximum: float
+    """Upper bound: of UNIFORM, which excludes it; of NORMAL, cut there unless it is infinity."""
+    mean: float
+    """Mean of NORMAL before it is cut."""
+    standard_deviation: float
+    """Standard deviation of NORMAL before it is cut, above 0."""
+
+    def __init__(
+        self,
+        minimum: float | None = None,
+        maximum: float | None = None,
+        mean: float | None = None,
+        standard_deviation: float | None = None,
+    ) -> None:
+        name = type(self).__name__
+        _check_pair(name, minimum=minimum, maximum=maximum)
+        _check_pair(name, mean=mean, standard_deviation=standard_deviation)
+        self.distribution_type = MPSMatrixRandomDistribution.DEFAULT
+        if minimum is not None:
+            self.distribution_type = MPSMatrixRandomDistribution.UNIFORM
+        if mean is not None:
+            self.distribution_type = MPSMatrixRandomDistribution.NORMAL
+        self.minimum = -math.inf if minimum is None else minimum
+        self.maximum = math.inf if maximum is None else maximum
+        self.mean = 0.0 if mean is None else mean
+        self.standard_deviation = 1.0 if standard_deviation is None else standard_deviation
+        self.validate(name)
+
+    @classmethod
+    def default_distribution_descriptor(cls) -> MPSMatrixRandomDistributionDescriptor:
+        """The distribution of the generator: words of 32 bits, or as FLOAT32 those words divided by 2**32."""
+        return cls()
+
+    def copy(self) -> MPSMatrixRandomDistributionDescriptor:
+        """A descriptor of its own with the same values."""
+        twin = type(self)()
+        twin.__dict__.update(self.__dict__)
+        return twin
+
+    __copy__ = copy
+
+    def validate(self, who: str) -> None:
+        """Raise unless the values, which may have been changed, describe a distribution; they become float32."""
+        try:
+            self.distribution_type = MPSMatrixRandomDistribution(self.distribution_type)
+        except ValueError as fault:
+            rule = "must be DEFAULT, UNIFORM or NORMAL of MPSMatrixRandomDistribution"
+            raise MPSArgumentError(who, "distribution_type", rule, repr(self.distribution_type)) from fault
+        self.minimum, self.maximum = _float32(who, "minimum", self.minimum), _float32(who, "maximum", self.maximum)
+        self.mean = _float32(who, "mean", self.mean)
+        self.standard_deviation = _float32(who, "standard_deviation", self.standard_deviation)
+        if self.distribution_type is MPSMatrixRandomDistribution.UNIFORM:
+            self._validate_uniform(who)
+        elif self.distribution_type is MPSMatrixRandomDistribution.NORMAL:
+            self._validate_normal(who)
+
+    def _validate_uniform(self, who: str) -> None:
+        if not (math.isfinite(self.minimum) and math.isfinite(self.maximum) and self.minimum < self.maximum):
+            got = f"{self.minimum} and {self.maximum}"
+            raise MPSArgumentError(who, "minimum and maximum", "must be finite, minimum below maximum", got)
+
+    def _validate_normal(self, who: str) -> None:
+        if not (math.isfinite(self.standard_deviation) and self.standard_deviation > 0):
+            raise MPSArgumentError(who, "standard_deviation", "must be finite and above 0", self.standard_deviation)
+        if not math.isfinite(self.mean):
+            raise MPSArgumentError(who, "mean", "must be finite", self.mean)
+        if not self.minimum < self.maximum:
+            raise MPSArgumentError(who, "minimum", "must be below maximum", f"{self.minimum} and {self.maximum}")
+        if probability(self.mean, self.standard_deviation, self.minimum, self.maximum) < np.finfo(np.float64).tiny:
+            rule = "must leave something of the distribution: both are too many standard deviations from the mean"
+            raise MPSArgumentError(who, "minimum and maximum", rule, f"{self.minimum} and {self.maximum}")
+
+    def numbers(self, words: Tensor) -> Tensor:
+        """Float32 numbers of this distribution, one a word; of the default one, those in [0, 1)."""
+        if self.distribution_type is not MPSMatrixRandomDistribution.NORMAL:
+            is_default = self.distribution_type is MPSMatrixRandomDistribution.DEFAULT
+            return uniform(words, 0.0, 1.0) if is_default else uniform(words, self.minimum, self.maximum)
+        if math.isinf(self.minimum) and math.isinf(self.maximum):
+            return normal(words, self.mean, self.standard_deviation)
+        return truncated_normal(words, self.mean, self.standard_deviation, self.minimum, self.maximum)
+
+    def __repr__(self) -> str:
+        return (
+            f"MPSMatrixRandomDistributionDescriptor({self.distribution_type.name}, minimum={self.minimum}, "
+            f"maximum={self.maximum}, mean={self.mean}, standard_deviation={self.standard_deviation})"
+        )
+
+
+def _check_pair(who: str, **pair: float | None) -> None:
+    """Raise if one number is given without the other."""
+    missing = [name for name, value in pair.items() if value is None]
+    if len(missing) == 1:
+        raise MPSTypeError(who, missing[0], f"is needed: {' and '.join(pair)} go together", None)
+
+
+def _float32(who: str, argument: str, value: object) -> float:
+    try:
+        with np.errstate(over="ignore"):
+            number = float(np.float32(value))  # type: ignore[arg-type]
+    except (TypeError, ValueError) as fault:
+        raise MPSTypeError(who, argument, "must be a number", repr(value)) from fault
+    if math.isnan(number):
+        raise MPSArgumentError(who, argument, "must not be NaN", repr(value))
+    return number
+
+
+class MPSMatrixRandom(MPSKernel):
+    """The base of kernels that fill vectors and matrices with random numbers (MPSMatrixRandom.h, macOS 10.15).
+
+    An encode takes the next numbers of the kernel's sequence, so that encoding in parts gives the numbers of the whole.
+    They fill the vectors or matrices selected by `batch_start` and `batch_size` one after the other, each row by row;
+    gaps between rows stay as they are. UINT32 takes the default distribution; FLOAT32 all, the default one being
+    uniform over [0, 1).
+
+    Raises:
+        MPSTypeError: This base class is encoded: use one of its subclasses.
+    """
+
+    def __init__(
+        self,
+        device: MTLDevice,
+        destination_data_type: MPSDataType = MPSDataType.UINT32,
+        seed: int = 0,
+        distribution_descriptor: MPSMatrixRandomDistributionDescriptor | None = None,
+    ) -> None:
+        super().__init__(device)
+        if destination_data_type not in (MPSDataType.UINT32, MPSDataType.FLOAT32):
+            got = getattr(destination_data_type, "name", repr(destination_data_type))
+            raise MPSArgumentError(self.name, "destination_data_type", "must be UINT32 or FLOAT32", got)
+        if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed <= ULONG_MAX:
+            raise MPSArgumentError(self.name, "seed", "must be an integer of 64 bits, at least 0", repr(seed))
+        if distribution_descriptor is None:
+            distribution_descriptor = MPSMatrixRandomDistributionDescriptor()
+        if not isinstance(distribution_descriptor, MPSMatrixRandomDistributionDescriptor):
+            got = type(distribution_descriptor).__name__
+            rule = "must be an MPSMatrixRandomDistributionDescriptor"
+            raise MPSTypeError(self.name, "distribution_descriptor", rule, got)
+        self._distribution = distribution_descriptor.copy()
+        self._distribution.validate(self.name)
+        self._data_type = MPSDataType(destination_data_type)
+        is_default = self.distribution_type is MPSMatrixRandomDistribution.DEFAULT
+        if self._data_type is MPSDataType.UINT32 and not is_default:
+            rule = f"must be FLOAT32 for the {self.distribution_type.name} distribution"
+            raise MPSArgumentError(self.name, "destination_data_type", rule, "UINT32")
+        self._seed = seed
+        self._batch_start, self._batch_size = 0, ULONG_MAX
+
+    @property
+    def destination_data_type(self) -> MPSDataType:
+        """Type of the numbers made: UINT32 (default) or FLOAT32."""
+        return self._data_type
+
+    @property
+    def distribution_descriptor(self) -> MPSMatrixRandomDistributionDescriptor:
+        """A copy of the descriptor that the kernel was made with. Our addition."""
+        return self._distribution.copy()
+
+    @property
+    def seed(self) -> int:
+        """The seed that the kernel was made with. Our addition."""
+        return self._seed
+
+    @property
+    def distribution_type(self) -> MPSMatrixRandomDistribution:
+        """Distribution of the numbers made."""
+        return self._distribution.distribution_type
+
+    @property
+    def batch_start(self) -> int:
+        """The first of several vectors or matrices that is filled. Default 0."""
+        return self._batch_start
+
+    @batch_start.setter
+    def batch_start(self, value: int) -> None:
+        self._batch_start = _count(self.name, "batch_start", value, 0)
+
+    @property
+    def batch_size(self) -> int:
+        """How many vectors or matrices are filled, at most those there are. Default: all."""
+        return self._batch_size
+
+    @batch_size.setter
+    def batch_size(self, value: int) -> None:
+        self._batch_size = _count(self.name, "batch_size", value, 1)
+
+    def encode(
+        self,
+        command_buffer: CommandBuffer,
+        destination_vector: MPSVector | None = None,
+        destination_matrix: MPSMatrix | None = None,
+    ) -> None:
+        """Record that a vector or a matrix is filled with the next numbers.
+
+        Raises:
+            MPSArgumentError: The destination has another type, or no vector or matrix from `batch_start` on.
+        """
+        check_command_buffer(self.name, command_buffer, self.device)
+        if (destination_vector is None) == (destination_matrix is None):
+            rule = "or destination_matrix must be given, not both"
+            raise MPSTypeError(self.name, "destination_vector", rule, None if destination_vector is None else "both")
+        given: object = destination_matrix if destination_vector is None else destination_vector
+        kind = MPSMatrix if destination_vector is None else MPSVector
+        argument = "destination_matrix" if destination_vector is None else "destination_vector"
+        if not isinstance(given, kind):
+            rule, remedy = f"must be an {kind.__name__}", "Pass it by the name of the argument"
+            raise MPSTypeError(self.name, argument, rule, type(given).__name__, remedy)
+        given.check_usable(self.name, argument, command_buffer)
+        if given.data_type is not self._data_type:
+            rule = f"must hold {self._data_type.name}, as destination_data_type says"
+            raise MPSArgumentError(self.name, argument, rule, given.data_type.name)
+        self._record(command_buffer, argument, given)
+
+    def _record(self, command_buffer: CommandBuffer, argument: str, destination: MPSVector | MPSMatrix) -> None:
+        if isinstance(destination, MPSVector):
+            members, each = destination.vectors, destination.length
+        else:
+            members, each = destination.matrices, destination.rows * destination.columns
+        start, stop = self._batch_start, min(members, self._batch_start + self._batch_size)
+        if start >= members:
+            what = f"{members}, as many as {argument} holds"
+            raise MPSArgumentError(self.name, "batch_start", f"must be below {what}", start)
+        draw = self._draw((stop - start) * each)
+        convert = integers if self._data_type is MPSDataType.UINT32 else self._distribution.numbers
+
+        def work() -> None:
+            whole = destination.tensor()
+            _fill(whole[start:stop] if members > 1 else whole, draw, convert)
+
+        command_buffer.record(self.name, work)
+
+    def _draw(self, count: int) -> Draw:
+        """Where an encode of ``count`` numbers gets its words when it runs."""
+        raise MPSTypeError(self.name, "encode", "is not offered by this base class", None, "Use one of its subclasses")
+
+
+def _fill(target: Tensor, draw: Draw, convert: Callable[[Tensor], Tensor]) -> None:
+    """Numbers for all elements of a tensor, in row-major order."""
+    count = target.numel()
+    flat = target.view(-1) if target.is_contiguous() else target.new_empty(count)
+    chunk = _CHUNKS[target.device.type]
+    for first in range(0, count, chunk):
+        size = min(chunk, count - first)
+        flat[first : first + size].copy_(convert(draw(first, size)))
+    if not target.is_contiguous():
+        target.copy_(flat.view(target.shape))
+
+
+def _count(who: str, argument: str, value: object, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise MPSArgumentError(who, argument, f"must be an integer of at least {least}", repr(value))
+    return value
+
+
+class MPSMatrixRandomPhilox(MPSMatrixRandom):
+    """Random numbers by Philox4x32-10, a counter-based generator (MPSMatrixRandom.h, macOS 10.15).
+
+    ``MPSMatrixRandomPhilox(device)`` makes UINT32 words of seed 0. Number i of the kernel's sequence, counted from 0
+    over all its encodes in the order in which they are encoded, is made of word ``i % 4`` of Philox4x32-10 (Salmon et
+    al., 2011) with the key ``(seed, seed >> 32)`` and the counter ``(i // 4, i // 4 >> 32, 0, 0)``, each reduced to 32
+    bits. Normal numbers are made by the inverse distribution function.
+    """
+
+    def __init__(
+        self,
+        device: MTLDevice,
+        destination_data_type: MPSDataType = MPSDataType.UINT32,
+        seed: int = 0,
+        distribution_descriptor: MPSMatrixRandomDistributionDescriptor | None = None,
+    ) -> None:
+        super().__init__(device, destination_data_type, seed, distribution_descriptor)
+        self._position = 0
+
+    def _draw(self, count: int) -> Draw:
+        seed, begin, device = self._seed, self._position, self.device.torch_device
+        self._position += count
+        return lambda first, size: philox_words(seed, begin + first, size, device)
+
+
+class _Sequence:
+    """The words of many MTGP32 generators in turn: 256 of the first, 256 of the second, and so on."""
+
+    def __init__(self, state: Tensor, left: Tensor) -> None:
+        self._state = state
+        self._left = left
+        # Two queues may run encodes of one kernel.
+        self._lock = Lock()
+
+    @classmethod
+    def of_seed(cls, seed: int, device: torch.device) -> _Sequence:
+        """The sequence of a seed, at its beginning."""
+        low, high = seed & WORD_MASK, seed >> 32
+        state = torch.cat([initial_state((low, high, number)) for number in range(_KEYS)]).to(device)
+        return cls(state, state.new_empty(0))
+
+    def copy(self, device: torch.device) -> _Sequence:
+        """A sequence of its own that goes on from here."""
+        with self._lock:
+            return _Sequence(self._state.to(device, copy=True), self._left.to(device, copy=True))
+
+    def take(self, count: int) -> Tensor:
+        """The next words."""
+        with self._lock:
+            missing = count - len(self._left)
+            if missing <= 0:
+                taken, self._left = self._left[:count], self._left[count:]
+                return taken
+            words, self._state = mtgp32(self._state, -(-missing // (len(self._state) * STEP_WORDS)))
+            made = words.view(-1)
+            taken = torch.cat((self._left, made[:missing])) if len(self._left) else made[:missing]
+            # Memory of its own, or the rest would keep all words alive.
+            self._left = made[missing:].clone()
+            return taken
+
+
+class MPSMatrixRandomMTGP32(MPSMatrixRandom):
+    """Random numbers by MTGP32, a Mersenne Twister for graphics processors (MPSMatrixRandom.h, macOS 10.15).
+
+    ``MPSMatrixRandomMTGP32(device)`` makes UINT32 words of seed 0. 512 generators of period 2**11213 - 1 give 256 words
+    each in turn: generator g has the published constants (Saito, arXiv:1005.4973) of number ``g % 64`` and is
+    initialized by the published routine for arrays with the key ``(seed, seed >> 32, g // 64)``. One word makes one
+    number, normal numbers by the inverse distribution function. Encodes take their numbers in the order in which they
+    run; a copy of the kernel goes on from what has run when it is made.
+    """
+
+    def __init__(
+        self,
+        device: MTLDevice,
+        destination_data_type: MPSDataType = MPSDataType.UINT32,
+        seed: int = 0,
+        distribution_descriptor: MPSMatrixRandomDistributionDescriptor | None = None,
+    ) -> None:
+        super().__init__(device, destination_data_type, seed, distribution_descriptor)
+        self._sequence = _Sequence.of_seed(seed, self.device.torch_device)
+
+    def synchronize_state(self, command_buffer: CommandBuffer) -> None:
+        """Make the generator's state visible to the CPU once ``command_buffer`` has completed: a copy goes on from it.
+
+        Memory is coherent here; the call is checked and keeps its place in the record.
+        """
+        record_synchronize(self.name, command_buffer, self.device)
+
+    def _unshare(self) -> None:
+        super()._unshare()
+        self._sequence = self._sequence.copy(self.device.torch_device)
+
+    def _draw(self, count: int) -> Draw:
+        return partial(_take, self._sequence)
+
+
+def _take(sequence: _Sequence, first: int, count: int) -> Tensor:
+    return sequence.take(count)

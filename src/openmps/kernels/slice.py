@@ -1,0 +1,44 @@
+"""Slices of an image (MPSNNSlice.h, macOS 10.13.4)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from openmps.core.gradient_state import SourceRecord
+from openmps.core.kernel import Operation
+from openmps.core.state import MPSStateBatch
+from openmps.core.storage import Target
+from openmps.core.unary_kernel import MPSCNNKernel
+from openmps.errors import MPSArgumentError
+from openmps.ops.geometry import read
+
+
+class MPSNNSlice(MPSCNNKernel):
+    """Y[c, y, x] = X[first + c, y + offset.y, x + offset.x], a copy (MPSNNSlice.h, macOS 10.13.4).
+
+    ``first`` is `source_feature_channel_offset`, here any channel; `source_feature_channel_max_count` is the number of
+    channels, `offset` the slice's corner in the source and the size of `clip_rect` its width and height. Outside the
+    source the edge mode decides. An encode that returns its result slices channels alone: it sets `offset` to 0.
+    """
+
+    @property
+    def source_feature_channel_offset(self) -> int:
+        """The first source channel read; other than with most kernels it need not be a multiple of 4. Default 0."""
+        return self._sources[0].channel_offset
+
+    @source_feature_channel_offset.setter
+    def source_feature_channel_offset(self, value: int) -> None:
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            rule = "must be an integer of at least 0"
+            raise MPSArgumentError(self.name, "source_feature_channel_offset", rule, repr(value))
+        self._sources[0].channel_offset = value
+
+    def _operation(self, sources: tuple[SourceRecord, ...], target: Target, states: MPSStateBatch | None) -> Operation:
+        (source,) = sources
+
+        def operation(values: tuple[Tensor, ...], saved: Any) -> tuple[Tensor, None]:
+            return read(values[0], source.window, source.edge_mode), None
+
+        return operation

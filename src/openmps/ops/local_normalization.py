@@ -1,0 +1,237 @@
+"""Normalization by the numbers around each number, over pixels or over feature channels, with the gradients.
+
+MPSCNNNormalization.h: spatial macOS 10.12, local contrast and cross-channel 10.13; the gradients 10.13.4. They are the
+derivatives of the formulas below for the same window and edge mode: those printed in the header lack a factor 1/N and
+take some of their numbers from the wrong pixel.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from openmps.errors import MPSArgumentError
+from openmps.ops.geometry import COLUMNS, ROWS, Window, read, read_adjoint
+from openmps.types import MPSImageEdgeMode
+
+_CHANNELS = 1
+
+
+class Divisor(NamedTuple):
+    """What a number is divided by: ``T ** beta`` with ``T = delta + alpha * v``, where v is taken from a window."""
+
+    alpha: float
+    beta: float
+    delta: float
+
+    def base(self, v: Tensor) -> Tensor:
+        """``T``. Where it is 0 the normalizations are not defined."""
+        return v * self.alpha + self.delta
+
+
+class Contrast(NamedTuple):
+    """How much of the mean is taken off, and what the normalized number is scaled by and moved to."""
+
+    p0: float
+    pm: float
+    ps: float
+
+
+# --- over pixels ------------------------------------------------------------------------------------------------------
+
+
+def spatial_normalization(x: Tensor, window: Window, edge_mode: MPSImageEdgeMode, divisor: Divisor) -> Tensor:
+    """Divide each number by the mean of squares around it: ``Y = X / T^beta``, ``T = delta + alpha/N sum X^2``.
+
+    The sum runs over the window's N taps in the same channel; those outside the source are read by ``edge_mode`` and
+    count in N.
+
+    Args:
+        x: The source, [N, C, window.y.source, window.x.source].
+        window: The source pixels that each result pixel's sum reads, X at their centre; no stride, no dilation.
+        edge_mode: ``ZERO`` or ``CLAMP``.
+        divisor: alpha, beta and delta.
+
+    Returns:
+        [N, C, window.y.result, window.x.result].
+
+    Raises:
+        MPSArgumentError: The window has strides or dilations.
+    """
+    region = _read(x, window, edge_mode)
+    base = divisor.base(_window_means(region.square(), window))
+    return base.pow(-divisor.beta).mul_(_centre(region, window))
+
+
+def spatial_normalization_gradient(
+    gradient: Tensor, x: Tensor, window: Window, edge_mode: MPSImageEdgeMode, divisor: Divisor
+) -> Tensor:
+    """The gradient for the source of ``spatial_normalization``, like ``x``.
+
+    ``dX[i] = G[i] T[i]^-beta - 2 alpha beta/N X[i] sum G[p] X[p] T[p]^(-beta-1)`` over the pixels p whose windows read
+    i; what belongs outside the source is lost with ``ZERO`` and added to the nearest pixel with ``CLAMP``.
+    """
+    region = _read(x, window, edge_mode)
+    base = divisor.base(_window_means(region.square(), window))
+    direct = base.pow(-divisor.beta).mul_(gradient)
+    share = (direct / base).mul_(_centre(region, window))
+    for_region = _window_means_adjoint(share, window).mul_(-2.0 * divisor.alpha * divisor.beta).mul_(region)
+    _centre(for_region, window).add_(direct)
+    return read_adjoint(for_region, window, edge_mode)
+
+
+def local_contrast_normalization(
+    x: Tensor, window: Window, edge_mode: MPSImageEdgeMode, divisor: Divisor, contrast: Contrast
+) -> Tensor:
+    """Take off the mean around each number and divide by the spread: ``Y = pm + ps (X - p0 M) / T^beta``.
+
+    ``T = delta + alpha V``; M and V are mean and variance (of the window as a whole population, ``sum (X - M)^2 / N``)
+    over the window's N taps in the same channel; those outside the source are read by ``edge_mode`` and count in N.
+
+    Args:
+        x: The source, [N, C, window.y.source, window.x.source].
+        window: The source pixels that each result pixel's moments read, X at their centre; no stride, no dilation.
+        edge_mode: ``ZERO`` or ``CLAMP``.
+        divisor: alpha, beta and delta.
+        contrast: p0, pm and ps.
+
+    Returns:
+        [N, C, window.y.result, window.x.result].
+
+    Raises:
+        MPSArgumentError: The window has strides or dilations.
+    """
+    region = _read(x, window, edge_mode)
+    moments = _moments(region, window, divisor, contrast.p0)
+    result = moments.base.pow(-divisor.beta).mul_(moments.difference)
+    return result.mul_(contrast.ps).add_(contrast.pm)
+
+
+def local_contrast_normalization_gradient(
+    gradient: Tensor, x: Tensor, window: Window, edge_mode: MPSImageEdgeMode, divisor: Divisor, contrast: Contrast
+) -> Tensor:
+    """The gradient for the source of ``local_contrast_normalization``, like ``x``.
+
+    With ``H = ps G T^-beta`` and ``W = 2 alpha beta H (X - p0 M) / T``, both at the pixels p whose windows read i::
+
+        dX[i] = H[i] - sum(p) (p0 H[p] + W[p] (X[i] - M[p])) / N
+
+    What belongs outside the source is lost with ``ZERO`` and added to the nearest pixel with ``CLAMP``.
+    """
+    region = _read(x, window, edge_mode)
+    moments = _moments(region, window, divisor, contrast.p0)
+    direct = moments.base.pow(-divisor.beta).mul_(gradient).mul_(contrast.ps)
+    share = (direct / moments.base).mul_(moments.difference).mul_(2.0 * divisor.alpha * divisor.beta).double()
+    # X - M is the small difference of large numbers, each in a sum of its own: hence float64.
+    for_region = _window_means_adjoint(share * moments.mean - contrast.p0 * direct, window)
+    for_region.sub_(_window_means_adjoint(share, window).mul_(region))
+    _centre(for_region, window).add_(direct)
+    return read_adjoint(for_region, window, edge_mode).to(x.dtype)
+
+
+class _Moments(NamedTuple):
+    """What the numbers in each window give."""
+
+    mean: Tensor  # float64
+    base: Tensor  # T
+    difference: Tensor  # X - p0 M
+
+
+def _moments(region: Tensor, window: Window, divisor: Divisor, p0: float) -> _Moments:
+    # In float64: the mean of squares less the square of the mean would keep no digit of a small variance in float32.
+    wide = region.double()
+    mean = _window_means(wide, window)
+    variance = _window_means(wide.square(), window).addcmul_(mean, mean, value=-1.0).clamp_(min=0.0)
+    difference = torch.sub(_centre(wide, window), mean, alpha=p0)
+    return _Moments(mean, divisor.base(variance).to(region.dtype), difference.to(region.dtype))
+
+
+# --- over feature channels --------------------------------------------------------------------------------------------
+
+
+def cross_channel_normalization(x: Tensor, size: int, divisor: Divisor) -> Tensor:
+    """Divide each number by the mean of squares in the channels around it: ``Y = X / L^beta``.
+
+    ``L[k] = delta + alpha/size sum X[q]^2`` over the channels q = k - size // 2 .. k + (size - 1) // 2 that there are;
+    the divisor stays ``size`` where some are missing. ``x`` is [N, C, H, W] and so is the result.
+    """
+    base = _channel_base(x, size, divisor)
+    return base.pow(-divisor.beta).mul_(x)
+
+
+def cross_channel_normalization_gradient(gradient: Tensor, x: Tensor, size: int, divisor: Divisor) -> Tensor:
+    """The gradient for the source of ``cross_channel_normalization``, like ``x``.
+
+    ``dX[k] = G[k] L[k]^-beta - 2 alpha beta/size X[k] sum G[r] X[r] L[r]^(-beta-1)`` over the channels r whose windows
+    hold k: r = k - (size - 1) // 2 .. k + size // 2.
+    """
+    base = _channel_base(x, size, divisor)
+    direct = base.pow(-divisor.beta).mul_(gradient)
+    share = (direct / base).mul_(x)
+    sums = _channel_sums(share, (size - 1) // 2, size // 2)
+    return direct.addcmul_(sums, x, value=-2.0 * divisor.alpha * divisor.beta / size)
+
+
+def _channel_base(x: Tensor, size: int, divisor: Divisor) -> Tensor:
+    return divisor.base(_channel_sums(x.square(), size // 2, (size - 1) // 2).div_(size))
+
+
+def _channel_sums(x: Tensor, before: int, after: int) -> Tensor:
+    """For each channel the sum over itself and as many channels before and after it, where there are any."""
+    most = x.shape[_CHANNELS] - 1
+    before, after = min(before, most), min(after, most)
+    return _sums(functional.pad(x, [0, 0, 0, 0, before, after]), _CHANNELS, before + after + 1)
+
+
+# --- windows ----------------------------------------------------------------------------------------------------------
+
+
+def _read(x: Tensor, window: Window, edge_mode: MPSImageEdgeMode) -> Tensor:
+    if (window.stride, window.dilation) != ((1, 1), (1, 1)):
+        placement = (*window.stride, *window.dilation)
+        raise MPSArgumentError("normalization", "window", "must have strides and dilations of 1", placement)
+    return read(x, window, edge_mode)
+
+
+def _window_means(region: Tensor, window: Window) -> Tensor:
+    """The mean over each window of the region that it reads."""
+    height, width = window.size
+    return _sums(_sums(region, ROWS, height), COLUMNS, width) / (height * width)
+
+
+def _window_means_adjoint(gradient: Tensor, window: Window) -> Tensor:
+    """The gradient for the region from that for the means: each pixel's is the sum over the windows that read it."""
+    height, width = window.size
+    padded = functional.pad(gradient, [width - 1, width - 1, height - 1, height - 1])
+    return _sums(_sums(padded, ROWS, height), COLUMNS, width).div_(height * width)
+
+
+def _centre(region: Tensor, window: Window) -> Tensor:
+    """The pixels of the region that lie at the centre of the windows, a view."""
+    top, left = window.y.extent // 2, window.x.extent // 2
+    return region[:, :, top : top + window.y.result, left : left + window.x.result]
+
+
+def _sums(x: Tensor, axis: int, size: int) -> Tensor:
+    """The sums of ``size`` neighbours along an axis, as many as there are.
+
+    Sums of 2, 4, 8 … neighbours are made of one another, and the result of those in the binary digits of ``size``: a
+    window costs the logarithm of its size, and no digits, as the difference of two running sums would.
+    """
+    count = x.shape[axis] - size + 1
+    result: Tensor | None = None
+    covered, doubled, power = 0, x, 1
+    while covered < size:
+        if size & power:
+            part = doubled.narrow(axis, covered, count)
+            result = part if result is None else result + part
+            covered += power
+        if covered < size:
+            rest = doubled.shape[axis] - power
+            doubled = doubled.narrow(axis, 0, rest) + doubled.narrow(axis, power, rest)
+            power *= 2
+    assert result is not None
+    return result

@@ -1,0 +1,64 @@
+"""Reductions of images along rows, columns or feature channels (MPSNNReduce.h, macOS 10.13.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum, auto
+
+import torch
+from torch import Tensor
+
+CHANNELS = 1
+ROWS = 2
+COLUMNS = 3
+
+
+class Reduction(Enum):
+    """What becomes of the numbers along one axis."""
+
+    MIN = auto()
+    MAX = auto()
+    MEAN = auto()
+    SUM = auto()
+    ARGUMENT_MIN = auto()
+    ARGUMENT_MAX = auto()
+
+
+def reduce(x: Tensor, reduction: Reduction, axis: int) -> Tensor:
+    """One number for all along ``axis`` of ``x``, ``[N, C, H, W]``; the axis stays, with length 1.
+
+    MIN, MAX: the smallest and the largest; SUM, MEAN: the sum, and that divided by the length. NaN anywhere gives NaN.
+    ARGUMENT_MIN, ARGUMENT_MAX: the lowest index of the smallest or the largest, in the type of ``x``; the first NaN
+    counts as both.
+    """
+    # Over channels-last memory PyTorch reduces the plain [N, H, W, C] tensor many times faster than its permutation.
+    pixels = x.permute(0, 2, 3, 1)
+    return _REDUCTIONS[reduction](pixels, _AXES[axis]).permute(0, 3, 1, 2)
+
+
+def weighted_mean(x: Tensor, weights: Tensor) -> Tensor:
+    """``sum_c x_c weights_c / C`` for each pixel: ``[N, C, H, W]`` to ``[N, 1, H, W]``. Pixels broadcast."""
+    return weighted_sum(x, weights).div_(x.shape[CHANNELS])
+
+
+def weighted_sum(x: Tensor, weights: Tensor) -> Tensor:
+    """``sum_c x_c weights_c`` for each pixel: ``[N, C, H, W]`` to ``[N, 1, H, W]``. Pixels broadcast."""
+    return (x * weights).sum(CHANNELS, keepdim=True)
+
+
+def weighted_sum_by_non_zero_weights(x: Tensor, weights: Tensor) -> Tensor:
+    """`weighted_sum` divided by the number of weights of the pixel that are not 0; 0 where all are."""
+    count = weights.count_nonzero(CHANNELS).unsqueeze(CHANNELS)
+    return torch.where(count == 0, 0.0, weighted_sum(x, weights) / count.clamp(min=1))
+
+
+_AXES = {ROWS: 1, COLUMNS: 2, CHANNELS: 3}
+
+_REDUCTIONS: dict[Reduction, Callable[[Tensor, int], Tensor]] = {
+    Reduction.MIN: lambda x, axis: x.amin(axis, keepdim=True),
+    Reduction.MAX: lambda x, axis: x.amax(axis, keepdim=True),
+    Reduction.MEAN: lambda x, axis: x.mean(axis, keepdim=True),
+    Reduction.SUM: lambda x, axis: x.sum(axis, keepdim=True),
+    Reduction.ARGUMENT_MIN: lambda x, axis: x.argmin(axis, keepdim=True).to(x.dtype),
+    Reduction.ARGUMENT_MAX: lambda x, axis: x.argmax(axis, keepdim=True).to(x.dtype),
+}

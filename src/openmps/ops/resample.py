@@ -1,0 +1,367 @@
+"""Images read at other places than their pixels: enlarging, resizing, sampling, with gradients.
+
+Positions are source pixels, pixel ``k`` being position ``k``. One axis, linear interpolation at position ``u``::
+
+    k = floor(u), w = u - k:    (1 - w) * X[k] + w * X[k + 1]
+
+The pixel behind the last one is the last one, in every edge mode; what lies further outside is the edge mode's
+business. (MPSCNNUpsampling.h, macOS 10.13; MPSNNResize.h, macOS 10.14.)
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from openmps.ops.geometry import Axis, Window, read, read_adjoint
+from openmps.types import MPSImageEdgeMode
+
+ROWS = 1
+COLUMNS = 2
+# Of pixels [N, H, W, C], as they lie in channels-last memory.
+
+
+# --- separable: the same taps for each row, the same for each column --------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Taps:
+    """One axis of a linear map: result pixel ``i`` is the sum over t of ``weight[t, i] * X[index[t, i]]``.
+
+    ``index`` is whole numbers [taps, result] of 0 to ``source - 1``, and ``source`` for a zero outside, where
+    ``has_zeros``. ``weight`` is alike; None if each result pixel is a copy.
+    """
+
+    source: int
+    index: Tensor
+    weight: Tensor | None
+    has_zeros: bool
+
+
+def resample(x: Tensor, rows: Taps, columns: Taps) -> Tensor:
+    """Apply the taps of both axes: [N, C, H, W] to [N, C, rows.result, columns.result], channels-last."""
+    pixels = x.permute(0, 2, 3, 1)
+    # The axis that shrinks more goes first: fewer numbers for the other one.
+    steps = [(ROWS, rows), (COLUMNS, columns)]
+    for dimension, taps in sorted(steps, key=lambda step: step[1].index.shape[1] / step[1].source):
+        pixels = _gathered(pixels, taps, dimension)
+    return pixels.permute(0, 3, 1, 2)
+
+
+def _gathered(pixels: Tensor, taps: Taps, dimension: int) -> Tensor:
+    if taps.has_zeros:
+        pixels = functional.pad(pixels, [0, 0, 0, 1] if dimension == COLUMNS else [0, 0, 0, 0, 0, 1])
+    total = pixels.index_select(dimension, taps.index[0])
+    if taps.weight is None:
+        return total
+    weights = _across(taps.weight, dimension)
+    total.mul_(weights[0])
+    for index, weight in zip(taps.index[1:], weights[1:], strict=True):
+        total.addcmul_(pixels.index_select(dimension, index), weight)
+    return total
+
+
+def _scattered(pixels: Tensor, taps: Taps, dimension: int) -> Tensor:
+    shape = list(pixels.shape)
+    shape[dimension] = taps.source + taps.has_zeros
+    total = pixels.new_zeros(shape)
+    weights = [None] * len(taps.index) if taps.weight is None else _across(taps.weight, dimension)
+    for index, weight in zip(taps.index, weights, strict=True):
+        total.index_add_(dimension, index, pixels if weight is None else pixels * weight)
+    return total.narrow(dimension, 0, taps.source)
+
+
+def _across(weight: Tensor, dimension: int) -> Tensor:
+    """Weights [taps, result], shaped to meet pixels along a dimension."""
+    return weight[:, :, None, None] if dimension == ROWS else weight[:, None, :, None]
+
+
+# --- by a ratio of whole numbers: bilinear upsampling and resizing ----------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """One axis: result pixel ``i`` stands at source position ``offset + i * numerator / denominator``."""
+
+    source: int
+    result: int
+    numerator: int
+    denominator: int
+    offset: int = 0
+
+    @classmethod
+    def to(cls, axis: Axis, whole: int, align_corners: bool) -> Stretch:
+        """The stretch of a source to ``whole`` pixels, of which the result pixels of ``axis`` are some.
+
+        Position ``i * source / whole``; with ``align_corners`` ``i * (source - 1) / (whole - 1)``, 0 if whole = 1.
+        ``axis`` tells source, offset and number of result pixels.
+        """
+        numerator, denominator = (axis.source - 1, whole - 1) if align_corners else (axis.source, whole)
+        if denominator == 0:
+            numerator, denominator = 0, 1
+        common = math.gcd(numerator, denominator)
+        return cls(axis.source, axis.result, numerator // common, denominator // common, axis.offset)
+
+    @property
+    def has_phases(self) -> bool:
+        """Whether the source is enlarged by a whole factor and no result pixel stands outside of it."""
+        return self.numerator == 1 and self.offset >= 0 and self.offset + self.blocks <= self.source
+
+    @property
+    def blocks(self) -> int:
+        """Source pixels that result pixels stand at or behind, where the source is enlarged by a whole factor."""
+        return -(-self.result // self.denominator)
+
+    def taps(self, edge_mode: MPSImageEdgeMode, like: Tensor) -> Taps:
+        """The pixels and weights of linear interpolation, exact for whole numbers of any size."""
+        step = torch.arange(self.result, device=like.device) * self.numerator
+        base = step.div(self.denominator, rounding_mode="floor").add_(self.offset)
+        last = self.offset + (self.result - 1) * self.numerator // self.denominator
+        leaves = self.offset < 0 or last >= self.source
+        has_zeros = leaves and edge_mode == MPSImageEdgeMode.ZERO
+        if self.denominator == 1:
+            return Taps(self.source, placed(base[None], self.source, has_zeros), None, has_zeros)
+        beyond = torch.where(base == self.source - 1, base, base + 1)
+        fraction = (step % self.denominator).to(torch.float64).div_(self.denominator)
+        weight = torch.stack([1.0 - fraction, fraction]).to(like.dtype)
+        return Taps(self.source, placed(torch.stack([base, beyond]), self.source, has_zeros), weight, has_zeros)
+
+
+def placed(index: Tensor, source: int, has_zeros: bool) -> Tensor:
+    """What stands for an index outside of the source in `Taps`: the nearest pixel, or the zero behind the last one."""
+    if has_zeros:
+        return index.masked_fill((index < 0).logical_or_(index >= source), source)
+    return index.clamp(0, source - 1)
+
+
+def interpolate(x: Tensor, rows: Stretch, columns: Stretch, edge_mode: MPSImageEdgeMode) -> Tensor:
+    """Bilinear interpolation at the positions of two stretches; see the top of this file.
+
+    Args:
+        x: The source, [N, C, rows.source, columns.source].
+        rows: Where the rows of the result stand.
+        columns: Where its columns stand.
+        edge_mode: ``ZERO`` or ``CLAMP``.
+
+    Returns:
+        [N, C, rows.result, columns.result], in channels-last memory; perhaps a view of ``x`` where nothing changes.
+    """
+    pixels = x.permute(0, 2, 3, 1)
+    for dimension, stretch in _by_growth(rows, columns):
+        if stretch.has_phases:
+            pixels = _spread(pixels, stretch, dimension)
+        else:
+            pixels = _gathered(pixels, stretch.taps(edge_mode, x), dimension)
+    return pixels.permute(0, 3, 1, 2)
+
+
+def interpolate_gradient(gradient: Tensor, rows: Stretch, columns: Stretch, edge_mode: MPSImageEdgeMode) -> Tensor:
+    """The gradient for the source of `interpolate`: each gradient pixel, by its weights, where it was read.
+
+    Its exact adjoint: [N, C, rows.result, columns.result] to [N, C, rows.source, columns.source].
+    """
+    pixels = gradient.permute(0, 2, 3, 1)
+    for dimension, stretch in reversed(_by_growth(rows, columns)):
+        if stretch.has_phases:
+            pixels = _collected(pixels, stretch, dimension)
+        else:
+            pixels = _scattered(pixels, stretch.taps(edge_mode, gradient), dimension)
+    return pixels.permute(0, 3, 1, 2)
+
+
+def _by_growth(rows: Stretch, columns: Stretch) -> list[tuple[int, Stretch]]:
+    """Both axes, the one that grows less first: fewer numbers for the other one."""
+    steps = [(ROWS, rows), (COLUMNS, columns)]
+    return sorted(steps, key=lambda step: step[1].result / step[1].source)
+
+
+def _spread(pixels: Tensor, stretch: Stretch, dimension: int) -> Tensor:
+    """Interpolate along one axis by a whole factor f: the results of one phase r, pixels k f + r, all at once."""
+    factor, blocks = stretch.denominator, stretch.blocks
+    base = pixels.narrow(dimension, stretch.offset, blocks)
+    if factor == 1:
+        return base
+    pairs = min(blocks, stretch.source - 1 - stretch.offset)
+    beyond = pixels.narrow(dimension, stretch.offset + 1, pairs)
+    shape = list(base.shape)
+    shape.insert(dimension + 1, factor)
+    result = pixels.new_empty(shape)
+    result.select(dimension + 1, 0).copy_(base)
+    for phase in range(1, factor):
+        part = result.select(dimension + 1, phase)
+        torch.lerp(base.narrow(dimension, 0, pairs), beyond, phase / factor, out=part.narrow(dimension, 0, pairs))
+        # Behind the last pixel there is the last pixel.
+        part.narrow(dimension, pairs, blocks - pairs).copy_(base.narrow(dimension, pairs, blocks - pairs))
+    return result.flatten(dimension, dimension + 1).narrow(dimension, 0, stretch.result)
+
+
+def _collected(pixels: Tensor, stretch: Stretch, dimension: int) -> Tensor:
+    """The adjoint of `_spread`."""
+    factor, blocks = stretch.denominator, stretch.blocks
+    shape = list(pixels.shape)
+    shape[dimension] = stretch.source
+    total = pixels.new_zeros(shape)
+    base = total.narrow(dimension, stretch.offset, blocks)
+    for phase in range(factor):
+        part = pixels[(slice(None),) * dimension + (slice(phase, None, factor),)]
+        count = part.shape[dimension]
+        pairs = min(count, stretch.source - 1 - stretch.offset)
+        weight = phase / factor
+        base.narrow(dimension, 0, pairs).add_(part.narrow(dimension, 0, pairs), alpha=1.0 - weight)
+        base.narrow(dimension, pairs, count - pairs).add_(part.narrow(dimension, pairs, count - pairs))
+        if phase:
+            beyond = total.narrow(dimension, stretch.offset + 1, pairs)
+            beyond.add_(part.narrow(dimension, 0, pairs), alpha=weight)
+    return total
+
+
+# --- by a whole factor: nearest upsampling ----------------------------------------------------------------------------
+
+
+def enlarge(x: Tensor, window: Window, factors: tuple[int, int], edge_mode: MPSImageEdgeMode) -> Tensor:
+    """Repeat pixels: ``Y[n, c, y, x] = E[n, c, y // factors[0] + offset, x // factors[1] + offset]``.
+
+    Args:
+        x: The source, [N, C, window.y.source, window.x.source].
+        window: Offset and number of result pixels of each axis.
+        factors: How often rows and columns are repeated.
+        edge_mode: ``ZERO`` or ``CLAMP``.
+
+    Returns:
+        [N, C, window.y.result, window.x.result], channels-last; perhaps a view of ``x`` where nothing is repeated.
+    """
+    vertical, horizontal = factors
+    pixels = read(x, _blocks(window, factors), edge_mode).permute(0, 2, 3, 1)
+    images, height, width, channels = pixels.shape
+    repeated = pixels[:, :, None, :, None].expand(images, height, vertical, width, horizontal, channels)
+    whole = repeated.reshape(images, height * vertical, width * horizontal, channels)
+    return whole[:, : window.y.result, : window.x.result].permute(0, 3, 1, 2)
+
+
+def enlarge_gradient(gradient: Tensor, window: Window, factors: tuple[int, int], edge_mode: MPSImageEdgeMode) -> Tensor:
+    """The gradient for the source of `enlarge`: the sum over each pixel's copies."""
+    blocks = _blocks(window, factors)
+    below = blocks.y.result * factors[0] - window.y.result
+    right = blocks.x.result * factors[1] - window.x.result
+    whole = functional.pad(gradient, [0, right, 0, below]) if below or right else gradient
+    sums = functional.avg_pool2d(whole, factors, divisor_override=1) if factors != (1, 1) else whole
+    return read_adjoint(sums, blocks, edge_mode)
+
+
+def _blocks(window: Window, factors: tuple[int, int]) -> Window:
+    """The pixels of the source that a result of this size repeats, the last perhaps in part."""
+    vertical, horizontal = factors
+    return Window(
+        x=Axis(window.x.source, -(-window.x.result // horizontal), offset=window.x.offset),
+        y=Axis(window.y.source, -(-window.y.result // vertical), offset=window.y.offset),
+    )
+
+
+# --- at any positions -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Tap:
+    """One of the two pixels that a position on one axis lies between."""
+
+    index: Tensor
+    weight: Tensor
+    is_inside: Tensor | None
+
+
+def sample(x: Tensor, rows: Tensor, columns: Tensor, edge_mode: MPSImageEdgeMode) -> Tensor:
+    """Bilinear interpolation at positions of their own for each image and each result pixel.
+
+    Each of the four pixels around a position that lies outside the source is 0 with ``ZERO``, the nearest pixel of the
+    edge with ``CLAMP``. A position that is not a number gives results that are none.
+
+    Args:
+        x: The source, [N, C, H, W].
+        rows: Positions, float64, that broadcast with ``columns`` to [N, K, h, w]: K results an image.
+        columns: Likewise.
+        edge_mode: ``ZERO`` or ``CLAMP``.
+
+    Returns:
+        [N * K, C, h, w], channels-last: the K results of the first image, then those of the second.
+    """
+    images, channels, height, width = x.shape
+    shape = torch.broadcast_shapes(rows.shape, columns.shape, (images, 1, 1, 1))
+    table = x.permute(0, 2, 3, 1).reshape(images * height * width, channels)
+    first = torch.arange(images, device=x.device).view(-1, 1, 1, 1) * (height * width)
+    size = (shape[0] * shape[1], shape[2], shape[3])
+    total = x.new_zeros((*size, channels))
+    across = _two_taps(columns, width, edge_mode)
+    for down in _two_taps(rows, height, edge_mode):
+        for right in across:
+            index = (first + down.index * width + right.index).expand(shape)
+            numbers = table.index_select(0, index.reshape(-1)).view(*size, channels)
+            if down.is_inside is not None and right.is_inside is not None:
+                outside = (down.is_inside & right.is_inside).logical_not().expand(shape)
+                numbers.masked_fill_(outside.reshape(*size, 1), 0.0)
+            weight = (down.weight * right.weight).to(x.dtype).expand(shape)
+            total.addcmul_(numbers, weight.reshape(*size, 1))
+    return total.permute(0, 3, 1, 2)
+
+
+def _two_taps(position: Tensor, length: int, edge_mode: MPSImageEdgeMode) -> tuple[_Tap, _Tap]:
+    clamps = edge_mode == MPSImageEdgeMode.CLAMP
+    # Infinite positions, too, are as far outside as one that reads nothing of the source.
+    position = position.clamp(0, length - 1) if clamps else position.clamp(-1, length)
+    base = position.floor()
+    fraction = position - base
+    return _tap(base, 1.0 - fraction, length, clamps), _tap(base + 1.0, fraction, length, clamps)
+
+
+def _tap(pixel: Tensor, weight: Tensor, length: int, clamps: bool) -> _Tap:
+    is_inside = None if clamps else (pixel >= 0).logical_and_(pixel < length)
+    return _Tap(pixel.nan_to_num(0.0).clamp_(0, length - 1).to(torch.int64), weight, is_inside)
+
+
+# --- regions of an image ----------------------------------------------------------------------------------------------
+
+_BORDER = 1e-6
+"""Pixels by which a position may leave the source and still count as on its edge: fractions are rounded."""
+
+
+def crop_and_resize(x: Tensor, regions: Tensor, size: tuple[int, int], window: Window) -> Tensor:
+    """Cut regions out of every image and resize each, as ``tf.image.crop_and_resize`` does.
+
+    Regions are in fractions of the distance from the centre of the first pixel to that of the last. One axis, region
+    from ``a`` to ``b``, resized to ``n`` pixels, result pixel ``i``::
+
+        u = (a + i * (b - a) / (n - 1)) * (source - 1) + offset       n > 1
+        u = (a + b) / 2 * (source - 1) + offset                       n = 1
+
+    Bilinear interpolation at ``u``, 0 where ``u`` is outside of 0 … source - 1. ``b < a`` turns the region round.
+
+    Args:
+        x: The source, [N, C, H, W].
+        regions: [R, 4] float64: left, top, width, height.
+        size: Height and width, n, that a region is resized to.
+        window: Offset and number of result pixels of each axis.
+
+    Returns:
+        [N * R, C, window.y.result, window.x.result]: the R regions of the first image, then those of the second.
+    """
+    left, top, width, height = regions.unbind(1)
+    columns = _in_regions(left, width, window.x, size[1])[None, :, None, :]
+    rows = _in_regions(top, height, window.y, size[0])[None, :, :, None]
+    result = sample(x, rows, columns, MPSImageEdgeMode.CLAMP)
+    outside = _is_outside(rows, window.y.source) | _is_outside(columns, window.x.source)
+    outside = outside.expand(x.shape[0], *outside.shape[1:])
+    return result.masked_fill_(outside.reshape(result.shape[0], 1, *result.shape[2:]), 0.0)
+
+
+def _in_regions(first: Tensor, extent: Tensor, axis: Axis, whole: int) -> Tensor:
+    """Positions [R, axis.result] of the result pixels of each region."""
+    pixel = torch.arange(axis.result, dtype=torch.float64, device=first.device)
+    part = pixel / (whole - 1) if whole > 1 else torch.full_like(pixel, 0.5)
+    return (first[:, None] + extent[:, None] * part) * (axis.source - 1) + axis.offset
+
+
+def _is_outside(position: Tensor, length: int) -> Tensor:
+    return (position < -_BORDER) | (position > length - 1 + _BORDER)

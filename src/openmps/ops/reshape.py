@@ -1,0 +1,25 @@
+"""Reshaping images: the same numbers in another width, height and number of channels (MPSNNReshape.h, macOS 10.13.4).
+
+The header does not say in which order. Here, as where a fully connected layer flattens an image, it is rows, columns,
+channels, the channel running fastest; channels that only fill up an image's last slice take no part.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+
+def reshape(x: Tensor, size: tuple[int, int, int]) -> Tensor:
+    """Lay the numbers of each image out anew; also the gradient, with the source's size.
+
+    With ``k = (y * W + x) * C + c`` the place of a number in its image, result and source agree in every ``k``.
+
+    Args:
+        x: The source, [N, C, H, W].
+        size: Channels, height and width of the result; their product is C * H * W.
+
+    Returns:
+        [N, *size], in channels-last memory; a view of ``x`` where that lies channels-last.
+    """
+    channels, height, width = size
+    return x.permute(0, 2, 3, 1).reshape(x.shape[0], height, width, channels).permute(0, 3, 1, 2)

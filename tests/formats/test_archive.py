@@ -1,0 +1,350 @@
+"""Archives: what they keep, what they refuse, and that damaged or hostile bytes do no harm."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from openmps.core.image import MPSImage
+from openmps.core.neuron_descriptor import MPSNNNeuronDescriptor
+from openmps.core.padding import MPSNNDefaultPadding
+from openmps.core.padding_explicit import ExplicitPadding
+from openmps.errors import MPSArgumentError, MPSDeviceError, MPSError, MPSFileError, MPSTypeError
+from openmps.formats.archive import MPSKeyedArchiver, MPSKeyedUnarchiver
+from openmps.formats.archive.container import pack, unpack
+from openmps.kernels.convolution import MPSCNNConvolution, MPSCNNConvolutionDescriptor
+from openmps.kernels.optimizers import MPSNNOptimizerAdam, MPSNNOptimizerDescriptor
+from openmps.kernels.pooling import MPSCNNPoolingAverage, MPSCNNPoolingMax
+from openmps.metal.device import MTLDevice, mtl_device
+from openmps.training.data_sources import ArrayConvolutionDataSource
+from openmps.types import (
+    MPSCNNNeuronType,
+    MPSImageEdgeMode,
+    MPSKernelOptions,
+    MPSNNPaddingMethod,
+    MPSNNRegularizationType,
+    MPSOffset,
+    MTLOrigin,
+    MTLRegion,
+    MTLSize,
+)
+
+
+@pytest.fixture
+def cpu() -> MTLDevice:
+    return mtl_device("cpu")
+
+
+def again(thing: Any, device: MTLDevice, **options: Any) -> Any:
+    data = MPSKeyedArchiver.archived_data(thing)
+    return MPSKeyedUnarchiver.unarchived_object_of_class(type(thing), data, device, **options)
+
+
+class Policy:
+    """A padding policy of a user."""
+
+    def __init__(self, margin: int) -> None:
+        self.margin = margin
+
+    def padding_method(self) -> MPSNNPaddingMethod:
+        return MPSNNPaddingMethod.CUSTOM
+
+    def destination_image_descriptor(self, images: Any, states: Any, kernel: Any, suggested: Any) -> Any:
+        suggested.width += self.margin
+        return suggested
+
+    def archived(self) -> dict[str, Any]:
+        return {"margin": self.margin}
+
+
+class Source(ArrayConvolutionDataSource):
+    """A data source of a user that knows how to be archived."""
+
+    def archived(self) -> dict[str, Any]:
+        return {"descriptor": self.descriptor(), "weights": self.weights(), "biases": self.bias_terms()}
+
+
+REGISTRY = {
+    "Policy": lambda values: Policy(values["margin"]),
+    "Source": lambda values: Source(values["descriptor"], values["weights"], values["biases"]),
+}
+
+
+def convolution(device: MTLDevice, kind: Any = ArrayConvolutionDataSource) -> MPSCNNConvolution:
+    descriptor = MPSCNNConvolutionDescriptor(3, 2, 4, 5)
+    descriptor.stride_in_pixels_x = 2
+    descriptor.fused_neuron_descriptor = MPSNNNeuronDescriptor(MPSCNNNeuronType.RELU, 0.25)
+    descriptor.set_batch_normalization_parameters_for_inference(np.arange(5.0), np.ones(5), np.full(5, 2.0), None, 0.5)
+    weights = np.random.default_rng(3).normal(size=descriptor.weight_shape())
+    return MPSCNNConvolution(device, weights=kind(descriptor, weights, np.arange(5.0), label="conv1"))
+
+
+# --- what is kept ----------------------------------------------------------------------------------------------------
+
+
+def test_every_property_of_a_kernel(cpu: MTLDevice) -> None:
+    kernel = MPSCNNPoolingAverage(cpu, 3, 2, 2, 1)
+    kernel.label, kernel.options = "pool", MPSKernelOptions.SKIP_API_VALIDATION
+    kernel.offset, kernel.edge_mode = MPSOffset(1, -2, 3), MPSImageEdgeMode.CLAMP
+    kernel.clip_rect = MTLRegion(MTLOrigin(1, 2, 0), MTLSize(3, 4, 1))
+    kernel.source_feature_channel_offset, kernel.source_feature_channel_max_count = 4, 3
+    kernel.destination_feature_channel_offset = 8
+    kernel.zero_pad_size_x, kernel.zero_pad_size_y = 1, 2
+    kernel.padding = MPSNNDefaultPadding.tensorflow_same()
+    kernel.destination_image_allocator = MPSImage.default_allocator()
+    found = again(kernel, cpu)
+    names = [name for name in dir(MPSCNNPoolingAverage) if not name.startswith("_")]
+    public = [name for name in names if not callable(getattr(kernel, name)) and name != "device"]
+    assert len(public) > 15
+    for name in public:
+        assert getattr(found, name) == getattr(kernel, name), name
+    assert found.device is cpu
+
+
+def test_a_convolution_without_an_archivable_source_keeps_its_numbers(cpu: MTLDevice) -> None:
+    kernel = convolution(cpu)
+    found = again(kernel, cpu)
+    assert found.label == "conv1"
+    descriptor, wanted = found.convolution_descriptor, kernel.convolution_descriptor
+    assert descriptor.stride_in_pixels_x == 2
+    assert descriptor.fused_neuron_descriptor == wanted.fused_neuron_descriptor
+    assert np.array_equal(descriptor.batch_normalization.scale, wanted.batch_normalization.scale)
+    assert np.array_equal(descriptor.batch_normalization.shift, wanted.batch_normalization.shift)
+    assert np.array_equal(found.data_source.weights(), kernel.data_source.weights())
+    assert np.array_equal(found.data_source.bias_terms(), np.arange(5.0))
+
+
+def test_a_source_of_a_registered_class_comes_back_as_itself(cpu: MTLDevice) -> None:
+    kernel = convolution(cpu, Source)
+    found = again(kernel, cpu, registry=REGISTRY)
+    assert type(found.data_source) is Source
+    assert np.array_equal(found.data_source.weights(), kernel.data_source.weights())
+
+
+def test_a_custom_policy(cpu: MTLDevice) -> None:
+    kernel = MPSCNNPoolingMax(cpu, 2, 2)
+    kernel.padding = Policy(3)
+    assert again(kernel, cpu, registry=REGISTRY).padding.margin == 3
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [MPSNNDefaultPadding(16), MPSNNDefaultPadding.tensorflow_same(), ExplicitPadding(1, 2, 3, 4, ceil_mode=True)],
+    ids=str,
+)
+def test_policies(policy: Any, cpu: MTLDevice) -> None:
+    assert again(policy, cpu) == policy
+
+
+def test_an_optimizer(cpu: MTLDevice) -> None:
+    descriptor = MPSNNOptimizerDescriptor(
+        0.25, 0.5, apply_gradient_clipping=True, gradient_clip_max=2.0, gradient_clip_min=-1.0,
+        regularization_type=MPSNNRegularizationType.L2, regularization_scale=0.125,
+    )  # fmt: skip
+    numbers = {"beta1": 0.5, "beta2": 0.75, "epsilon": 1e-3, "time_step": 7}
+    optimizer = MPSNNOptimizerAdam(cpu, **numbers, optimizer_descriptor=descriptor)
+    found = again(optimizer, cpu)
+    for name in (*numbers, *(name for name in dir(descriptor) if not name.startswith("_"))):
+        assert getattr(found, name) == getattr(optimizer, name), name
+
+
+def test_one_object_named_twice_stays_one(cpu: MTLDevice) -> None:
+    policy = Policy(1)
+    kernels = [MPSCNNPoolingMax(cpu, 2, 2), MPSCNNPoolingMax(cpu, 3, 3)]
+    for kernel in kernels:
+        kernel.padding = policy
+    data = MPSKeyedArchiver.archived_data(kernels)
+    first, second = MPSKeyedUnarchiver(data, cpu, registry=REGISTRY).decode_root_object()
+    assert first.padding is second.padding
+
+
+def test_the_same_object_gives_the_same_bytes(cpu: MTLDevice) -> None:
+    assert len({MPSKeyedArchiver.archived_data(convolution(cpu)) for _ in range(8)}) == 1
+
+
+def test_files(tmp_path: Path, cpu: MTLDevice) -> None:
+    MPSKeyedArchiver.archive(MPSCNNPoolingMax(cpu, 5, 4), tmp_path / "pool.mps")
+    found = MPSKeyedUnarchiver.unarchive_object(file=tmp_path / "pool.mps", device=cpu)
+    assert (found.kernel_width, found.kernel_height) == (5, 4)
+
+
+# --- the unarchiver's forms -------------------------------------------------------------------------------------------
+
+
+def test_forms(cpu: MTLDevice) -> None:
+    data = MPSKeyedArchiver.archived_data(MPSCNNPoolingMax(cpu, 5, 4))
+    reader = MPSKeyedUnarchiver(data, cpu)
+    assert reader.mps_mtl_device() is cpu
+    found = [
+        reader.decode_root_object(),
+        MPSKeyedUnarchiver(init_for_reading_with_data=data, device=cpu).decode_root_object(),
+        MPSKeyedUnarchiver.unarchived_object_of_classes([MPSCNNPoolingAverage, MPSCNNPoolingMax], data, cpu),
+        MPSKeyedUnarchiver.unarchive_top_level_object(data, cpu),
+        MPSKeyedUnarchiver.unarchive_object(data, cpu),
+    ]
+    assert {(type(each), each.kernel_width, each.kernel_height) for each in found} == {(MPSCNNPoolingMax, 5, 4)}
+    assert MPSKeyedUnarchiver(device=cpu).mps_mtl_device() is cpu
+
+
+def test_misuse(cpu: MTLDevice, tmp_path: Path) -> None:
+    data = MPSKeyedArchiver.archived_data(MPSCNNPoolingMax(cpu, 5, 4))
+    with pytest.raises(MPSTypeError, match=r"archive must hold a MPSCNNPoolingAverage, got MPSCNNPoolingMax"):
+        MPSKeyedUnarchiver.unarchived_object_of_class(MPSCNNPoolingAverage, data, cpu)
+    with pytest.raises(MPSTypeError, match=r"device must be given"):
+        MPSKeyedUnarchiver(data)
+    with pytest.raises(MPSError, match=r"device"):
+        MPSKeyedUnarchiver(data, "cpu")
+    with pytest.raises(MPSTypeError, match=r"data must be bytes, got str"):
+        MPSKeyedUnarchiver("text", cpu)
+    with pytest.raises(MPSTypeError, match=r"needs data"):
+        MPSKeyedUnarchiver(device=cpu).decode_root_object()
+    with pytest.raises(MPSTypeError, match=r"data or file must be given"):
+        MPSKeyedUnarchiver.unarchive_object(data, cpu, file=tmp_path / "x")
+    with pytest.raises(MPSFileError, match=r"nothing there"):
+        MPSKeyedUnarchiver.unarchive_object(device=cpu, file=tmp_path / "x")
+    with pytest.raises(MPSArgumentError, match=r"requiring_secure_coding must be True"):
+        MPSKeyedArchiver.archived_data(MPSCNNPoolingMax(cpu, 5, 4), requiring_secure_coding=False)
+    with pytest.raises(MPSTypeError, match=r"object cannot be archived.*archived\(\)"):
+        MPSKeyedArchiver.archived_data(object())
+    kernel = MPSCNNPoolingMax(cpu, 2, 2)
+    kernel.padding = Policy(3)
+    with pytest.raises(MPSFileError, match=r"registry must have 'Policy'"):
+        again(kernel, cpu)
+    assert issubclass(MPSDeviceError, MPSError)
+
+
+# --- hostile documents, whose checksum is right -----------------------------------------------------------------------
+
+POOL = {"class": "MPSCNNPoolingMax", "arguments": {"kernel_width": 2, "kernel_height": 2}, "properties": {}}
+
+
+def _changed(**changes: Any) -> dict[str, Any]:
+    return {**POOL, **changes}
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        _changed(**{"class": "os.system"}),
+        _changed(**{"class": "MTLDevice"}),
+        _changed(**{"class": ["MPSCNNPoolingMax"]}),
+        _changed(arguments={"kernel_width": -1, "kernel_height": 2}),
+        _changed(arguments={"kernel_width": "2", "kernel_height": 2}),
+        _changed(arguments={"kernel_width": 2**80, "kernel_height": None}),
+        _changed(arguments={"kernel_width": 2, "kernel_height": 2, "shell": "rm"}),
+        _changed(arguments={"kernel_width": 2, "kernel_height": 2, "device": 1}),
+        _changed(arguments=[1, 2]),
+        _changed(properties={"_sources": 1}),
+        _changed(properties={"__class__": "x"}),
+        _changed(properties={"copy": 1}),
+        _changed(properties={"device": None}),
+        _changed(properties={"edge_mode": {"enum": "MPSImageEdgeMode", "value": 99}}),
+        _changed(properties={"edge_mode": {"enum": "annotations", "value": 0}}),
+        _changed(properties={"offset": {"struct": "MPSOffset", "fields": [1]}}),
+        _changed(properties={"offset": {"struct": "IntEnum", "fields": [1]}}),
+        _changed(properties={"offset": "here"}),
+        _changed(properties={"padding": {"object": 0}}),
+        _changed(properties={"padding": {"object": -1}}),
+        _changed(properties={"padding": {"object": True}}),
+        _changed(properties={"padding": {"array": "7"}}),
+        _changed(properties={"padding": {"list": [], "array": "0"}}),
+        _changed(properties={"destination_image_allocator": {"allocator": "mine"}}),
+        _changed(properties={"label": 7}),
+        {"custom": "Policy", "values": {}},
+        {"custom": ["Policy"], "values": {}},
+        {},
+        [],
+        None,
+        7,
+    ],
+    ids=str,
+)
+def test_hostile_objects_are_refused(entry: Any, cpu: MTLDevice) -> None:
+    data = pack({"root": {"object": 0}, "objects": [entry]}, {})
+    with pytest.raises(MPSFileError, match=r"^MPSKeyedUnarchiver: "):
+        MPSKeyedUnarchiver(data, cpu)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [{}, {"root": 1}, {"objects": []}, {"root": {"object": 0}, "objects": []}, {"root": [], "objects": []},
+     {"root": {"object": 0}, "objects": "x"}, {"root": {"a": 1}, "objects": []}],
+    ids=str,
+)  # fmt: skip
+def test_hostile_documents_are_refused(document: dict[str, Any], cpu: MTLDevice) -> None:
+    with pytest.raises(MPSFileError):
+        MPSKeyedUnarchiver(pack(document, {}), cpu)
+
+
+def test_another_version(cpu: MTLDevice) -> None:
+    with pytest.raises(MPSFileError, match=r"must be of version 1, got 2"):
+        MPSKeyedUnarchiver(pack({"root": 1, "objects": [], "version": 2}, {}), cpu)
+
+
+def test_deep_nesting(cpu: MTLDevice) -> None:
+    value: Any = 1
+    for _ in range(100):
+        value = {"list": [value]}
+    found = MPSKeyedUnarchiver(pack({"root": value, "objects": []}, {}), cpu).decode_root_object()
+    for _ in range(100):
+        (found,) = found
+    assert found == 1
+    deep = '{"list":[' * 100_000 + "1" + "]}" * 100_000
+    header = json.dumps({"__metadata__": {"openmps.archive": "0 " + deep}}).encode()
+    with pytest.raises(MPSFileError):
+        MPSKeyedUnarchiver(len(header).to_bytes(8, "little") + header, cpu)
+
+
+# --- damage ----------------------------------------------------------------------------------------------------------
+
+
+def _mutated(data: bytes, random: np.random.Generator) -> bytes:
+    """One of: a flipped bit, a cut, a length made huge, bytes put in, bytes taken out, two pieces exchanged."""
+    at, kind = int(random.integers(len(data))), int(random.integers(6))
+    if kind == 0:
+        return data[:at] + bytes([data[at] ^ (1 << int(random.integers(8)))]) + data[at + 1 :]
+    if kind == 1:
+        return data[:at]
+    if kind == 2:
+        return int(random.integers(2**63)).to_bytes(8, "little") + data[8:]
+    if kind == 3:
+        return data[:at] + random.bytes(int(random.integers(1, 16))) + data[at:]
+    if kind == 4:
+        return data[:at] + data[at + int(random.integers(1, 64)) :]
+    other = int(random.integers(len(data)))
+    low, high = min(at, other), max(at, other)
+    return data[high:] + data[low:high] + data[:low]
+
+
+def test_mutations_give_an_error_or_the_same(cpu: MTLDevice) -> None:
+    random = np.random.default_rng(11)
+    whole = MPSKeyedArchiver.archived_data([convolution(cpu), MPSCNNPoolingAverage(cpu, 3, 2)])
+    refused = 0
+    for _ in range(600):
+        data = _mutated(whole, random)
+        try:
+            found = MPSKeyedUnarchiver(data, cpu).decode_root_object()
+        except MPSFileError:
+            refused += 1
+        else:
+            assert MPSKeyedArchiver.archived_data(found) == whole
+    assert refused > 500
+
+
+def test_a_lying_length_takes_no_memory(cpu: MTLDevice) -> None:
+    data = MPSKeyedArchiver.archived_data(convolution(cpu))
+    document, arrays = unpack(data, "test")
+    assert document["objects"]
+    assert arrays
+    tracemalloc.start()
+    for length in (2**63, 2**40, len(data) - 8, len(data)):
+        with pytest.raises(MPSFileError):
+            MPSKeyedUnarchiver(length.to_bytes(8, "little") + data[8:], cpu)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 50 * len(data) + 2**20

@@ -1,0 +1,42 @@
+"""The errors that the suite sees, kernel by kernel: what docs/kernels.md is made of.
+
+``pytest tests/sweeps tests/kernels --record-errors bench/results/kernel_errors.json`` keeps the largest of each.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from helpers import relative_error
+from openmps.metal.device import mtl_device
+
+_errors: dict[str, dict[str, dict[str, float]]] = {}
+_formats: dict[str, dict[str, set[str]]] = {}
+
+
+def note_error(kernel: type, what: str, device: torch.device, actual: Any, expected: Any) -> None:
+    """Keep the error of a kernel's float32 numbers against an oracle; ``what`` is `forward` or `gradient`."""
+    found = _errors.setdefault(device.type, {}).setdefault(kernel.__name__, {})
+    found[what] = max(found.get(what, 0.0), relative_error(actual, expected))
+
+
+def note_format(kernel: type, channel_format: str, device: torch.device) -> None:
+    """Keep that a kernel's results in a channel format were right."""
+    _formats.setdefault(device.type, {}).setdefault(kernel.__name__, set()).add(channel_format)
+
+
+def write(path: Path) -> None:
+    """Put what this run saw in a file, in the place of what it said of the same devices."""
+    known = json.loads(path.read_text()) if path.exists() else {}
+    for device, kernels in _errors.items():
+        formats = _formats.get(device, {})
+        known[device] = {
+            "machine": mtl_device(device).name,
+            "torch": torch.__version__,
+            "kernels": {name: {**kernels[name], "formats": sorted(formats.get(name, ()))} for name in sorted(kernels)},
+        }
+    path.write_text(json.dumps(known, indent=1) + "\n")
