@@ -1,4 +1,4 @@
-# make demo | test | check | bench: each works alone on a fresh clone with Python 3.11 or newer, pip and venv.
+# make demo | test | check | docs | bench: each works alone on a fresh clone with Python 3.11 or newer, pip and venv.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -9,7 +9,7 @@ TESTS := $(sort $(wildcard tests/test_*.py)) \
          $(filter-out tests/sweeps/ tests/__pycache__/,$(sort $(wildcard tests/*/))) \
          $(wildcard tests/sweeps/)
 
-.PHONY: setup demo test check bench clean
+.PHONY: setup demo test check docs bench clean
 
 setup: $(READY)
 
@@ -31,6 +31,15 @@ check: setup
 	$(BIN)/lint-imports
 	$(BIN)/pytest -q tests/test_project.py
 	$(BIN)/python tools/run_doc_examples.py
+
+# The pages that the suite writes: what it saw of each kernel, ONNX's node cases, and the reference.
+ERRORS := bench/results/kernel_errors.json
+
+docs: setup
+	$(BIN)/pytest -q tests/kernels tests/sweeps/test_oracle.py tests/sweeps/test_formats.py --record-errors $(ERRORS)
+	PYTHONPATH=tests $(BIN)/python -m kernel_page
+	PYTHONPATH=tests $(BIN)/python -W ignore -m node_cases.table
+	$(BIN)/python tools/reference_pages.py
 
 bench: setup
 	@set -e; for file in bench/[!_]*.py; do \

@@ -1,0 +1,1 @@
+"""ONNX's own node cases, run through the framework's kernels."""

@@ -1,0 +1,38 @@
+"""Every ONNX node case that maps onto the kernels: it gives ONNX's numbers, or its reason is in the table."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from encoding import Bench
+from helpers import relative_error
+from node_cases.case import Case, NotExpressible
+from node_cases.table import ADAPTERS, PAGE, collected, page
+
+TOLERANCE = 1e-5
+PRINTED = 4
+"""Some cases were typed in, inputs and outputs, with this many decimals: they agree to one unit of the last."""
+
+
+@pytest.mark.parametrize("case", collected(), ids=str)
+def test_case(case: Case, device: torch.device) -> None:
+    try:
+        found = ADAPTERS[case.operator](case, Bench.on(device))
+    except NotExpressible as reason:
+        pytest.skip(f"not expressible: {reason}")
+    assert len(found) == len(case.outputs)
+    for actual, expected in zip(found, case.outputs, strict=True):
+        actual = np.asarray(actual)
+        assert actual.shape == expected.shape
+        if expected.dtype.kind == "f" and expected.dtype.itemsize == 2:
+            assert np.allclose(actual, expected.astype(np.float64), rtol=2.0**-10, atol=2.0**-24, equal_nan=True)
+        elif expected.dtype.kind == "f" and np.array_equal(np.round(expected, PRINTED), expected):
+            assert np.abs(actual - expected).max(initial=0.0) <= 10.0**-PRINTED
+        else:
+            assert relative_error(actual, expected.astype(np.float64)) <= TOLERANCE
+
+
+def test_the_table_is_of_these_cases() -> None:
+    assert PAGE.read_text() == page(), "write it again: python -m node_cases.table"

@@ -1,0 +1,45 @@
+"""The pages that are written by the suite say what it sees: none is old, none leaves a kernel out."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import kernel_page
+from catalogue import GRADIENTS, OTHERS, SAMPLES
+
+ROOT = Path(__file__).resolve().parents[1]
+LIMIT = 1e-5
+
+
+def _tool(name: str) -> Any:
+    specification = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
+    assert specification is not None and specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+def test_the_reference_is_that_of_the_docstrings() -> None:
+    reference = _tool("reference_pages")
+    pages = reference.pages()
+    assert {path for path, text in pages.items() if not path.exists() or path.read_text() != text} == set(), "make docs"
+    assert set(reference.FOLDER.iterdir()) == set(pages)
+
+
+def test_every_kernel_was_measured_and_is_within_the_limit() -> None:
+    kernels = kernel_page.recorded()["cpu"]["kernels"]
+    named = {kernel.__name__: "forward" for kernel in (*SAMPLES, *OTHERS)}
+    named |= {kernel.__name__: "gradient" for kernel in GRADIENTS}
+    assert {name for name, what in named.items() if what not in kernels.get(name, {})} == set(), "make docs"
+    assert {name for name, what in named.items() if kernels[name][what] > LIMIT} == set()
+    assert {name for name in kernels if name not in named} == set()
+
+
+def test_the_page_of_kernels_is_that_of_the_record() -> None:
+    assert kernel_page.PAGE.read_text() == kernel_page.page(), "make docs"
+
+
+def test_every_kernel_names_its_header() -> None:
+    assert [kernel.__name__ for kernel in (*SAMPLES, *GRADIENTS, *OTHERS) if not kernel_page.since(kernel)] == []
