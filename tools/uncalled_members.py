@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dis
 import inspect
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -63,8 +64,11 @@ def uncalled(data: coverage.CoverageData) -> list[str]:
 
 def main() -> int:
     """Print the members; 1 if there are any."""
-    data = coverage.CoverageData()
+    data = coverage.CoverageData(os.environ.get("COVERAGE_FILE"))
     data.read()
+    if not data.measured_files():
+        print(f"{data.data_filename()} holds no measurements: run the suite under coverage first")
+        return 2
     left = uncalled(data)
     print("\n".join(left))
     print(f"{len(left)} public member(s) that no test runs")

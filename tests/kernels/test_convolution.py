@@ -168,6 +168,7 @@ def test_depthwise_is_the_formula(device: torch.device, rng: np.random.Generator
     filters = layer.weights().reshape(3, 2, 3, 2)
     assert_close(found, oracle.depthwise(x, filters, layer.bias_terms(), how.rows, how.columns), TOLERANCE)
     assert kernel.channel_multiplier == 2
+    assert MPSCNNConvolutionGradient(bench.device, weights=layer.source()).channel_multiplier == 2
 
 
 def test_groups_that_the_hardware_refuses_warn_and_compute(device: torch.device, rng: np.random.Generator) -> None:

@@ -15,6 +15,7 @@ from openmps.errors import (
     MPSTypeError,
 )
 from openmps.kernels.neuron import MPSCNNNeuronSigmoid
+from openmps.kernels.normalization import MPSCNNSpatialNormalization, MPSCNNSpatialNormalizationGradient
 from openmps.kernels.pooling import MPSCNNPoolingMax, MPSCNNPoolingMaxGradient
 from openmps.types import MPSOffset
 from scenes import CPU, TRAINED, Backward
@@ -171,6 +172,21 @@ def test_gradient_channels_that_do_not_match(backward: Backward) -> None:
         lambda: scene.run(flow=flow, states=states, destination=destination),
         "must have as many feature channels read as source_image",
     )
+
+
+def test_states_of_encodes_with_other_parameters() -> None:
+    """Each image is differentiated with the numbers that its own forward encode had."""
+    bench = Bench(CPU)
+    kernel, gradient = MPSCNNSpatialNormalization(CPU, 3, 3), MPSCNNSpatialNormalizationGradient(CPU, 3, 3)
+    image, command_buffer = bench.empty((1, 2, 4, 4)), bench.command_buffer()
+    states = []
+    for alpha in (1.0, 2.0):
+        kernel.alpha = alpha
+        states.append(kernel.encode(command_buffer, image, destination_state_is_temporary=False)[1])
+    flows = [bench.empty((1, 2, 4, 4)) for _ in range(2)]
+    with pytest.raises(MPSArgumentError, match="gradient_states must come from forward encodes with the same prop"):
+        gradient.encode_batch(command_buffer, flows, [image, image], states)
+    gradient.encode_batch(command_buffer, flows, [image, image], [states[1], states[1]])
 
 
 @pytest.mark.parametrize("name", ["kernel_offset_x", "kernel_offset_y"])

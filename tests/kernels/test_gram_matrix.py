@@ -94,11 +94,13 @@ def test_states_of_different_alphas() -> None:
         kernel.alpha = alpha
         states.append(kernel.encode(command_buffer, image, destination_state_is_temporary=False)[1])
     flows = [bench.empty((1, 3, 1, 3)) for _ in range(2)]
-    rule = (
-        r"^MPSNNGramMatrixCalculationGradient 'g': gradient_states must come from forward encodes with the same alpha"
-    )
-    with pytest.raises(MPSArgumentError, match=rule):
+    rule = "^MPSNNGramMatrixCalculationGradient 'g': gradient_states must come from forward encodes with the same "
+    with pytest.raises(MPSArgumentError, match=rule + "properties"):
         gradient.encode_batch(command_buffer, flows, [image, image], states)
+    with pytest.raises(MPSArgumentError, match=rule + "alpha"):
+        gradient.encode_batch(
+            command_buffer, flows, [image, image], states, [bench.empty((1, 3, 2, 2)) for _ in range(2)]
+        )
 
 
 def test_channels_read_make_the_width(device: torch.device, rng: np.random.Generator) -> None:

@@ -736,9 +736,12 @@ def test_states_of_one_encode_are_of_one_kernel(kind: Any) -> None:
         second.epsilon = 7.0
         _, two = second.encode(command_buffer, image, destination_state_is_temporary=False)
         batch = [bench.empty((1, 4, 2, 2)) for _ in range(2)]
-        rule = f"^{GRADIENTS[kind].__name__} 'g': gradient_states must come from one kernel with the same epsilon"
-        with pytest.raises(MPSArgumentError, match=rule):
+        who = f"^{GRADIENTS[kind].__name__} 'g': gradient_states must come from "
+        with pytest.raises(MPSArgumentError, match=who + "forward encodes with the same properties, got different par"):
             gradient.encode_batch(command_buffer, batch, [image, image], [one, two])
+        results = [bench.empty((1, 4, 2, 2)) for _ in range(2)]
+        with pytest.raises(MPSArgumentError, match=who + "one kernel with the same epsilon"):
+            gradient.encode_batch(command_buffer, batch, [image, image], [one, two], results)
 
 
 def test_gradients_of_other_channel_counts(kind: Any) -> None:

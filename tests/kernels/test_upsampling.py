@@ -229,5 +229,10 @@ def test_states_with_and_without_aligned_corners() -> None:
     gradient = MPSCNNUpsamplingBilinearGradient(CPU, 2, 2)
     flow = bench.images(np.zeros((2, 1, 4, 4)))
     sources = bench.images(np.zeros((2, 1, 2, 2)))
+    states = [pair[1] for pair in pairs]  # type: ignore[misc]
+    with pytest.raises(
+        MPSArgumentError, match="gradient_states must come from .* same properties, got different param"
+    ):
+        gradient.encode_batch(command_buffer, flow, sources, states)
     with pytest.raises(MPSArgumentError, match="gradient_state must come from .* aligned in all states or in none"):
-        gradient.encode_batch(command_buffer, flow, sources, [pair[1] for pair in pairs])  # type: ignore[misc]
+        gradient.encode_batch(command_buffer, flow, sources, states, bench.images(np.zeros((2, 1, 2, 2))))

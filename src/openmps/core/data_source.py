@@ -17,6 +17,9 @@ from openmps.metal.memory import MTLBuffer
 if TYPE_CHECKING:
     from openmps.metal.device import MTLDevice
 
+FLT_MIN = float(np.finfo(np.float32).tiny)
+"""Epsilon of a data source that has none: the smallest normal float32."""
+
 
 def check_methods(who: str, argument: str, source: object, required: Sequence[str]) -> None:
     """Raise `MPSTypeError` unless ``source`` has all of the methods ``required``."""
@@ -74,6 +77,22 @@ def optional(source: Any, name: str) -> Any:
     """What the method ``name`` of a data source returns; None if it has no such method."""
     method = getattr(source, name, None)
     return method() if callable(method) else None
+
+
+def epsilon_of(who: str, source: Any) -> float:
+    """What the optional method epsilon() of a data source says, FLT_MIN without it."""
+    given = optional(source, "epsilon")
+    return FLT_MIN if given is None else check_epsilon(who, "data source epsilon()", given)
+
+
+def check_epsilon(who: str, argument: str, value: object) -> float:
+    """``value`` if it can be added to a variance: a number of at least 0."""
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number):
+        raise MPSTypeError(who, argument, "must be a number", repr(value))
+    number = float(value)
+    if not 0.0 <= number < float("inf"):
+        raise MPSArgumentError(who, argument, "must be a finite number of at least 0", value)
+    return number
 
 
 def copy_of(source: Any, device: MTLDevice) -> Any:

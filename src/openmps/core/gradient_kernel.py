@@ -31,6 +31,14 @@ GradientOperation = Callable[[Tensor, Tensor, Any], tuple[Tensor | None, Any]]
 """Incoming gradient, forward source and what the forward saved, to the source's whole gradient and what else came."""
 
 
+_PROPERTIES = {
+    "sources": "offsets, sizes or channels of the source",
+    "target": "clip rectangles",
+    "parameters": "parameters",
+}
+"""What the states of one gradient encode have in common, and how a message says it."""
+
+
 @dataclass(frozen=True, slots=True)
 class GradientGeometry:
     """The two placements of a gradient encode; both are the forward window in the automatic path.
@@ -117,12 +125,13 @@ class MPSCNNGradientKernel(MPSCNNBinaryKernel):
         if not records:
             return
         first = records[0]
-        if any((each.sources, each.target) != (first.sources, first.target) for each in records):
+        different = [each for each in _PROPERTIES if any(getattr(one, each) != getattr(first, each) for one in records)]
+        if different:
             raise MPSArgumentError(
                 self.name,
                 "gradient_states",
                 "must come from forward encodes with the same properties",
-                "different offsets, clip rectangles or sizes",
+                f"different {' and '.join(_PROPERTIES[each] for each in different)}",
                 "Encode their images one by one",
             )
         self._check_record(first, source_images)

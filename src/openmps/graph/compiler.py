@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from openmps.core.gradient_state import ForwardRecord, MPSNNGradientState
@@ -101,8 +102,10 @@ class Compiler:
         """Plan every filter in order; ``keep`` are images, ``keep_states`` states that are read from outside."""
         steps = [self._step(node, kernel) for node, kernel in self._kernels.items()]
         kept = {self._registers[image] for image in keep if image in self._registers}
+        kept_states = {self._state_registers[state] for state in keep_states}
+        steps = _without_unread_states(steps, kept_states)
         if allow_fusion:
-            steps = fuse(steps, kept, {self._state_registers[state] for state in keep_states})
+            steps = fuse(steps, kept, kept_states)
         lifetimes(steps, kept)
         return Program(
             images=self._images,
@@ -175,6 +178,14 @@ class Compiler:
     def _specimen(self, descriptor: MPSImageDescriptor) -> MPSImage:
         """An image that is asked for its shape only and never has memory."""
         return MPSImage(self._device, descriptor)
+
+
+def _without_unread_states(steps: Sequence[Step], kept_states: set[int]) -> list[Step]:
+    """Steps that leave out the work whose only use is to fill a state that nobody reads."""
+    read = kept_states | {step.state_in for step in steps if step.state_in is not None}
+    return [
+        step if step.state_out in read else replace(step, plan=step.kernel.without_state(step.plan)) for step in steps
+    ]
 
 
 def _descriptor(shape: Shape) -> MPSImageDescriptor:

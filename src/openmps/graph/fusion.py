@@ -98,7 +98,7 @@ def _pool_before_relu(steps: Sequence[Step], match: _Match) -> list[Step]:
     record = match.pool.plan.sources[0]
     kernel = match.relu.kernel
     assert isinstance(kernel, MPSCNNNeuron)
-    pair = _ReluPool(record.window, record.edge_mode, kernel.a)
+    pair = _ReluPool(record.window, record.edge_mode, kernel.a, is_trained=match.pool_gradient is not None)
     forward = replace(
         match.pool,
         inputs=match.relu.inputs,
@@ -129,9 +129,10 @@ class _ReluPool:
     window: Window
     edge_mode: MPSImageEdgeMode
     slope: float
+    is_trained: bool
 
     def forward(self, values: tuple[Tensor, ...], saved: Any) -> tuple[Tensor, Any]:
-        pooled, choice = max_pooling(values[0], self.window, self.edge_mode)
+        pooled, choice = max_pooling(values[0], self.window, self.edge_mode, with_choice=self.is_trained)
         return neuron(pooled, _RELU, self.slope, 0.0, 0.0), (pooled, choice)
 
     def gradient(self, values: tuple[Tensor, ...], saved: Any) -> tuple[Tensor, None]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from openmps.core.allocator import MPSImageAllocator
 from openmps.core.base_kernel import MPSKernel
+from openmps.core.data_source import copy_of
 from openmps.core.image import MPSImage
 from openmps.core.image_batch import MPSImageBatch
 from openmps.core.image_descriptor import MPSImageDescriptor
@@ -38,7 +39,6 @@ from openmps.graph.passes import reachable, required
 from openmps.graph.plan import Program, Shape
 from openmps.graph.update import Updates
 from openmps.kernels.convolution import MPSCNNConvolution
-from openmps.kernels.convolution.forward import copy_source
 from openmps.types import MPSImageFeatureChannelFormat
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class MPSNNGraph(MPSKernel):
 
     def _unshare(self) -> None:
         """Make a copy's own kernels on its device, over copies of the data sources if they offer some."""
-        self._build({key: copy_source(source, self._device) for key, source in self._data_sources.items()})
+        self._build({key: copy_of(source, self._device) for key, source in self._data_sources.items()})
 
     # --- properties ---------------------------------------------------------------------------------------------------
 

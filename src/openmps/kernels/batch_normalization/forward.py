@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import torch
 from torch import Tensor
 
-from openmps.core.data_source import copy_of
+from openmps.core.data_source import check_epsilon, copy_of
 from openmps.core.gradient_state import MPSNNGradientState, SourceRecord
 from openmps.core.image import MPSImage
 from openmps.core.image_batch import MPSImageBatch, as_batch
@@ -35,7 +35,6 @@ from openmps.kernels.batch_normalization.data_source import (
     Loaded,
     MPSCNNBatchNormalizationDataSource,
     Pair,
-    check_epsilon,
     load_parameters,
 )
 from openmps.kernels.batch_normalization.fused_neuron import FusedNeuron, NeuronProperty, check_neuron

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,24 +11,21 @@ from torch import Tensor
 
 from openmps.core.gradient_state import SourceRecord
 from openmps.core.kernel import Operation
-from openmps.core.padding import MPSNNDefaultPadding
 from openmps.core.state import MPSStateBatch
-from openmps.core.storage import Extent, Target
+from openmps.core.storage import Target
 from openmps.core.unary_kernel import MPSCNNKernel
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.kernels.convolution.data_source import MPSCNNConvolutionDataSource, check_data_source, elements
 from openmps.kernels.convolution.descriptor import MPSCNNConvolutionDescriptor, sub_pixel_factor
-from openmps.kernels.convolution.forward import whole_image_axis
+from openmps.kernels.convolution.whole_image import WholeImageKernel
 from openmps.metal.memory import MTLBuffer
 from openmps.ops.binary_convolution import BinaryTerms, binary_convolution, binary_weights
-from openmps.ops.geometry import Window
 from openmps.ops.neuron import neuron
 from openmps.types import (
     MPSCNNBinaryConvolutionFlags,
     MPSCNNBinaryConvolutionType,
     MPSCNNNeuronType,
     MPSDataType,
-    MPSNNPaddingMethod,
 )
 
 if TYPE_CHECKING:
@@ -204,14 +200,12 @@ class MPSCNNBinaryConvolution(MPSCNNKernel):
         return operation
 
 
-class MPSCNNBinaryFullyConnected(MPSCNNBinaryConvolution):
+class MPSCNNBinaryFullyConnected(WholeImageKernel, MPSCNNBinaryConvolution):
     """A fully connected layer with weights of one bit (MPSCNNConvolution.h, macOS 10.13).
 
     As `MPSCNNBinaryConvolution` with a kernel as large as the source and a result of 1x1. `offset` is ignored; stride
     and dilation must be 1. A source larger than the kernel is convolved without padding.
     """
-
-    _default_padding = MPSNNDefaultPadding(MPSNNPaddingMethod.SIZE_VALID_ONLY)
 
     def _read_descriptor(self, descriptor: MPSCNNConvolutionDescriptor) -> None:
         super()._read_descriptor(descriptor)
@@ -219,25 +213,6 @@ class MPSCNNBinaryFullyConnected(MPSCNNBinaryConvolution):
         if (source.stride_x, source.stride_y, source.dilation_x, source.dilation_y) != (1, 1, 1, 1):
             rule = "must have stride and dilation 1"
             raise MPSArgumentError(self.name, "descriptor", rule, repr(descriptor), "Use MPSCNNBinaryConvolution")
-
-    def _source_record(self, index: int, extent: Extent, width: int, height: int) -> SourceRecord:
-        record = super()._source_record(index, extent, width, height)
-        return replace(record, window=Window(x=whole_image_axis(record.window.x), y=whole_image_axis(record.window.y)))
-
-    def _writable(self, destination: Extent, sources: tuple[Extent, ...]) -> Extent:
-        source, clip = sources[0], self._clip_rect.origin
-        width, height = source.width - self.kernel_width + 1, source.height - self.kernel_height + 1
-        if width < 1 or height < 1:
-            raise MPSArgumentError(
-                self.name,
-                "source_image",
-                f"must be as large as the kernel, {self.kernel_width}x{self.kernel_height} pixels",
-                f"{source.width}x{source.height}",
-                "Make the kernel's width and height those of the image that it sees",
-            )
-        return replace(
-            destination, width=min(destination.width, clip.x + width), height=min(destination.height, clip.y + height)
-        )
 
 
 def _member(who: str, argument: str, kind: Any, value: Any) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,24 +14,21 @@ from openmps.core.image import MPSImage
 from openmps.core.image_descriptor import MPSImageDescriptor
 from openmps.core.kernel import Operation
 from openmps.core.lifetime import check_is_device
-from openmps.core.padding import MPSNNDefaultPadding
 from openmps.core.state import MPSState, MPSStateBatch
 from openmps.core.storage import Extent, Target
 from openmps.errors import MPSArgumentError, MPSTypeError
-from openmps.kernels.convolution.base import ConvolutionKernel, copy_source, engine_groups
+from openmps.kernels.convolution.base import ConvolutionKernel, engine_groups
 from openmps.kernels.convolution.data_source import LoadedWeights, MPSCNNConvolutionDataSource, elements
 from openmps.kernels.convolution.descriptor import MPSCNNConvolutionDescriptor, sub_pixel_factor
 from openmps.kernels.convolution.state import MPSCNNConvolutionGradientState
 from openmps.kernels.convolution.weights import ConvolutionWeights
+from openmps.kernels.convolution.whole_image import WholeImageKernel
 from openmps.ops import convolution as ops
 from openmps.ops.convolution_half import convolution_half
-from openmps.ops.geometry import Axis, Window
-from openmps.types import MPSCNNConvolutionFlags, MPSCNNNeuronType, MPSNNPaddingMethod
+from openmps.types import MPSCNNConvolutionFlags, MPSCNNNeuronType
 
 if TYPE_CHECKING:
     from openmps.metal.device import MTLDevice
-
-__all__ = ["MPSCNNConvolution", "MPSCNNFullyConnected", "copy_source", "whole_image_axis"]
 
 
 class MPSCNNConvolution(ConvolutionKernel):
@@ -177,20 +173,13 @@ class MPSCNNConvolution(ConvolutionKernel):
         return sum_in_half if self._sums_in_half() else convolve
 
 
-def whole_image_axis(axis: Axis) -> Axis:
-    """A fully connected layer's axis: the offset is ignored and the window starts at pixel 0."""
-    return replace(axis, offset=axis.extent // 2)
-
-
-class MPSCNNFullyConnected(MPSCNNConvolution):
+class MPSCNNFullyConnected(WholeImageKernel, MPSCNNConvolution):
     """A fully connected layer (MPSCNNConvolution.h, macOS 10.13).
 
     ``Y[q] = neuron(b[q] + sum_{y,x,c} W[q][y][x][c] X[c, y, x])``: the kernel is as large as the source and the result
     is 1x1. The flattened source runs through rows, columns, channels. `offset` is ignored; stride and groups must be 1.
     A source larger than the kernel is convolved without padding.
     """
-
-    _default_padding = MPSNNDefaultPadding(MPSNNPaddingMethod.SIZE_VALID_ONLY)
 
     def _read_descriptor(self, descriptor: MPSCNNConvolutionDescriptor) -> None:
         plain = (
@@ -208,26 +197,6 @@ class MPSCNNFullyConnected(MPSCNNConvolution):
                 repr(descriptor),
             )
         super()._read_descriptor(descriptor)
-
-    def _source_record(self, index: int, extent: Extent, width: int, height: int) -> SourceRecord:
-        record = super()._source_record(index, extent, width, height)
-        window = Window(x=whole_image_axis(record.window.x), y=whole_image_axis(record.window.y))
-        return replace(record, window=window)
-
-    def _writable(self, destination: Extent, sources: tuple[Extent, ...]) -> Extent:
-        source, clip = sources[0], self._clip_rect.origin
-        width, height = source.width - self.kernel_width + 1, source.height - self.kernel_height + 1
-        if width < 1 or height < 1:
-            raise MPSArgumentError(
-                self.name,
-                "source_image",
-                f"must be as large as the kernel, {self.kernel_width}x{self.kernel_height} pixels",
-                f"{source.width}x{source.height}",
-                "Make the kernel's width and height those of the image that it sees",
-            )
-        return replace(
-            destination, width=min(destination.width, clip.x + width), height=min(destination.height, clip.y + height)
-        )
 
     def _convolution(self, source: SourceRecord) -> Callable[[Tensor], Tensor]:
         extent = source.extent

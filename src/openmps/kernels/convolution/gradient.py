@@ -13,8 +13,9 @@ from openmps.core.state import MPSStateBatch
 from openmps.errors import MPSArgumentError
 from openmps.kernels.convolution.base import engine_groups
 from openmps.kernels.convolution.data_source import MPSCNNConvolutionDataSource
-from openmps.kernels.convolution.forward import MPSCNNConvolution, whole_image_axis
+from openmps.kernels.convolution.forward import MPSCNNConvolution
 from openmps.kernels.convolution.gradient_base import ConvolutionGradientKernel
+from openmps.kernels.convolution.whole_image import whole_image_axis
 from openmps.ops import convolution as ops
 from openmps.ops.geometry import Window
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor
 
-from openmps.core.data_source import copy_of
+from openmps.core.data_source import check_epsilon, copy_of
 from openmps.core.gradient_kernel import GradientGeometry, GradientOperation, MPSCNNGradientKernel
 from openmps.core.gradient_state import SourceRecord
 from openmps.core.kernel import Operation, Plan
@@ -17,7 +17,7 @@ from openmps.core.state import MPSStateBatch
 from openmps.core.storage import Target
 from openmps.core.unary_kernel import MPSCNNKernel
 from openmps.errors import MPSArgumentError, MPSTypeError
-from openmps.kernels.group_normalization.parameters import GammaAndBeta, check_epsilon, load_parameters
+from openmps.kernels.group_normalization.parameters import GammaAndBeta, load_parameters
 from openmps.kernels.group_normalization.state import ImageNormalizationState, Settings, adder, clearer
 from openmps.ops import group_normalization as ops
 
