@@ -17,6 +17,7 @@ from openmps.core.image_descriptor import MPSImageDescriptor
 from openmps.core.kernel import Operation, Plan
 from openmps.core.kernel_arguments import single, states_of
 from openmps.core.kernel_checks import Images, check_states
+from openmps.core.kernel_property import KernelProperty, integer
 from openmps.core.state import MPSState, MPSStateBatch
 from openmps.core.storage import Extent, Target
 from openmps.errors import MPSArgumentError, MPSTypeError
@@ -71,29 +72,16 @@ class MPSCNNGradientKernel(MPSCNNBinaryKernel):
     _strides = range(1, 2)
     """Strides that the forward kernel may have: 1 where it has no window."""
 
+    kernel_offset_x = KernelProperty(
+        0, integer, "Offset added after zero-insertion by the stride: ``primary_offset.x * stride + kernel_offset_x``."
+    )
+    kernel_offset_y = KernelProperty(
+        0, integer, "Offset added after zero-insertion by the stride: ``primary_offset.y * stride + kernel_offset_y``."
+    )
+
     def __init__(self, device: MTLDevice) -> None:
         super().__init__(device)
-        self._kernel_offset_x = 0
-        self._kernel_offset_y = 0
         self._source_size = MTLSize(ULONG_MAX, ULONG_MAX, ULONG_MAX)
-
-    @property
-    def kernel_offset_x(self) -> int:
-        """Offset added after zero-insertion by the stride: effective = primary_offset.x * stride + kernel_offset_x."""
-        return self._kernel_offset_x
-
-    @kernel_offset_x.setter
-    def kernel_offset_x(self, value: int) -> None:
-        self._kernel_offset_x = _integer(self.name, "kernel_offset_x", value)
-
-    @property
-    def kernel_offset_y(self) -> int:
-        """Offset added after zero-insertion by the stride: effective = primary_offset.y * stride + kernel_offset_y."""
-        return self._kernel_offset_y
-
-    @kernel_offset_y.setter
-    def kernel_offset_y(self, value: int) -> None:
-        self._kernel_offset_y = _integer(self.name, "kernel_offset_y", value)
 
     # --- hooks ------------------------------------------------------------------------------------------------------
 
@@ -183,8 +171,8 @@ class MPSCNNGradientKernel(MPSCNNBinaryKernel):
             source.kernel_width, source.kernel_height = forward.window.x.size, forward.window.y.size
             source.stride_x, source.stride_y = forward.window.x.stride, forward.window.y.stride
             source.dilation_x, source.dilation_y = forward.window.x.dilation, forward.window.y.dilation
-        self._kernel_offset_x = _mirrored(forward.window.x)
-        self._kernel_offset_y = _mirrored(forward.window.y)
+        self.kernel_offset_x = _mirrored(forward.window.x)
+        self.kernel_offset_y = _mirrored(forward.window.y)
         self._source_size = MTLSize(target.width, target.height, ULONG_MAX)
         self._destination_channel_offset = forward.channel
         everything = MPSRectNoClip.size
@@ -297,8 +285,8 @@ class MPSCNNGradientKernel(MPSCNNBinaryKernel):
         x = Axis(source.width, width, properties.kernel_width, properties.stride_x, properties.dilation_x)
         y = Axis(source.height, height, properties.kernel_height, properties.stride_y, properties.dilation_y)
         return Window(
-            x=_with_offset(x, _even(x) - self._kernel_offset_x),
-            y=_with_offset(y, _even(y) - self._kernel_offset_y),
+            x=_with_offset(x, _even(x) - self.kernel_offset_x),
+            y=_with_offset(y, _even(y) - self.kernel_offset_y),
         )
 
     def _bind(self, differentiate: GradientOperation, geometry: GradientGeometry, target: Target) -> Operation:
@@ -399,12 +387,6 @@ class MPSCNNGradientKernel(MPSCNNBinaryKernel):
         )
         assert isinstance(destination, MPSImageBatch)
         return destination
-
-
-def _integer(who: str, argument: str, value: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise MPSTypeError(who, argument, "must be an integer", repr(value))
-    return value
 
 
 def _range(allowed: range) -> str:

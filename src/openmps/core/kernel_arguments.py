@@ -8,10 +8,11 @@ from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.types import MPSImageEdgeMode, MPSOffset
 
 
-def channel_offset(who: str, argument: str, value: int) -> int:
-    """A channel offset: a multiple of 4, not negative."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0 or value % 4:
-        raise MPSArgumentError(who, argument, "must be a multiple of 4, at least 0", repr(value))
+def channel_offset(who: str, argument: str, value: int, step: int = 4) -> int:
+    """A channel offset: a multiple of ``step``, not negative."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0 or value % step:
+        rule = "must be an integer of at least 0" if step == 1 else f"must be a multiple of {step}, at least 0"
+        raise MPSArgumentError(who, argument, rule, repr(value))
     return value
 
 

@@ -50,6 +50,13 @@ def number(who: str, argument: str, value: float) -> float:
     return found
 
 
+def integer(who: str, argument: str, value: int) -> int:
+    """``value``, which must be an integer."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise MPSTypeError(who, argument, "must be an integer", repr(value))
+    return value
+
+
 def at_least(least: int) -> Callable[[str, str, int], int]:
     """The check that a value is an integer of at least ``least``."""
 

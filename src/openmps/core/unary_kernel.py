@@ -32,6 +32,9 @@ class MPSCNNKernel(ImageKernel):
     Encodes that return an image let the padding policy set `offset`; encodes into a given destination use it as it is.
     """
 
+    _channel_step = 4
+    """What the first source channel read is a multiple of."""
+
     def __init__(self, device: MTLDevice) -> None:
         super().__init__(device, sources=1)
 
@@ -55,12 +58,13 @@ class MPSCNNKernel(ImageKernel):
 
     @property
     def source_feature_channel_offset(self) -> int:
-        """The first source channel read, a multiple of 4. Default 0."""
+        """The first source channel read: a multiple of 4, any channel with `MPSNNSlice` and `MPSNNPad`. Default 0."""
         return self._sources[0].channel_offset
 
     @source_feature_channel_offset.setter
     def source_feature_channel_offset(self, value: int) -> None:
-        self._sources[0].channel_offset = channel_offset(self.name, "source_feature_channel_offset", value)
+        checked = channel_offset(self.name, "source_feature_channel_offset", value, self._channel_step)
+        self._sources[0].channel_offset = checked
 
     @property
     def source_feature_channel_max_count(self) -> int:

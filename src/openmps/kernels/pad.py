@@ -65,6 +65,7 @@ class MPSNNPad(MPSCNNKernel):
     both. In channels they always act.
     """
 
+    _channel_step = 1
     _gradient_state_class = MPSNNGradientState
 
     def __init__(
@@ -126,18 +127,6 @@ class MPSNNPad(MPSCNNKernel):
     @edge_mode.setter
     def edge_mode(self, value: MPSImageEdgeMode) -> None:
         self._sources[0].edge_mode = _edge_mode(self.name, "edge_mode", value)
-
-    @property
-    def source_feature_channel_offset(self) -> int:
-        """The first source channel read; other than with most kernels it need not be a multiple of 4. Default 0."""
-        return self._sources[0].channel_offset
-
-    @source_feature_channel_offset.setter
-    def source_feature_channel_offset(self, value: int) -> None:
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            rule = "must be an integer of at least 0"
-            raise MPSArgumentError(self.name, "source_feature_channel_offset", rule, repr(value))
-        self._sources[0].channel_offset = value
 
     # --- the encode path's hooks --------------------------------------------------------------------------------------
 

@@ -11,7 +11,6 @@ from openmps.core.kernel import Operation
 from openmps.core.state import MPSStateBatch
 from openmps.core.storage import Target
 from openmps.core.unary_kernel import MPSCNNKernel
-from openmps.errors import MPSArgumentError
 from openmps.ops.geometry import read
 
 
@@ -23,17 +22,7 @@ class MPSNNSlice(MPSCNNKernel):
     source the edge mode decides. An encode that returns its result slices channels alone: it sets `offset` to 0.
     """
 
-    @property
-    def source_feature_channel_offset(self) -> int:
-        """The first source channel read; other than with most kernels it need not be a multiple of 4. Default 0."""
-        return self._sources[0].channel_offset
-
-    @source_feature_channel_offset.setter
-    def source_feature_channel_offset(self, value: int) -> None:
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            rule = "must be an integer of at least 0"
-            raise MPSArgumentError(self.name, "source_feature_channel_offset", rule, repr(value))
-        self._sources[0].channel_offset = value
+    _channel_step = 1
 
     def _operation(self, sources: tuple[SourceRecord, ...], target: Target, states: MPSStateBatch | None) -> Operation:
         (source,) = sources

@@ -210,8 +210,8 @@ class MPSCNNMultiplyGradient(MPSCNNArithmeticGradient):
         sums_x = not primary.stride_x or (self._size_tells and source.width == 1 < clip.width)
         sums_y = not primary.stride_y or (self._size_tells and source.height == 1 < clip.height)
         return Window(
-            x=Axis(source.width, width, stride=int(not sums_x), offset=-self._kernel_offset_x),
-            y=Axis(source.height, height, stride=int(not sums_y), offset=-self._kernel_offset_y),
+            x=Axis(source.width, width, stride=int(not sums_x), offset=-self.kernel_offset_x),
+            y=Axis(source.height, height, stride=int(not sums_y), offset=-self.kernel_offset_y),
         )
 
     # --- the mathematics ----------------------------------------------------------------------------------------------

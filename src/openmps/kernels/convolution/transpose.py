@@ -15,6 +15,7 @@ from openmps.core.image_descriptor import MPSImageDescriptor
 from openmps.core.kernel import Operation, Plan
 from openmps.core.kernel_arguments import single, states_of
 from openmps.core.kernel_checks import Images, check_states
+from openmps.core.kernel_property import KernelProperty, integer
 from openmps.core.padding import mirror_kernel_offset
 from openmps.core.state import MPSState, MPSStateBatch
 from openmps.core.storage import Extent, Target
@@ -65,8 +66,14 @@ class MPSCNNConvolutionTranspose(ConvolutionKernel):
     _gradient_state_class = MPSCNNConvolutionTransposeGradientState
     _weight_types = (MPSDataType.FLOAT32,)
 
+    kernel_offset_x = KernelProperty(
+        0, integer, "Columns of the zero-filled source that windows are moved by, besides ``offset.x * stride``."
+    )
+    kernel_offset_y = KernelProperty(
+        0, integer, "Rows of the zero-filled source that windows are moved by, besides ``offset.y * stride``."
+    )
+
     def __init__(self, device: MTLDevice, weights: MPSCNNConvolutionDataSource) -> None:
-        self._kernel_offset_x = self._kernel_offset_y = 0
         super().__init__(device, weights, None)
 
     def _read_descriptor(self, descriptor: MPSCNNConvolutionDescriptor) -> None:
@@ -82,24 +89,6 @@ class MPSCNNConvolutionTranspose(ConvolutionKernel):
         return self._data_source
 
     @property
-    def kernel_offset_x(self) -> int:
-        """Columns of the zero-filled source that windows are moved by, besides ``offset.x * stride``. Default 0."""
-        return self._kernel_offset_x
-
-    @kernel_offset_x.setter
-    def kernel_offset_x(self, value: int) -> None:
-        self._kernel_offset_x = _integer(self.name, "kernel_offset_x", value)
-
-    @property
-    def kernel_offset_y(self) -> int:
-        """Rows of the zero-filled source that windows are moved by, besides ``offset.y * stride``. Default 0."""
-        return self._kernel_offset_y
-
-    @kernel_offset_y.setter
-    def kernel_offset_y(self, value: int) -> None:
-        self._kernel_offset_y = _integer(self.name, "kernel_offset_y", value)
-
-    @property
     def is_backwards(self) -> bool:
         """True: strides enlarge the result."""
         return True
@@ -108,7 +97,7 @@ class MPSCNNConvolutionTranspose(ConvolutionKernel):
 
     def _place(self, offset_x: int, offset_y: int, kernel_offset_x: int, kernel_offset_y: int) -> None:
         super()._place(offset_x, offset_y, kernel_offset_x, kernel_offset_y)
-        self._kernel_offset_x, self._kernel_offset_y = kernel_offset_x, kernel_offset_y
+        self.kernel_offset_x, self.kernel_offset_y = kernel_offset_x, kernel_offset_y
 
     def _adjust_descriptor(
         self, descriptor: MPSImageDescriptor, source_images: Sequence[MPSImage], source_states: Sequence[MPSState]
@@ -121,16 +110,16 @@ class MPSCNNConvolutionTranspose(ConvolutionKernel):
         forward, target = record.sources[0], record.target
         self._sources[0].offset = MPSOffset(target.x, target.y, self._sources[0].offset.z)
         window = self._sources[0].window(forward.extent, 1, 1)
-        self._kernel_offset_x = mirror_kernel_offset(forward.window.x.offset, window.x.extent)
-        self._kernel_offset_y = mirror_kernel_offset(forward.window.y.offset, window.y.extent)
+        self.kernel_offset_x = mirror_kernel_offset(forward.window.x.offset, window.x.extent)
+        self.kernel_offset_y = mirror_kernel_offset(forward.window.y.offset, window.y.extent)
         descriptor.width, descriptor.height = forward.extent.width, forward.extent.height
 
     def _source_record(self, index: int, extent: Extent, width: int, height: int) -> SourceRecord:
         record = super()._source_record(index, extent, width, height)
-        return replace(record, window=stuffed_window(record.window, self._kernel_offset_x, self._kernel_offset_y))
+        return replace(record, window=stuffed_window(record.window, self.kernel_offset_x, self.kernel_offset_y))
 
     def _parameters(self) -> TransposePlacement:
-        return TransposePlacement(self.offset, self._kernel_offset_x, self._kernel_offset_y)
+        return TransposePlacement(self.offset, self.kernel_offset_x, self.kernel_offset_y)
 
     def _operation(self, sources: tuple[SourceRecord, ...], target: Target, states: MPSStateBatch | None) -> Operation:
         window = sources[0].window
@@ -351,9 +340,3 @@ def _are_images(value: object) -> bool:
     if isinstance(value, MPSImage | MPSImageBatch):
         return True
     return isinstance(value, Sequence) and any(isinstance(each, MPSImage) for each in value)  # pyright: ignore[reportUnknownVariableType]
-
-
-def _integer(who: str, argument: str, value: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise MPSTypeError(who, argument, "must be an integer", repr(value))
-    return value
