@@ -353,6 +353,11 @@ def test_bad_batch_normalization() -> None:
         descriptor.set_batch_normalization_parameters_for_inference([1.0], [1.0, 1.0])
     with pytest.raises(MPSArgumentError, match="variance plus epsilon must be positive"):
         descriptor.set_batch_normalization_parameters_for_inference([0.0, 0.0], [1.0, -1.0])
+    for wrong in (["a", "b"], [10**400, 1], object()):
+        with pytest.raises(MPSTypeError, match="^MPSCNNConvolutionDescriptor: gamma must be numbers, one an output"):
+            descriptor.set_batch_normalization_parameters_for_inference(None, None, wrong)  # type: ignore[arg-type]
+    with pytest.raises(MPSTypeError, match="^MPSCNNConvolutionDescriptor: epsilon must be a number"):
+        descriptor.set_batch_normalization_parameters_for_inference(None, None, epsilon="small")  # type: ignore[arg-type]
 
 
 # --- gradients -------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 
 from openmps.core.data_source import channel_count, channel_row, check_methods, loaded, optional
-from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.core.numbers import not_negative
 from openmps.metal.memory import MTLBuffer
 
 if TYPE_CHECKING:
@@ -99,15 +99,5 @@ def load_parameters(who: str, source: Any, device: MTLDevice) -> Loaded:
         gamma_and_beta = Pair.of(device, row("gamma", 1.0), row("beta", 0.0))
         mean_and_variance = Pair.of(device, row("mean", 0.0), row("variance", 1.0))
         epsilon = optional(source, "epsilon")
-    checked = FLT_MIN if epsilon is None else check_epsilon(who, "data source epsilon()", epsilon)
+    checked = FLT_MIN if epsilon is None else not_negative(who, "data source epsilon()", epsilon)
     return Loaded(channels, gamma_and_beta, mean_and_variance, checked)
-
-
-def check_epsilon(who: str, argument: str, value: object) -> float:
-    """``value`` if it can be added to a variance: a number of at least 0."""
-    if isinstance(value, bool) or not isinstance(value, int | float | np.floating | np.integer):
-        raise MPSTypeError(who, argument, "must be a number", repr(value))
-    number = float(value)
-    if not 0.0 <= number < float("inf"):
-        raise MPSArgumentError(who, argument, "must be a finite number of at least 0", value)
-    return number

@@ -20,6 +20,7 @@ from openmps.core.normalization_states import (
     MPSCNNNormalizationGammaAndBetaState,
     MPSCNNNormalizationMeanAndVarianceState,
 )
+from openmps.core.numbers import not_negative
 from openmps.core.state import MPSState, MPSStateBatch
 from openmps.core.storage import Target
 from openmps.core.unary_kernel import MPSCNNKernel
@@ -35,7 +36,6 @@ from openmps.kernels.batch_normalization.data_source import (
     Loaded,
     MPSCNNBatchNormalizationDataSource,
     Pair,
-    check_epsilon,
     load_parameters,
 )
 from openmps.kernels.batch_normalization.fused_neuron import FusedNeuron, NeuronProperty, check_neuron
@@ -94,7 +94,7 @@ class MPSCNNBatchNormalization(NeuronProperty, MPSCNNKernel):
 
     @epsilon.setter
     def epsilon(self, value: float) -> None:
-        self._epsilon = check_epsilon(self.name, "epsilon", value)
+        self._epsilon = not_negative(self.name, "epsilon", value)
 
     @property
     def data_source(self) -> MPSCNNBatchNormalizationDataSource:

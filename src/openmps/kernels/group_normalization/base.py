@@ -13,11 +13,12 @@ from openmps.core.gradient_state import SourceRecord
 from openmps.core.kernel import Operation, Plan
 from openmps.core.kernel_checks import Images, check_command_buffer
 from openmps.core.normalization_states import MPSCNNNormalizationGammaAndBetaState
+from openmps.core.numbers import not_negative
 from openmps.core.state import MPSStateBatch
 from openmps.core.storage import Target
 from openmps.core.unary_kernel import MPSCNNKernel
 from openmps.errors import MPSArgumentError, MPSTypeError
-from openmps.kernels.group_normalization.parameters import GammaAndBeta, check_epsilon, load_parameters
+from openmps.kernels.group_normalization.parameters import GammaAndBeta, load_parameters
 from openmps.kernels.group_normalization.state import ImageNormalizationState, Settings, adder, clearer
 from openmps.ops import group_normalization as ops
 
@@ -49,7 +50,7 @@ class ImageNormalization(MPSCNNKernel):
 
     @epsilon.setter
     def epsilon(self, value: float) -> None:
-        self._epsilon = check_epsilon(self.name, "epsilon", value)
+        self._epsilon = not_negative(self.name, "epsilon", value)
 
     @property
     def settings(self) -> Settings:

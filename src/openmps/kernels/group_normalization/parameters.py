@@ -11,7 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from openmps.core.data_source import channel_count, channel_row, check_methods, loaded, optional
-from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.core.numbers import not_negative
+from openmps.errors import MPSArgumentError
 
 if TYPE_CHECKING:
     from openmps.metal.device import MTLDevice
@@ -44,7 +45,7 @@ def load_parameters(who: str, source: Any, *, is_grouped: bool) -> LoadedParamet
         epsilon = optional(source, "epsilon")
         gamma = _row(who, "gamma", source.gamma(), channels, 1.0)
         beta = _row(who, "beta", source.beta(), channels, 0.0)
-    checked = FLT_MIN if epsilon is None else check_epsilon(who, "data source epsilon()", epsilon)
+    checked = FLT_MIN if epsilon is None else not_negative(who, "data source epsilon()", epsilon)
     return LoadedParameters(channels, groups, checked, gamma, beta)
 
 
@@ -60,16 +61,6 @@ def _groups(who: str, groups: Any, channels: int) -> int:
 
 def _row(who: str, method: str, data: Any, channels: int, default: float) -> NDArray[np.float32]:
     return np.full(channels, default, np.float32) if data is None else channel_row(who, method, data, channels)
-
-
-def check_epsilon(who: str, argument: str, value: object) -> float:
-    """``value`` if it can be added to a variance: a number of at least 0."""
-    if isinstance(value, bool) or not isinstance(value, int | float | np.number):
-        raise MPSTypeError(who, argument, "must be a number", repr(value))
-    number = float(value)
-    if not 0.0 <= number < float("inf"):
-        raise MPSArgumentError(who, argument, "must be a finite number of at least 0", value)
-    return number
 
 
 class GammaAndBeta:
