@@ -15,7 +15,7 @@ from openmps.core.image import MPSImage
 from openmps.core.image_batch import MPSImageBatch, as_batch
 from openmps.core.image_descriptor import MPSImageDescriptor
 from openmps.core.kernel import Operation, Plan
-from openmps.core.kernel_arguments import single, states_of
+from openmps.core.kernel_arguments import pixel_distance, single, states_of
 from openmps.core.kernel_checks import Images, check_states
 from openmps.core.state import MPSState, MPSStateBatch
 from openmps.core.storage import Extent, Target
@@ -76,7 +76,7 @@ class MPSCNNGradientKernel(MPSCNNBinaryKernel):
 
     @kernel_offset_x.setter
     def kernel_offset_x(self, value: int) -> None:
-        self._kernel_offset_x = _integer(self.name, "kernel_offset_x", value)
+        self._kernel_offset_x = pixel_distance(self.name, "kernel_offset_x", value)
 
     @property
     def kernel_offset_y(self) -> int:
@@ -85,7 +85,7 @@ class MPSCNNGradientKernel(MPSCNNBinaryKernel):
 
     @kernel_offset_y.setter
     def kernel_offset_y(self, value: int) -> None:
-        self._kernel_offset_y = _integer(self.name, "kernel_offset_y", value)
+        self._kernel_offset_y = pixel_distance(self.name, "kernel_offset_y", value)
 
     # --- hooks ------------------------------------------------------------------------------------------------------
 
@@ -390,12 +390,6 @@ class MPSCNNGradientKernel(MPSCNNBinaryKernel):
         )
         assert isinstance(destination, MPSImageBatch)
         return destination
-
-
-def _integer(who: str, argument: str, value: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise MPSTypeError(who, argument, "must be an integer", repr(value))
-    return value
 
 
 def _range(allowed: range) -> str:

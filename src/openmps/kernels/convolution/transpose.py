@@ -13,7 +13,7 @@ from openmps.core.image import MPSImage
 from openmps.core.image_batch import MPSImageBatch, as_batch
 from openmps.core.image_descriptor import MPSImageDescriptor
 from openmps.core.kernel import Operation, Plan
-from openmps.core.kernel_arguments import single, states_of
+from openmps.core.kernel_arguments import pixel_distance, single, states_of
 from openmps.core.kernel_checks import Images, check_states
 from openmps.core.padding import mirror_kernel_offset
 from openmps.core.state import MPSState, MPSStateBatch
@@ -88,7 +88,7 @@ class MPSCNNConvolutionTranspose(ConvolutionKernel):
 
     @kernel_offset_x.setter
     def kernel_offset_x(self, value: int) -> None:
-        self._kernel_offset_x = _integer(self.name, "kernel_offset_x", value)
+        self._kernel_offset_x = pixel_distance(self.name, "kernel_offset_x", value)
 
     @property
     def kernel_offset_y(self) -> int:
@@ -97,7 +97,7 @@ class MPSCNNConvolutionTranspose(ConvolutionKernel):
 
     @kernel_offset_y.setter
     def kernel_offset_y(self, value: int) -> None:
-        self._kernel_offset_y = _integer(self.name, "kernel_offset_y", value)
+        self._kernel_offset_y = pixel_distance(self.name, "kernel_offset_y", value)
 
     @property
     def is_backwards(self) -> bool:
@@ -351,9 +351,3 @@ def _are_images(value: object) -> bool:
     if isinstance(value, MPSImage | MPSImageBatch):
         return True
     return isinstance(value, Sequence) and any(isinstance(each, MPSImage) for each in value)  # pyright: ignore[reportUnknownVariableType]
-
-
-def _integer(who: str, argument: str, value: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise MPSTypeError(who, argument, "must be an integer", repr(value))
-    return value
