@@ -79,3 +79,12 @@ def test_what_cannot_be(options: dict[str, Any], message: str) -> None:
         MPSNNNeuronDescriptor(**options)
     assert str(caught.value).startswith("MPSNNNeuronDescriptor: ")
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [1e39, 10**400, "x"])
+def test_what_was_changed_is_checked_where_it_is_copied(value: Any) -> None:
+    """Kernels copy their descriptor: a parameter that is none does not wait until the work runs."""
+    made = MPSNNNeuronDescriptor(Kind.RELU)
+    made.a = value
+    with pytest.raises(MPSArgumentError, match="^MPSNNNeuronDescriptor: a must be a number"):
+        made.copy()

@@ -273,6 +273,28 @@ def _back(bench: Bench, gradient: Any, flow: Any, image: Any, like: Any) -> np.n
     return numbers(destination).ravel()
 
 
+TABLE = [
+    (MPSCNNAddGradient, False, {"primary_scale": 3.0}, "x", [3, 30]),
+    (MPSCNNAddGradient, True, {"primary_scale": 5.0}, "y", [5, 50]),
+    (MPSCNNSubtractGradient, False, {"primary_scale": 3.0}, "x", [3, 30]),
+    (MPSCNNSubtractGradient, True, {"primary_scale": -5.0}, "y", [-5, -50]),
+    (MPSCNNMultiplyGradient, False, {"primary_scale": 3.0, "secondary_scale": 5.0}, "y", [15 * 7, 150 * 11]),
+    (MPSCNNMultiplyGradient, True, {"primary_scale": 3.0, "secondary_scale": 5.0}, "x", [15 * 2, 150 * -1]),
+]
+"""With p = 3 and q = 5: the kernel, the source it is for, what is set on it, the image passed, the gradient."""
+
+
+@pytest.mark.parametrize(("kind", "second", "scales", "image", "expected"), TABLE)
+def test_golden_gradients_by_hand(kind, second, scales, image, expected, device: torch.device) -> None:
+    bench = Bench.on(device)
+    images = {"x": _line(bench, [2, -1]), "y": _line(bench, [7, 11])}
+    gradient = kind(bench.device, second)
+    for name, value in (scales | {"bias": 99.0}).items():
+        setattr(gradient, name, value)
+    found = _back(bench, gradient, _line(bench, [1, 10]), images[image], images["y" if second else "x"])
+    assert found.tolist() == expected
+
+
 def test_the_gradient_of_what_is_subtracted_is_negative(device: torch.device) -> None:
     """By default, without a state; -1 set by hand is the same, and the state's scales are the forward kernel's."""
     bench = Bench.on(device)

@@ -26,6 +26,7 @@ from openmps.types import (
     MPSCNNConvolutionGradientOption,
     MPSCNNConvolutionWeightsLayout,
     MPSCNNNeuronType,
+    MPSImageEdgeMode,
     MPSOffset,
 )
 from oracles import convolution as oracle
@@ -90,6 +91,24 @@ def test_golden_gradient(device: torch.device) -> None:
     np.testing.assert_array_equal(numbers(flow).ravel(), [10, 102, 20, 203, 30])
     assert state.gradient_for_weights.tensor(torch.float32).tolist() == [16, 22, 10]
     assert state.gradient_for_biases.tensor(torch.float32).tolist() == [6]
+
+
+def test_golden_gradient_of_a_clamped_edge(device: torch.device) -> None:
+    """Three taps over two pixels: what was read of the repeated edge flows back to the edge, an exact adjoint."""
+    bench = Bench.on(device)
+    source = ArraySource(MPSCNNConvolutionDescriptor(3, 1, 1, 1), np.array([1, 10, 100], np.float32))
+    forward = MPSCNNConvolution(bench.device, weights=source)
+    gradient = MPSCNNConvolutionGradient(bench.device, weights=source)
+    forward.edge_mode = MPSImageEdgeMode.CLAMP
+    keep_results(forward)
+    keep_results(gradient)
+    image, command_buffer = bench.image(_line([1, 2])), bench.command_buffer()
+    result, state = forward.encode(command_buffer, image, destination_state_is_temporary=False)
+    flow = gradient.encode(command_buffer, bench.image(_line([1, 2])), image, state)
+    finish(command_buffer)
+    assert numbers(result).ravel().tolist() == [211, 221]
+    assert numbers(flow).ravel().tolist() == [11 * 1 + 1 * 2, 100 * 1 + 110 * 2]
+    assert state.gradient_for_weights.tensor(torch.float32).tolist() == [1 + 2, 1 + 4, 2 + 4]
 
 
 # --- descriptors -----------------------------------------------------------------------------------------------------
@@ -354,6 +373,11 @@ def test_bad_batch_normalization() -> None:
         descriptor.set_batch_normalization_parameters_for_inference([1.0], [1.0, 1.0])
     with pytest.raises(MPSArgumentError, match="variance plus epsilon must be positive"):
         descriptor.set_batch_normalization_parameters_for_inference([0.0, 0.0], [1.0, -1.0])
+    for wrong in (["a", "b"], [10**400, 1], object()):
+        with pytest.raises(MPSTypeError, match="^MPSCNNConvolutionDescriptor: gamma must be numbers, one an output"):
+            descriptor.set_batch_normalization_parameters_for_inference(None, None, wrong)  # type: ignore[arg-type]
+    with pytest.raises(MPSTypeError, match="^MPSCNNConvolutionDescriptor: epsilon must be a number"):
+        descriptor.set_batch_normalization_parameters_for_inference(None, None, epsilon="small")  # type: ignore[arg-type]
 
 
 # --- gradients -------------------------------------------------------------------------------------------------------
@@ -547,6 +571,19 @@ def test_fully_connected_is_a_convolution_of_the_whole_image(device: torch.devic
     convolution = MPSCNNConvolution(bench.device, weights=layer.source())
     convolution.padding = dense.padding
     assert_close(found, run(bench, convolution, [images]), 1e-6)
+
+
+def test_a_linear_layer_of_pytorch_is_permuted(device: torch.device, rng: np.random.Generator) -> None:
+    """PyTorch flattens C, H, W: its rows become H, W, C; unpermuted weights give other numbers."""
+    bench = Bench.on(device)
+    x, weights = exact(rng.normal(size=(2, 5, 3, 4))), exact(rng.normal(size=(7, 5 * 3 * 4)))
+    expected = torch.nn.functional.linear(torch.tensor(x).flatten(1), torch.tensor(weights)).numpy()
+    permuted = weights.reshape(7, 5, 3, 4).transpose(0, 2, 3, 1)
+    for given, is_same in ((permuted, True), (weights, False)):
+        descriptor = MPSCNNConvolutionDescriptor(4, 3, 5, 7)
+        kernel = MPSCNNFullyConnected(bench.device, descriptor, np.ascontiguousarray(given))
+        error = np.abs(run(bench, kernel, [bench.batch(x)])[:, :, 0, 0] - expected).max()
+        assert bool(error <= TOLERANCE * np.abs(expected).max()) is is_same
 
 
 def test_fully_connected_gradient(device: torch.device, rng: np.random.Generator) -> None:

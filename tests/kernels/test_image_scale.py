@@ -239,6 +239,8 @@ def test_transforms_that_are_none(kind: Any) -> None:
         MPSScaleTransform(0.0, 1.0),
         MPSScaleTransform(1.0, float("nan")),
         MPSScaleTransform(1.0, 1.0, float("inf")),
+        MPSScaleTransform(1e-30, 1.0),
+        MPSScaleTransform(1.0, -1e-5),
     ):
         with pytest.raises(MPSArgumentError, match=f"^{kind.__name__}: scale_transform must be finite, its scales not"):
             kernel.scale_transform = wrong

@@ -98,6 +98,93 @@ def test_golden_softmax_cross_entropy(smoothing, value, slopes, device: torch.de
     assert_digits(gradient, slopes, 6)
 
 
+ROOT = float(np.log(2))
+FORMULAS = [
+    ("absolute", Type.MEAN_ABSOLUTE_ERROR, [3, -3, 1], [1, 1, 1], [2, 4, 0], [1, -1, 0]),
+    ("squared, no half", Type.MEAN_SQUARED_ERROR, [3, 0.5], [1, 1], [4, 0.25], [4, -1]),
+    ("softmax, no label", Type.SOFT_MAX_CROSS_ENTROPY, [1, 2, 3], [0, 0, 0], [0, 0, 0], [0.090031, 0.244728, 0.665241]),
+    ("sigmoid", Type.SIGMOID_CROSS_ENTROPY, [0, 0], [0, 1], [ROOT, ROOT], [0.5, -0.5]),
+    ("categorical", Type.CATEGORICAL_CROSS_ENTROPY, [0.5, 0.25], [1, 0], [ROOT, 0], [-2, 0]),
+    ("hinge, labels 0 and 1", Type.HINGE, [0.5, 0.5, 2], [0, 1, 1], [1.5, 0.5, 0], [1, -1, 0]),
+    ("huber", Type.HUBER, [3, -3, 0.5], [0, 0, 0], [2.5, 2.5, 0.125], [1, -1, 0.5]),
+    ("log", Type.LOG, [0.5, 0.5], [1, 0], [ROOT, ROOT], [-2, 2]),
+    ("divergence", Type.KULLBACK_LEIBLER_DIVERGENCE, [-2 * ROOT, 7], [0.5, 0], [0.5 * ROOT, 0], [-0.5, 0]),
+]
+"""One pixel: predictions, labels, losses, slopes. The headers print some with errors: what holds is worked out here."""
+
+
+@pytest.mark.parametrize(("name", "kind", "y", "t", "values", "slopes"), FORMULAS, ids=[row[0] for row in FORMULAS])
+def test_golden_formulas(name, kind, y, t, values, slopes, device: torch.device) -> None:
+    bench = Bench.on(device)
+    predictions, given = (np.asarray(each, np.float64).reshape(1, -1, 1, 1) for each in (y, t))
+    losses, gradient = _evaluate(
+        bench, _descriptor(kind, Reduction.NONE), predictions, _labels(bench, given, whole=True)
+    )
+    assert_digits(losses, [float(v) for v in values], 5)
+    assert_digits(gradient, [float(v) for v in slopes], 5)
+
+
+def test_golden_cosine_distance(device: torch.device) -> None:
+    """Over the whole image, here of two pixels, not over the channels of each."""
+    bench = Bench.on(device)
+    y, t = np.array([1.0, 2.0]).reshape(1, 1, 1, 2), np.array([3.0, 4.0]).reshape(1, 1, 1, 2)
+    losses, gradient = _evaluate(bench, _descriptor(Type.COSINE_DISTANCE, Reduction.SUM), y, _labels(bench, t))
+    assert losses.ravel().tolist() == [1 - 11]
+    assert gradient.ravel().tolist() == [-3, -4]
+
+
+def test_golden_smoothing_without_classes(device: torch.device) -> None:
+    """`number_of_classes` is 1 unless it is set: each label gains e, not e / C."""
+    bench = Bench.on(device)
+    descriptor = _descriptor(Type.SOFT_MAX_CROSS_ENTROPY, Reduction.SUM, label_smoothing=0.1)
+    assert descriptor.number_of_classes == 1
+    y, t = np.array([1, 2, 3.0]).reshape(1, 3, 1, 1), np.array([0, 0, 1.0]).reshape(1, 3, 1, 1)
+    losses, gradient = _evaluate(bench, descriptor, y, _labels(bench, t))
+    assert_digits(losses, 0.1 * 2.407606 + 0.1 * 1.407606 + 0.407606, 5)
+    assert_digits(gradient, [0.090031 - 0.1, 0.244728 - 0.1, 0.665241 - 1.0], 5)
+    descriptor = _descriptor(Type.SIGMOID_CROSS_ENTROPY, Reduction.SUM, label_smoothing=0.1)
+    assert_digits(_evaluate(bench, descriptor, np.zeros((1, 1, 1, 1)), _labels(bench, t[:, 2:]))[1], 0.5 - 0.95, 6)
+
+
+MEANS = [
+    (Type.MEAN_SQUARED_ERROR, Reduction.MEAN, False, [4 / 12, 4 / 12]),
+    (Type.MEAN_SQUARED_ERROR, Reduction.MEAN, True, [8 / 24, 0]),
+    (Type.MEAN_SQUARED_ERROR, Reduction.SUM, True, [8, 0]),
+    (Type.MEAN_SQUARED_ERROR, Reduction.SUM_BY_NON_ZERO_WEIGHTS, False, [4 / 12, 4 / 12]),
+    (Type.SOFT_MAX_CROSS_ENTROPY, Reduction.MEAN, False, [np.log(3) / 4, np.log(3) / 4]),
+    (Type.SOFT_MAX_CROSS_ENTROPY, Reduction.MEAN, True, [2 * np.log(3) / 8, 0]),
+]
+
+
+@pytest.mark.parametrize(("kind", "reduction", "across", "expected"), MEANS)
+def test_golden_divisors(kind, reduction, across: bool, expected: list[float], device: torch.device) -> None:
+    """Two images of four pixels and three channels: W H C, but W H with softmax; times the images across a batch."""
+    bench = Bench.on(device)
+    t = np.zeros((2, 3, 2, 2))
+    t[:, 1, 0, 1] = 1.0 if kind is Type.SOFT_MAX_CROSS_ENTROPY else 2.0
+    descriptor = _descriptor(kind, reduction, reduce_across_batch=across)
+    losses, gradient = _evaluate(bench, descriptor, np.zeros(t.shape), _labels(bench, t))
+    assert_digits(losses, expected, 5)
+    slope = 1 / 3 - 1 if kind is Type.SOFT_MAX_CROSS_ENTROPY else -4
+    assert_digits(gradient[:, 1, 0, 1], [slope, slope], 5)
+
+
+def test_golden_weights(device: torch.device) -> None:
+    """A weight for each label takes the place of the descriptor's; zeros do not count where that is asked."""
+    bench = Bench.on(device)
+    y, t = np.array([1.0, 3, 5]).reshape(1, 3, 1, 1), np.zeros((1, 3, 1, 1))
+    weights = np.array([2.0, 0, 4]).reshape(1, 3, 1, 1)
+    for given, reduction, value, slopes in (
+        (None, Reduction.SUM, 0.5 * 35, [1, 3, 5]),
+        (weights, Reduction.SUM, 2 * 1 + 4 * 25, [4, 0, 40]),
+        (weights, Reduction.SUM_BY_NON_ZERO_WEIGHTS, (2 * 1 + 4 * 25) / 2, [4, 0, 40]),
+        (0 * weights, Reduction.SUM_BY_NON_ZERO_WEIGHTS, 0, [0, 0, 0]),
+    ):
+        descriptor = _descriptor(Type.MEAN_SQUARED_ERROR, reduction, weight=0.5)
+        losses, gradient = _evaluate(bench, descriptor, y, _labels(bench, t, given))
+        assert (losses.item(), gradient.ravel().tolist()) == (value, slopes)
+
+
 # --- against the oracle ----------------------------------------------------------------------------------------------
 
 

@@ -84,6 +84,16 @@ def test_golden_softmax_cross_entropy(smoothing, value, slopes, device: torch.de
     assert_digits(gradient, slopes, 6)
 
 
+@pytest.mark.parametrize("reduction", [Reduction.SUM, Reduction.MEAN])
+def test_golden_the_reduction_does_not_divide_the_gradient(reduction: Reduction, device: torch.device) -> None:
+    """2 (y - t) from an initial gradient of 1; the loss itself is divided."""
+    bench = Bench.on(device)
+    y, t = np.array([3.0, 5.0]).reshape(1, 1, 1, 2), np.array([1.0, 1.0]).reshape(1, 1, 1, 2)
+    losses, gradient = _pass(bench, *_kernels(bench, _descriptor(Type.MEAN_SQUARED_ERROR, reduction)), y, t)
+    assert losses.item() == (20 if reduction is Reduction.SUM else 10)
+    assert gradient.ravel().tolist() == [4, 8]
+
+
 @pytest.mark.parametrize("kind", TYPES, ids=lambda kind: kind.name.lower())
 @pytest.mark.parametrize("reduction", REDUCTIONS, ids=lambda r: r.name.lower())
 @pytest.mark.parametrize("weighted", [False, True], ids=["", "weights"])

@@ -62,6 +62,41 @@ EDGES = [
 ]
 
 
+E = np.e
+SIGMOID = 1 / (1 + 1 / E)
+SMOOTH = [
+    (MPSNNNeuronDescriptor(Type.SIGMOID), [0, 1], [0.5, SIGMOID], [0.25, SIGMOID * (1 - SIGMOID)]),
+    (MPSNNNeuronDescriptor(Type.TANH), [0, 1], [0, np.tanh(1)], [1, 1 - np.tanh(1) ** 2]),
+    (MPSNNNeuronDescriptor(Type.TANH, 2.0, 0.5), [0, 2], [0, 2 * np.tanh(1)], [1, 1 - np.tanh(1) ** 2]),
+    (MPSNNNeuronDescriptor(Type.SOFT_PLUS), [0, 1], [np.log(2), np.log(1 + E)], [0.5, SIGMOID]),
+    (MPSNNNeuronDescriptor(Type.SOFT_PLUS, 3.0, 2.0), [0, 0.5], [3 * np.log(2), 3 * np.log(1 + E)], [3, 6 * SIGMOID]),
+    (MPSNNNeuronDescriptor(Type.SOFT_SIGN), [-3, 0, 1], [-0.75, 0, 0.5], [1 / 16, 1, 0.25]),
+    (MPSNNNeuronDescriptor(Type.ELU), [-1, 2], [1 / E - 1, 2], [1 / E, 1]),
+    (MPSNNNeuronDescriptor(Type.ELU, 2.0), [-1, 2], [2 / E - 2, 2], [2 / E, 1]),
+    (MPSNNNeuronDescriptor(Type.POWER), [-2, 3], [-2, 3], [1, 1]),
+    (MPSNNNeuronDescriptor(Type.EXPONENTIAL), [0, 1], [1, E], [1, E]),
+    (MPSNNNeuronDescriptor(Type.EXPONENTIAL, 2.0, 1.0, -1.0), [0], [E], [2 * E]),
+    (MPSNNNeuronDescriptor(Type.LOGARITHM), [1, E], [0, 1], [1, 1 / E]),
+    (MPSNNNeuronDescriptor(Type.LOGARITHM, 2.0, 1.0, -1.0), [0, 1], [0, np.log(3)], [2, 2 / 3]),
+]
+"""Smooth ones, and what -1 as a base means; without parameters, the defaults."""
+
+
+@pytest.mark.parametrize(("descriptor", "x", "y", "slope"), SMOOTH, ids=lambda value: None)
+def test_golden_formulas(descriptor, x, y, slope, device: torch.device) -> None:
+    bench = Bench.on(device)
+    assert_digits(_apply(bench, descriptor, x), [float(v) for v in y], 5)
+    assert_digits(_derive(bench, descriptor, x), [float(v) for v in slope], 5)
+
+
+def test_powers_that_are_none(device: torch.device) -> None:
+    """A negative base with an exponent that is no integer has no real power; to the power of 0 everything is 1."""
+    bench = Bench.on(device)
+    found = _apply(bench, MPSNNNeuronDescriptor(Type.POWER, 1.0, 0.0, 0.5), [-4, 4])
+    np.testing.assert_array_equal(found, [np.nan, 2])
+    assert _apply(bench, MPSNNNeuronDescriptor(Type.POWER, 1.0, 0.0, 0.0), [0, -1, 5]).tolist() == [1, 1, 1]
+
+
 @pytest.mark.parametrize(("descriptor", "x", "y", "slope"), EDGES, ids=lambda value: None)
 def test_edges(descriptor, x, y, slope, device: torch.device) -> None:
     bench = Bench.on(device)

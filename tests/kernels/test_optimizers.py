@@ -87,6 +87,33 @@ def test_golden(make, names, expected, device: torch.device) -> None:
         assert_digits(values.numpy(), wanted, 6)
 
 
+@pytest.mark.parametrize(
+    ("options", "values", "gradient", "expected"),
+    [
+        ({"regularization_type": MPSNNRegularizationType.L1}, [2, -3, 0], [0, 0, 0], [1.5, -2.5, 0]),
+        ({"regularization_type": MPSNNRegularizationType.L2}, [2, -3, 0], [0, 0, 0], [1, -1.5, 0]),
+        ({"apply_gradient_clipping": True, "gradient_rescale": 0.25}, [0, 0, 0], [10, -10, 2], [-0.25, 0.75, -0.25]),
+        (
+            {"apply_gradient_clipping": True, "regularization_type": MPSNNRegularizationType.L2},
+            [8, 8, 8],
+            [10, -10, 1],
+            [8 - 1 - 4, 8 + 3 - 4, 8 - 1 - 4],
+        ),
+    ],
+    ids=["L1 is the sign", "L2 has no factor 2", "clip before rescale", "regularize last"],
+)
+def test_golden_order(options, values, gradient, expected, device: torch.device) -> None:
+    """Rate 1, limits -3 and 1, regularization scale 0.5."""
+    bench = Bench.on(device)
+    descriptor = MPSNNOptimizerDescriptor(
+        1.0, gradient_clip_max=1.0, gradient_clip_min=-3.0, regularization_scale=0.5, **options
+    )
+    held = _vector(bench, values)
+    operands = {"input_gradient": _vector(bench, gradient), "input_values": held, "result_values": held}
+    _step(bench, SGD(bench.device, optimizer_descriptor=descriptor), "vector", operands)
+    assert held.numpy().tolist() == expected
+
+
 # --- every rule, every form ------------------------------------------------------------------------------------------
 
 DESCRIPTORS = {

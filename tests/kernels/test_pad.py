@@ -97,6 +97,24 @@ def test_channels_of_a_slice(edge: MPSImageEdgeMode, written: list[float], devic
     np.testing.assert_array_equal(numbers(back).ravel(), [0, *sums, 0, 0])
 
 
+@pytest.mark.parametrize(
+    ("edge", "before", "after", "expected"),
+    [(CLAMP, 2, 3, [0b111, 0b1000, 0b11110000]), (MIRROR, 4, 1, [0b10001, 0b10101010, 0b1000100])],
+)
+def test_golden_gradients(edge, before: int, after: int, expected: list[int], device: torch.device) -> None:
+    """The header's examples: which of eight gradients, 1, 2, 4 and so on, flow back to each of three pixels."""
+    bench = Bench.on(device)
+    kernel = MPSNNPad(bench.device, MPSImageCoordinate(before, 0, 0), MPSImageCoordinate(after, 0, 0))
+    kernel.edge_mode = edge
+    source, command_buffer = _line(bench, [5, 6, 7]), bench.command_buffer()
+    _, state = kernel.encode(command_buffer, source, destination_state_is_temporary=False)
+    gradient = MPSNNPadGradient(bench.device)
+    keep_results(gradient)
+    found = gradient.encode(command_buffer, _line(bench, 2.0 ** np.arange(8)), source, state)
+    finish(command_buffer)
+    assert numbers(found).ravel().tolist() == expected
+
+
 def test_padding_sizes_in_x_and_y_need_an_encode_that_sizes(device: torch.device) -> None:
     """With a destination given they do nothing, but for the channels."""
     bench = Bench.on(device)

@@ -32,6 +32,11 @@ from oracles.geometry import Axis
 
 CPU = mtl_device("cpu")
 ZERO, CLAMP = MPSImageEdgeMode.ZERO, MPSImageEdgeMode.CLAMP
+VALID, SAME, FULL = (
+    MPSNNPaddingMethod.SIZE_VALID_ONLY,
+    MPSNNPaddingMethod.SIZE_SAME,
+    MPSNNPaddingMethod.SIZE_FULL,
+)
 
 
 def _line(bench: Bench, values: Any) -> Any:
@@ -54,6 +59,7 @@ GOLDEN = [
     (MPSCNNPoolingAverage, 3, ZERO, 0, [1, 2, 3, 4, 3]),
     (MPSCNNPoolingAverage, 3, CLAMP, 0, [1.5, 2, 3, 4, 4.5]),
     (MPSCNNPoolingAverage, 3, CLAMP, 1, [1, 2, 3, 4, 3]),
+    (MPSCNNPoolingAverage, 3, ZERO, 7, [1, 2, 3, 4, 3]),
     (MPSCNNPoolingAverage, 2, ZERO, 0, [0.5, 1.5, 2.5, 3.5, 4.5]),
     (MPSCNNPoolingAverage, 2, CLAMP, 0, [1, 1.5, 2.5, 3.5, 4.5]),
 ]
@@ -73,6 +79,52 @@ def test_golden_averages(kind, size, edge, pad, expected, device: torch.device) 
 def test_golden_norms(size: int, edge: MPSImageEdgeMode, expected: list[float], device: torch.device) -> None:
     """The root of the sum of squares, which is not divided; clamp repeats the edge pixel."""
     assert_digits(_pooled(Bench.on(device), MPSCNNPoolingL2Norm, size, edge, [1, 2, 3, 4, 5]), expected, 4)
+
+
+PLACES = [
+    ((5, 1, 3), SAME, 5, 0, 0),
+    ((6, 2, 3), SAME, 3, 0, 1),
+    ((6, 2, 2), SAME, 3, 1, 1),
+    ((5, 1, 2), SAME, 5, 0, 1),
+    ((8, 3, 3), VALID, 2, 1, 2),
+    ((9, 3, 3), VALID, 3, 1, 1),
+    ((5, 2, 3), FULL, 4, -1, -1),
+    ((5, 1, 4), FULL, 8, -1, -1),
+]
+"""Source, stride, kernel; style; result; offset with the odd pixel at the top left, and at the bottom right."""
+
+
+@pytest.mark.parametrize(("sizes", "style", "result", "top_left", "bottom_right"), PLACES)
+def test_golden_sizes_and_offsets(sizes, style, result, top_left, bottom_right, device: torch.device) -> None:
+    """An encode that sizes its result changes the offset; what it then reads is centred there, columns and rows."""
+    bench = Bench.on(device)
+    source, stride, size = sizes
+    values = np.arange(1.0, source + 1)
+    for remainder, offset in ((0, top_left), (MPSNNPaddingMethod.ADD_REMAINDER_TO_BOTTOM_RIGHT, bottom_right)):
+        kernel = MPSCNNPoolingMax(bench.device, size, size, stride, stride)
+        assert kernel.offset == MPSOffset(0, 0, 0)
+        kernel.padding = MPSNNDefaultPadding(style | remainder)
+        found = run(bench, kernel, [bench.image(np.maximum.outer(values, values)[None, None])])
+        assert (found.shape[2:], kernel.offset) == ((result, result), MPSOffset(offset, offset, 0))
+        last = [offset - size // 2 + stride * i + size - 1 for i in range(result)]
+        expected = [min(tap, source - 1) + 1.0 if tap >= 0 else 0.0 for tap in last]
+        first = [offset - size // 2 + stride * i for i in range(result)]
+        expected = [number if begin < source else 0.0 for number, begin in zip(expected, first, strict=True)]
+        both = np.maximum.outer(expected, expected)
+        both[np.minimum.outer(expected, expected) == 0] = 0.0
+        np.testing.assert_array_equal(found[0, 0], both)
+
+
+def test_an_average_of_nothing_is_zero(device: torch.device) -> None:
+    """CLAMP divides by the taps that are left: where a window lies beside the image there are none."""
+    bench = Bench.on(device)
+    kernel = MPSCNNPoolingAverage(bench.device, 3, 1)
+    kernel.edge_mode, kernel.offset = CLAMP, MPSOffset(4, 0, 0)
+    destination = bench.filled((1, 1, 1, 4), -7.0)
+    command_buffer = bench.command_buffer()
+    kernel.encode(command_buffer, _line(bench, [1, 2, 3, 4, 5]), destination)
+    finish(command_buffer)
+    assert numbers(destination).ravel().tolist() == [4.5, 5, 0, 0]
 
 
 def _dilated(

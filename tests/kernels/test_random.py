@@ -472,8 +472,8 @@ def test_a_descriptor_that_was_changed() -> None:
     ("arguments", "kind", "match"),
     [
         ({"minimum": 1.0, "maximum": 1.0}, MPSArgumentError, "minimum and maximum must be finite, minimum below"),
-        ({"minimum": 0.0, "maximum": 1e39}, MPSArgumentError, "minimum and maximum must be finite"),
-        ({"minimum": math.nan, "maximum": 1.0}, MPSArgumentError, "minimum must not be NaN"),
+        ({"minimum": 0.0, "maximum": 1e39}, MPSArgumentError, "maximum must be a number of float32, at most"),
+        ({"minimum": math.nan, "maximum": 1.0}, MPSArgumentError, "minimum must be a number, got nan"),
         ({"minimum": 0.0}, MPSTypeError, "maximum is needed: minimum and maximum go together"),
         ({"standard_deviation": 1.0}, MPSTypeError, "mean is needed: mean and standard_deviation go together"),
         ({"minimum": "low", "maximum": 1.0}, MPSTypeError, "minimum must be a number, got 'low'"),

@@ -169,6 +169,14 @@ def test_outside_is_zero_whatever_the_edge_mode(device: torch.device) -> None:
         assert_digits(run(bench, kernel, [_line(bench, [1, 2, 3])]).ravel(), [0, 1, 2, 3, 0], 6)
 
 
+def test_golden_region(device: torch.device) -> None:
+    """A corner of half the size, normalized by size - 1: of 5 columns the first 3, of 3 rows the first 2."""
+    bench = Bench.on(device)
+    kernel = MPSNNCropAndResizeBilinear(bench.device, 3, 2, 1, [_region(0.0, 0.0, 0.5, 0.5)])
+    found = run(bench, kernel, [bench.image(np.arange(15.0).reshape(1, 1, 3, 5))])
+    assert found.tolist() == [[[[0, 1, 2], [5, 6, 7]]]]
+
+
 # --- misuse ----------------------------------------------------------------------------------------------------------
 
 

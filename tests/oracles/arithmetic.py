@@ -39,13 +39,13 @@ def forward(
     minimum: float = -FLT_MAX,
     maximum: float = FLT_MAX,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The result and `minimum < unclamped < maximum`. A limit at its default is off."""
+    """The result and `minimum < unclamped < maximum`. A limit at its default is off, for both."""
     result = np.zeros(_shape(x, y))
     inside = np.zeros(result.shape, dtype=bool)
     with np.errstate(all="ignore"):
         for index in np.ndindex(*result.shape):
             value = _value(operation, _at(x, index), _at(y, index), p, q, bias)
-            inside[index] = minimum < value < maximum
+            inside[index] = (minimum == -FLT_MAX or minimum < value) and (maximum == FLT_MAX or value < maximum)
             if minimum != -FLT_MAX and value < minimum:
                 value = np.float64(minimum)
             if maximum != FLT_MAX and value > maximum:
@@ -66,7 +66,7 @@ def gradients(
     """What flows to the primary and to the secondary source: summed where a source was broadcast."""
     primary, secondary = np.zeros(x.shape), np.zeros(y.shape)
     for index in np.ndindex(*g.shape):
-        incoming = float(g[index]) if mask is None or mask[index] else 0.0
+        incoming = float(g[index]) * (1.0 if mask is None else float(mask[index]))
         to_x, to_y = {
             "add": (p, q),
             "subtract": (p, -q),

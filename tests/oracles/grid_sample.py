@@ -20,6 +20,11 @@ def grid_sample(x: np.ndarray, grid: np.ndarray, edge: int, origin: tuple[int, i
                 u, v = (gx + 1.0) / 2.0 * (width - 1), (gy + 1.0) / 2.0 * (height - 1)
             else:
                 u, v = origin[1] + j + gx, origin[0] + i + gy
+            if math.isnan(u) or math.isnan(v):
+                result[n, :, i, j] = math.nan
+                continue
+            # Anywhere outside is like anywhere else on that side.
+            u, v = min(max(u, -2.0), width + 1.0), min(max(v, -2.0), height + 1.0)
             column, row = math.floor(u), math.floor(v)
             a, b = u - column, v - row
             for dy, wy in ((0, 1.0 - b), (1, b)):

@@ -30,6 +30,12 @@ def _sigmoid(y: float) -> float:
     return 1.0 / (1.0 + math.exp(-y)) if y >= 0 else math.exp(y) / (1.0 + math.exp(y))
 
 
+def _log(v: float) -> float:
+    """The logarithm, with minus infinity at 0 and NaN below."""
+    with np.errstate(all="ignore"):
+        return float(np.log(v))
+
+
 def _sign(v: float) -> float:
     return float(v > 0) - float(v < 0)
 
@@ -54,7 +60,8 @@ def _pointwise(name: str, y: float, t: float, p: Parameters) -> tuple[float, flo
     if name == "sigmoid_cross_entropy":
         return max(y, 0.0) - y * t + math.log1p(math.exp(-abs(y))), _sigmoid(y) - t
     if name == "categorical_cross_entropy":
-        return -t * math.log(y), -t / y
+        with np.errstate(all="ignore"):
+            return (0.0, 0.0) if t == 0 else (-t * _log(y), float(np.divide(-t, y)))
     if name == "hinge":
         side = 2 * t - 1
         margin = 1 - side * y
@@ -62,11 +69,12 @@ def _pointwise(name: str, y: float, t: float, p: Parameters) -> tuple[float, flo
     if name == "huber":
         if abs(d) <= p.delta:
             return 0.5 * d * d, d
-        return 0.5 * p.delta**2 + p.delta * (abs(d) - p.delta), p.delta * _sign(d)
+        return 0.5 * p.delta**2 + p.delta * (abs(d) - p.delta), min(max(d, -p.delta), p.delta)
     if name == "log":
         e = p.epsilon
-        value = -t * math.log(y + e) - (1 - t) * math.log(1 - y + e)
-        return value, (y - t + e - 2 * e * t) / ((y + e) * (1 - y + e))
+        value = -t * _log(y + e) - (1 - t) * _log(1 - y + e)
+        with np.errstate(all="ignore"):
+            return value, float(np.divide(y - t + e - 2 * e * t, (y + e) * (1 - y + e)))
     if name == "kullback_leibler":
         return (0.0 if t == 0 else t * (math.log(t) - y)), -t
     raise ValueError(name)
@@ -148,13 +156,13 @@ def _label_slope(name: str, y: float, t: float, p: Parameters) -> float:
     if name == "sigmoid_cross_entropy":
         return -y
     if name == "categorical_cross_entropy":
-        return -math.log(y)
+        return -_log(y)
     if name == "hinge":
         return -2 * y if 1 - (2 * t - 1) * y > 0 else 0.0
     if name == "huber":
         return -d if abs(d) <= p.delta else -p.delta * _sign(d)
     if name == "log":
-        return math.log(1 - y + p.epsilon) - math.log(y + p.epsilon)
+        return _log(1 - y + p.epsilon) - _log(y + p.epsilon)
     if name == "cosine_distance":
         return -y
     if name == "kullback_leibler":

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -46,11 +47,23 @@ def linear_axis(where: Sequence[Position], source: int, edge: int) -> np.ndarray
 
 
 def apply(x: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    return np.einsum("ncyx,iy,jx->ncij", x, rows, columns)
+    """What has the weight 0 is not read: it may be infinite."""
+    result = np.zeros((*x.shape[:2], rows.shape[0], columns.shape[0]))
+    for (i, y), (j, u) in _read(rows, columns):
+        result[:, :, i, j] += rows[i, y] * columns[j, u] * x[:, :, y, u]
+    return result
 
 
 def apply_adjoint(g: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    return np.einsum("ncij,iy,jx->ncyx", g, rows, columns)
+    result = np.zeros((*g.shape[:2], rows.shape[1], columns.shape[1]))
+    for (i, y), (j, u) in _read(rows, columns):
+        result[:, :, y, u] += rows[i, y] * columns[j, u] * g[:, :, i, j]
+    return result
+
+
+def _read(rows: np.ndarray, columns: np.ndarray) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
+    """Pairs of (result, source) along both axes."""
+    return itertools.product(np.argwhere(rows).tolist(), np.argwhere(columns).tolist())
 
 
 def nearest(

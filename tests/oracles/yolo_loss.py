@@ -34,8 +34,13 @@ class Parameters:
     raw_labels: bool = False
 
 
+def _exp(v: float) -> float:
+    with np.errstate(over="ignore"):
+        return float(np.exp(v))
+
+
 def _sigmoid(v: float) -> float:
-    return 1 / (1 + math.exp(-v))
+    return 1 / (1 + _exp(-v))
 
 
 def iou(one: Box, other: Box) -> float:
@@ -84,7 +89,7 @@ def _cell(
         present = t[a, 4] == 1 and (a == fit.index(max(fit)) or fit[a] > p.presence)
         absent = not present and fit[a] < p.absence
         seen = rescored[a]
-        predicted = (_sigmoid(seen[0]), _sigmoid(seen[1]), aw * math.exp(seen[2]), ah * math.exp(seen[3]))
+        predicted = (_sigmoid(seen[0]), _sigmoid(seen[1]), aw * _exp(seen[2]), ah * _exp(seen[3]))
         target = iou(predicted, (t[a, 0], t[a, 1], w, h)) if p.rescore else 1.0
         center = np.array([_sigmoid(v) for v in y[a, :2]])
         raw = t[a, 2:4] if p.raw_labels else np.log(np.array([w / aw, h / ah]) + 1e-5)

@@ -122,3 +122,12 @@ BINARY_FULLY_CONNECTED = [
     _fully_connected("xnor 2x3, beta", BinaryLayer(XNOR, 34, 4, 2, 3, terms=TERMS, beta=True), 2, 3),
     _fully_connected("and, on a larger image", BinaryLayer(AND, 4, 5, 2, 3), 4, 5),
 ]
+EXTREME_BINARY_CONVOLUTIONS = [
+    _convolution("xnor, larger than the image, beta", BinaryLayer(XNOR, 5, 4, 9, 8, beta=True), 2, 3),
+    _convolution("weights, stride larger than the image", BinaryLayer(BINARY, 33, 3, stride=(50, 70)), 4, 5),
+    _convolution("and, taps beside the image", BinaryLayer(AND, 5, 4, 2, 2, dilation=(40, 50)), 4, 5),
+    _convolution(
+        "weights, taps beside the image, clamp", BinaryLayer(BINARY, 5, 4, 2, 2, dilation=(9, 8)), 4, 5, edge_mode=CLAMP
+    ),
+]
+"""Windows and images that hardly meet."""

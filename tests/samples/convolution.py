@@ -235,3 +235,21 @@ TRANSPOSES = [
     _transpose("groups", Layer(8, 16, groups=2, stride=(2, 2)), 3, 4),
     _transpose("depthwise, multiplier 2", Layer(3, 6, 2, 3, stride=(2, 2), depthwise=True), 4, 3),
 ]
+EXTREME_CONVOLUTIONS = [
+    _convolution("larger than the image", Layer(3, 5, 5, 7), 2, 3),
+    _convolution("larger than the image, clamp", Layer(2, 4, 6, 8), 2, 3, edge_mode=CLAMP),
+    _convolution("larger than one pixel", Layer(1, 1, 1, 20), 1, 1),
+    _convolution("stride larger than the image", Layer(3, 5, stride=(50, 70)), 4, 5),
+    _convolution("stride larger than the image, full", Layer(3, 5, stride=(50, 70)), 4, 5, padding=FULL),
+    _convolution("taps beside the image", Layer(3, 5, 2, 2, dilation=(40, 50)), 4, 5),
+    _convolution("taps beside the image, clamp", Layer(3, 5, 2, 2, dilation=(40, 50)), 4, 5, edge_mode=CLAMP),
+    _convolution("taps beside the image, depthwise", Layer(4, 4, 2, 2, dilation=(40, 50), depthwise=True), 4, 5),
+    _convolution("far apart in groups", Layer(8, 8, 4, 4, stride=(9, 9), dilation=(7, 9), groups=2), 4, 5),
+    _sub_pixels("taps beside the image", Layer(3, 16, 2, 2, dilation=(40, 50), sub_pixels=4), 2, 3),
+    _transpose("larger than the image", Layer(3, 5, 5, 7), 2, 3),
+    _transpose("stride larger than the image", Layer(3, 5, stride=(6, 7)), 2, 3),
+    _transpose("taps beside the image", Layer(3, 5, 2, 2, dilation=(40, 50)), 2, 3),
+    _transpose("taps far apart, full", Layer(3, 5, 2, 2, stride=(3, 4), dilation=(10, 20)), 2, 3, padding=FULL),
+    _transpose("taps beside the image, depthwise", Layer(4, 4, 2, 2, dilation=(40, 50), depthwise=True), 2, 3),
+]
+"""Windows and images that hardly meet; not among the samples of the sweeps, most of which ask for ordinary ones."""

@@ -116,3 +116,11 @@ CROSS_CHANNEL_NORMALIZATIONS = [
     _cross_channel("9, more than channels", 9, (4, 1, 5), alpha=2, beta=0.75),
     _cross_channel("3, one pixel", 3, (1, 1, 1), beta=1.5),
 ]
+EXTREME_NORMALIZATIONS = [
+    _spatial("9x9, larger than the image", 9, (3, 2, 3), beta=0.75),
+    _spatial("8x8, larger than the image, clamp", 8, (3, 2, 3), beta=0.75, edge_mode=CLAMP),
+    _contrast("9x9, larger than the image", 9, (3, 2, 3), alpha=1, delta=0.5),
+    _contrast("8x8, larger than the image, clamp", 8, (3, 2, 3), alpha=1, delta=0.5, edge_mode=CLAMP),
+    _cross_channel("40, more than channels", 40, (3, 2, 3), beta=0.75),
+]
+"""Windows larger than what they move over."""

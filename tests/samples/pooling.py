@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from openmps.kernels import pooling as kernels
+from openmps.types import MPSImageEdgeMode
 from oracles import pooling
 from samples.sample import BOTTOM_RIGHT, CLAMP, FULL, VALID, Array, GradientSample, Reading, Sample, Shape, configured
+
+ZERO = MPSImageEdgeMode.ZERO
 
 
 def _pooling(
@@ -96,3 +99,20 @@ L2_NORM_POOLINGS = [
     _l2_norm("one pixel, clamp", (4, 3), (1, 1, 1), edge_mode=CLAMP, domain="positive"),
     _l2_norm("full", (4, 3, 2, 1), (8, 4, 3), padding=FULL, domain="positive"),
 ]
+EXTREME_POOLINGS = [
+    make(f"{what}, {edge.name.lower()}", size, (3, 3, 4), edge_mode=edge, **properties)
+    for make in (_max, _average, _l2_norm)
+    for edge in (ZERO, CLAMP)
+    for what, size, properties in (
+        ("larger than the image", (9, 12), {}),
+        ("larger than the image, full", (6, 9), {"padding": FULL}),
+        ("stride larger than the image", (2, 3, 40, 50), {}),
+        ("stride larger than the image, full", (2, 3, 40, 50), {"padding": FULL}),
+    )
+] + [
+    _average("zero pads beyond", (5, 4, 2, 2), (3, 4, 5), edge_mode=CLAMP, zero_pad_size_x=3, padding=FULL),
+    _dilated("taps beside the image, zero", (2, 2, 40, 50), (3, 4, 5)),
+    _dilated("taps beside the image, clamp", (2, 2, 40, 50), (3, 4, 5), edge_mode=CLAMP),
+    _dilated("taps far apart, full", (2, 2, 7, 9), (3, 4, 5), padding=FULL),
+]
+"""Windows and images that hardly meet."""

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from openmps.core.numbers import not_negative
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.memory import MTLBuffer
 
@@ -82,17 +83,7 @@ def optional(source: Any, name: str) -> Any:
 def epsilon_of(who: str, source: Any) -> float:
     """What the optional method epsilon() of a data source says, FLT_MIN without it."""
     given = optional(source, "epsilon")
-    return FLT_MIN if given is None else check_epsilon(who, "data source epsilon()", given)
-
-
-def check_epsilon(who: str, argument: str, value: object) -> float:
-    """``value`` if it can be added to a variance: a number of at least 0."""
-    if isinstance(value, bool) or not isinstance(value, int | float | np.number):
-        raise MPSTypeError(who, argument, "must be a number", repr(value))
-    number = float(value)
-    if not 0.0 <= number < float("inf"):
-        raise MPSArgumentError(who, argument, "must be a finite number of at least 0", value)
-    return number
+    return FLT_MIN if given is None else not_negative(who, "data source epsilon()", given)
 
 
 def copy_of(source: Any, device: MTLDevice) -> Any:

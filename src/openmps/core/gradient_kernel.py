@@ -15,9 +15,9 @@ from openmps.core.image import MPSImage
 from openmps.core.image_batch import MPSImageBatch, as_batch
 from openmps.core.image_descriptor import MPSImageDescriptor
 from openmps.core.kernel import Operation, Plan
-from openmps.core.kernel_arguments import single, states_of
+from openmps.core.kernel_arguments import pixel_distance, single, states_of
 from openmps.core.kernel_checks import Images, check_states
-from openmps.core.kernel_property import KernelProperty, integer
+from openmps.core.kernel_property import KernelProperty
 from openmps.core.state import MPSState, MPSStateBatch
 from openmps.core.storage import Extent, Target
 from openmps.errors import MPSArgumentError, MPSTypeError
@@ -73,10 +73,14 @@ class MPSCNNGradientKernel(MPSCNNBinaryKernel):
     """Strides that the forward kernel may have: 1 where it has no window."""
 
     kernel_offset_x = KernelProperty(
-        0, integer, "Offset added after zero-insertion by the stride: ``primary_offset.x * stride + kernel_offset_x``."
+        0,
+        pixel_distance,
+        "Offset added after zero-insertion by the stride: ``primary_offset.x * stride + kernel_offset_x``.",
     )
     kernel_offset_y = KernelProperty(
-        0, integer, "Offset added after zero-insertion by the stride: ``primary_offset.y * stride + kernel_offset_y``."
+        0,
+        pixel_distance,
+        "Offset added after zero-insertion by the stride: ``primary_offset.y * stride + kernel_offset_y``.",
     )
 
     def __init__(self, device: MTLDevice) -> None:

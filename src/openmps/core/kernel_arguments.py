@@ -7,6 +7,9 @@ from openmps.core.state import MPSState, MPSStateBatch, as_state_batch
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.types import MPSImageEdgeMode, MPSOffset
 
+_FARTHEST = 2**31 - 1
+"""How far offsets reach: beyond every image, and near enough for the arithmetic of 64-bit and float64 positions."""
+
 
 def channel_offset(who: str, argument: str, value: int, step: int = 4) -> int:
     """A channel offset: a multiple of ``step``, not negative."""
@@ -27,6 +30,19 @@ def image_offset(who: str, argument: str, value: MPSOffset) -> MPSOffset:
     """An offset in source pixels."""
     if not isinstance(value, MPSOffset):
         raise MPSTypeError(who, argument, "must be an MPSOffset(x, y, z)", type(value).__name__)
+    if max(abs(value.x), abs(value.y)) > _FARTHEST:
+        raise MPSArgumentError(
+            who, argument, f"must be at most {_FARTHEST} pixels in x and y", f"({value.x}, {value.y})"
+        )
+    return value
+
+
+def pixel_distance(who: str, argument: str, value: int) -> int:
+    """A distance in pixels along one axis, of either sign."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise MPSTypeError(who, argument, "must be an integer", repr(value))
+    if abs(value) > _FARTHEST:
+        raise MPSArgumentError(who, argument, f"must be at most {_FARTHEST} pixels", value)
     return value
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Generic, Self, TypeVar, overload
 
 from openmps.core.base_kernel import MPSKernel
-from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.errors import MPSArgumentError
 
 T = TypeVar("T")
 
@@ -35,26 +34,6 @@ class KernelProperty(Generic[T]):
 
     def __set__(self, kernel: MPSKernel, value: T) -> None:
         kernel.__dict__[self._name] = self._check(kernel.name, self._name, value)
-
-
-def number(who: str, argument: str, value: float) -> float:
-    """``value`` as a float; NaN is refused."""
-    if isinstance(value, str | bytes | bool):
-        raise MPSTypeError(who, argument, "must be a number", repr(value))
-    try:
-        found = float(value)
-    except (TypeError, ValueError, OverflowError) as fault:
-        raise MPSTypeError(who, argument, "must be a number", repr(value)) from fault
-    if math.isnan(found):
-        raise MPSArgumentError(who, argument, "must be a number", found)
-    return found
-
-
-def integer(who: str, argument: str, value: int) -> int:
-    """``value``, which must be an integer."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise MPSTypeError(who, argument, "must be an integer", repr(value))
-    return value
 
 
 def at_least(least: int) -> Callable[[str, str, int], int]:

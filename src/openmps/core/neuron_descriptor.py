@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from openmps.errors import MPSArgumentError
+from openmps.core.numbers import number
+from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.types import MPSCNNNeuronType
 
 FloatArray = NDArray[np.float32]
@@ -63,7 +64,7 @@ class MPSNNNeuronDescriptor:
     ==============  ==================================  =============================
 
     Raises:
-        MPSArgumentError: No such neuron, a parameter is no number, or PReLU comes without ``data``.
+        MPSArgumentError: No such neuron, a parameter is no number of float32, or PReLU comes without ``data``.
     """
 
     neuron_type: MPSCNNNeuronType
@@ -135,9 +136,9 @@ def _none_as_empty(data: FloatArray | None) -> FloatArray:
 
 def _number(name: str, value: float) -> float:
     try:
-        return float(value)
-    except (TypeError, ValueError) as cause:
-        raise MPSArgumentError("MPSNNNeuronDescriptor", name, "must be a number", repr(value)) from cause
+        return number("MPSNNNeuronDescriptor", name, value)
+    except MPSTypeError as cause:
+        raise MPSArgumentError(cause.who, name, cause.rule, cause.got) from cause
 
 
 def _data(data: Sequence[float] | NDArray[Any] | bytes | None) -> FloatArray | None:
@@ -147,6 +148,6 @@ def _data(data: Sequence[float] | NDArray[Any] | bytes | None) -> FloatArray | N
     try:
         numbers = np.frombuffer(data, np.float32) if isinstance(data, bytes | bytearray) else data
         return np.array(numbers, dtype=np.float32).reshape(-1)
-    except (TypeError, ValueError) as cause:
+    except (TypeError, ValueError, OverflowError) as cause:
         rule = "must be float32 numbers"
         raise MPSArgumentError("MPSNNNeuronDescriptor", "data", rule, type(data).__name__) from cause

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from torch import Tensor
 
 from openmps.core.gradient_kernel import GradientGeometry, GradientOperation, MPSCNNGradientKernel
@@ -14,38 +13,19 @@ from openmps.core.gradient_state import MPSNNGradientState, SourceRecord
 from openmps.core.image import MPSImage
 from openmps.core.image_descriptor import MPSImageDescriptor
 from openmps.core.kernel import Operation
+from openmps.core.kernel_property import KernelProperty
+from openmps.core.numbers import number
 from openmps.core.state import MPSState, MPSStateBatch
 from openmps.core.storage import Extent, Target
 from openmps.core.unary_kernel import MPSCNNKernel
-from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.errors import MPSArgumentError
 from openmps.ops.gram_matrix import gram_matrix, gram_matrix_gradient
 
 if TYPE_CHECKING:
     from openmps.metal.device import MTLDevice
 
 
-class _Alpha:
-    """The factor that the kernel and its gradient share."""
-
-    _alpha: float
-
-    @property
-    def alpha(self) -> float:
-        """Factor of the result. Default 1."""
-        return self._alpha
-
-    @alpha.setter
-    def alpha(self, value: float) -> None:
-        self._alpha = _number(self, value)
-
-
-def _number(kernel: Any, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float | np.number):
-        raise MPSTypeError(kernel.name, "alpha", "must be a number", repr(value))
-    return float(value)
-
-
-class MPSNNGramMatrixCalculation(_Alpha, MPSCNNKernel):
+class MPSNNGramMatrixCalculation(MPSCNNKernel):
     """Y[c, 0, f] = alpha sum_{y,x} X[f, y, x] X[c, y, x], for each image (MPSCNNConvolution.h, macOS 10.15).
 
     Row 0, column f, channel c of the result holds the product of channels f and c: of C channels read it is C x 1
@@ -55,9 +35,11 @@ class MPSNNGramMatrixCalculation(_Alpha, MPSCNNKernel):
 
     _gradient_state_class = MPSNNGradientState
 
+    alpha = KernelProperty(1.0, number, "Factor of the result. Default 1.")
+
     def __init__(self, device: MTLDevice, alpha: float = 1.0) -> None:
         super().__init__(device)
-        self._alpha = _number(self, alpha)
+        self.alpha = alpha
 
     def _adjust_descriptor(
         self, descriptor: MPSImageDescriptor, source_images: Sequence[MPSImage], source_states: Sequence[MPSState]
@@ -78,7 +60,7 @@ class MPSNNGramMatrixCalculation(_Alpha, MPSCNNKernel):
             rule = f"must have room for {columns}x1 pixels (width x height) in the clip rectangle"
             remedy = "The result is as wide as the source has feature channels"
             raise MPSArgumentError(self.name, self._destination_argument, rule, f"{target.width}x1", remedy)
-        alpha = self._alpha
+        alpha = self.alpha
 
         def operation(values: tuple[Tensor, ...], saved: Any) -> tuple[Tensor, None]:
             return gram_matrix(values[0], alpha), None
@@ -86,10 +68,10 @@ class MPSNNGramMatrixCalculation(_Alpha, MPSCNNKernel):
         return operation
 
     def _parameters(self) -> float:
-        return self._alpha
+        return self.alpha
 
 
-class MPSNNGramMatrixCalculationGradient(_Alpha, MPSCNNGradientKernel):
+class MPSNNGramMatrixCalculationGradient(MPSCNNGradientKernel):
     """dX[a, y, x] = alpha sum_c (G[c, 0, a] + G[a, 0, c]) X[c, y, x] (MPSCNNConvolution.h, macOS 10.15).
 
     G need not be symmetric. `alpha` is taken from the state, whenever one is passed. The secondary image is the
@@ -98,9 +80,11 @@ class MPSNNGramMatrixCalculationGradient(_Alpha, MPSCNNGradientKernel):
 
     _forward_kernels = (MPSNNGramMatrixCalculation,)
 
+    alpha = KernelProperty(1.0, number, "Factor of the result. Default 1.")
+
     def __init__(self, device: MTLDevice, alpha: float = 1.0) -> None:
         super().__init__(device)
-        self._alpha = _number(self, alpha)
+        self.alpha = alpha
 
     def _gradient(
         self, geometry: GradientGeometry, sources: tuple[SourceRecord, ...], states: MPSStateBatch | None
@@ -111,7 +95,7 @@ class MPSNNGramMatrixCalculationGradient(_Alpha, MPSCNNGradientKernel):
         if (rows, columns) != (1, channels):
             rule = f"must have {channels}x1 pixels (width x height), one column a feature channel of the source"
             raise MPSArgumentError(self.name, self._source_arguments[0], rule, f"{columns}x{rows}")
-        alpha = self._alpha
+        alpha = self.alpha
 
         def differentiate(gradient: Tensor, source: Tensor, saved: Any) -> tuple[Tensor, None]:
             return gram_matrix_gradient(gradient, source, alpha), None
@@ -127,4 +111,4 @@ class MPSNNGramMatrixCalculationGradient(_Alpha, MPSCNNGradientKernel):
             remedy = "Encode their images one by one"
             raise MPSArgumentError(self.name, "gradient_states", rule, sorted(found), remedy)
         if found:
-            self._alpha = found.pop()
+            self.alpha = found.pop()

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from openmps.metal.command import CommandBuffer
     from openmps.metal.device import MTLDevice
 
+_LEAST_SCALE = 2.0**-16
+"""Less than a pixel of the largest images: a filter that widens as an image shrinks must not widen without end."""
+
 
 class MPSUnaryImageKernel(ImageKernel):
     """A filter that makes one picture of another (MPSImageKernel.h, macOS 10.13).
@@ -115,8 +118,8 @@ class MPSImageScale(MPSUnaryImageKernel):
     def scale_transform(self) -> MPSScaleTransform | None:
         """``destination position = source position * scale + translate``, from the corner of the clip rectangle.
 
-        Scales may be negative, which turns the image round, but not 0. Default None: the whole source fills the
-        destination.
+        Scales may be negative, which turns the image round, but not less than 1/65536 in magnitude. Default None: the
+        whole source fills the destination.
         """
         return self._transform
 
@@ -127,8 +130,9 @@ class MPSImageScale(MPSUnaryImageKernel):
                 rule = "must be an MPSScaleTransform or None"
                 raise MPSTypeError(self.name, "scale_transform", rule, type(value).__name__)
             numbers = (value.scale_x, value.scale_y, value.translate_x, value.translate_y)
-            if not all(map(math.isfinite, numbers)) or not value.scale_x or not value.scale_y:
-                raise MPSArgumentError(self.name, "scale_transform", "must be finite, its scales not 0", value)
+            if not all(map(math.isfinite, numbers)) or min(abs(value.scale_x), abs(value.scale_y)) < _LEAST_SCALE:
+                rule = f"must be finite, its scales not 0 but at least {_LEAST_SCALE} in magnitude"
+                raise MPSArgumentError(self.name, "scale_transform", rule, value)
         self._transform = value
 
     def source_region(self, destination_size: MTLSize) -> MPSRegion:

@@ -16,6 +16,7 @@ from openmps.core.gradient_state import MPSNNGradientState, SourceRecord
 from openmps.core.image import MPSImage
 from openmps.core.image_descriptor import MPSImageDescriptor
 from openmps.core.kernel import Operation
+from openmps.core.numbers import number
 from openmps.core.state import MPSStateBatch
 from openmps.core.storage import Target
 from openmps.core.unary_kernel import MPSCNNKernel
@@ -110,9 +111,7 @@ class MPSNNPad(MPSCNNKernel):
 
     @fill_value.setter
     def fill_value(self, value: float) -> None:
-        if isinstance(value, bool) or not isinstance(value, int | float | np.number):
-            raise MPSTypeError(self.name, "fill_value", "must be a number", repr(value))
-        self._fill_value = float(value)
+        self._fill_value = number(self.name, "fill_value", value, is_nan_allowed=True)
 
     @property
     def fill_value_array(self) -> NDArray[np.float32] | None:
@@ -175,7 +174,7 @@ class MPSNNPad(MPSCNNKernel):
         rule = "must be float32 numbers"
         try:
             whole = np.frombuffer(values, np.float32) if isinstance(values, bytes) else np.asarray(values, np.float32)
-        except (TypeError, ValueError) as fault:
+        except (TypeError, ValueError, OverflowError) as fault:
             raise MPSTypeError(self.name, "fill_value_array", rule, type(values).__name__) from fault
         if whole.ndim != 1:
             raise MPSArgumentError(self.name, "fill_value_array", f"{rule} in one row", f"shape {whole.shape}")

@@ -19,6 +19,7 @@ from torch import Tensor
 from openmps.core.base_kernel import ULONG_MAX, MPSKernel
 from openmps.core.kernel_checks import check_command_buffer
 from openmps.core.lifetime import record_synchronize
+from openmps.core.numbers import number
 from openmps.core.vector import MPSMatrix, MPSVector
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.ops.mtgp32 import STEP_WORDS, initial_state, mtgp32
@@ -152,14 +153,7 @@ def _check_pair(who: str, **pair: float | None) -> None:
 
 
 def _float32(who: str, argument: str, value: object) -> float:
-    try:
-        with np.errstate(over="ignore"):
-            number = float(np.float32(value))  # type: ignore[arg-type]
-    except (TypeError, ValueError) as fault:
-        raise MPSTypeError(who, argument, "must be a number", repr(value)) from fault
-    if math.isnan(number):
-        raise MPSArgumentError(who, argument, "must not be NaN", repr(value))
-    return number
+    return float(np.float32(number(who, argument, value)))
 
 
 class MPSMatrixRandom(MPSKernel):

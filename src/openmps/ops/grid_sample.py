@@ -34,6 +34,6 @@ def grid_sample(x: Tensor, grid: Tensor, edge_mode: MPSImageEdgeMode, origin: tu
     if origin is None:
         return sample(x, (down + 1.0) * (0.5 * (height - 1)), (across + 1.0) * (0.5 * (width - 1)), edge_mode)
     top, left = origin
-    rows = torch.arange(top, top + grid.shape[2], dtype=torch.float64, device=x.device)
-    columns = torch.arange(left, left + grid.shape[3], dtype=torch.float64, device=x.device)
+    rows = torch.arange(grid.shape[2], dtype=torch.float64, device=x.device) + top
+    columns = torch.arange(grid.shape[3], dtype=torch.float64, device=x.device) + left
     return sample(x, down + rows[:, None], across + columns, edge_mode)

@@ -172,7 +172,10 @@ def cross_channel_normalization_gradient(gradient: Tensor, x: Tensor, size: int,
     direct = base.pow(-divisor.beta).mul_(gradient)
     share = (direct / base).mul_(x)
     sums = _channel_sums(share, (size - 1) // 2, size // 2)
-    return direct.addcmul_(sums, x, value=-2.0 * divisor.alpha * divisor.beta / size)
+    # Parameters whose product is beyond the format make everything overflow, but no exception.
+    largest = torch.finfo(x.dtype).max
+    factor = min(max(-2.0 * divisor.alpha * divisor.beta / size, -largest), largest)
+    return direct.addcmul_(sums, x, value=factor)
 
 
 def _channel_base(x: Tensor, size: int, divisor: Divisor) -> Tensor:

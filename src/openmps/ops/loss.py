@@ -326,7 +326,7 @@ def _log(y: Tensor, t: Tensor, parameters: LossParameters) -> LossTerms:
     of_zero = (1.0 - y).add_(epsilon)
 
     def gradient() -> Tensor:
-        slope = (y - t).add_(epsilon).sub_(t, alpha=2.0 * epsilon)
+        slope = (y - t).add_((1.0 - 2.0 * t).mul_(epsilon))
         return slope.div_(of_one.mul_(of_zero))
 
     return LossTerms(

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,7 +15,8 @@ from openmps.core.gradient_state import MPSNNBinaryGradientState, SourceRecord
 from openmps.core.image import MPSImage
 from openmps.core.image_descriptor import MPSImageDescriptor
 from openmps.core.kernel import Operation
-from openmps.core.kernel_property import KernelProperty, number
+from openmps.core.kernel_property import KernelProperty
+from openmps.core.numbers import FLT_MAX, number
 from openmps.core.state import MPSStateBatch
 from openmps.core.storage import Target
 from openmps.errors import MPSArgumentError
@@ -24,8 +24,6 @@ from openmps.kernels.arithmetic.strides import zero_or_one
 from openmps.ops.arithmetic import Arithmetic, arithmetic, compare
 from openmps.ops.geometry import read
 from openmps.types import MPSNNComparisonType, MPSOffset
-
-FLT_MAX = float(np.finfo(np.float32).max)
 
 Combination = Callable[[Tensor, Tensor], tuple[Tensor, Tensor | None]]
 """Two operands to their result and the mask of the numbers that were not clamped; no mask if none can be."""

@@ -10,7 +10,8 @@ from torch import Tensor
 from openmps.core.gradient_kernel import GradientGeometry, GradientOperation, MPSCNNGradientKernel
 from openmps.core.gradient_state import ForwardRecord, SourceRecord
 from openmps.core.kernel import Operation
-from openmps.core.kernel_property import KernelProperty, number
+from openmps.core.kernel_property import KernelProperty
+from openmps.core.numbers import number
 from openmps.core.state import MPSStateBatch
 from openmps.core.storage import Extent, Target
 from openmps.kernels.arithmetic.forward import (

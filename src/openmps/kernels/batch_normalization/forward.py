@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import torch
 from torch import Tensor
 
-from openmps.core.data_source import check_epsilon, copy_of
+from openmps.core.data_source import copy_of
 from openmps.core.gradient_state import MPSNNGradientState, SourceRecord
 from openmps.core.image import MPSImage
 from openmps.core.image_batch import MPSImageBatch, as_batch
@@ -20,6 +20,7 @@ from openmps.core.normalization_states import (
     MPSCNNNormalizationGammaAndBetaState,
     MPSCNNNormalizationMeanAndVarianceState,
 )
+from openmps.core.numbers import not_negative
 from openmps.core.state import MPSState, MPSStateBatch
 from openmps.core.storage import Target
 from openmps.core.unary_kernel import MPSCNNKernel
@@ -93,7 +94,7 @@ class MPSCNNBatchNormalization(NeuronProperty, MPSCNNKernel):
 
     @epsilon.setter
     def epsilon(self, value: float) -> None:
-        self._epsilon = check_epsilon(self.name, "epsilon", value)
+        self._epsilon = not_negative(self.name, "epsilon", value)
 
     @property
     def data_source(self) -> MPSCNNBatchNormalizationDataSource:

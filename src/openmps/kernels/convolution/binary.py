@@ -11,6 +11,7 @@ from torch import Tensor
 
 from openmps.core.gradient_state import SourceRecord
 from openmps.core.kernel import Operation
+from openmps.core.numbers import number
 from openmps.core.state import MPSStateBatch
 from openmps.core.storage import Target
 from openmps.core.unary_kernel import MPSCNNKernel
@@ -97,10 +98,7 @@ class MPSCNNBinaryConvolution(MPSCNNKernel):
         if mixed:
             rule = f"cannot be given together with {', '.join(mixed)}"
             raise MPSTypeError(self.name, "scale_value", rule, repr(scale_value), "Use one form of the constructor")
-        try:
-            row = np.full(self._outputs, float(scale_value), np.float32)
-        except (TypeError, ValueError) as fault:
-            raise MPSTypeError(self.name, "scale_value", "must be a number", repr(scale_value)) from fault
+        row = np.full(self._outputs, number(self.name, "scale_value", scale_value), np.float32)
         return {"output_bias_terms": biases, "output_scale_terms": row}
 
     def _tensors(self, given: dict[str, Any]) -> BinaryTerms:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from openmps.core.neuron_descriptor import MPSNNNeuronDescriptor
+from openmps.core.numbers import number
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.types import MPSCNNNeuronType
 
@@ -142,6 +143,7 @@ class MPSCNNConvolutionDescriptor:
         channels = self.output_feature_channels
         mean_, variance_ = _row("mean", mean, 0.0, channels), _row("variance", variance, 1.0, channels)
         gamma_, beta_ = _row("gamma", gamma, 1.0, channels), _row("beta", beta, 0.0, channels)
+        epsilon = number("MPSCNNConvolutionDescriptor", "epsilon", epsilon)
         if np.any(variance_ + epsilon <= 0):
             raise MPSArgumentError(
                 "MPSCNNConvolutionDescriptor", "variance", "plus epsilon must be positive", float(variance_.min())
@@ -217,7 +219,11 @@ class MPSCNNConvolutionDescriptor:
 def _row(name: str, values: Sequence[float] | NDArray[Any] | None, default: float, channels: int) -> NDArray[Any]:
     if values is None:
         return np.full(channels, default, np.float64)
-    row = np.asarray(values, np.float64).reshape(-1)
+    try:
+        row = np.asarray(values, np.float64).reshape(-1)
+    except (TypeError, ValueError, OverflowError) as fault:
+        rule = "must be numbers, one an output channel"
+        raise MPSTypeError("MPSCNNConvolutionDescriptor", name, rule, type(values).__name__) from fault
     if row.size != channels:
         raise MPSArgumentError(
             "MPSCNNConvolutionDescriptor", name, f"must hold one number an output channel, {channels}", row.size

@@ -13,9 +13,9 @@ from openmps.core.image import MPSImage
 from openmps.core.image_batch import MPSImageBatch, as_batch
 from openmps.core.image_descriptor import MPSImageDescriptor
 from openmps.core.kernel import Operation, Plan
-from openmps.core.kernel_arguments import single, states_of
+from openmps.core.kernel_arguments import pixel_distance, single, states_of
 from openmps.core.kernel_checks import Images, check_states
-from openmps.core.kernel_property import KernelProperty, integer
+from openmps.core.kernel_property import KernelProperty
 from openmps.core.padding import mirror_kernel_offset
 from openmps.core.state import MPSState, MPSStateBatch
 from openmps.core.storage import Extent, Target
@@ -67,10 +67,10 @@ class MPSCNNConvolutionTranspose(ConvolutionKernel):
     _weight_types = (MPSDataType.FLOAT32,)
 
     kernel_offset_x = KernelProperty(
-        0, integer, "Columns of the zero-filled source that windows are moved by, besides ``offset.x * stride``."
+        0, pixel_distance, "Columns of the zero-filled source that windows are moved by, besides ``offset.x * stride``."
     )
     kernel_offset_y = KernelProperty(
-        0, integer, "Rows of the zero-filled source that windows are moved by, besides ``offset.y * stride``."
+        0, pixel_distance, "Rows of the zero-filled source that windows are moved by, besides ``offset.y * stride``."
     )
 
     def __init__(self, device: MTLDevice, weights: MPSCNNConvolutionDataSource) -> None:

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor
 
-from openmps.core.data_source import check_epsilon, copy_of
+from openmps.core.data_source import copy_of
 from openmps.core.gradient_kernel import GradientGeometry, GradientOperation, MPSCNNGradientKernel
 from openmps.core.gradient_state import SourceRecord
 from openmps.core.kernel import Operation, Plan
 from openmps.core.kernel_checks import Images, check_command_buffer
 from openmps.core.normalization_states import MPSCNNNormalizationGammaAndBetaState
+from openmps.core.numbers import not_negative
 from openmps.core.state import MPSStateBatch
 from openmps.core.storage import Target
 from openmps.core.unary_kernel import MPSCNNKernel
@@ -49,7 +50,7 @@ class ImageNormalization(MPSCNNKernel):
 
     @epsilon.setter
     def epsilon(self, value: float) -> None:
-        self._epsilon = check_epsilon(self.name, "epsilon", value)
+        self._epsilon = not_negative(self.name, "epsilon", value)
 
     @property
     def settings(self) -> Settings:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from numbers import Integral, Real
+from numbers import Integral
 
+from openmps.core.numbers import number
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.ops.loss import LossParameters
 from openmps.types import MPSCNNLossType, MPSCNNReductionType
@@ -82,15 +83,10 @@ def _framework_values(loss_type: object, reduction_type: object) -> tuple[MPSCNN
         raise MPSArgumentError(_WHO, "type and reduction_type", "must be framework values", str(cause)) from cause
 
 
-def number(who: str, argument: str, value: object) -> float:
-    """A number, whatever its type."""
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise MPSTypeError(who, argument, "must be a number", repr(value))
-    return float(value)
-
-
 def whole_number(who: str, argument: str, value: object) -> int:
-    """An integer, whatever its type."""
+    """An integer, whatever its type, that a word of the framework holds."""
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise MPSTypeError(who, argument, "must be an integer", repr(value))
+    if abs(int(value)) >= 2**64:
+        raise MPSArgumentError(who, argument, "must be an integer of 64 bits", "a larger one")
     return int(value)

@@ -6,8 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from openmps.core.base_kernel import MPSKernel
+from openmps.core.numbers import number
 from openmps.errors import MPSArgumentError, MPSTypeError
-from openmps.kernels.loss.descriptor import MPSCNNLossDescriptor, number
+from openmps.kernels.loss.descriptor import MPSCNNLossDescriptor
 from openmps.types import MPSCNNLossType, MPSCNNReductionType
 
 if TYPE_CHECKING:

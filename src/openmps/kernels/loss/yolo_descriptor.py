@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from openmps.core.numbers import number
 from openmps.errors import MPSArgumentError, MPSTypeError
-from openmps.kernels.loss.descriptor import MPSCNNLossDescriptor, number
+from openmps.kernels.loss.descriptor import MPSCNNLossDescriptor
 from openmps.ops.yolo_loss import YOLOLossParameters
 from openmps.types import MPSCNNLossType, MPSCNNReductionType
 

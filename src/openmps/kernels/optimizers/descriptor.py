@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import math
-
-import numpy as np
-
-from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.core.numbers import FLT_MAX, number
+from openmps.errors import MPSArgumentError
 from openmps.types import MPSNNRegularizationType
-
-FLT_MAX = float(np.finfo(np.float32).max)
 
 
 class MPSNNOptimizerDescriptor:
@@ -75,14 +70,3 @@ def described(learning_rate: float | None, descriptor: MPSNNOptimizerDescriptor 
     if descriptor is not None:
         return descriptor
     return MPSNNOptimizerDescriptor() if learning_rate is None else MPSNNOptimizerDescriptor(learning_rate)
-
-
-def number(who: str, argument: str, value: float) -> float:
-    """``value`` as a float; NaN is refused."""
-    try:
-        found = float(value)
-    except (TypeError, ValueError) as fault:
-        raise MPSTypeError(who, argument, "must be a number", repr(value)) from fault
-    if math.isnan(found):
-        raise MPSArgumentError(who, argument, "must be a number", found)
-    return found

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from openmps.core.base_kernel import MPSKernel
 from openmps.core.kernel_checks import check_command_buffer
+from openmps.core.numbers import number
 from openmps.errors import MPSTypeError
-from openmps.kernels.optimizers.descriptor import MPSNNOptimizerDescriptor, number
+from openmps.kernels.optimizers.descriptor import MPSNNOptimizerDescriptor
 from openmps.kernels.optimizers.operands import Operand, Slot, check_accumulators, check_operand
 from openmps.kernels.optimizers.parameters import Layer, Parameter, batch_normalization_layer, convolution_layer
 from openmps.ops.optimizers import GradientRule

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from openmps.kernels.optimizers.descriptor import MPSNNOptimizerDescriptor, described, number
+from openmps.core.numbers import number
+from openmps.kernels.optimizers.descriptor import MPSNNOptimizerDescriptor, described
 from openmps.kernels.optimizers.optimizer import MPSNNOptimizer, Update
 from openmps.ops import optimizers as ops
 

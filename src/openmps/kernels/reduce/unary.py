@@ -9,7 +9,8 @@ from torch import Tensor
 
 from openmps.core.gradient_state import SourceRecord
 from openmps.core.kernel import Operation
-from openmps.core.kernel_property import KernelProperty, number
+from openmps.core.kernel_property import KernelProperty
+from openmps.core.numbers import number
 from openmps.core.state import MPSStateBatch
 from openmps.core.storage import Extent, Target
 from openmps.core.unary_kernel import MPSCNNKernel
