@@ -8,13 +8,23 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from openmps.core.kernel import Plan
 from openmps.core.kernel_checks import check_command_buffer
 from openmps.core.neuron_descriptor import MPSNNNeuronDescriptor
+from openmps.core.state import MPSStateBatch
 from openmps.core.unary_kernel import MPSCNNKernel
 from openmps.errors import MPSArgumentError, MPSTypeError
-from openmps.kernels.convolution.data_source import WEIGHT_TYPES, MPSCNNConvolutionDataSource, check_data_source
+from openmps.kernels.convolution.data_source import (
+    WEIGHT_TYPES,
+    MPSCNNConvolutionDataSource,
+    check_data_source,
+    load_weights,
+)
 from openmps.kernels.convolution.descriptor import MPSCNNConvolutionDescriptor
-from openmps.kernels.convolution.state import MPSCNNConvolutionWeightsAndBiasesState
+from openmps.kernels.convolution.state import (
+    MPSCNNConvolutionGradientState,
+    MPSCNNConvolutionWeightsAndBiasesState,
+)
 from openmps.kernels.convolution.weights import ConvolutionWeights
 from openmps.ops.neuron import neuron
 from openmps.types import MPSCNNNeuronType, MPSDataType, MPSNNConvolutionAccumulatorPrecisionOption
@@ -148,18 +158,43 @@ class ConvolutionKernel(MPSCNNKernel):
         ``biases`` of the state is None if the convolution has none.
         """
         check_command_buffer(self.name, command_buffer, self.device)
-        state = self._weights.empty_state()
-        if result_state_can_be_temporary:
-            state.make_temporary(command_buffer)
-        parameters = self._weights
-        command_buffer.record(f"{self.name} export", lambda: parameters.give(state))
+        state = self._weights.empty_state(command_buffer if result_state_can_be_temporary else None)
+        command_buffer.record(f"{self.name} export", self._weights.giver(state))
         return state
+
+    @property
+    def weights_version(self) -> int:
+        """Number of the weights that the kernel holds, counted over all kernels of its data source. Our addition.
+
+        1 at first; each change that a kernel of the data source is given begins a new version, and kernels that are
+        given the same one agree. Follows encodes and reloads as the program makes them, not as they run.
+        """
+        return self._weights.held.version
+
+    def holds_stale_weights(self) -> bool:
+        """Whether the weights or biases held are other numbers than the data source gives now. Our addition.
+
+        Reads the data source, and the weights as they are in memory: call it when the command buffers are done. True
+        also where the kernel was trained on the device and its data source does not bring the weights back. Always
+        False without a data source.
+        """
+        return holds_other_than(self.name, self._weights, self._data_source, self._weight_types)
 
     def _unshare(self) -> None:
         super()._unshare()
-        self._weights = self._weights.copy(self.device)
         if self._data_source is not None:
             self._data_source = copy_source(self._data_source, self.device)
+        self._weights = self._weights.copy(self.device, self._data_source)
+
+    # --- states -----------------------------------------------------------------------------------------------------
+
+    def _keeper(
+        self, plan: Plan, source_states: MPSStateBatch | None, destination_states: MPSStateBatch | None
+    ) -> Callable[[Any], None] | None:
+        state = None if destination_states is None else destination_states.shared
+        if isinstance(state, MPSCNNConvolutionGradientState):
+            state.begin(self.name, plan.images, self._weights.held.version)
+        return super()._keeper(plan, source_states, destination_states)
 
     # --- for the encode path's hooks --------------------------------------------------------------------------------
 
@@ -227,6 +262,15 @@ def reload_from_state(kernel: Any, parameters: ConvolutionWeights, command_buffe
         )
     check_command_buffer(kernel.name, command_buffer, kernel.device)
     state.check_usable(kernel.name, "state", command_buffer)
-    parameters.check_state(kernel.name, state)
-    command_buffer.record(f"{kernel.name} reload", lambda: parameters.take(state))
+    command_buffer.record(f"{kernel.name} reload", parameters.taker(kernel.name, state))
     state.count_read()
+
+
+def holds_other_than(
+    who: str,
+    parameters: ConvolutionWeights,
+    source: MPSCNNConvolutionDataSource | None,
+    kinds: tuple[MPSDataType, ...],
+) -> bool:
+    """Whether a data source gives other numbers now than ``parameters`` holds."""
+    return source is not None and not parameters.equal(load_weights(who, source, kinds))
