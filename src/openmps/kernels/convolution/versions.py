@@ -35,11 +35,9 @@ def _sums(words: Any) -> tuple[int, int]:
 class Lineage:
     """The versions that the weights of one data source have gone through, as far as its kernels were told."""
 
-    _all: weakref.WeakValueDictionary[int, Lineage] = weakref.WeakValueDictionary()
-
     def __init__(self, source: object) -> None:
-        # Held, so that its identity stays its own.
-        self._source = source
+        self.source = source
+        """Held, so that its identity stays its own."""
         self.latest = 1
         self.fingerprint: Fingerprint | None = None
         """That of the latest version; None where it was made on the device."""
@@ -49,9 +47,7 @@ class Lineage:
     @classmethod
     def of(cls, source: object) -> Lineage:
         """The one of a data source, for as long as a kernel holds it; one of its own for None."""
-        if source is None:
-            return cls(None)
-        return cls._all.setdefault(id(source), cls(source))
+        return cls(None) if source is None else _lineages.setdefault(id(source), cls(source))
 
     def begin(self, given: Fingerprint | None, origin: MTLBuffer | None) -> int:
         """The number of a new version."""
@@ -59,6 +55,10 @@ class Lineage:
         self.fingerprint = given
         self.origin = None if origin is None else weakref.ref(origin)
         return self.latest
+
+
+# By the identity of the data source: it need neither be hashable nor take attributes. Gone with its last kernel.
+_lineages: weakref.WeakValueDictionary[int, Lineage] = weakref.WeakValueDictionary()
 
 
 class Held:
@@ -106,7 +106,7 @@ class Held:
     def copied(self, source: object) -> Held:
         """For a copy of the kernel over ``source``, with the same numbers."""
         twin = Held.__new__(Held)
-        same = self.lineage._source is source
+        same = self.lineage.source is source
         twin.lineage, twin._fingerprint = (self.lineage if same else Lineage.of(source)), self._fingerprint
         twin.version = self.version if same else twin.lineage.latest
         return twin
