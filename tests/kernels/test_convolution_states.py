@@ -27,6 +27,7 @@ from openmps.kernels.convolution import (
     MPSCNNFullyConnected,
     MPSCNNFullyConnectedGradient,
 )
+from openmps.kernels.optimizers import MPSNNOptimizerStochasticGradientDescent
 from openmps.kernels.pooling import MPSCNNPoolingMax
 from openmps.metal.device import mtl_device
 from openmps.types import (
@@ -458,3 +459,67 @@ def test_states_come_before_a_custom_policy(rng: np.random.Generator) -> None:
     kernel.padding = Policy()
     descriptor = kernel.destination_image_descriptor([Bench(CPU).empty((1, *SOURCE))], [Cropping()])
     assert (descriptor.width, descriptor.height) == (4, 1)
+
+
+# --- a step of each kind of layer -------------------------------------------------------------------------------------
+
+
+@every_kind
+def test_a_step_on_the_device_is_the_step_on_the_cpu(
+    kind: Kind, device: torch.device, rng: np.random.Generator
+) -> None:
+    """Way 3 beside way 2: the optimizer, the reload of both kernels, and what they compute afterwards."""
+    bench = Bench.on(device)
+    scene = Scene(bench, kind, rng)
+    states = scene.forward.result_state_batch(scene.images)
+    optimizer = MPSNNOptimizerStochasticGradientDescent(bench.device, 0.25)
+    command_buffer = bench.command_buffer()
+    scene.forward.encode_batch(command_buffer, scene.images, destination_states=states)
+    scene.gradient.encode_batch(command_buffer, scene.flows, scene.images, states)
+    new = scene.forward.export_weights_and_biases(command_buffer)
+    optimizer.encode(
+        command_buffer, convolution_gradient_state=states[0], convolution_source_state=new, result_state=new
+    )
+    for kernel in (scene.forward, scene.gradient):
+        kernel.reload_weights_and_biases(command_buffer, new)
+    finish(command_buffer)
+    source = kind.layer.source()
+    for name, slope in zip(("_weights", "_biases"), gradients(states[0]), strict=True):
+        before = getattr(source, name)
+        setattr(source, name, before - np.float32(0.25) * slope.reshape(before.shape))
+    assert_close(floats(new.weights), source._weights.ravel(), 1e-6)
+    again = Kind(
+        lambda device, weights: kind.forward(device, weights=source),
+        lambda device, weights: kind.gradient(device, weights=source),
+        kind.layer,
+    )
+    found = []
+    for forward, gradient in ((scene.forward, scene.gradient), again.kernels(bench)):
+        command_buffer = bench.command_buffer()
+        result, made = forward.encode_batch(command_buffer, scene.images, destination_state_is_temporary=False)
+        flow = gradient.encode_batch(command_buffer, scene.flows, scene.images, made)
+        finish(command_buffer)
+        found.append((numbers(result), numbers(flow)))
+    for mine, theirs in zip(*found, strict=True):
+        assert_close(mine, theirs, 2e-6)
+
+
+@every_kind
+@pytest.mark.parametrize("option", [4, -1, "data", None, True])
+def test_options_that_there_are_not(kind: Kind, option: Any) -> None:
+    _, gradient = kind.kernels(Bench(CPU))
+    with pytest.raises(MPSArgumentError, match="'source': gradient_option must be GRADIENT_WITH_DATA, GRADIENT_WITH_W"):
+        gradient.gradient_option = option
+    assert gradient.gradient_option is OPTION.ALL
+
+
+@every_kind
+def test_a_reload_from_nothing_is_refused(kind: Kind) -> None:
+    """An update() that gave None, passed on, must not read the data source instead."""
+    bench = Bench(CPU)
+    for kernel in kind.kernels(bench):
+        state = kind.kernels(bench)[0].export_weights_and_biases(bench.command_buffer())
+        with pytest.raises(MPSTypeError, match="state must be an MPSCNNConvolutionWeightsAndBiasesState, got NoneType"):
+            kernel.reload_weights_and_biases(bench.command_buffer(), None)
+        with pytest.raises(MPSTypeError, match="command_buffer must be a command buffer, got NoneType"):
+            kernel.reload_weights_and_biases(None, state)

@@ -230,6 +230,17 @@ def test_the_gradient_of_an_earlier_forward_encode(device: torch.device) -> None
     assert pair.encode() == []
 
 
+def test_a_first_reload_before_the_first_gradient(device: torch.device) -> None:
+    """The gradient kernel reads its weights only to have them replaced by those that the forward kernel has."""
+    pair = Pair(device)
+    state = pair.filled(2)
+    pair.reload(pair.forward, pair.gradient, state=state)
+    assert (pair.versions, pair.encode()) == ((2, 2), [])
+    other = Pair(device)
+    other.reload(other.gradient, other.forward, state=state)
+    assert (other.versions, other.encode()) == ((2, 2), [])
+
+
 def test_reading_the_same_numbers_again_is_no_change(device: torch.device) -> None:
     pair = Pair(device)
     pair.encode()

@@ -25,13 +25,10 @@ class StaleWeights:
 
     def warn(self) -> None:
         """Name the kernels whose data source has newer weights, at the first encode that uses the old ones."""
-        if all(held.version == held.lineage.latest for held in self._held):
-            self._has_warned = False
+        had_warned, self._has_warned = self._has_warned, any(held.is_stale for held in self._held)
+        if had_warned or not self._has_warned:
             return
-        if self._has_warned:
-            return
-        self._has_warned = True
-        names = [kernel.name for kernel, held in zip(self._owners, self._held, strict=True) if not held.is_latest]
+        names = [kernel.name for kernel, held in zip(self._owners, self._held, strict=True) if held.is_stale]
         message = (
             f"{', '.join(names)}: another graph or kernel of the same data source was given newer weights: call "
             "reload_from_data_sources() before the encode, with a data source that brings the new weights; where the "

@@ -145,7 +145,7 @@ class ConvolutionKernel(MPSCNNKernel):
         Called with ``data_source`` (deprecated, the argument is not looked at) or with nothing, reads the kernel's own
         data source at once.
         """
-        if command_buffer is None or state is None:
+        if command_buffer is None and state is None:
             self.reload_weights_and_biases_from_data_source()
             return
         reload_from_state(self, self._weights, command_buffer, state)
@@ -254,11 +254,15 @@ def copy_source(source: Any, device: MTLDevice) -> Any:
     return make(device)
 
 
-def reload_from_state(kernel: Any, parameters: ConvolutionWeights, command_buffer: CommandBuffer, state: Any) -> None:
+def reload_from_state(kernel: Any, parameters: ConvolutionWeights, command_buffer: Any, state: Any) -> None:
     """Record that ``parameters`` take a state's numbers, and count the read."""
     if not isinstance(state, MPSCNNConvolutionWeightsAndBiasesState):
         raise MPSTypeError(
-            kernel.name, "state", "must be an MPSCNNConvolutionWeightsAndBiasesState", type(state).__name__
+            kernel.name,
+            "state",
+            "must be an MPSCNNConvolutionWeightsAndBiasesState",
+            type(state).__name__,
+            "Pass the state of the new weights, or call reload_weights_and_biases_from_data_source()",
         )
     check_command_buffer(kernel.name, command_buffer, kernel.device)
     state.check_usable(kernel.name, "state", command_buffer)

@@ -33,8 +33,6 @@ _PARAMETERS = int(MPSCNNConvolutionGradientOption.GRADIENT_WITH_WEIGHTS_AND_BIAS
 class ConvolutionGradientKernel(MPSCNNGradientKernel):
     """A gradient kernel with the weights of a data source; parameter gradients are added to the state."""
 
-    gradient_option: MPSCNNConvolutionGradientOption
-    """Which gradients are computed: data, weights and bias, or all."""
     weights_fp16: bool
     """Whether the weights are rounded to float16, as `weights_fp16` of the forward kernel. Our addition."""
 
@@ -48,7 +46,7 @@ class ConvolutionGradientKernel(MPSCNNGradientKernel):
         self._descriptor = describe(self.name, weights)
         refuse_sub_pixels(self.name, self._descriptor)
         self.label = weights.label()
-        self.gradient_option = MPSCNNConvolutionGradientOption.ALL
+        self._option = MPSCNNConvolutionGradientOption.ALL
         self.weights_fp16 = False
         self._weights: ConvolutionWeights | None = None
         for source in self._sources:
@@ -95,6 +93,21 @@ class ConvolutionGradientKernel(MPSCNNGradientKernel):
         return self._descriptor.groups
 
     @property
+    def gradient_option(self) -> MPSCNNConvolutionGradientOption:
+        """Which gradients are computed: data, weights and bias, or ALL, the default.
+
+        Parameter gradients alone leave the result image as it is; data gradients alone leave the state as it is.
+        """
+        return self._option
+
+    @gradient_option.setter
+    def gradient_option(self, value: MPSCNNConvolutionGradientOption) -> None:
+        if isinstance(value, bool) or value not in range(4):
+            rule = "must be GRADIENT_WITH_DATA, GRADIENT_WITH_WEIGHTS_AND_BIAS or ALL"
+            raise MPSArgumentError(self.name, "gradient_option", rule, repr(value))
+        self._option = MPSCNNConvolutionGradientOption(value)
+
+    @property
     def is_state_modified(self) -> bool:
         """True: parameter gradients are added to the state."""
         return True
@@ -111,7 +124,7 @@ class ConvolutionGradientKernel(MPSCNNGradientKernel):
         data_source: MPSCNNConvolutionDataSource | None = None,
     ) -> None:
         """Take the weights of ``state`` when ``command_buffer`` runs; otherwise as for `MPSCNNConvolution`."""
-        if command_buffer is None or state is None:
+        if command_buffer is None and state is None:
             self.reload_weights_and_biases_from_data_source()
             return
         reload_from_state(self, self.parameters, command_buffer, state)
@@ -142,7 +155,7 @@ class ConvolutionGradientKernel(MPSCNNGradientKernel):
 
     def _wanted(self, states: MPSStateBatch | None) -> tuple[bool, bool]:
         """Whether data and parameter gradients are computed; raises if there is no state for the latter."""
-        option = int(MPSCNNConvolutionGradientOption(self.gradient_option))
+        option = int(self._option)
         wanted = bool(option & _DATA), bool(option & _PARAMETERS)
         if wanted[1]:
             self._gradient_state(states)
@@ -180,7 +193,7 @@ class ConvolutionGradientKernel(MPSCNNGradientKernel):
             return None
         if self._weights is not None and state.weights_version not in (None, self._weights.held.version):
             self._compare_versions(self._weights.held, state)
-        return state.add(self.name, plan.images) if int(self.gradient_option) & _PARAMETERS else None
+        return state.add(self.name, plan.images) if int(self._option) & _PARAMETERS else None
 
     def _compare_versions(self, held: Held, state: MPSCNNConvolutionGradientState) -> None:
         theirs = state.weights_version

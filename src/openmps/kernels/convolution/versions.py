@@ -49,12 +49,13 @@ class Lineage:
         """The one of a data source, for as long as a kernel holds it; one of its own for None."""
         return cls(None) if source is None else _lineages.setdefault(id(source), cls(source))
 
-    def begin(self, given: Fingerprint | None, origin: MTLBuffer | None) -> int:
-        """The number of a new version."""
+    def begin(self, held: Held, given: Fingerprint | None, origin: MTLBuffer | None = None) -> None:
+        """Have ``held`` be the first of a new version."""
+        # In this order: completed handlers reload while another thread asks whether it is behind.
+        held.version = self.latest + 1
         self.latest += 1
         self.fingerprint = given
         self.origin = None if origin is None else weakref.ref(origin)
-        return self.latest
 
 
 # By the identity of the data source: it need neither be hashable nor take attributes. Gone with its last kernel.
@@ -64,21 +65,23 @@ _lineages: weakref.WeakValueDictionary[int, Lineage] = weakref.WeakValueDictiona
 class Held:
     """The version that one kernel, or the kernels of one graph, hold."""
 
-    __slots__ = ("_fingerprint", "lineage", "version")
+    __slots__ = ("_fingerprint", "_is_new", "lineage", "version")
 
     def __init__(self, lineage: Lineage, given: Fingerprint) -> None:
         self.lineage = lineage
         self._fingerprint: Fingerprint | None = given
+        self._is_new = True
         if lineage.fingerprint is None and lineage.latest == 1:
             lineage.fingerprint = given
         # Weights that were trained on the device are taken to be those that the source gives now.
-        known = lineage.fingerprint in (given, None)
-        self.version = lineage.latest if known else lineage.begin(given, None)
+        self.version = lineage.latest
+        if lineage.fingerprint not in (given, None):
+            lineage.begin(self, given)
 
     @property
-    def is_latest(self) -> bool:
-        """Whether no other kernel was given newer weights of the same data source."""
-        return self.version == self.lineage.latest
+    def is_stale(self) -> bool:
+        """Whether another kernel was given newer weights of the same data source."""
+        return self.version < self.lineage.latest
 
     def read(self, given: Fingerprint, differs: Callable[[], bool]) -> None:
         """The data source was read again; ``differs`` says whether its numbers are not those that are held."""
@@ -86,27 +89,30 @@ class Held:
         self._fingerprint = given
         if given == lineage.fingerprint:
             self.version = lineage.latest
-        elif lineage.fingerprint is not None:
-            self.version = lineage.begin(given, None) if given != before else self.version
-        elif not self.is_latest:
-            # The device has trained on. A source that still gives the old numbers does not bring the new ones.
-            if given != before:
-                lineage.fingerprint, self.version = given, lineage.latest
-        elif differs():
-            self.version = lineage.begin(given, None)
+        elif self.is_stale and given == before:
+            # Others have moved on, and the source still gives the old numbers: it does not bring the new ones.
+            return
+        elif lineage.fingerprint is not None or (not self.is_stale and differs()):
+            lineage.begin(self, given)
         else:
-            lineage.fingerprint = given
+            # The latest version was made on the device: the source brings it back.
+            lineage.fingerprint, self.version = given, lineage.latest
 
     def take(self, buffer: MTLBuffer) -> None:
         """A reload from a buffer was encoded. Kernels that take the same buffer one after the other agree."""
         lineage, self._fingerprint = self.lineage, None
-        known = not self.is_latest and lineage.origin is not None and lineage.origin() is buffer
-        self.version = lineage.latest if known else lineage.begin(None, buffer)
+        # A gradient kernel may have read the data source for this very reload.
+        is_behind, self._is_new = self.is_stale or self._is_new, False
+        if is_behind and lineage.origin is not None and lineage.origin() is buffer:
+            self.version = lineage.latest
+        else:
+            lineage.begin(self, None, buffer)
 
     def copied(self, source: object) -> Held:
         """For a copy of the kernel over ``source``, with the same numbers."""
         twin = Held.__new__(Held)
         same = self.lineage.source is source
-        twin.lineage, twin._fingerprint = (self.lineage if same else Lineage.of(source)), self._fingerprint
+        twin.lineage = self.lineage if same else Lineage.of(source)
+        twin._fingerprint, twin._is_new = self._fingerprint, self._is_new
         twin.version = self.version if same else twin.lineage.latest
         return twin
