@@ -333,7 +333,35 @@ def graph_by_hand(bench: Bench, host: Any, optimizer: Any) -> Held:
     return exported(bench, in_graph(graph))
 
 
-WAYS = [checkpointing, reloading, on_the_device, graph_on_the_cpu, graph_on_the_device, graph_by_hand]
+def graph_by_hand_on_the_device(bench: Bench, host: Any, optimizer: Any) -> Held:
+    """The exported states are temporary, and read by updates that the program encodes behind the graph."""
+    sources = make(Weights.of)
+    graph = graph_over(bench, sources, MPSNNTrainingStyle.UPDATE_DEVICE_NONE, export=True)
+    graph.output_state_is_temporary = True
+    updates = {source.name: DeviceUpdate(bench, optimizer, (source.array.size, source.bias.size)) for source in sources}
+    for images, given in batches(bench):
+        command_buffer, made = bench.command_buffer(), []
+        graph.encode_batch(command_buffer, [images], [given], destination_states=made)
+        for state, *_ in made:
+            assert state.is_temporary and state.read_count == 1
+            kernel = state.kernel
+            weights = kernel.export_weights_and_biases(command_buffer, result_state_can_be_temporary=True)
+            weights.read_count = 2
+            updates[kernel.label].encode(command_buffer, state, weights, weights)
+            kernel.reload_weights_and_biases(command_buffer, weights)  # the graph's gradient kernels share the weights
+        command_buffer.commit()
+    return exported(bench, in_graph(graph))
+
+
+WAYS = [
+    checkpointing,
+    reloading,
+    on_the_device,
+    graph_on_the_cpu,
+    graph_on_the_device,
+    graph_by_hand,
+    graph_by_hand_on_the_device,
+]
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)

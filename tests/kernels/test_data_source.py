@@ -492,6 +492,7 @@ def test_state_needs_buffers_or_a_shape() -> None:
 # --- copies ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore:.*another kernel of the same data source:openmps.errors.MPSTrainingWarning")
 def test_a_copy_has_weights_of_its_own(device: torch.device) -> None:
     """It starts with the original's numbers as they are now, not with the data source's."""
     bench = Bench.on(device)

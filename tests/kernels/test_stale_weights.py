@@ -180,15 +180,26 @@ def test_a_forward_kernel_that_was_forgotten(device: torch.device) -> None:
     pair.encode()
     pair.change()
     pair.reload(pair.gradient)
-    (message,) = pair.encode()
-    assert "holds version 2 of the weights, newer than version 1 that MPSCNNConvolution 'source' had" in message
+    first, second = pair.encode()
+    assert first.startswith(
+        "MPSCNNConvolution 'source': holds version 1 of the weights, and another kernel of the same data source was "
+        "given version 2: after each update reload every kernel"
+    )
+    assert "holds version 2 of the weights, newer than version 1 that MPSCNNConvolution 'source' had" in second
+    assert pair.encode() == [], "said once"
+    pair.reload(pair.forward)
+    assert (pair.versions, pair.encode()) == ((2, 2), [])
+    pair.change(6)
+    pair.reload(pair.gradient)
+    assert len(pair.encode()) == 2, "and again when it happens again"
 
 
 def test_a_source_that_changed_before_the_gradient_kernel_read_it(device: torch.device) -> None:
     pair = Pair(device)
     pair.change()
-    (message,) = pair.encode()
-    assert "newer than version 1" in message
+    first, second = pair.encode(), pair.encode()
+    assert len(first) == 1 and "newer than version 1 that MPSCNNConvolution 'source' had in the forward" in first[0]
+    assert len(second) == 1 and second[0].startswith("MPSCNNConvolution 'source': holds version 1"), "now it is known"
 
 
 @pytest.mark.parametrize("temporary", [True, False])
@@ -273,6 +284,20 @@ def test_a_third_kernel_reads_what_training_brought_back(device: torch.device) -
     pair.reload(other)
     assert other.weights_version == 2
     assert pair.encode() == []
+
+
+def test_a_kernel_for_inference_alone(device: torch.device) -> None:
+    pair = Pair(device)
+    other = MPSCNNConvolution(pair.bench.device, weights=pair.source)
+    pair.encode()
+    pair.reload(pair.forward, pair.gradient, state=pair.filled(7))
+    with pytest.warns(MPSTrainingWarning, match="holds version 1 of the weights, and another kernel"):
+        other.encode(pair.bench.command_buffer(), pair.bench.empty((1, 1, 2, 2)))
+    pair.change(7)
+    pair.reload(other)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        other.encode(pair.bench.command_buffer(), pair.bench.empty((1, 1, 2, 2)))
 
 
 def test_equal_data_sources_are_not_one(device: torch.device) -> None:

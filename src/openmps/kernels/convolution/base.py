@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from openmps.core.kernel_checks import check_command_buffer
 from openmps.core.neuron_descriptor import MPSNNNeuronDescriptor
 from openmps.core.state import MPSStateBatch
 from openmps.core.unary_kernel import MPSCNNKernel
-from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.errors import MPSArgumentError, MPSTrainingWarning, MPSTypeError
 from openmps.kernels.convolution.data_source import (
     WEIGHT_TYPES,
     MPSCNNConvolutionDataSource,
@@ -25,6 +26,7 @@ from openmps.kernels.convolution.state import (
     MPSCNNConvolutionGradientState,
     MPSCNNConvolutionWeightsAndBiasesState,
 )
+from openmps.kernels.convolution.versions import Held
 from openmps.kernels.convolution.weights import ConvolutionWeights
 from openmps.ops.neuron import neuron
 from openmps.types import MPSCNNNeuronType, MPSDataType, MPSNNConvolutionAccumulatorPrecisionOption
@@ -53,6 +55,7 @@ class ConvolutionKernel(MPSCNNKernel):
         super().__init__(device)
         self._data_source = source
         self._accumulator = _FLOAT
+        self._has_warned = False
         self.weights_fp16 = False
         if parameters is None:
             check_data_source(self.name, source)
@@ -191,9 +194,15 @@ class ConvolutionKernel(MPSCNNKernel):
     def _keeper(
         self, plan: Plan, source_states: MPSStateBatch | None, destination_states: MPSStateBatch | None
     ) -> Callable[[Any], None] | None:
+        held = self._weights.held
+        if held.version == held.lineage.latest:
+            self._has_warned = False
+        elif held.is_stale and not self._has_warned:
+            self._has_warned = True
+            _warn_of_stale_weights(self.name, held)
         state = None if destination_states is None else destination_states.shared
         if isinstance(state, MPSCNNConvolutionGradientState):
-            state.begin(self.name, plan.images, self._weights.held.version)
+            state.begin(self.name, plan.images, held.version)
         return super()._keeper(plan, source_states, destination_states)
 
     # --- for the encode path's hooks --------------------------------------------------------------------------------
@@ -231,6 +240,15 @@ class ConvolutionKernel(MPSCNNKernel):
             return neuron(result, kind, a, b, c, data)
 
         return finish
+
+
+def _warn_of_stale_weights(who: str, held: Held) -> None:
+    message = (
+        f"{who}: holds version {held.version} of the weights, and another kernel of the same data source was given "
+        f"version {held.lineage.latest}: after each update reload every kernel, with "
+        "reload_weights_and_biases_from_data_source() or reload_weights_and_biases(command_buffer, state)"
+    )
+    warnings.warn(message, MPSTrainingWarning, stacklevel=2)
 
 
 def _identity(result: Tensor) -> Tensor:

@@ -47,6 +47,7 @@ class ConvolutionGradientKernel(MPSCNNGradientKernel):
         refuse_sub_pixels(self.name, self._descriptor)
         self.label = weights.label()
         self._option = MPSCNNConvolutionGradientOption.ALL
+        self._has_warned = False
         self.weights_fp16 = False
         self._weights: ConvolutionWeights | None = None
         for source in self._sources:
@@ -191,7 +192,9 @@ class ConvolutionGradientKernel(MPSCNNGradientKernel):
         # The plan was made: there is a state that fits wherever one is needed.
         if not isinstance(state, MPSCNNConvolutionGradientState):
             return None
-        if self._weights is not None and state.weights_version not in (None, self._weights.held.version):
+        if self._weights is None or state.weights_version in (None, self._weights.held.version):
+            self._has_warned = False
+        elif not self._has_warned:
             self._compare_versions(self._weights.held, state)
         return state.add(self.name, plan.images) if int(self._option) & _PARAMETERS else None
 
@@ -199,6 +202,7 @@ class ConvolutionGradientKernel(MPSCNNGradientKernel):
         theirs = state.weights_version
         if theirs is None or held.lineage is not state.kernel.parameters.held.lineage:
             return
+        self._has_warned = True
         relation = "older" if held.version < theirs else "newer"
         message = (
             f"{self.name}: holds version {held.version} of the weights, {relation} than version {theirs} that "

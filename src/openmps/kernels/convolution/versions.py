@@ -111,7 +111,7 @@ class Held:
     def copied(self, source: object) -> Held:
         """For a copy of the kernel over ``source``, with the same numbers."""
         twin = Held.__new__(Held)
-        same = self.lineage.source is source
+        same = source is not None and self.lineage.source is source
         twin.lineage = self.lineage if same else Lineage.of(source)
         twin._fingerprint, twin._is_new = self._fingerprint, self._is_new
         twin.version = self.version if same else twin.lineage.latest
