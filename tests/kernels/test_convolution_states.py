@@ -244,6 +244,18 @@ def test_a_state_of_one_image_may_serve_a_batch(rng: np.random.Generator) -> Non
         np.testing.assert_array_equal(mine, theirs)
 
 
+def test_batches_that_are_added_up_on_purpose(device: torch.device, rng: np.random.Generator) -> None:
+    """A state for all images of batches that do not exist yet, one command buffer each."""
+    scene = Scene(Bench.on(device), KINDS["convolution"], rng, images=4)
+    expected = scene.run(scene.forward.result_state_batch(scene.images), [slice(0, 4)])
+    states = scene.forward.result_state_batch([scene.images[0]] * 4)
+    found = scene.run(states, [slice(0, 2), slice(2, 4)], together=False)
+    for mine, theirs in zip(found, expected, strict=True):
+        assert_close(mine, theirs, TOLERANCE)
+    with pytest.raises(MPSLifetimeError, match=r"the 4 image\(s\) that it was made for"):
+        scene.run(states, [slice(0, 2)])
+
+
 def test_images_of_one_object_are_a_batch(rng: np.random.Generator) -> None:
     bench = Bench(CPU)
     forward, gradient = KINDS["convolution"].kernels(bench)
@@ -443,6 +455,33 @@ def test_a_state_that_sizes_the_result(make: Callable[[], Any], rng: np.random.G
     kernel.encode(command_buffer, image, part)
     finish(command_buffer)
     assert_close(numbers(part), numbers(whole)[..., 2:], 1e-6)
+
+
+class Wider(MPSCNNConvolutionGradientState):
+    """Has the transposed convolution go on for two columns on the left."""
+
+    def destination_image_descriptor(
+        self, source_images: Any, source_states: Any, for_kernel: Any, suggested_descriptor: Any
+    ) -> MPSImageDescriptor:
+        suggested_descriptor.width += 2
+        for_kernel.kernel_offset_x -= 2
+        return suggested_descriptor
+
+
+def test_a_gradient_state_of_the_users_sizes_the_transposed_convolution(rng: np.random.Generator) -> None:
+    bench = Bench(CPU)
+    down = MPSCNNConvolution(CPU, weights=Layer(1, 1, 3, 3, stride=(2, 2)).source())
+    up = MPSCNNConvolutionTranspose(CPU, weights=Layer(1, 1, 3, 3, stride=(2, 2)).source())
+    keep_results(up)
+    command_buffer, image = bench.command_buffer(), bench.image(rng.normal(size=(1, 1, 6, 7)))
+    small, state = down.encode(command_buffer, image, destination_state_is_temporary=False)
+    small.read_count = 2
+    own = Wider(CPU, down)
+    down.encode(command_buffer, image, bench.empty((1, 1, small.height, small.width)), destination_state=own)
+    plain, wide = up.encode(command_buffer, small, state), up.encode(command_buffer, small, own)
+    finish(command_buffer)
+    assert (wide.width, wide.height, plain.width) == (9, 6, 7)
+    np.testing.assert_allclose(numbers(wide)[..., 2:], numbers(plain), rtol=1e-6, atol=1e-6)
 
 
 def test_states_come_before_a_custom_policy(rng: np.random.Generator) -> None:

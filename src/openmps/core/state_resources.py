@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from threading import Lock
+from threading import RLock
 
 from openmps.core.image import MPSImage
 from openmps.core.image_descriptor import MPSImageDescriptor, check_fits, check_is_descriptor
@@ -17,7 +17,7 @@ from openmps.types import MPSStateResourceType, MPSStateTextureInfo, MTLStorageM
 
 Resource = MTLBuffer | MPSImage
 """What a state may hold: a buffer, or an image in the place of the framework's texture."""
-_making = Lock()
+_making = RLock()  # a slot may be made of another one
 
 
 class MPSStateResourceList:

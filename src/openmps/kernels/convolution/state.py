@@ -103,7 +103,7 @@ class MPSCNNConvolutionGradientState(MPSNNGradientState):
 
         Raises if the state's batch has not so many left.
         """
-        if self._differentiated + images > max(self.images, images):
+        if self._differentiated + images > (self.images or images):
             self._refuse(who, "gradient_state")
         self._differentiated += images
         weights, biases = self._own(0), self._own(1)
