@@ -19,7 +19,7 @@ from openmps.core.temporary_image import MPSTemporaryImage
 from openmps.metal.command import MTLCommandBuffer
 from openmps.metal.device import MTLDevice, mtl_device
 from openmps.metal.queue import MTLCommandQueue
-from openmps.types import NUMPY_DTYPES, MPSImageFeatureChannelFormat
+from openmps.types import NUMPY_DTYPES, MPSCNNConvolutionGradientOption, MPSImageFeatureChannelFormat
 
 Format = MPSImageFeatureChannelFormat
 FLOAT32, FLOAT16, UNORM8 = Format.FLOAT32, Format.FLOAT16, Format.UNORM8
@@ -98,6 +98,12 @@ def finish(command_buffer: MTLCommandBuffer) -> None:
 def keep_results(kernel: ImageKernel) -> None:
     """Have encodes return ordinary images, which can be read."""
     kernel.destination_image_allocator = MPSImage.default_allocator()
+
+
+def data_alone(gradient: Any) -> None:
+    """Have a gradient kernel compute no gradients of weights, for which a state is good once."""
+    if hasattr(gradient, "gradient_option"):
+        gradient.gradient_option = MPSCNNConvolutionGradientOption.GRADIENT_WITH_DATA
 
 
 def is_batch(images: Any) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from catalogue import SAMPLES
-from encoding import Bench, encode, keep_results, train
+from encoding import Bench, encode, finish, keep_results, train
 from openmps.core.image import MPSImage
 from openmps.errors import (
     MPSError,
@@ -81,9 +81,19 @@ class Backward(Scene):
         self.kernel.label = "here"
         keep_results(self.kernel)
         self.flow = self.bench.batch(sample.incoming(self.forward.result.shape))
-        self.states = self.forward.states
         result = self.bench.batch(self.forward.result)
         self.image = result if self.backward.reads_result else self.batch[self.backward.secondary]
+
+    @property
+    def states(self) -> Any:
+        """The states of the forward encode; new ones each time where one is good for one batch alone."""
+        if not hasattr(self.forward.states[0], "gradient_for_weights"):
+            return self.forward.states
+        command_buffer = self.bench.command_buffer()
+        kernel = self.sample.make(self.bench.device)
+        _, states = encode(kernel, command_buffer, self.batch, destination_state_is_temporary=False)
+        finish(command_buffer)
+        return states
 
     def run(
         self,

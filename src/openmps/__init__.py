@@ -13,6 +13,7 @@ from openmps.core.gradient_kernel import (
     MPSCNNGradientKernel,
 )
 from openmps.core.gradient_state import (
+    MPSImageSizeEncodingState,
     MPSNNBinaryGradientState,
     MPSNNGradientState,
     MPSNNMultiaryGradientState,
@@ -625,6 +626,7 @@ __all__ = [
     "MPSImageReadWriteParams",
     "MPSImageRegion",
     "MPSImageScale",
+    "MPSImageSizeEncodingState",
     "MPSImageType",
     "MPSKernel",
     "MPSKernelOptions",

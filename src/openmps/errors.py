@@ -61,4 +61,4 @@ class MPSNonFiniteError(MPSError, ArithmeticError):
 
 
 class MPSTrainingWarning(UserWarning):
-    """A training graph runs but learns nothing: weights that did not move, an update that was never asked for."""
+    """Weights do not arrive: they did not move, no update was ever asked for, or a kernel holds older ones."""

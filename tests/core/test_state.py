@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -428,3 +429,20 @@ def test_there_is_no_such_state() -> None:
 
 def test_no_batch_is_accepted_by_the_functions() -> None:
     assert (MPSStateBatchIncrementReadCount(None, 1), MPSStateBatchResourceSize(None)) == (0, 0)
+
+
+def test_two_threads_that_ask_first_get_one_buffer() -> None:
+    """The queue's thread fills what the encoding thread looks at."""
+    for _ in range(50):
+        state, start, found = MPSState(CPU, buffer_size=4), threading.Barrier(2), []
+
+        def ask(state: MPSState = state, start: Any = start, found: list[Any] = found) -> None:
+            start.wait(10)
+            found.append(state.resource)
+
+        threads = [threading.Thread(target=ask) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(10)
+        assert len(found) == 2 and found[0] is found[1]

@@ -334,6 +334,7 @@ def test_a_failing_update_is_the_buffers_error(rng: np.random.Generator) -> None
         command_buffer.wait_until_completed()
 
 
+@pytest.mark.filterwarnings("ignore:.*was given newer weights:openmps.errors.MPSTrainingWarning")
 def test_other_graphs_keep_their_weights_until_they_reload(device: torch.device, rng: np.random.Generator) -> None:
     bench = Bench.on(device)
     network = digits(rng, trainable(lambda device: MPSNNOptimizerStochasticGradientDescent(device, RATE)))

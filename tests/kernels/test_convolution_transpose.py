@@ -634,6 +634,7 @@ def test_depthwise(multiplier: int, device: torch.device, rng: np.random.Generat
 # --- weights that change ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore:.*weights, newer than:openmps.errors.MPSTrainingWarning")
 def test_reload_and_export(device: torch.device) -> None:
     bench = Bench.on(device)
     source = _line_source([1, 10, 100])

@@ -326,3 +326,16 @@ def test_purgeable_state(mtl: MTLDevice) -> None:
         buffer.set_purgeable_state(State.ALLOCATION_DEFERRED)
     with pytest.raises(MPSTypeError, match="MPSPurgeableState"):
         buffer.set_purgeable_state(2)  # type: ignore[arg-type]
+
+
+def test_bind_unless_there_is_memory(mtl: MTLDevice) -> None:
+    """What somebody has looked at keeps its memory."""
+    ones = torch.ones(4, device=mtl.torch_device)
+    fresh, looked_at = mtl.new_buffer(length=16), mtl.new_buffer(length=16)
+    taken = looked_at.tensor(torch.float32)
+    assert fresh.bind_unless_allocated(ones)
+    assert fresh.tensor(torch.float32).data_ptr() == ones.data_ptr()
+    assert not looked_at.bind_unless_allocated(ones)
+    assert not looked_at.tensor(torch.float32).any() and looked_at.tensor(torch.float32).data_ptr() == taken.data_ptr()
+    with pytest.raises(MPSArgumentError, match="tensor must have 8 bytes, got 16"):
+        mtl.new_buffer(length=8).bind_unless_allocated(ones)

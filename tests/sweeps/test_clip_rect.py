@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from catalogue import having
-from encoding import Bench, encode, finish, numbers, train
+from encoding import Bench, data_alone, encode, finish, numbers, train
 from helpers import assert_close
 from openmps.types import MPSOffset, MTLOrigin, MTLRegion, MTLSize
 from samples.sample import Sample, placed_like
@@ -138,6 +138,7 @@ def test_clip_rect_of_a_gradient(sample: Sample, device: torch.device) -> None:
     for backward, gradient, expected in zip(sample.gradients, whole.gradient_kernels, whole.gradients, strict=True):
         height, width = (max(1, n - 1) for n in expected.shape[2:])
         gradient.clip_rect = MTLRegion(MTLOrigin(1, 2, 0), MTLSize(width, height, 1))
+        data_alone(gradient)
         shape = (*expected.shape[:2], expected.shape[2] + 3, expected.shape[3] + 4)
         destination = bench.batch(np.full(shape, UNTOUCHED))
         command_buffer = bench.command_buffer()

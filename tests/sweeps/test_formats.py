@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from catalogue import SWEPT, having
-from encoding import FLOAT16, FLOAT32, UNORM8, Bench, encode, finish, keep_results, numbers, train
+from encoding import FLOAT16, FLOAT32, UNORM8, Bench, data_alone, encode, finish, keep_results, numbers, train
 from helpers import assert_close
 from measured import note_format
 from samples.sample import Sample, placed_like
@@ -76,6 +76,7 @@ def test_gradients_of_byte_images_keep_the_gradients_format(sample: Sample, devi
     for backward, gradient in zip(sample.gradients, expected.gradient_kernels, strict=True):
         source = bench.batch(np.clip(sources[backward.secondary], 0.0, 1.0), UNORM8)
         secondary = result if backward.reads_result else source
+        data_alone(gradient)
         returned = encode(gradient, command_buffer, [flow, secondary], expected.states)
         assert returned[0].feature_channel_format is FLOAT16
     finish(command_buffer)

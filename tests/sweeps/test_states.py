@@ -11,7 +11,7 @@ import torch
 from catalogue import having
 from encoding import Bench, encode, finish, keep_results, numbers, train
 from helpers import assert_close
-from openmps.core.gradient_state import MPSNNGradientState
+from openmps.core.gradient_state import MPSImageSizeEncodingState, MPSNNGradientState
 from openmps.core.state import MPSStateBatch
 from openmps.metal.device import mtl_device
 from samples.sample import Sample
@@ -33,6 +33,10 @@ def test_a_state_for_each_image_or_one_for_all(sample: Sample) -> None:
     assert len(states.unique()) == (1 if kernel.is_result_state_reused_across_batch() else IMAGES)
     assert all(isinstance(state, MPSNNGradientState) for state in states)
     assert all(not state.is_temporary and state.read_count == 0 for state in states)
+    height, width = sample.shapes[0][1:]
+    for state in states:
+        assert isinstance(state, MPSImageSizeEncodingState)
+        assert (state.source_width, state.source_height) == (width, height), "known before the encode"
     single = kernel.result_state(*[batch[0] for batch in images])
     assert type(single) is type(states[0])
     assert single is not kernel.result_state(*[batch[0] for batch in images])

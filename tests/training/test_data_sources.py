@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from openmps.core.image import MPSImage
 from openmps.core.image_batch import MPSImageBatch
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.graph.convolution_nodes import MPSCNNConvolutionNode
 from openmps.graph.graph import MPSNNGraph
 from openmps.graph.loss_nodes import MPSCNNLossNode
 from openmps.graph.nodes import MPSNNImageNode
-from openmps.kernels.convolution import MPSCNNConvolutionDescriptor
+from openmps.kernels.convolution import MPSCNNConvolution, MPSCNNConvolutionDescriptor, MPSCNNConvolutionGradient
 from openmps.kernels.loss import MPSCNNLossDescriptor, MPSCNNLossLabels
 from openmps.kernels.optimizers import (
     MPSNNOptimizerAdam,
@@ -145,3 +146,27 @@ def test_it_cannot_update_on_the_cpu(rng):
 def test_an_optimizer_of_another_kind_is_named(rng):
     with pytest.raises(MPSTypeError, match="'layer': optimizer must make one of the framework's optimizers, got str"):
         _train(_trainable(lambda device: "adam", rng))
+
+
+@pytest.mark.parametrize("temporary", [True, False])
+def test_kernels_by_hand_update_by_the_data_source(temporary, rng):
+    """The source state that the caller exports may be temporary: the new weights are then in one that stays."""
+    source = _trainable(OPTIMIZERS["sgd"][0], rng)
+    forward, gradient = MPSCNNConvolution(CPU, weights=source), MPSCNNConvolutionGradient(CPU, weights=source)
+    before = source.weights().copy(), source.bias_terms().copy()
+    command_buffer = CPU.new_command_queue().command_buffer()
+    image = MPSImage.from_numpy(CPU, rng.standard_normal((4, 6, 2)).astype(np.float32))
+    result, state = forward.encode(command_buffer, image, destination_state_is_temporary=False)
+    gradient.encode(command_buffer, result, image, state)
+    exported = forward.export_weights_and_biases(command_buffer, result_state_can_be_temporary=temporary)
+    new = source.update(command_buffer, state, exported)
+    assert (new is exported, new.is_temporary) == (not temporary, False)
+    for kernel in (forward, gradient):
+        kernel.reload_weights_and_biases(command_buffer, new)
+    command_buffer.commit()
+    command_buffer.wait_until_completed()
+    slopes = [buffer.contents().view(np.float32) for buffer in (state.gradient_for_weights, state.gradient_for_biases)]
+    np.testing.assert_allclose(source.weights(), before[0] - RATE * slopes[0].reshape(SHAPE), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(source.bias_terms(), before[1] - RATE * slopes[1], rtol=1e-5, atol=1e-6)
+    assert not forward.holds_stale_weights() and not gradient.holds_stale_weights()
+    assert forward.weights_version == gradient.weights_version == 2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -45,6 +45,26 @@ class ForwardRecord:
     made_by: type = object
 
 
+@runtime_checkable
+class MPSImageSizeEncodingState(Protocol):
+    """A state that remembers the size of the forward source (MPSNeuralNetworkTypes.h, macOS 10.13).
+
+    A kernel that makes images smaller loses the remainder of size / stride; a pass that enlarges them again needs the
+    size from here. `MPSCNNConvolutionTranspose` takes it from the state of the convolution that it undoes. Every
+    gradient state of this library conforms.
+    """
+
+    @property
+    def source_width(self) -> int:
+        """Width of the source image of the forward encode."""
+        ...
+
+    @property
+    def source_height(self) -> int:
+        """Height of the source image of the forward encode."""
+        ...
+
+
 class MPSNNGradientState(BatchableState):
     """What one forward encode leaves for its gradient kernel (MPSNNGradientState.h, macOS 10.13.4).
 
@@ -52,6 +72,8 @@ class MPSNNGradientState(BatchableState):
     """
 
     image_index: int | None = None
+    source_extent: Extent | None = None
+    """The shape of the source that the state was made for; a forward encode's record overrules it."""
     _record: ForwardRecord | None = None
     _whole: MPSNNGradientState | None = None
 
@@ -69,12 +91,16 @@ class MPSNNGradientState(BatchableState):
     @property
     def source_width(self) -> int:
         """Width of the source image of the forward encode (MPSImageSizeEncodingState)."""
-        return self.forward().sources[0].extent.width
+        return self._source().width
 
     @property
     def source_height(self) -> int:
         """Height of the source image of the forward encode (MPSImageSizeEncodingState)."""
-        return self.forward().sources[0].extent.height
+        return self._source().height
+
+    def _source(self) -> Extent:
+        extent = self.source_extent
+        return self.forward().sources[0].extent if self.record is not None or extent is None else extent
 
     def forward(self) -> ForwardRecord:
         """The record; raises if no forward encode has filled it in."""

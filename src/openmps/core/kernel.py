@@ -409,9 +409,10 @@ class ImageKernel(KernelProperties):
             return None
         if command_buffer is not None:
             state.make_temporary(command_buffer)
+        first = sources[0]
+        state.source_extent = _extent(first)
         if destination is not None:
             state.record = self._planned(sources, destination, source_states).record
-        first = sources[0]
         if isinstance(first, MPSImage):
             return MPSStateBatch([state])
         if self.is_result_state_reused_across_batch():

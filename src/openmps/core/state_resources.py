@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from threading import RLock
 
 from openmps.core.image import MPSImage
 from openmps.core.image_descriptor import MPSImageDescriptor, check_fits, check_is_descriptor
@@ -16,6 +17,7 @@ from openmps.types import MPSStateResourceType, MPSStateTextureInfo, MTLStorageM
 
 Resource = MTLBuffer | MPSImage
 """What a state may hold: a buffer, or an image in the place of the framework's texture."""
+_making = RLock()  # a slot may be made of another one
 
 
 class MPSStateResourceList:
@@ -98,7 +100,10 @@ class Slot:
     def get(self, device: MTLDevice, command_buffer: CommandBuffer | None) -> Resource:
         """The resource; a new one is private to ``command_buffer`` if one is given."""
         if self.resource is None:
-            self.resource = self._make(device, command_buffer)
+            # The encoding thread and the queue's thread may both be the first.
+            with _making:
+                if self.resource is None:
+                    self.resource = self._make(device, command_buffer)
         return self.resource
 
     def _make(self, device: MTLDevice, command_buffer: CommandBuffer | None) -> Resource:

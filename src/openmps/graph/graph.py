@@ -37,6 +37,7 @@ from openmps.graph.nodes import MPSHandle, MPSNNFilterNode, MPSNNImageNode, chec
 from openmps.graph.non_finite import execute_checked
 from openmps.graph.passes import reachable, required
 from openmps.graph.plan import Program, Shape
+from openmps.graph.stale_weights import StaleWeights
 from openmps.graph.update import Updates
 from openmps.kernels.convolution import MPSCNNConvolution
 from openmps.types import MPSImageFeatureChannelFormat
@@ -107,6 +108,7 @@ class MPSNNGraph(MPSKernel):
         self._data_sources = stand_ins
         self._kernels = make_kernels(self._filters, self._read, self._device, stand_ins)
         self._updates = Updates(self._network.filters, self._kernels)
+        self._stale_weights = StaleWeights(self._kernels.values())
         self._programs: dict[Any, Program] = {}
         self._queue: MTLCommandQueue | None = None
 
@@ -195,13 +197,23 @@ class MPSNNGraph(MPSKernel):
     def reload_from_data_sources(self) -> None:
         """Read every data source of this graph again, at once; queued work is not waited for.
 
-        Graphs that share the data sources keep their weights until they are told the same.
+        Graphs that share the data sources keep their weights until they are told the same; an `MPSTrainingWarning`
+        names them where they are encoded with the old ones.
         """
         done: set[int] = set()
         for kernel in self._kernels.values():
             if isinstance(kernel, MPSCNNConvolution) and id(kernel.data_source) not in done:
                 done.add(id(kernel.data_source))
                 kernel.reload_weights_and_biases_from_data_source()
+
+    def stale_weights(self) -> list[str]:
+        """Names of the kernels whose weights are other numbers than their data sources give now. Our addition.
+
+        Reads the data sources, and the weights as they are in memory: call it when the command buffers are done. A data
+        source that was trained on the device and does not bring the weights back is named too. Kernels that share
+        their weights, as a layer and its gradient do, are named once.
+        """
+        return self._stale_weights.names()
 
     # --- encode -------------------------------------------------------------------------------------------------------
 
@@ -300,6 +312,7 @@ class MPSNNGraph(MPSKernel):
             token = kernel.next_token()
             if token is not None:
                 binding.tokens[node] = token
+        self._stale_weights.warn()
         update = self._updates.begin(program, binding)
         run = execute_checked if self.stop_on_non_finite else execute
         command_buffer.record(self.name, lambda: run(program, binding))

@@ -191,6 +191,14 @@ class MTLBuffer(MTLResource):
         self._host = None
         self._purgeable = MPSPurgeableState.NON_VOLATILE
 
+    def bind_unless_allocated(self, tensor: torch.Tensor) -> bool:
+        """`bind` if there is no memory yet, so that arrays taken before stay good; whether it was bound."""
+        with _allocation:
+            if self._storage is not None:
+                return False
+            self.bind(tensor)
+            return True
+
     # --- the CPU's side ----------------------------------------------------------------------------------------------
 
     def contents(self) -> NDArray[np.uint8]:

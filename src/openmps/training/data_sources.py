@@ -176,7 +176,10 @@ class TrainableConvolutionDataSource(ArrayConvolutionDataSource):
         gradient_state: MPSCNNConvolutionGradientState,
         source_state: MPSCNNConvolutionWeightsAndBiasesState,
     ) -> MPSCNNConvolutionWeightsAndBiasesState:
-        """Record one optimizer step, in place; called by the graph behind the gradient pass."""
+        """Record one optimizer step and return the state of the new weights; called behind the gradient pass.
+
+        It is taken in place, unless ``source_state`` is temporary.
+        """
         if command_buffer is None:
             raise MPSTypeError(
                 f"{type(self).__name__} {self._label!r}",
@@ -187,15 +190,18 @@ class TrainableConvolutionDataSource(ArrayConvolutionDataSource):
             )
         # The keyword arguments depend on the class, as `_ACCUMULATORS` lists them.
         optimizer: Any = self._optimizer or self._start(command_buffer.device, gradient_state)
+        result = source_state
+        if source_state.lives_on is not None:
+            result = MPSCNNConvolutionWeightsAndBiasesState(command_buffer.device, self._descriptor)
         optimizer.encode(
             command_buffer,
             convolution_gradient_state=gradient_state,
             convolution_source_state=source_state,
-            result_state=source_state,
+            result_state=result,
             **self._accumulators,
         )
-        self._current = source_state
-        return source_state
+        self._current = result
+        return result
 
     def _start(self, device: MTLDevice, gradient_state: MPSCNNConvolutionGradientState) -> MPSNNOptimizer:
         optimizer = self._make_optimizer(device)

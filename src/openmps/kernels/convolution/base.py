@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from openmps.core.data_source import copy_of
+from openmps.core.kernel import Plan
 from openmps.core.kernel_checks import check_command_buffer
 from openmps.core.neuron_descriptor import MPSNNNeuronDescriptor
+from openmps.core.state import MPSStateBatch
 from openmps.core.unary_kernel import MPSCNNKernel
-from openmps.errors import MPSArgumentError, MPSTypeError
-from openmps.kernels.convolution.data_source import WEIGHT_TYPES, MPSCNNConvolutionDataSource, check_data_source
+from openmps.errors import MPSArgumentError, MPSTrainingWarning, MPSTypeError
+from openmps.kernels.convolution.data_source import (
+    WEIGHT_TYPES,
+    MPSCNNConvolutionDataSource,
+    check_data_source,
+    load_weights,
+)
 from openmps.kernels.convolution.descriptor import MPSCNNConvolutionDescriptor
-from openmps.kernels.convolution.state import MPSCNNConvolutionWeightsAndBiasesState
+from openmps.kernels.convolution.state import (
+    MPSCNNConvolutionGradientState,
+    MPSCNNConvolutionWeightsAndBiasesState,
+)
+from openmps.kernels.convolution.versions import Held
 from openmps.kernels.convolution.weights import ConvolutionWeights
 from openmps.ops.neuron import neuron
 from openmps.types import MPSCNNNeuronType, MPSDataType, MPSNNConvolutionAccumulatorPrecisionOption
@@ -43,6 +55,7 @@ class ConvolutionKernel(MPSCNNKernel):
         super().__init__(device)
         self._data_source = source
         self._accumulator = _FLOAT
+        self._has_warned = False
         self.weights_fp16 = False
         if parameters is None:
             check_data_source(self.name, source)
@@ -135,7 +148,7 @@ class ConvolutionKernel(MPSCNNKernel):
         Called with ``data_source`` (deprecated, the argument is not looked at) or with nothing, reads the kernel's own
         data source at once.
         """
-        if command_buffer is None or state is None:
+        if command_buffer is None and state is None:
             self.reload_weights_and_biases_from_data_source()
             return
         reload_from_state(self, self._weights, command_buffer, state)
@@ -148,18 +161,49 @@ class ConvolutionKernel(MPSCNNKernel):
         ``biases`` of the state is None if the convolution has none.
         """
         check_command_buffer(self.name, command_buffer, self.device)
-        state = self._weights.empty_state()
-        if result_state_can_be_temporary:
-            state.make_temporary(command_buffer)
-        parameters = self._weights
-        command_buffer.record(f"{self.name} export", lambda: parameters.give(state))
+        state = self._weights.empty_state(command_buffer if result_state_can_be_temporary else None)
+        command_buffer.record(f"{self.name} export", self._weights.giver(state))
         return state
+
+    @property
+    def weights_version(self) -> int:
+        """Number of the weights that the kernel holds, counted over all kernels of its data source. Our addition.
+
+        1 at first; each change that a kernel of the data source is given begins a new version, and kernels that are
+        given the same one agree. Follows encodes and reloads as the program makes them, not as they run.
+        """
+        return self._weights.held.version
+
+    def holds_stale_weights(self) -> bool:
+        """Whether the weights or biases held are other numbers than the data source gives now. Our addition.
+
+        Reads the data source, and the weights as they are in memory: call it when the command buffers are done. True
+        also where the kernel was trained on the device and its data source does not bring the weights back. Always
+        False without a data source.
+        """
+        return holds_other_than(self.name, self._weights, self._data_source, self._weight_types)
 
     def _unshare(self) -> None:
         super()._unshare()
-        self._weights = self._weights.copy(self.device)
         if self._data_source is not None:
             self._data_source = copy_of(self._data_source, self.device)
+        self._weights = self._weights.copy(self.device, self._data_source)
+
+    # --- states -----------------------------------------------------------------------------------------------------
+
+    def _keeper(
+        self, plan: Plan, source_states: MPSStateBatch | None, destination_states: MPSStateBatch | None
+    ) -> Callable[[Any], None] | None:
+        held = self._weights.held
+        if held.version == held.lineage.latest:
+            self._has_warned = False
+        elif held.is_stale and not self._has_warned:
+            self._has_warned = True
+            _warn_of_stale_weights(self.name, held)
+        state = None if destination_states is None else destination_states.shared
+        if isinstance(state, MPSCNNConvolutionGradientState):
+            state.begin(self.name, plan.images, held.version)
+        return super()._keeper(plan, source_states, destination_states)
 
     # --- for the encode path's hooks --------------------------------------------------------------------------------
 
@@ -198,6 +242,15 @@ class ConvolutionKernel(MPSCNNKernel):
         return finish
 
 
+def _warn_of_stale_weights(who: str, held: Held) -> None:
+    message = (
+        f"{who}: holds version {held.version} of the weights, and another kernel of the same data source was given "
+        f"version {held.lineage.latest}: after each update reload every kernel, with "
+        "reload_weights_and_biases_from_data_source() or reload_weights_and_biases(command_buffer, state)"
+    )
+    warnings.warn(message, MPSTrainingWarning, stacklevel=2)
+
+
 def _identity(result: Tensor) -> Tensor:
     return result
 
@@ -207,14 +260,27 @@ def engine_groups(descriptor: MPSCNNConvolutionDescriptor) -> int:
     return descriptor.input_feature_channels if descriptor.channel_multiplier else descriptor.groups
 
 
-def reload_from_state(kernel: Any, parameters: ConvolutionWeights, command_buffer: CommandBuffer, state: Any) -> None:
+def reload_from_state(kernel: Any, parameters: ConvolutionWeights, command_buffer: Any, state: Any) -> None:
     """Record that ``parameters`` take a state's numbers, and count the read."""
     if not isinstance(state, MPSCNNConvolutionWeightsAndBiasesState):
         raise MPSTypeError(
-            kernel.name, "state", "must be an MPSCNNConvolutionWeightsAndBiasesState", type(state).__name__
+            kernel.name,
+            "state",
+            "must be an MPSCNNConvolutionWeightsAndBiasesState",
+            type(state).__name__,
+            "Pass the state of the new weights, or call reload_weights_and_biases_from_data_source()",
         )
     check_command_buffer(kernel.name, command_buffer, kernel.device)
     state.check_usable(kernel.name, "state", command_buffer)
-    parameters.check_state(kernel.name, state)
-    command_buffer.record(f"{kernel.name} reload", lambda: parameters.take(state))
+    command_buffer.record(f"{kernel.name} reload", parameters.taker(kernel.name, state))
     state.count_read()
+
+
+def holds_other_than(
+    who: str,
+    parameters: ConvolutionWeights,
+    source: MPSCNNConvolutionDataSource | None,
+    kinds: tuple[MPSDataType, ...],
+) -> bool:
+    """Whether a data source gives other numbers now than ``parameters`` holds."""
+    return source is not None and not parameters.equal(load_weights(who, source, kinds))

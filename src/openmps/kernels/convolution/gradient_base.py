@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -10,14 +11,15 @@ from openmps.core.gradient_kernel import MPSCNNGradientKernel
 from openmps.core.gradient_state import SourceRecord
 from openmps.core.kernel import Plan
 from openmps.core.state import MPSStateBatch
-from openmps.errors import MPSArgumentError, MPSTypeError
-from openmps.kernels.convolution.base import reload_from_state
+from openmps.errors import MPSArgumentError, MPSTrainingWarning, MPSTypeError
+from openmps.kernels.convolution.base import holds_other_than, reload_from_state
 from openmps.kernels.convolution.data_source import WEIGHT_TYPES, MPSCNNConvolutionDataSource, describe
 from openmps.kernels.convolution.descriptor import MPSCNNConvolutionDescriptor, refuse_sub_pixels
 from openmps.kernels.convolution.state import (
     MPSCNNConvolutionGradientState,
     MPSCNNConvolutionWeightsAndBiasesState,
 )
+from openmps.kernels.convolution.versions import Held
 from openmps.kernels.convolution.weights import ConvolutionWeights
 from openmps.types import MPSCNNConvolutionGradientOption, MPSDataType
 
@@ -25,15 +27,13 @@ if TYPE_CHECKING:
     from openmps.metal.command import CommandBuffer
     from openmps.metal.device import MTLDevice
 
-_DATA = MPSCNNConvolutionGradientOption.GRADIENT_WITH_DATA
-_PARAMETERS = MPSCNNConvolutionGradientOption.GRADIENT_WITH_WEIGHTS_AND_BIAS
+_DATA = int(MPSCNNConvolutionGradientOption.GRADIENT_WITH_DATA)
+_PARAMETERS = int(MPSCNNConvolutionGradientOption.GRADIENT_WITH_WEIGHTS_AND_BIAS)
 
 
 class ConvolutionGradientKernel(MPSCNNGradientKernel):
     """A gradient kernel with the weights of a data source; parameter gradients are added to the state."""
 
-    gradient_option: MPSCNNConvolutionGradientOption
-    """Which gradients are computed: data, weights and bias, or all."""
     weights_fp16: bool
     """Whether the weights are rounded to float16, as `weights_fp16` of the forward kernel. Our addition."""
 
@@ -47,7 +47,8 @@ class ConvolutionGradientKernel(MPSCNNGradientKernel):
         self._descriptor = describe(self.name, weights)
         refuse_sub_pixels(self.name, self._descriptor)
         self.label = weights.label()
-        self.gradient_option = MPSCNNConvolutionGradientOption.ALL
+        self._option = MPSCNNConvolutionGradientOption.ALL
+        self._has_warned = False
         self.weights_fp16 = False
         self._weights: ConvolutionWeights | None = None
         for source in self._sources:
@@ -94,6 +95,21 @@ class ConvolutionGradientKernel(MPSCNNGradientKernel):
         return self._descriptor.groups
 
     @property
+    def gradient_option(self) -> MPSCNNConvolutionGradientOption:
+        """Which gradients are computed: data, weights and bias, or ALL, the default.
+
+        Parameter gradients alone leave the result image as it is; data gradients alone leave the state as it is.
+        """
+        return self._option
+
+    @gradient_option.setter
+    def gradient_option(self, value: MPSCNNConvolutionGradientOption) -> None:
+        if isinstance(value, bool) or value not in range(4):
+            rule = "must be GRADIENT_WITH_DATA, GRADIENT_WITH_WEIGHTS_AND_BIAS or ALL"
+            raise MPSArgumentError(self.name, "gradient_option", rule, repr(value))
+        self._option = MPSCNNConvolutionGradientOption(value)
+
+    @property
     def is_state_modified(self) -> bool:
         """True: parameter gradients are added to the state."""
         return True
@@ -110,16 +126,26 @@ class ConvolutionGradientKernel(MPSCNNGradientKernel):
         data_source: MPSCNNConvolutionDataSource | None = None,
     ) -> None:
         """Take the weights of ``state`` when ``command_buffer`` runs; otherwise as for `MPSCNNConvolution`."""
-        if command_buffer is None or state is None:
+        if command_buffer is None and state is None:
             self.reload_weights_and_biases_from_data_source()
             return
         reload_from_state(self, self.parameters, command_buffer, state)
+
+    @property
+    def weights_version(self) -> int:
+        """As that of the forward kernel; 0 until the weights are read, at the first encode. Our addition."""
+        return 0 if self._weights is None else self._weights.held.version
+
+    def holds_stale_weights(self) -> bool:
+        """As that of the forward kernel; False until the weights are read, at the first encode. Our addition."""
+        held = self._weights
+        return held is not None and holds_other_than(self.name, held, self._data_source, self._weight_types)
 
     def _unshare(self) -> None:
         super()._unshare()
         self._data_source = copy_of(self._data_source, self.device)
         if self._weights is not None:
-            self._weights = self._weights.copy(self.device)
+            self._weights = self._weights.copy(self.device, self._data_source)
 
     def _needed_channels(self, index: int, available: int) -> int:
         return self.source_image_feature_channels if index else self.source_gradient_feature_channels
@@ -131,7 +157,7 @@ class ConvolutionGradientKernel(MPSCNNGradientKernel):
 
     def _wanted(self, states: MPSStateBatch | None) -> tuple[bool, bool]:
         """Whether data and parameter gradients are computed; raises if there is no state for the latter."""
-        option = MPSCNNConvolutionGradientOption(self.gradient_option)
+        option = int(self._option)
         wanted = bool(option & _DATA), bool(option & _PARAMETERS)
         if wanted[1]:
             self._gradient_state(states)
@@ -162,4 +188,26 @@ class ConvolutionGradientKernel(MPSCNNGradientKernel):
     def _keeper(
         self, plan: Plan, source_states: MPSStateBatch | None, destination_states: MPSStateBatch | None
     ) -> Callable[[Any], None] | None:
-        return self._gradient_state(source_states).absorb if self._wanted(source_states)[1] else None
+        """Where the parameter gradients go; warns if the weights are not those of the forward encode."""
+        state = None if source_states is None else source_states.shared
+        # The plan was made: there is a state that fits wherever one is needed.
+        if not isinstance(state, MPSCNNConvolutionGradientState):
+            return None
+        if self._weights is None or state.weights_version in (None, self._weights.held.version):
+            self._has_warned = False
+        elif not self._has_warned:
+            self._compare_versions(self._weights.held, state)
+        return state.add(self.name, plan.images) if int(self._option) & _PARAMETERS else None
+
+    def _compare_versions(self, held: Held, state: MPSCNNConvolutionGradientState) -> None:
+        theirs = state.weights_version
+        if theirs is None or held.lineage is not state.kernel.parameters.held.lineage:
+            return
+        self._has_warned = True
+        relation = "older" if held.version < theirs else "newer"
+        message = (
+            f"{self.name}: holds version {held.version} of the weights, {relation} than version {theirs} that "
+            f"{state.kernel.name} had in the forward encode: after each update reload both kernels, with "
+            "reload_weights_and_biases_from_data_source() or reload_weights_and_biases(command_buffer, state)"
+        )
+        warnings.warn(message, MPSTrainingWarning, stacklevel=2)

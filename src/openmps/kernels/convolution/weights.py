@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,10 +17,12 @@ from openmps.kernels.convolution.data_source import (
 )
 from openmps.kernels.convolution.descriptor import MPSCNNConvolutionDescriptor
 from openmps.kernels.convolution.state import MPSCNNConvolutionWeightsAndBiasesState
+from openmps.kernels.convolution.versions import Held, Lineage, fingerprint
 from openmps.metal.memory import MTLBuffer
 from openmps.types import MPSDataType
 
 if TYPE_CHECKING:
+    from openmps.metal.command import CommandBuffer
     from openmps.metal.device import MTLDevice
 
 
@@ -31,8 +34,10 @@ class ConvolutionWeights:
     multiply with are rounded to it once, after folding.
     """
 
-    def __init__(self, device: MTLDevice, loaded: LoadedWeights) -> None:
+    def __init__(self, device: MTLDevice, loaded: LoadedWeights, source: object = None) -> None:
         self.device = device
+        self.held = Held(Lineage.of(source), fingerprint(loaded))
+        """Which version of the data source's weights these are."""
         self.descriptor: MPSCNNConvolutionDescriptor = loaded.descriptor
         self.shape = loaded.descriptor.weight_shape()
         self.precision = loaded.precision
@@ -56,13 +61,18 @@ class ConvolutionWeights:
         kinds: tuple[MPSDataType, ...] = WEIGHT_TYPES,
     ) -> ConvolutionWeights:
         """Read a data source, whose weights must be of one of some types."""
-        return cls(device, load_weights(who, source, kinds))
+        return cls(device, load_weights(who, source, kinds), source)
 
-    def copy(self, device: MTLDevice) -> ConvolutionWeights:
-        """The numbers as they are now, in buffers of their own on ``device``; queued work is not waited for."""
+    def copy(self, device: MTLDevice, source: object) -> ConvolutionWeights:
+        """The numbers as they are now, in buffers of their own on ``device``; queued work is not waited for.
+
+        ``source`` is the data source of the copy.
+        """
         biases = None if self._raw_biases is None else self._raw_biases.cpu().numpy()
         weights = self._raw_weights.cpu().numpy()
-        return ConvolutionWeights(device, LoadedWeights(self.descriptor.copy(), weights, biases, self.precision))
+        twin = ConvolutionWeights(device, LoadedWeights(self.descriptor.copy(), weights, biases, self.precision))
+        twin.held = self.held.copied(source)
+        return twin
 
     def reload(
         self, who: str, source: MPSCNNConvolutionDataSource, kinds: tuple[MPSDataType, ...] = WEIGHT_TYPES
@@ -77,54 +87,68 @@ class ConvolutionWeights:
                 f"{loaded.descriptor.weight_shape()}",
                 "Make a new kernel for new shapes",
             )
+        self.held.read(fingerprint(loaded), lambda: not self.equal(loaded))
         self.precision = loaded.precision
         self._raw_weights.copy_(torch.from_numpy(loaded.weights))
         if self._raw_biases is not None and loaded.biases is not None:
             self._raw_biases.copy_(torch.from_numpy(loaded.biases))
         self._fold()
 
+    def equal(self, loaded: LoadedWeights) -> bool:
+        """Whether these are the numbers that a data source gave. Reads them; queued work is not waited for."""
+        mine, given = (self._raw_weights, self._raw_biases), (loaded.weights, loaded.biases)
+        return all(
+            values is array is None
+            or (values is not None and array is not None and torch.equal(values.cpu(), torch.from_numpy(array)))
+            for values, array in zip(mine, given, strict=True)
+        )
+
     def state(self) -> MPSCNNConvolutionWeightsAndBiasesState:
         """A state over the kernel's own buffers: no copy, so it changes with them."""
         return MPSCNNConvolutionWeightsAndBiasesState(weights=self.weights_buffer, biases=self.biases_buffer)
 
-    def empty_state(self) -> MPSCNNConvolutionWeightsAndBiasesState:
-        """A state over new buffers for as many numbers."""
-        biases = None if self.biases_buffer is None else self.device.new_buffer(length=self.biases_buffer.length)
-        weights = self.device.new_buffer(length=self.weights_buffer.length)
-        return MPSCNNConvolutionWeightsAndBiasesState(weights=weights, biases=biases)
+    def empty_state(self, command_buffer: CommandBuffer | None) -> MPSCNNConvolutionWeightsAndBiasesState:
+        """A state over new buffers for as many numbers; it lives on ``command_buffer`` if one is given."""
 
-    def check_state(self, who: str, state: MPSCNNConvolutionWeightsAndBiasesState) -> None:
-        """Raise unless ``state`` holds as many numbers as these weights."""
-        needed = 4 * self._raw_weights.numel()
-        if state.weights.length - state.weights_offset < needed:
-            raise MPSArgumentError(
-                who, "state.weights", f"must hold {needed} bytes", state.weights.length - state.weights_offset
-            )
+        def like(buffer: MTLBuffer) -> MTLBuffer:
+            if command_buffer is not None:
+                return command_buffer.temporary_buffer(buffer.length)
+            return self.device.new_buffer(length=buffer.length)
+
+        biases = None if self.biases_buffer is None else like(self.biases_buffer)
+        state = MPSCNNConvolutionWeightsAndBiasesState(weights=like(self.weights_buffer), biases=biases)
+        if command_buffer is not None:
+            state.make_temporary(command_buffer)
+        return state
+
+    def taker(self, who: str, state: MPSCNNConvolutionWeightsAndBiasesState) -> Callable[[], None]:
+        """Work that copies the numbers of a state, unless they are these very buffers. Raises if it holds too few."""
+        outputs = self.shape[0] if self._raw_biases is not None else 0
+        state.check_holds(who, "state.", 4 * self._raw_weights.numel(), 4 * outputs)
+        self.held.take(state.weights)
+        parts = [(self._raw_weights.view(-1), self.weights_buffer, state.weights, state.weights_offset)]
+        if self._raw_biases is not None and self.biases_buffer is not None and state.biases is not None:
+            parts.append((self._raw_biases, self.biases_buffer, state.biases, state.biases_offset))
+
+        def take() -> None:
+            for values, own, given, offset in parts:
+                if given is not own:
+                    values.copy_(given.tensor(torch.float32, offset, values.numel()))
+            self._fold()
+
+        return take
+
+    def giver(self, state: MPSCNNConvolutionWeightsAndBiasesState) -> Callable[[], None]:
+        """Work that copies the numbers into a state made by `empty_state`."""
+        parts = [(self._raw_weights.view(-1), state.weights)]
         if self._raw_biases is not None and state.biases is not None:
-            needed = 4 * self._raw_biases.numel()
-            if state.biases.length - state.biases_offset < needed:
-                raise MPSArgumentError(
-                    who, "state.biases", f"must hold {needed} bytes", state.biases.length - state.biases_offset
-                )
+            parts.append((self._raw_biases, state.biases))
 
-    def take(self, state: MPSCNNConvolutionWeightsAndBiasesState) -> None:
-        """Copy the numbers of a state, unless they are these very buffers; runs in the queue."""
-        if state.weights is not self.weights_buffer:
-            source = state.weights.tensor(torch.float32, state.weights_offset, self._raw_weights.numel())
-            self._raw_weights.view(-1).copy_(source)
-        if self._raw_biases is not None and state.biases is not None and state.biases is not self.biases_buffer:
-            source = state.biases.tensor(torch.float32, state.biases_offset, self._raw_biases.numel())
-            self._raw_biases.copy_(source)
-        self._fold()
+        def give() -> None:
+            for values, buffer in parts:
+                buffer.tensor(torch.float32).copy_(values)
 
-    def give(self, state: MPSCNNConvolutionWeightsAndBiasesState) -> None:
-        """Copy the numbers into a state; runs in the queue."""
-        target = state.weights.tensor(torch.float32, state.weights_offset, self._raw_weights.numel())
-        target.copy_(self._raw_weights.view(-1))
-        if state.biases is None:
-            return
-        biases = state.biases.tensor(torch.float32, state.biases_offset, self.shape[0])
-        biases.zero_() if self._raw_biases is None else biases.copy_(self._raw_biases)
+        return give
 
     def used(self, as_float16: bool) -> Tensor:
         """What is multiplied with; ``as_float16`` rounds to float16 also where the data source does not call for it."""
