@@ -135,6 +135,8 @@ def test_options_reach_the_training(capsys, tmp_path, idx):
         "optimizer": "rmsprop",
         "format": "float16",
         "seed": 7,
+        "checkpoint_every": None,
+        "checkpoints_kept": 2,
     }
 
 
