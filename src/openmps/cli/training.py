@@ -166,8 +166,9 @@ def _resume(path: Path, given: Mapping[str, Any], *, quiet: bool) -> None:
         "checkpoints_kept": given.get("keep_checkpoints"),
     }
     shown = replace(options, epochs=max(options.epochs, given.get("epochs") or 0))
-    go_on = partial(loop.resume, split, folder, machine, **changes)
-    _train(split, folder, shown, machine, go_on, quiet=quiet)
+    checkpoint = folder.checkpoints.newest()
+    go_on = partial(loop.resume, split, folder, machine, checkpoint=checkpoint, **changes)
+    _train(split, folder, shown, machine, go_on, quiet=quiet, behind=0 if checkpoint is None else checkpoint.step)
 
 
 def _train(
@@ -178,12 +179,13 @@ def _train(
     work: Callable[..., TrainingResult],
     *,
     quiet: bool,
+    behind: int | None = None,
 ) -> None:
-    """Do the work, and say how it goes."""
+    """Do the work, and say how it goes; ``behind`` are the iterations of a run that goes on."""
     if split.training.skipped:
         note(f"{len(split.training.skipped)} broken images left out, the first: {split.training.skipped[0]}")
     if not quiet:
-        _print_start(split, machine.name, folder)
+        _print_start(split, machine.name, folder, behind)
     batches = len(split.training) // options.batch_size
     progress = None if quiet else TrainingProgress(options.epochs, batches, console=console())
     with progress or nullcontext():
@@ -196,11 +198,12 @@ def _default_epochs(split: DataSplit, batch_size: int) -> int:
     return max(-(-_ENOUGH_BATCHES // batches), _FEWEST_EPOCHS)
 
 
-def _print_start(split: DataSplit, device: str, folder: RunFolder) -> None:
+def _print_start(split: DataSplit, device: str, folder: RunFolder, behind: int | None) -> None:
     count, height, width, channels = split.training.images.shape
     size, classes = f"{height}x{width}x{channels}", len(split.training.class_names)
     print(f"{count:,} images to train with, {len(split.test):,} to test with: {size}, {classes} classes")
-    print(f"on {device}, into {folder.path}", flush=True)
+    going_on = "" if behind is None else f", from iteration {behind:,} on"
+    print(f"on {device}, into {folder.path}{going_on}", flush=True)
 
 
 def _print_end(result: TrainingResult, folder: RunFolder, *, quiet: bool) -> None:
@@ -214,7 +217,5 @@ def _print_end(result: TrainingResult, folder: RunFolder, *, quiet: bool) -> Non
     if result.resumed_from == result.iterations:
         note(f"{folder.path} was finished already; --epochs with a higher number goes on with it")
     if not quiet:
-        if result.resumed_from:
-            print(f"went on after iteration {result.resumed_from:,}")
         print(f"{result.iterations:,} iterations in {format_seconds(result.seconds)}; see {folder.path}")
     print(f"test accuracy {percent(result.evaluation.accuracy)}")
