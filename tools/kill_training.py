@@ -4,7 +4,8 @@ usage: kill_training.py [--kills N] [--seed N] [--every STEPS] [--epochs N] [--j
 
 A slice of scikit-learn's digits is trained by `python -m openmps train` on the CPU, with a checkpoint every STEPS steps
 (default 1, so that writing is going on all the while). Half of the kills hit a run of their own once, the other half
-hit runs again and again until they end. After every kill the run folder is opened and the newest checkpoint must be
+hit runs again and again until they end, some before they train again. Every third one waits, behind its random moment,
+for the next write and falls into that. After every kill the run folder is opened and the newest checkpoint must be
 whole; then `--resume` goes on. At the end weights, raw files, metrics (but for what the clock says) and the last
 checkpoint must have the bytes of the run that was never stopped. Exit status 1 if anything differs.
 """
@@ -31,6 +32,7 @@ from openmps.training import Checkpoint, RunFolder, load_digits_dataset
 
 TRAINING, TEST, BATCH = 240, 60, 20
 CLOCK = ("seconds", "images_per_second")
+TEMPORARY = ".openmps-*.tmp"
 COMMAND = [sys.executable, "-m", "openmps", "train", "--quiet"]
 
 
@@ -100,7 +102,7 @@ class Trials:
             child = self._start(path)
             self._wait_for(path / "run.json", child)
             moment = self.random.uniform(0, self.training)
-            if self._kill_after(child, moment):
+            if self._kill_after(path, child, moment):
                 break
         self._look(path, "once", moment)
         self._resume_to_the_end(path)
@@ -112,14 +114,17 @@ class Trials:
         self._wait_for(path / "run.json", child)
         moment = self.random.uniform(0, self.training / 5)
         for _ in range(most):
-            if not self._kill_after(child, moment):
+            if not self._kill_after(path, child, moment):
                 break
             done = self._look(path, "again", moment)
             child = self._resume(path)
             if done == self.steps:
                 break
-            # From when it has hardly opened the run to well after it trains again.
-            moment = self.random.uniform(0.9 * self.startup, self.startup + self.training / 5)
+            if self.random.random() < 0.2:  # before it trains again
+                moment = self.random.uniform(0.5, 1) * self.startup
+            else:
+                self._wait_for_progress(path, done, child)
+                moment = self.random.uniform(0, self.training / 5)
         self._compare(path, child.wait())
 
     # --- one run ----------------------------------------------------------------------------------------------------
@@ -145,18 +150,30 @@ class Trials:
             time.sleep(0.001)
 
     @staticmethod
-    def _kill_after(child: subprocess.Popen[bytes], seconds: float) -> bool:
+    def _wait_for_progress(path: Path, done: int | None, child: subprocess.Popen[bytes]) -> None:
+        checkpoints = RunFolder.open(path).checkpoints
+        while child.poll() is None and checkpoints.steps()[-1:] == ([] if done is None else [done]):
+            time.sleep(0.002)
+
+    def _kill_after(self, path: Path, child: subprocess.Popen[bytes], seconds: float) -> bool:
         """Whether the child was still alive to be killed."""
         try:
             child.wait(seconds)
         except subprocess.TimeoutExpired:
+            if len(self.report.kills) % 3 == 2:
+                self._wait_for_a_write(path, child)
             child.send_signal(signal.SIGKILL)
             return child.wait() == -signal.SIGKILL
         return False
 
+    def _wait_for_a_write(self, path: Path, child: subprocess.Popen[bytes]) -> None:
+        """Until a temporary file appears, or the child ends."""
+        while child.poll() is None and not set(path.rglob(TEMPORARY)) - self.seen:
+            pass
+
     def _look(self, path: Path, pattern: str, moment: float) -> int | None:
         """Open the folder that a kill left, and return the newest step; what is wrong with it becomes a fault."""
-        leftovers = set(path.rglob(".openmps-*.tmp")) - self.seen
+        leftovers = set(path.rglob(TEMPORARY)) - self.seen
         self.seen |= leftovers
         step = None
         try:

@@ -11,7 +11,7 @@ import warnings
 import numpy as np
 import pytest
 
-from openmps.errors import MPSArgumentError, MPSError, MPSFileError, MPSTrainingWarning
+from openmps.errors import MPSArgumentError, MPSError, MPSFileError, MPSNonFiniteError, MPSTrainingWarning
 from openmps.metal.device import mtl_device
 from openmps.training import loop, run_description
 from openmps.training.checkpoint import Checkpoint
@@ -510,3 +510,20 @@ def test_the_same_machine_is_none(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         resume(DATA, run, CPU)
+
+
+def test_weights_that_are_not_finite_reach_no_checkpoint(tmp_path, monkeypatch):
+    from openmps.training.data_sources import TrainableConvolutionDataSource as Source
+
+    original = Source.training_state
+
+    def broken(self):
+        state = dict(original(self))
+        if self.label() == "fc2" and state.get("optimizer.time_step", 0) > 5:
+            state["biases"] = np.full_like(state["biases"], np.nan)
+        return state
+
+    monkeypatch.setattr(Source, "training_state", broken)
+    with pytest.raises(MPSNonFiniteError, match=r"layer 'fc2': fc2\.biases must be finite, got nan at \[0\]"):
+        _train(tmp_path, checkpoints_kept=1)
+    assert RunFolder.open(tmp_path / "run").checkpoints.newest().step == 4

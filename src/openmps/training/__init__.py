@@ -1,5 +1,6 @@
 """Training a network: data, the sample network, the loop, run folders, measurements, pictures and progress."""
 
+from openmps.core.training_state import Checkpointed
 from openmps.training.checkpoint import Checkpoint, CheckpointFolder, graph_parts
 from openmps.training.data import (
     Batch,
@@ -30,6 +31,7 @@ __all__ = [
     "Batch",
     "Checkpoint",
     "CheckpointFolder",
+    "Checkpointed",
     "Classifier",
     "ConfusionCounts",
     "DataSplit",
