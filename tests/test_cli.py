@@ -135,6 +135,8 @@ def test_options_reach_the_training(capsys, tmp_path, idx):
         "optimizer": "rmsprop",
         "format": "float16",
         "seed": 7,
+        "checkpoint_every": None,
+        "checkpoints_kept": 2,
     }
 
 
@@ -228,6 +230,130 @@ def test_ctrl_c_while_the_program_starts(tmp_path, idx):
     )
     child = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (child.returncode, child.stdout, child.stderr.strip()) == (130, "", "")
+
+
+# --- train --resume ------------------------------------------------------------------------------------------------
+
+
+def _outcome(path):
+    """What must be the same, to the byte: weights, and metrics but for what the clock says."""
+    folder = RunFolder.open(path)
+    lines = [{**line, "seconds": 0, "images_per_second": 0} for line in folder.read_metrics()]
+    return folder.weights_path.read_bytes(), lines
+
+
+@pytest.fixture
+def stopped(tmp_path, idx, monkeypatch, capsys):
+    """A run that Ctrl-C ended after a few of its 20 batches."""
+    from openmps.training.progress import TrainingProgress
+
+    def update(self, status):
+        if status.iteration == 7:
+            signal.raise_signal(signal.SIGINT)
+
+    path = tmp_path / "runs" / "stopped"
+    arguments = ("train", "--data", idx, "--run", path, "--epochs", 4, "--batch-size", 8, "--seed", 3)
+    with monkeypatch.context() as patch:
+        patch.setattr(TrainingProgress, "update", update)
+        status, _, err = _call(capsys, *arguments, "--checkpoint-every", 5, "--keep-checkpoints", 3)
+    assert status == 130
+    assert f"note: openmps train --resume {path} goes on from there" in err
+    return path
+
+
+def test_a_stopped_run_goes_on_to_the_same_bytes(capsys, tmp_path, idx, stopped, monkeypatch):
+    whole = tmp_path / "whole"
+    arguments = ("train", "--data", idx, "--epochs", 4, "--batch-size", 8, "--seed", 3, "-q", "--run", whole)
+    expected = _call(capsys, *arguments)[1]
+    monkeypatch.chdir(tmp_path)
+    done = RunFolder.open(stopped).checkpoints.steps()[-1]
+    status, out, err = _call(capsys, "train", "--resume", "stopped")  # by its name in runs
+    lines = out.splitlines()
+    assert (status, err) == (0, "")
+    assert lines[0] == "40 images to train with, 10 to test with: 4x6x1, 2 classes"
+    assert lines[1].endswith(f"into runs/stopped, from iteration {done} on")
+    assert lines[-2].startswith("20 iterations in ")
+    assert f"{lines[-1]}\n" == expected
+    assert _outcome(stopped) == _outcome(whole)
+    assert RunFolder.open(stopped).checkpoints.steps() == [10, 15, 20]
+
+
+def test_a_finished_run_says_so_and_more_epochs_go_on(capsys, tmp_path, idx):
+    run, longer = tmp_path / "run", tmp_path / "longer"
+    options = ("--data", idx, "--batch-size", 8, "--decay", 0, "-q")
+    accuracy = _call(capsys, "train", "--run", run, "--epochs", 2, *options)[1]
+    before = _outcome(run)
+    status, out, err = _call(capsys, "train", "--resume", run, "-q")
+    assert (status, out) == (0, accuracy)
+    assert err == f"note: {run} was finished already; --epochs with a higher number goes on with it\n"
+    assert _outcome(run) == before
+    status, _, err = _call(capsys, "train", "--resume", run, "--epochs", 1)
+    assert status == 2
+    assert "epochs must be at least the 2 that the run was started with, got 1" in err
+    assert _outcome(run) == before
+    status, out, err = _call(capsys, "train", "--resume", run, "--epochs", 5)
+    assert (status, err) == (0, "")
+    assert [line.split("  ")[0] for line in out.splitlines()[2:5]] == ["epoch 3/5", "epoch 4/5", "epoch 5/5"]
+    _call(capsys, "train", "--run", longer, "--epochs", 5, *options)
+    assert _outcome(run) == _outcome(longer)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--batch-size", "9"], "--batch-size must be 8, as the run was started with, got 9. Leave it out"),
+        (["--learning-rate", "0.5"], "--learning-rate must be 0.001, as"),
+        (["--decay", "0"], "--decay must be 0.3, as"),
+        (["--optimizer", "sgd"], "--optimizer must be adam, as the run was started with, got sgd"),
+        (["--format", "float16"], "--format must be float32, as"),
+        (["--seed", "0"], "--seed must be 3, as"),
+        (["--channels", "3"], "--channels must be 1, as"),
+        (["--image-size", "6x4"], "--image-size must be 4x6, as the run was started with, got 6x4"),
+        (["--skip-broken"], "--skip-broken must be False, as"),
+        (["--run", "other"], "--run must be left out: the run goes on in its own folder"),
+        (["--epochs", "3"], "epochs must be at least the 4"),
+    ],
+)
+def test_options_that_contradict_the_run(capsys, stopped, arguments, message):
+    before = _outcome(stopped)
+    status, out, err = _call(capsys, "train", "--resume", stopped, "-q", *arguments)
+    assert (status, out) == (2, "")
+    assert message in err
+    assert _outcome(stopped) == before
+
+
+def test_options_that_say_the_same_are_accepted(capsys, stopped, idx):
+    status, _, err = _call(
+        capsys, "train", "--resume", stopped, "--batch-size", 8, "--optimizer", "adam", "--format", "float32",
+        "--learning-rate", 0.001, "--image-size", "4x6", "--channels", 1, "--epochs", 4, "--device", "cpu",
+        "--data", idx, "--seed", 3, "--checkpoint-every", 3, "-q",
+    )  # fmt: skip
+    assert (status, err) == (0, "")
+    assert RunFolder.open(stopped).checkpoints.steps() == [15, 18, 20]
+
+
+def test_other_data_and_damaged_checkpoints(capsys, tmp_path, stopped, idx):
+    import shutil
+
+    moved = tmp_path / "moved"
+    shutil.copytree(idx, moved)
+    labels = moved / "train-labels-idx1-ubyte"
+    labels.write_bytes(labels.read_bytes()[:-1] + b"\0")
+    status, _, err = _call(capsys, "train", "--resume", stopped, "--data", moved)
+    assert status == 2
+    assert "must be of this training: its data.training.sha256 is" in err
+    folder = RunFolder.open(stopped).checkpoints
+    *_, older, newest = folder.steps()
+    folder.file(newest).write_bytes(b"half")
+    status, _, err = _call(capsys, "train", "--resume", stopped, "-q")
+    assert status == 0
+    assert err.startswith(f"warning: Checkpoint: {folder.file(newest)} is damaged")
+    assert err.endswith(f"Going back to the checkpoint of step {older}.\n")
+    for step in folder.steps():
+        folder.file(step).write_bytes(b"half")
+    status, _, err = _call(capsys, "train", "--resume", stopped, "-q")
+    assert status == 2
+    assert "must hold a whole checkpoint" in err
 
 
 # --- evaluate, predict, summary ------------------------------------------------------------------------------------
@@ -357,6 +483,10 @@ def test_padding_is_explained(capsys):
         (["train", "--optimizer", "lion"], "lion"),
         (["train", "--device", "tpu"], "error: mtl_device"),
         (["train", "--unknown"], "--unknown"),
+        (["train", "--resume", "/nowhere"], "error: RunFolder.open: /nowhere must be a folder, got nothing there"),
+        (["train", "--resume", "nowhere"], "error: RunFolder.open: nowhere must be a folder, got nothing there"),
+        (["train", "--checkpoint-every", "0"], "--checkpoint-every"),
+        (["train", "--keep-checkpoints", "0"], "--keep-checkpoints"),
         (["evaluate", "/nowhere"], "error: RunFolder.open: /nowhere must be a folder, got nothing there"),
         (["predict", "/nowhere"], "IMAGE"),
         (["summary"], "RUN"),

@@ -10,7 +10,7 @@ import pytest
 
 from openmps.errors import MPSFileError, MPSTypeError
 from openmps.formats import atomic
-from openmps.formats.atomic import write_atomic
+from openmps.formats.atomic import flush, make_folder, remove_leftovers, write_atomic
 
 
 def names(folder):
@@ -137,3 +137,51 @@ def test_refuses_folders_missing_folders_and_other_content(tmp_path):
     with pytest.raises(MPSFileError, match="could not be written"):
         write_atomic(tmp_path / ("n" * 300), b"x")
     assert names(tmp_path) == []
+
+
+# --- after a crash -------------------------------------------------------------------------------------------------
+
+
+def test_leftovers_of_a_killed_writer_are_removed_and_nothing_else(tmp_path, monkeypatch):
+    path = tmp_path / "weights.dat"
+    path.write_bytes(b"old")
+
+    def write(file):
+        file.write(b"half")
+        raise SystemExit
+
+    with monkeypatch.context() as killed:  # a killed process does not clean up
+        killed.setattr(atomic.Path, "unlink", lambda *arguments, **options: None)
+        with pytest.raises(SystemExit):
+            write_atomic(path, write)
+    (tmp_path / ".openmps-notes.tmp").write_bytes(b"mine")
+    assert len(names(tmp_path)) == 3
+    (removed,) = remove_leftovers(tmp_path)
+    assert removed.endswith(".tmp")
+    assert names(tmp_path) == [".openmps-notes.tmp", "weights.dat"]
+    assert path.read_bytes() == b"old"
+    assert remove_leftovers(tmp_path) == remove_leftovers(tmp_path / "missing") == []
+    with pytest.raises(MPSFileError, match=r"weights\.dat could not be cleared, got Not a directory"):
+        remove_leftovers(path)
+
+
+def test_a_folder_is_made_and_its_parent_flushed(tmp_path, monkeypatch):
+    flushed = []
+    monkeypatch.setattr(atomic, "_sync", lambda path, flags: flushed.append(path))
+    for _ in range(2):
+        make_folder(tmp_path / "new")
+    assert (tmp_path / "new").is_dir()
+    assert flushed == [tmp_path]
+    with pytest.raises(MPSFileError, match="other could not be made, got No such file or directory"):
+        make_folder(tmp_path / "missing" / "other")
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(MPSFileError, match="file could not be made, got File exists"):
+        make_folder(tmp_path / "file")
+
+
+def test_flushing_a_file(tmp_path):
+    path = tmp_path / "a"
+    path.write_bytes(b"abc")
+    flush(path)
+    with pytest.raises(MPSFileError, match="b could not be written, got No such file"):
+        flush(tmp_path / "b")

@@ -90,6 +90,7 @@ def test_what_a_run_holds(tmp_path):
     run, result = _train(tmp_path)
     assert sorted(path.name for path in run.path.iterdir()) == sorted(
         [
+            "checkpoints",
             "curve.png",
             "metrics.jsonl",
             "misclassified.png",
@@ -111,8 +112,11 @@ def test_what_a_run_holds(tmp_path):
         "optimizer": "adam",
         "format": "float32",
         "seed": 0,
+        "checkpoint_every": None,
+        "checkpoints_kept": 2,
     }
     assert run.config["data"] == {"path": None}
+    assert run.checkpoints.steps() == [0, 12]
     assert result.evaluation is not None
 
 

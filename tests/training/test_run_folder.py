@@ -264,3 +264,78 @@ def test_a_run_that_is_killed_at_any_moment_stays_usable(tmp_path):
         assert raw.size == 50_000
         run.log({"step": -1})
         assert len(run.read_metrics()) == len(steps) + 1
+
+
+# --- going on with a run -------------------------------------------------------------------------------------------
+
+
+def test_metrics_are_cut_between_two_records(run):
+    assert run.flush_metrics() == 0
+    run.cut_metrics(0)
+    lengths = []
+    for step in range(3):
+        run.log({"step": step})
+        lengths.append(run.flush_metrics())
+    assert lengths == [len(b'{"step": 0}\n') * n for n in (1, 2, 3)]
+    again = RunFolder.open(run.path)
+    again.cut_metrics(lengths[1])
+    again.log({"step": "next"})
+    assert [line["step"] for line in again.read_metrics()] == [0, 1, "next"]
+    for length in (lengths[0] + 1, 10**6):
+        with pytest.raises(MPSFileError, match=rf"must hold {length} bytes of whole lines, .*, got \d+ bytes"):
+            again.cut_metrics(length)
+    again.cut_metrics(0)
+    assert again.read_metrics() == []
+
+
+def test_the_description_can_be_amended(run):
+    run.amend({"options": {"rate": np.float32(0.5)}, "more": [1]})
+    again = RunFolder.open(run.path)
+    assert again.config == {"network": "digits", "classes": ["0", "NaN"], "options": {"rate": 0.5}, "more": [1]}
+    assert again.created == run.created
+    with pytest.raises(MPSArgumentError, match="must not use the keys"):
+        run.amend({"created": "yesterday"})
+
+
+def test_a_run_is_trained_by_one_at_a_time(run):
+    other = RunFolder.open(run.path)
+    with (
+        run.in_training(),
+        pytest.raises(MPSFileError, match=r"first must not be in training already, got a lock that is held. Wait"),
+        other.in_training(),
+    ):
+        pass
+    with other.in_training():
+        pass
+    assert [path.name for path in run.path.iterdir()] == ["run.json"]
+
+
+def test_the_lock_of_a_killed_process_is_gone(run):
+    program = (
+        "import sys, time\nfrom openmps.training.run_folder import RunFolder\n"
+        "with RunFolder.open(sys.argv[1]).in_training():\n    print('ready', flush=True)\n    time.sleep(100)\n"
+    )
+    child = subprocess.Popen([sys.executable, "-c", program, str(run.path)], stdout=subprocess.PIPE)
+    assert child.stdout.readline() == b"ready\n"
+    with pytest.raises(MPSFileError, match="must not be in training already"), run.in_training():
+        pass
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    child.stdout.close()
+    with run.in_training():
+        pass
+
+
+def test_a_file_system_without_locks_lets_everybody_in(run, monkeypatch):
+    from openmps.formats import locks
+
+    def unsupported(descriptor, operation):
+        raise OSError(38, "Function not implemented")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(locks._fcntl, "flock", unsupported)
+        with run.in_training(), RunFolder.open(run.path).in_training():
+            pass
+    monkeypatch.setattr(locks, "_fcntl", None)
+    with run.in_training(), RunFolder.open(run.path).in_training():
+        pass

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated
 
 import numpy as np
 import typer
@@ -12,11 +11,10 @@ from rich.table import Table
 
 from openmps.cli.options import Device, Run, console, note, percent
 from openmps.metal.device import mtl_device
-from openmps.training.data import load_dataset
 from openmps.training.dataset import Dataset
-from openmps.training.image_folder import Channels
 from openmps.training.inference import Classifier
 from openmps.training.metrics import ConfusionCounts
+from openmps.training.run_description import run_data
 from openmps.training.run_folder import RunFolder
 
 _MOST_COLUMNS = 20
@@ -39,7 +37,7 @@ def evaluate(
     """
     folder = RunFolder.open(run)
     classifier = Classifier.open(folder, mtl_device(device))
-    dataset = _test_images(folder, classifier, data, all_images=all_images)
+    dataset = _test_images(folder, data, all_images=all_images)
     evaluation = classifier.evaluate(dataset)
     if not quiet:
         _print_confusion(evaluation.confusion)
@@ -47,19 +45,9 @@ def evaluate(
     print(f"test accuracy {percent(evaluation.accuracy)}")
 
 
-def _test_images(folder: RunFolder, classifier: Classifier, data: Path | None, *, all_images: bool) -> Dataset:
+def _test_images(folder: RunFolder, data: Path | None, *, all_images: bool) -> Dataset:
     """The images that the run did not learn from: the same hold-out, because the seed is the same."""
-    config = folder.config
-    options, source = (_mapping(config.get(key)) for key in ("options", "data"))
-    seed, path = options.get("seed"), source.get("path")
-    shape = classifier.shape
-    split = load_dataset(
-        data if data is not None else path if isinstance(path, str) else None,
-        seed=seed if isinstance(seed, int) and seed >= 0 else 0,
-        size=(shape.height, shape.width),
-        channels=cast("Channels", shape.channels),
-        skip_broken=source.get("skip_broken") is True,
-    )
+    split = run_data(folder, data)
     if split.training.skipped:
         note(f"{len(split.training.skipped)} broken images left out, the first: {split.training.skipped[0]}")
     if not all_images:
@@ -67,10 +55,6 @@ def _test_images(folder: RunFolder, classifier: Classifier, data: Path | None, *
     images = np.concatenate((split.training.images, split.test.images))
     labels = np.concatenate((split.training.labels, split.test.labels))
     return Dataset(images, labels, split.test.class_names, split.test.name)
-
-
-def _mapping(value: object) -> Mapping[str, object]:
-    return cast("Mapping[str, object]", value) if isinstance(value, Mapping) else {}
 
 
 def _print_confusion(confusion: ConfusionCounts) -> None:

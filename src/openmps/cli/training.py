@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from openmps import __version__
 from openmps.cli.options import Device, channels_of, console, note, parse_size, percent
+from openmps.cli.resuming import check_options, given_options, open_run
 from openmps.metal.device import mtl_device
 from openmps.training import loop
 from openmps.training.data import load_dataset
 from openmps.training.dataset import DataSplit
-from openmps.training.loop import TrainingOptions, TrainingResult, describe_run
+from openmps.training.loop import TrainingResult
+from openmps.training.options import TrainingOptions
 from openmps.training.progress import TrainingProgress, format_seconds
+from openmps.training.run_description import describe_run, run_data, run_options
 from openmps.training.run_folder import RunFolder
 from openmps.types import MPSImageFeatureChannelFormat
+
+if TYPE_CHECKING:
+    from openmps.metal.device import MTLDevice
 
 _ENOUGH_BATCHES = 1000
 _FEWEST_EPOCHS = 2
@@ -61,9 +70,34 @@ Epochs = Annotated[
 ]
 
 
+Resume = Annotated[
+    Path | None,
+    typer.Option(
+        "--resume",
+        metavar="RUN",
+        help="Go on with a run that was stopped, killed or finished: its folder, or its name in runs. It has its "
+        "options already; --epochs may be raised, --data may say where the same images are now.",
+        show_default=False,
+    ),
+]
+CheckpointEvery = Annotated[
+    int | None,
+    typer.Option(
+        metavar="STEPS",
+        min=1,
+        help="Steps from one checkpoint to the next.  [default: ten seconds apart, further where writing them would "
+        "take more than 2 % of the time]",
+        show_default=False,
+    ),
+]
+KeepCheckpoints = Annotated[int, typer.Option(min=1, help="How many checkpoints stay, the newest.")]
+
+
 def train(
+    context: typer.Context,
     data: Data = None,
     run: Output = None,
+    resume: Resume = None,
     epochs: Epochs = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Images of one step.")] = 40,
     learning_rate: Annotated[float, typer.Option(help="Step size of the optimizer.")] = 1e-3,
@@ -83,14 +117,19 @@ def train(
         typer.Option(help="Make the images of class folders grey (1) or red green blue (3).", show_default=False),
     ] = None,
     skip_broken: Annotated[bool, typer.Option("--skip-broken", help="Leave out broken images.")] = False,
+    checkpoint_every: CheckpointEvery = None,
+    keep_checkpoints: KeepCheckpoints = 2,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the test accuracy only.")] = False,
 ) -> None:
     """Train the sample network on images.
 
     Makes a run folder with the weights, the metrics, the training curve and the misclassified test images. The last
     line is the accuracy on the test images: those that the data bring along, or a fifth that is held out. Ctrl-C ends
-    training early and keeps the weights so far.
+    training early and keeps the weights so far; --resume goes on from there, and after any other end.
     """
+    if resume is not None:
+        _resume(resume, given_options(context), quiet=quiet)
+        return
     machine = mtl_device(device)
     size = parse_size(image_size, "--image-size")
     split = load_dataset(data, seed=seed, size=size, channels=channels_of(channels), skip_broken=skip_broken)
@@ -102,18 +141,55 @@ def train(
         optimizer=optimizer.value,
         channel_format=MPSImageFeatureChannelFormat[format.name],
         seed=seed,
+        checkpoint_every=checkpoint_every,
+        checkpoints_kept=keep_checkpoints,
     )
     source = {"path": None if data is None else str(data.resolve()), "skip_broken": skip_broken}
-    description = describe_run(split, chosen, data=source, device=machine.name, openmps=__version__)
+    kind = machine.torch_device.type
+    description = describe_run(split, chosen, data=source, device=machine.name, device_type=kind, openmps=__version__)
     parent, name = (Path("runs"), None) if run is None else (run.parent, run.name)
     folder = RunFolder.create(parent, description, name=name)
+    _train(split, folder, chosen, machine, partial(loop.train, split, folder, chosen, machine), quiet=quiet)
+
+
+def _resume(path: Path, given: Mapping[str, Any], *, quiet: bool) -> None:
+    """Go on with a run; ``given`` is what the command line says beside it."""
+    folder = open_run(path)
+    check_options(folder, given)
+    config = folder.config
+    machine = mtl_device(given.get("device") or str(config.get("device_type", "auto")))
+    options = run_options(folder)
+    split = run_data(folder, given.get("data"))
+    changes = {
+        "epochs": given.get("epochs"),
+        "checkpoint_every": given.get("checkpoint_every"),
+        "checkpoints_kept": given.get("keep_checkpoints"),
+    }
+    shown = replace(options, epochs=max(options.epochs, given.get("epochs") or 0))
+    checkpoint = folder.checkpoints.newest()
+    go_on = partial(loop.resume, split, folder, machine, checkpoint=checkpoint, **changes)
+    _train(split, folder, shown, machine, go_on, quiet=quiet, behind=0 if checkpoint is None else checkpoint.step)
+
+
+def _train(
+    split: DataSplit,
+    folder: RunFolder,
+    options: TrainingOptions,
+    machine: MTLDevice,
+    work: Callable[..., TrainingResult],
+    *,
+    quiet: bool,
+    behind: int | None = None,
+) -> None:
+    """Do the work, and say how it goes; ``behind`` are the iterations of a run that goes on."""
     if split.training.skipped:
         note(f"{len(split.training.skipped)} broken images left out, the first: {split.training.skipped[0]}")
     if not quiet:
-        _print_start(split, machine.name, folder)
-    progress = None if quiet else TrainingProgress(chosen.epochs, len(split.training) // batch_size, console=console())
+        _print_start(split, machine.name, folder, behind)
+    batches = len(split.training) // options.batch_size
+    progress = None if quiet else TrainingProgress(options.epochs, batches, console=console())
     with progress or nullcontext():
-        result = loop.train(split, folder, chosen, machine, progress)
+        result = work(observer=progress)
     _print_end(result, folder, quiet=quiet)
 
 
@@ -122,11 +198,12 @@ def _default_epochs(split: DataSplit, batch_size: int) -> int:
     return max(-(-_ENOUGH_BATCHES // batches), _FEWEST_EPOCHS)
 
 
-def _print_start(split: DataSplit, device: str, folder: RunFolder) -> None:
+def _print_start(split: DataSplit, device: str, folder: RunFolder, behind: int | None) -> None:
     count, height, width, channels = split.training.images.shape
     size, classes = f"{height}x{width}x{channels}", len(split.training.class_names)
     print(f"{count:,} images to train with, {len(split.test):,} to test with: {size}, {classes} classes")
-    print(f"on {device}, into {folder.path}", flush=True)
+    going_on = "" if behind is None else f", from iteration {behind:,} on"
+    print(f"on {device}, into {folder.path}{going_on}", flush=True)
 
 
 def _print_end(result: TrainingResult, folder: RunFolder, *, quiet: bool) -> None:
@@ -134,8 +211,11 @@ def _print_end(result: TrainingResult, folder: RunFolder, *, quiet: bool) -> Non
         note(text)
     if result.interrupted:
         note(f"interrupted: {folder.path} holds the weights after {result.iterations} iterations")
+        note(f"openmps train --resume {folder.path} goes on from there")
         raise typer.Exit(_INTERRUPTED)
     assert result.evaluation is not None
+    if result.resumed_from == result.iterations:
+        note(f"{folder.path} was finished already; --epochs with a higher number goes on with it")
     if not quiet:
         print(f"{result.iterations:,} iterations in {format_seconds(result.seconds)}; see {folder.path}")
     print(f"test accuracy {percent(result.evaluation.accuracy)}")

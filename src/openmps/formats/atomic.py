@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import secrets
 import stat
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from openmps.errors import MPSFileError, MPSTypeError
 Content: TypeAlias = "bytes | bytearray | memoryview | Callable[[BinaryIO], object]"
 """The bytes of a file, or a function that writes them into the binary file it is given."""
 
+_LEFTOVER = re.compile(r"\.openmps-[0-9a-f]{16}\.tmp")
 _NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES, errno.EPERM)
 
 
@@ -50,6 +52,42 @@ def write_atomic(path: str | os.PathLike[str], content: Content) -> None:
         temporary.unlink(missing_ok=True)
         raise
     _sync_folder(target.parent)
+
+
+def remove_leftovers(folder: str | os.PathLike[str]) -> list[str]:
+    """Remove the temporary files that a process killed inside `write_atomic` left in ``folder``; returns their names.
+
+    To be called when nobody else writes there. A folder that is missing has none.
+    """
+    try:
+        names = sorted(name for name in os.listdir(folder) if _LEFTOVER.fullmatch(name))
+        for name in names:
+            Path(folder, name).unlink(missing_ok=True)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise MPSFileError("remove_leftovers", os.fspath(folder), "could not be cleared", error.strerror) from error
+    return names
+
+
+def make_folder(path: str | os.PathLike[str]) -> None:
+    """Make the folder ``path`` in one that exists, so that it is there after a crash; one that is there is kept."""
+    folder = Path(os.path.realpath(path))
+    if folder.is_dir():
+        return
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise MPSFileError("make_folder", str(path), "could not be made", error.strerror or error) from error
+    _sync_folder(folder.parent)
+
+
+def flush(path: str | os.PathLike[str]) -> None:
+    """Make what was written to a file so far durable."""
+    try:
+        _sync(Path(path), os.O_RDWR)
+    except OSError as error:
+        raise MPSFileError("flush", os.fspath(path), "could not be written", error.strerror or error) from error
 
 
 def _check_target(who: str, target: Path) -> None:

@@ -13,6 +13,7 @@ from openmps.core.gradient_state import MPSNNGradientState, SourceRecord
 from openmps.core.kernel import Operation
 from openmps.core.state import MPSStateBatch
 from openmps.core.storage import Target
+from openmps.core.training_state import TrainingState, check_names, whole_number
 from openmps.core.unary_kernel import MPSCNNKernel
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.ops.dropout import dropout, dropout_gradient, dropout_mask
@@ -111,6 +112,15 @@ class MPSCNNDropout(_DropoutParameters, MPSCNNKernel):
         step = self._step
         self._step += 1
         return step
+
+    def training_state(self) -> TrainingState:
+        """What a checkpoint keeps: how many encodes this kernel has seen. Our addition."""
+        return {"encodes": self._step}
+
+    def restore_training_state(self, state: TrainingState) -> None:
+        """Draw the masks of the encodes to come as the kernel would that gave ``state``. Our addition."""
+        check_names(self.name, state, {"encodes"})
+        self._step = whole_number(self.name, state, "encodes")
 
     def _operation(self, sources: tuple[SourceRecord, ...], target: Target, states: MPSStateBatch | None) -> Operation:
         (source,) = sources

@@ -1,5 +1,7 @@
 """Training a network: data, the sample network, the loop, run folders, measurements, pictures and progress."""
 
+from openmps.core.training_state import Checkpointed
+from openmps.training.checkpoint import Checkpoint, CheckpointFolder, graph_parts
 from openmps.training.data import (
     Batch,
     Dataset,
@@ -15,16 +17,21 @@ from openmps.training.data import (
 )
 from openmps.training.data_sources import ArrayConvolutionDataSource, TrainableConvolutionDataSource
 from openmps.training.inference import Classifier, Evaluation
-from openmps.training.loop import TrainingObserver, TrainingOptions, TrainingResult, describe_run, train
+from openmps.training.loop import TrainingObserver, TrainingResult, resume, train
 from openmps.training.metrics import ConfusionCounts, RunningMetrics, TrainingStatus
 from openmps.training.network import NetworkShape, SampleNetwork, optimizer_factory
+from openmps.training.options import TrainingOptions
 from openmps.training.pictures import draw_curve, draw_misclassified
 from openmps.training.progress import TrainingProgress
+from openmps.training.run_description import describe_run, run_data, run_options
 from openmps.training.run_folder import RunFolder
 
 __all__ = [
     "ArrayConvolutionDataSource",
     "Batch",
+    "Checkpoint",
+    "CheckpointFolder",
+    "Checkpointed",
     "Classifier",
     "ConfusionCounts",
     "DataSplit",
@@ -45,6 +52,7 @@ __all__ = [
     "draw_curve",
     "draw_misclassified",
     "epoch_order",
+    "graph_parts",
     "iterate_batches",
     "load_dataset",
     "load_digits_dataset",
@@ -52,5 +60,8 @@ __all__ = [
     "load_image",
     "load_image_folder",
     "optimizer_factory",
+    "resume",
+    "run_data",
+    "run_options",
     "train",
 ]

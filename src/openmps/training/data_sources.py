@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from openmps.core.training_state import TrainingState, check_names, finite_number, numbers
 from openmps.core.vector import MPSVector, MPSVectorDescriptor
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.kernels.convolution import (
@@ -120,6 +121,8 @@ class TrainableConvolutionDataSource(ArrayConvolutionDataSource):
     graph that trains them and are updated there in place; `weights` and `bias_terms` bring them back, waiting for
     nothing: call them when the command buffers are done. Other graphs see the new weights after
     ``reload_from_data_sources()``.
+
+    ``amsgrad`` trains with Adam in its AMSGrad form, which keeps the maximum of the velocities, too.
     """
 
     def __init__(
@@ -130,13 +133,16 @@ class TrainableConvolutionDataSource(ArrayConvolutionDataSource):
         label: str | None = None,
         *,
         optimizer: OptimizerFactory,
+        amsgrad: bool = False,
     ) -> None:
         super().__init__(descriptor, weights, biases, label)
+        self._amsgrad = amsgrad
         self._make_optimizer = optimizer
         self._optimizer: MPSNNOptimizer | None = None
         self._learning_rate: float | None = None
         self._accumulators: dict[str, list[MPSVector]] = {}
         self._current: MPSCNNConvolutionWeightsAndBiasesState | None = None
+        self._restored: dict[str, Any] = {}  # what a checkpoint says of an optimizer that is not made yet
 
     @property
     def optimizer(self) -> MPSNNOptimizer | None:
@@ -203,22 +209,95 @@ class TrainableConvolutionDataSource(ArrayConvolutionDataSource):
         self._current = result
         return result
 
+    # --- checkpoints --------------------------------------------------------------------------------------------------
+
+    def training_state(self) -> TrainingState:
+        """Weights, biases, the optimizer's kind and numbers, and its vectors, as they are now.
+
+        Call it when the command buffers are done.
+        """
+        state: dict[str, Any] = {"weights": self.weights()}
+        biases = self.bias_terms()
+        if biases is not None:
+            state["biases"] = biases
+        if self._learning_rate is not None:
+            state["learning_rate"] = self._learning_rate
+        return state | (self._restored if self._optimizer is None else self._optimizer_state(self._optimizer))
+
+    def restore_training_state(self, state: TrainingState) -> None:
+        """Go on as the data source would that gave ``state``.
+
+        Graphs see the weights that are made afterwards, or told to ``reload_from_data_sources()``. Where there is no
+        optimizer yet, the first update makes one and checks that ``state`` is of its kind.
+        """
+        own = {name: state[name] for name in state if name in ("weights", "biases", "learning_rate")}
+        rest = {name: value for name, value in state.items() if name not in own}
+        check_names(
+            self._name, own, {"weights", *(() if self._biases is None else ("biases",))} | set(own) - {"biases"}
+        )
+        weights = numbers(self._name, own, "weights", self._weights.shape)
+        biases = None if self._biases is None else numbers(self._name, own, "biases", self._biases.shape)
+        if "learning_rate" in own:
+            self._learning_rate = finite_number(self._name, own, "learning_rate")
+        if self._optimizer is None:
+            self._restored = rest
+        else:
+            self._restore_optimizer(self._optimizer, rest)
+        self._weights = np.array(weights)
+        self._biases = None if biases is None else np.array(biases)
+        self._current = None
+
+    def _optimizer_state(self, optimizer: MPSNNOptimizer) -> dict[str, Any]:
+        """Its class ``optimizer``, numbers (``optimizer.time_step``) and vectors (``input_momentum_vectors.0``)."""
+        return {
+            "optimizer": type(optimizer).__name__,
+            **{f"optimizer.{name}": value for name, value in optimizer.training_state().items()},
+            **{
+                f"{name}.{index}": row.numpy()
+                for name, rows in self._accumulators.items()
+                for index, row in enumerate(rows)
+            },
+        }
+
+    def _restore_optimizer(self, optimizer: MPSNNOptimizer, state: TrainingState) -> None:
+        kind = type(optimizer).__name__
+        if state.get("optimizer") != kind:
+            got = state.get("optimizer", "a state from before the first step")
+            raise MPSArgumentError(self._name, "state 'optimizer'", f"must be {kind}", got, "Train with that optimizer")
+        rows = {f"{name}.{index}": row for name, each in self._accumulators.items() for index, row in enumerate(each)}
+        own = {f"optimizer.{name}" for name in optimizer.training_state()}
+        check_names(self._name, state, {"optimizer", *own, *rows})
+        optimizer.restore_training_state({name.partition(".")[2]: state[name] for name in own})
+        for name, row in rows.items():
+            row.tensor().copy_(torch.from_numpy(numbers(self._name, state, name, (row.length,))))
+
+    @property
+    def _name(self) -> str:
+        return f"{type(self).__name__} {self._label!r}"
+
+    def _vector_names(self, optimizer: MPSNNOptimizer) -> tuple[str, ...]:
+        """The optimizer's arguments that take vectors."""
+        names = next((names for kind, names in _ACCUMULATORS.items() if isinstance(optimizer, kind)), None)
+        got = type(optimizer).__name__
+        if names is None:
+            raise MPSTypeError(self._name, "optimizer", "must make one of the framework's optimizers", got)
+        if not self._amsgrad:
+            return names
+        if not isinstance(optimizer, MPSNNOptimizerAdam):
+            raise MPSTypeError(self._name, "optimizer", "must make an MPSNNOptimizerAdam for amsgrad", got)
+        return (*names, "maximum_velocity_vectors")
+
     def _start(self, device: MTLDevice, gradient_state: MPSCNNConvolutionGradientState) -> MPSNNOptimizer:
         optimizer = self._make_optimizer(device)
-        names = next((names for kind, names in _ACCUMULATORS.items() if isinstance(optimizer, kind)), None)
-        if names is None:
-            raise MPSTypeError(
-                f"{type(self).__name__} {self._label!r}",
-                "optimizer",
-                "must make one of the framework's optimizers",
-                type(optimizer).__name__,
-            )
+        names = self._vector_names(optimizer)
         lengths = [gradient_state.gradient_for_weights.length // 4, gradient_state.gradient_for_biases.length // 4]
         self._accumulators = {
             name: [MPSVector(descriptor=MPSVectorDescriptor(length), device=device) for length in lengths]
             for name in names
         }
+        if self._restored:
+            self._restore_optimizer(optimizer, self._restored)
         if self._learning_rate is not None:
             optimizer.set_learning_rate(self._learning_rate)
-        self._optimizer = optimizer
+        self._optimizer, self._restored = optimizer, {}
         return optimizer

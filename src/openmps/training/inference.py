@@ -75,7 +75,7 @@ class Classifier:
         description or weights are missing, damaged or do not belong together.
         """
         folder = run if isinstance(run, RunFolder) else RunFolder.open(run)
-        shape, class_names = _described_network(folder)
+        shape, class_names = described_network(folder)
         arrays = folder.load_weights(shape.arrays())
         chosen = channel_format or _described_format(folder)
         return cls(SampleNetwork.from_arrays(shape, arrays), device, class_names, chosen)
@@ -152,7 +152,8 @@ def describe_network(shape: NetworkShape, class_names: tuple[str, ...]) -> dict[
     return {"network": network, "class_names": list(class_names)}
 
 
-def _described_network(run: RunFolder) -> tuple[NetworkShape, tuple[str, ...]]:
+def described_network(run: RunFolder) -> tuple[NetworkShape, tuple[str, ...]]:
+    """The network and the class names that a run's description gives; ``MPSFileError`` where it gives none."""
     config = run.config
     network, names = config.get("network"), config.get("class_names")
     lengths = cast("Mapping[str, object]", network) if isinstance(network, Mapping) else {}

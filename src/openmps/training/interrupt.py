@@ -8,6 +8,10 @@ from types import FrameType, TracebackType
 from typing import Any
 
 
+class SafeInterrupt(KeyboardInterrupt):
+    """Ctrl-C, raised where nothing is half done."""
+
+
 class DeferredInterrupt:
     """While it is entered, Ctrl-C is noted and raised by `check`, where it is safe; a second one is raised at once."""
 
@@ -30,9 +34,9 @@ class DeferredInterrupt:
             signal.signal(signal.SIGINT, self._previous)
 
     def check(self) -> None:
-        """Raise ``KeyboardInterrupt`` if Ctrl-C was pressed."""
+        """Raise `SafeInterrupt` if Ctrl-C was pressed."""
         if self._noted:
-            raise KeyboardInterrupt
+            raise SafeInterrupt
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         del number, frame

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from openmps.errors import MPSFileError, MPSTypeError
+from openmps.formats.atomic import flush
 from openmps.formats.paths import read_file
 
 _NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
@@ -73,6 +74,30 @@ class JsonLines:
             records.append(record)
         torn = _parse(last)
         return records if torn is None else [*records, torn]
+
+    def flush(self) -> int:
+        """Make the records so far durable, and return how many bytes they take: what `cut` takes."""
+        if not os.path.exists(self.path):
+            return 0
+        flush(self.path)
+        return os.path.getsize(self.path)
+
+    def cut(self, length: int) -> None:
+        """Drop every record behind the first ``length`` bytes.
+
+        Raises ``MPSFileError`` where the file is shorter, or where the cut would not be between two records.
+        """
+        who = f"JsonLines {self.path.name!r}"
+        content = read_file(self.path, who) if os.path.exists(self.path) else b""
+        if length > len(content) or content[max(length - 1, 0) : length] not in (b"\n", b""):
+            rule = f"must hold {length} bytes of whole lines, as it did when the checkpoint was written"
+            raise MPSFileError(who, str(self.path), rule, f"{len(content)} bytes", "Put the file back, or train again.")
+        if length < len(content):
+            try:
+                os.truncate(self.path, length)
+            except OSError as error:
+                raise MPSFileError(who, str(self.path), "could not be cut", error.strerror or error) from error
+        self._mended = False
 
     def _mend(self) -> None:
         """Before the first line of this process: end the last line, or cut it off where it is torn."""

@@ -3,74 +3,51 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from openmps.errors import MPSArgumentError, MPSError, MPSNonFiniteError
+from openmps.core.training_state import (
+    Checkpointed,
+    TrainingState,
+    check_names,
+    finite_number,
+    numbers,
+    whole_number,
+)
+from openmps.errors import MPSArgumentError, MPSError, MPSFileError, MPSNonFiniteError, MPSTrainingWarning
+from openmps.training.checkpoint import Checkpoint
 from openmps.training.dataset import DataSplit, iterate_batches
-from openmps.training.inference import Classifier, Evaluation, describe_network
-from openmps.training.interrupt import DeferredInterrupt
+from openmps.training.inference import Classifier, Evaluation
+from openmps.training.interrupt import DeferredInterrupt, SafeInterrupt
 from openmps.training.metrics import RunningMetrics, TrainingStatus
-from openmps.training.network import NetworkShape, OptimizerName, SampleNetwork, optimizer_factory
+from openmps.training.network import NetworkShape, SampleNetwork, optimizer_factory
+from openmps.training.options import TrainingOptions
 from openmps.training.pictures import draw_curve, draw_misclassified
+from openmps.training.run_description import (
+    check_same_training,
+    describe_run,
+    describe_training,
+    machine_differences,
+    run_options,
+)
 from openmps.training.run_folder import RunFolder
 from openmps.training.stepper import TrainingStepper
-from openmps.types import MPSImageFeatureChannelFormat
 
 if TYPE_CHECKING:
     from openmps.metal.device import MTLDevice
 
+__all__ = ["TrainingObserver", "TrainingOptions", "TrainingResult", "describe_run", "resume", "train"]
+
 _LOG_INTERVAL = 10  # iterations that one line of the metrics sums up
-
-
-@dataclass(frozen=True)
-class TrainingOptions:
-    """How a network is trained. ``channel_format`` is how intermediate images are stored; weights are float32.
-
-    ``decay`` is the last part of the training, 0 to 1, over which the learning rate falls to 0 in a straight line.
-    """
-
-    epochs: int
-    batch_size: int = 40
-    learning_rate: float = 1e-3
-    decay: float = 0.3
-    optimizer: OptimizerName = "adam"
-    channel_format: MPSImageFeatureChannelFormat = MPSImageFeatureChannelFormat.FLOAT32
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name, least in (("epochs", 1), ("batch_size", 1), ("seed", 0)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise MPSArgumentError(type(self).__name__, name, f"must be a whole number from {least} on", value)
-        if not 0 <= self.decay <= 1:
-            raise MPSArgumentError(type(self).__name__, "decay", "must be 0 to 1", self.decay)
-        formats = (MPSImageFeatureChannelFormat.FLOAT16, MPSImageFeatureChannelFormat.FLOAT32)
-        if self.channel_format not in formats:
-            rule = "must be FLOAT16 or FLOAT32"
-            raise MPSArgumentError(type(self).__name__, "channel_format", rule, self.channel_format)
-        optimizer_factory(self.optimizer, self.learning_rate)
-
-    def learning_rate_at(self, progress: float) -> float:
-        """The learning rate when the fraction ``progress`` of all batches is behind."""
-        left = 1 - progress
-        return self.learning_rate if left >= self.decay else self.learning_rate * left / self.decay
-
-    def describe(self) -> dict[str, object]:
-        """The options as a run's description holds them."""
-        return {
-            "epochs": self.epochs,
-            "batch_size": self.batch_size,
-            "learning_rate": self.learning_rate,
-            "decay": self.decay,
-            "optimizer": self.optimizer,
-            "format": self.channel_format.name.lower(),
-            "seed": self.seed,
-        }
+# Where no number of steps is given, checkpoints take a fiftieth of the time, and are ten seconds apart at least.
+_CHECKPOINT_SHARE = 0.02
+_CHECKPOINT_SECONDS = 10
 
 
 class TrainingObserver(Protocol):
@@ -87,21 +64,18 @@ class TrainingObserver(Protocol):
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """How training ended: the last test, None if there was none; ``notes`` say what could not be drawn."""
+    """How training ended: the last test, None if there was none; ``notes`` say what could not be drawn.
+
+    ``iterations`` and ``seconds`` are those of the whole run; ``resumed_from`` is the iteration at which `resume` went
+    on, None if this was the beginning.
+    """
 
     evaluation: Evaluation | None
     iterations: int
     seconds: float
     interrupted: bool
     notes: tuple[str, ...] = ()
-
-
-def describe_run(data: DataSplit, options: TrainingOptions, /, **more: object) -> dict[str, object]:
-    """The description for `RunFolder.create` of a run that `train` is to fill; refuses what `train` would refuse."""
-    _check_batch_size(data, options)
-    names = data.training.class_names
-    network = describe_network(NetworkShape.of(data.training.images, len(names)), names)
-    return {**network, "options": options.describe(), **more}
+    resumed_from: int | None = None
 
 
 def train(
@@ -116,27 +90,65 @@ def train(
     The run gets the weights (before the first batch, after each epoch and at the end), the metrics, the curve and a
     sheet of misclassified test images. The images left over when the batch size does not divide their number sit out
     the epoch; each epoch shuffles anew. On one device the same data and options give the same weights, on the CPU bit
-    for bit.
+    for bit. Checkpoints (before the first batch, every ``options.checkpoint_every`` steps and at the end) let `resume`
+    go on after any end.
 
-    Ctrl-C ends training between two batches: the weights so far are saved and ``interrupted`` is set. A second one is
-    a ``KeyboardInterrupt``. Raises ``MPSNonFiniteError`` when a loss or a weight is NaN or infinite, naming the first
-    kernel, image and channel; the run keeps the weights saved last.
+    Ctrl-C ends training between two batches: the weights so far and a checkpoint are saved and ``interrupted`` is set.
+    A second one is a ``KeyboardInterrupt``. Raises ``MPSNonFiniteError`` when a loss or a weight is NaN or infinite,
+    naming the first kernel, image and channel; the run keeps the weights saved last. Raises ``MPSFileError`` where the
+    run has checkpoints already.
     """
-    with DeferredInterrupt() as interrupt:
+    with DeferredInterrupt() as interrupt, run.in_training():
+        if run.checkpoints.steps():
+            rule, remedy = "must be a run that has not begun", "Go on with it by resume(), or create a new run."
+            raise MPSFileError("train", str(run.path), rule, "one with checkpoints", remedy)
+        return _Session(data, run, options, device, observer).finish(interrupt)
+
+
+def resume(
+    data: DataSplit,
+    run: RunFolder,
+    device: MTLDevice,
+    observer: TrainingObserver | None = None,
+    *,
+    checkpoint: Checkpoint | None = None,
+    epochs: int | None = None,
+    checkpoint_every: int | None = None,
+    checkpoints_kept: int | None = None,
+) -> TrainingResult:
+    """Go on with a run that was stopped, however it was, as if it had never been: on the CPU bit for bit.
+
+    It goes on from the newest checkpoint that is whole, unless given ``checkpoint``; the metrics written since are
+    dropped and written again. ``data`` must be those of the run (`run_data`). The options are those of the run's
+    description; ``epochs`` may be raised, which lengthens a finished run, too: the learning rate then follows the
+    schedule of the longer training from there on. A run that has ended and is not lengthened is tested once more. One
+    that was killed before its first checkpoint starts from the beginning.
+
+    Raises ``MPSFileError`` where no checkpoint is whole, where data, network or options are not those of the
+    checkpoint, saying what differs, and where another process is training the run. Warns (``MPSTrainingWarning``) of
+    damaged checkpoints, and of another device, version of PyTorch or number of threads. Otherwise as `train`.
+    """
+    changes = {"epochs": epochs, "checkpoint_every": checkpoint_every, "checkpoints_kept": checkpoints_kept}
+    with DeferredInterrupt() as interrupt, run.in_training():
+        own = run_options(run)
+        options = replace(own, **{name: value for name, value in changes.items() if value is not None})
+        if options.epochs < own.epochs:
+            rule = f"must be at least the {own.epochs} that the run was started with"
+            raise MPSArgumentError("resume", "epochs", rule, options.epochs, "Leave it out")
+        found = checkpoint or run.checkpoints.newest()
+        if found is None and run.read_metrics():
+            rule, remedy = "must hold a checkpoint", "They were removed, or an older openmps trained it: train again."
+            raise MPSFileError("resume", str(run.path), rule, "a run without one", remedy)
         session = _Session(data, run, options, device, observer)
-        try:
-            session.run(interrupt.check)
-        except KeyboardInterrupt:
-            session.stop()
-            return session.result(interrupted=True)
-        except MPSError as error:
-            session.fail(error)
-            raise
-        return session.result(interrupted=False)
+        if found is not None:
+            session.go_on_from(found)
+        if options != own:
+            run.amend({"options": options.describe()})
+        return session.finish(interrupt)
 
 
 class _Session:
-    """One run of the loop."""
+    """One run of the loop, or the part of it that is left."""
 
     def __init__(
         self,
@@ -146,7 +158,7 @@ class _Session:
         device: MTLDevice,
         observer: TrainingObserver | None,
     ) -> None:
-        _check_batch_size(data, options)
+        self._about = describe_training(data, options, device)
         names = data.training.class_names
         shape = NetworkShape.of(data.training.images, len(names))
         optimizer = optimizer_factory(options.optimizer, options.learning_rate)
@@ -160,57 +172,160 @@ class _Session:
             dropout_seed=options.seed,
         )
         self._classifier = Classifier(self._network, device, names, options.channel_format)
-        self._batches = len(data.training) // options.batch_size * options.epochs
+        self._epoch_batches = len(data.training) // options.batch_size
+        self._batches = self._epoch_batches * options.epochs
         self._metrics = RunningMetrics(self._batches * options.batch_size)
         self._recent: list[tuple[float, int]] = []
-        self._epoch = self._begun = self._iteration = 0
+        self._epoch, self._batch = 1, 0  # where the next batch stands, both as they are recorded
+        self._iteration = 0  # batches that are done
+        self._resumed_from: int | None = None
         self._evaluation: Evaluation | None = None
-        self._began = time.perf_counter()
+        self._began = self._saved = time.perf_counter()
+        self._save_seconds = 0.0  # what the last checkpoint took
         self._notes: list[str] = []
 
-    def run(self, check: Callable[[], None]) -> None:
+    def finish(self, interrupt: DeferredInterrupt) -> TrainingResult:
+        """Train to the end, or until Ctrl-C."""
+        try:
+            self._run_epochs(interrupt.check)
+        except SafeInterrupt:
+            self._stop()
+            return self._result(interrupted=True)
+        except MPSError as error:
+            self._fail(error)
+            raise
+        return self._result(interrupted=False)
+
+    def _run_epochs(self, check: Callable[[], None]) -> None:
         """Train and test; ``check`` is called wherever it is safe to stop."""
-        self._save()
-        for epoch in range(1, self._options.epochs + 1):
-            self._epoch = epoch
+        if self._iteration == 0:
+            self._save()
+            self._checkpoint()
+        if self._epoch > self._options.epochs:
+            self._evaluate(check)
+        while self._epoch <= self._options.epochs:
             self._train_epoch(check)
             self._save()
-            self._classifier.reload()
-            self._evaluation = self._classifier.evaluate(self._data.test, between_batches=check)
-            self._finish_epoch(self._evaluation)
+            self._finish_epoch(self._evaluate(check))
+            self._epoch, self._batch = self._epoch + 1, 0
+            if self._epoch > self._options.epochs:
+                self._checkpoint()
         self._draw()
 
-    def stop(self) -> None:
+    def _evaluate(self, check: Callable[[], None]) -> Evaluation:
+        self._classifier.reload()
+        self._evaluation = self._classifier.evaluate(self._data.test, between_batches=check)
+        return self._evaluation
+
+    def _stop(self) -> None:
         """Save what training has come to so far."""
         self._settle()
         self._save()
+        self._checkpoint()
         self._run.log({"event": "interrupted", "epoch": self._epoch, "iteration": self._iteration})
         self._draw()
 
-    def fail(self, error: MPSError) -> None:
+    def _fail(self, error: MPSError) -> None:
         """Note why training broke off; the weights stay those that were saved last."""
         self._stepper.wait()
         event = {"event": "failed", "epoch": self._epoch, "iteration": self._iteration, "error": str(error)}
-        self._run.log(event)
+        with suppress(MPSFileError):  # on a full disk: the error itself says more
+            self._run.log(event)
         self._draw()
 
-    def result(self, *, interrupted: bool) -> TrainingResult:
+    def _result(self, *, interrupted: bool) -> TrainingResult:
         """How it ended."""
         seconds = time.perf_counter() - self._began
-        return TrainingResult(self._evaluation, self._iteration, seconds, interrupted, tuple(self._notes))
+        notes = tuple(self._notes)
+        return TrainingResult(self._evaluation, self._iteration, seconds, interrupted, notes, self._resumed_from)
 
     def _train_epoch(self, check: Callable[[], None]) -> None:
         options = self._options
-        self._metrics.start_epoch()
+        if self._batch == 0:
+            self._metrics.start_epoch()
         for batch in iterate_batches(
-            self._data.training, options.batch_size, seed=options.seed, epoch=self._epoch, last_batch="drop"
+            self._data.training,
+            options.batch_size,
+            seed=options.seed,
+            epoch=self._epoch,
+            last_batch="drop",
+            first_batch=self._batch,
         ):
             check()
-            self._network.set_learning_rate(options.learning_rate_at(self._begun / self._batches))
+            begun = (self._epoch - 1) * self._epoch_batches + self._batch
+            self._network.set_learning_rate(options.learning_rate_at(begun / self._batches))
             self._stepper.step(self._stepper.prepare(batch))
-            self._begun += 1
+            self._batch += 1
             self._collect()
+            if self._is_checkpoint_due(begun + 1):
+                self._settle()
+                self._checkpoint()
         self._settle()
+
+    # --- checkpoints --------------------------------------------------------------------------------------------------
+
+    def go_on_from(self, checkpoint: Checkpoint) -> None:
+        """Take over everything that a checkpoint holds, and drop the metrics of the steps behind it."""
+        file = "checkpoint" if checkpoint.path is None else str(checkpoint.path)
+        check_same_training(self._about, checkpoint.about, file)
+        changed = machine_differences(self._about, checkpoint.about)
+        if changed:
+            message = f"{file} was written elsewhere ({'; '.join(changed)}): the last bits of the numbers may differ"
+            warnings.warn(message, MPSTrainingWarning, stacklevel=3)
+        self._iteration = self._resumed_from = checkpoint.step
+        checkpoint.restore(self._parts())
+        self._stepper.reload()
+
+    def training_state(self) -> TrainingState:
+        """The place in the data, the time, how far the metrics go, and what waits for their next line."""
+        recent = np.array(self._recent, np.float64).reshape(-1, 2)
+        metrics, seconds = self._run.flush_metrics(), time.perf_counter() - self._began
+        place = {"epoch": self._epoch, "batch": self._batch}
+        return {**place, "seconds": seconds, "metrics_bytes": metrics, "recent": recent}
+
+    def restore_training_state(self, state: TrainingState) -> None:
+        """Go on at a place in the data, and cut the metrics to what they were."""
+        who = "the training loop"
+        check_names(who, state, {"epoch", "batch", "seconds", "metrics_bytes", "recent"})
+        epoch = whole_number(who, state, "epoch", most=self._options.epochs + 1)
+        batch = whole_number(who, state, "batch", most=self._epoch_batches if epoch <= self._options.epochs else 0)
+        recent = numbers(who, state, "recent", (None, 2), np.float64)
+        if epoch < 1 or (epoch - 1) * self._epoch_batches + batch != self._iteration:
+            got = f"epoch {epoch}, batch {batch}"
+            raise MPSArgumentError(who, "state 'epoch'", f"must be where step {self._iteration} is", got)
+        if len(recent) >= _LOG_INTERVAL or not ((recent[:, 1] >= 0) & (recent[:, 1] <= self._options.batch_size)).all():
+            rule = f"must be fewer than {_LOG_INTERVAL} steps, with 0 to {self._options.batch_size} correct images each"
+            raise MPSArgumentError(who, "state 'recent'", rule, recent.tolist())
+        seconds = finite_number(who, state, "seconds")
+        self._run.cut_metrics(whole_number(who, state, "metrics_bytes"))
+        self._epoch, self._batch = epoch, batch
+        self._recent = [(loss, int(correct)) for loss, correct in recent.tolist()]
+        self._began = time.perf_counter() - seconds
+
+    def _parts(self) -> dict[str, Checkpointed]:
+        """What a checkpoint keeps; the loop comes last, because restoring it changes a file."""
+        return {**self._stepper.parts(), "epoch metrics": self._metrics, "training loop": self}
+
+    def _is_checkpoint_due(self, steps: int) -> bool:
+        """Whether to write one after so many steps. When it is written changes nothing in what is computed."""
+        every = self._options.checkpoint_every
+        if every is not None:
+            return steps % every == 0
+        pause = max(self._save_seconds / _CHECKPOINT_SHARE, _CHECKPOINT_SECONDS)
+        return time.perf_counter() - self._saved >= pause
+
+    def _checkpoint(self) -> None:
+        """Write a checkpoint; no step is under way."""
+        began = time.perf_counter()
+        checkpoint = Checkpoint.of(self._iteration, self._parts(), self._about)
+        for label, state in checkpoint.parts.items():
+            found = {f"{label}.{name}": state[name] for name in ("weights", "biases") if name in state}
+            _check_finite(found)
+        self._run.checkpoints.save(checkpoint, keep=self._options.checkpoints_kept)
+        self._saved = time.perf_counter()
+        self._save_seconds = self._saved - began
+
+    # --- figures ------------------------------------------------------------------------------------------------------
 
     def _settle(self) -> None:
         self._stepper.wait()
@@ -264,13 +379,6 @@ class _Session:
                 draw_misclassified(run.misclassified_path, test.images, test.labels, predictions, names)
         except MPSError as error:
             self._notes.append(f"pictures are missing: {error}")
-
-
-def _check_batch_size(data: DataSplit, options: TrainingOptions) -> None:
-    count = len(data.training)
-    if options.batch_size > count:
-        rule = f"must be at most the {count} images that there are to train with"
-        raise MPSArgumentError("TrainingOptions", "batch_size", rule, options.batch_size, f"Use {count} or less")
 
 
 def _check_finite(arrays: Mapping[str, NDArray[np.float32]]) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from openmps.core.training_state import TrainingState, check_names, finite_number, whole_number
 from openmps.errors import MPSArgumentError
 
 _WINDOW = 100
@@ -72,6 +73,22 @@ class RunningMetrics:
         start, seen = self._marks[0]
         if now > start:
             self._speed = (self._seen - seen) / (now - start)
+
+    def training_state(self) -> TrainingState:
+        """What a checkpoint keeps: the sums over the epoch and how many images were seen; not the speed."""
+        return {"loss_sum": self._loss_sum, "correct": self._correct, "count": self._count, "seen": self._seen}
+
+    def restore_training_state(self, state: TrainingState) -> None:
+        """Go on in the middle of an epoch; speed is measured from now on."""
+        name = type(self).__name__
+        check_names(name, state, set(self.training_state()))
+        loss_sum = finite_number(name, state, "loss_sum")
+        seen = whole_number(name, state, "seen")
+        count = whole_number(name, state, "count", most=seen)
+        correct = whole_number(name, state, "correct", most=count)
+        self._seen = seen
+        self.start_epoch()
+        self._loss_sum, self._correct, self._count = loss_sum, correct, count
 
     @property
     def loss(self) -> float:

@@ -2,14 +2,15 @@
 
 ``run.json`` describes the run, ``metrics.jsonl`` has one line for each measurement, ``weights.safetensors`` all
 weights, ``{label}_{part}.dat`` each array for an app's bundle, ``curve.png`` and ``misclassified.png`` pictures of
-the training.
+the training; ``checkpoints`` has what the training goes on from.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import cast
@@ -19,9 +20,11 @@ from numpy.typing import NDArray
 
 from openmps.errors import MPSArgumentError, MPSFileError
 from openmps.formats.arrays import Array
-from openmps.formats.atomic import write_atomic
+from openmps.formats.atomic import remove_leftovers, write_atomic
+from openmps.formats.locks import folder_lock
 from openmps.formats.paths import read_file, require_folder
 from openmps.formats.weights import dat_file_names, load_safetensors, save_dat_files, save_safetensors
+from openmps.training.checkpoint import CheckpointFolder
 from openmps.training.json_lines import JsonLines, plain_json
 
 FORMAT = "openmps.run"
@@ -41,6 +44,7 @@ class RunFolder:
         self.path = path
         self._description = dict(description)
         self._metrics = JsonLines(path / "metrics.jsonl")
+        self.checkpoints = CheckpointFolder(path / "checkpoints")
 
     @classmethod
     def create(
@@ -56,7 +60,7 @@ class RunFolder:
         description = _describe(config, who)
         folder = _make_folder(Path(parent), name, who)
         try:
-            write_atomic(folder / _DESCRIPTION, json.dumps(description, indent=2).encode() + b"\n")
+            write_atomic(folder / _DESCRIPTION, _as_json(description))
         except BaseException:
             folder.rmdir()
             raise
@@ -108,6 +112,33 @@ class RunFolder:
         """The picture of the images that the network got wrong."""
         return self.path / "misclassified.png"
 
+    def amend(self, changes: Mapping[str, object]) -> None:
+        """Replace entries of `config`, in ``run.json`` too; it keeps when the run was made."""
+        plain = _plain_config(changes, "RunFolder.amend")
+        description = {**self._description, **plain}
+        write_atomic(self.path / _DESCRIPTION, _as_json(description))
+        self._description = description
+
+    @contextmanager
+    def in_training(self) -> Generator[None]:
+        """Keep the run for one training at a time, and clear what one that was killed left half written.
+
+        Raises ``MPSFileError`` where another process, or another thread, is training it. The system takes the lock
+        back when a process dies, however it does.
+        """
+        with folder_lock(self.path, "RunFolder.in_training", "must not be in training already"):
+            for folder in (self.path, self.checkpoints.path):
+                remove_leftovers(folder)
+            yield
+
+    def flush_metrics(self) -> int:
+        """Make the metrics durable, and return how many bytes they take."""
+        return self._metrics.flush()
+
+    def cut_metrics(self, length: int) -> None:
+        """Drop the metrics behind the first ``length`` bytes, as `flush_metrics` gave them."""
+        self._metrics.cut(length)
+
     def log(self, metrics: Mapping[str, object]) -> None:
         """Append one line of measurements; see :meth:`openmps.training.json_lines.JsonLines.append`."""
         self._metrics.append(metrics)
@@ -139,12 +170,20 @@ class RunFolder:
 
 
 def _describe(config: Mapping[str, object], who: str) -> dict[str, object]:
+    plain = _plain_config(config, who)
+    created = datetime.now().astimezone().isoformat(timespec="seconds")
+    return {"format": FORMAT, "version": VERSION, "created": created, **plain}
+
+
+def _plain_config(config: Mapping[str, object], who: str) -> dict[str, object]:
     taken = sorted(set(config) & set(_RESERVED))
     if taken:
         raise MPSArgumentError(who, "config", f"must not use the keys {', '.join(_RESERVED)}", ", ".join(taken))
-    created = datetime.now().astimezone().isoformat(timespec="seconds")
-    plain = cast("dict[str, object]", plain_json(config, who, "config"))
-    return {"format": FORMAT, "version": VERSION, "created": created, **plain}
+    return cast("dict[str, object]", plain_json(config, who, "config"))
+
+
+def _as_json(description: Mapping[str, object]) -> bytes:
+    return json.dumps(description, indent=2).encode() + b"\n"
 
 
 def _make_folder(parent: Path, name: str | None, who: str) -> Path:

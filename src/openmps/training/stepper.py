@@ -10,9 +10,11 @@ import numpy as np
 import torch
 
 from openmps.core.image_batch import MPSImageBatch
+from openmps.core.training_state import Checkpointed
 from openmps.errors import MPSError, MTLExecutionError
 from openmps.kernels.loss import MPSCNNLossLabels
 from openmps.metal.mps_command_buffer import MPSCommandBuffer
+from openmps.training.checkpoint import graph_parts
 from openmps.training.dataset import Batch
 from openmps.training.network import SampleNetwork
 from openmps.types import MPSImageFeatureChannelFormat
@@ -60,6 +62,14 @@ class TrainingStepper:
         classes = network.shape.classes
         one_hot = np.eye(classes, dtype=np.float32).reshape(classes, 1, 1, classes)
         self._one_hot = list(MPSImageBatch.from_numpy(device, one_hot))
+
+    def parts(self) -> dict[str, Checkpointed]:
+        """What a checkpoint has to keep: the data sources, and the kernels that draw random numbers."""
+        return graph_parts(self._graph)
+
+    def reload(self) -> None:
+        """Take over the weights of data sources that were restored; no step may be under way."""
+        self._graph.reload_from_data_sources()
 
     def prepare(self, batch: Batch) -> PreparedBatch:
         """Bring a batch to the device."""

@@ -1,4 +1,7 @@
-"""The bytes of an archive: one safetensors file whose header carries a JSON document and a checksum of everything."""
+"""The bytes of an archive: one safetensors file whose header carries a JSON document and a checksum of everything.
+
+Archives of kernels and checkpoints of a training are such files; their documents tell them apart.
+"""
 
 from __future__ import annotations
 
@@ -29,38 +32,41 @@ def pack(document: dict[str, Any], arrays: Arrays) -> bytes:
     return save(arrays or {"none": np.zeros(0, np.float32)}, metadata)
 
 
-def unpack(data: bytes, who: str) -> tuple[dict[str, Any], Arrays]:
-    """The document and the arrays of an archive; ``MPSFileError`` where the bytes are not one, whole and unchanged."""
-    text, checksum = _header(data, who)
+def unpack(data: bytes, who: str, what: str = "archive") -> tuple[dict[str, Any], Arrays]:
+    """The document and the arrays of an archive; ``MPSFileError`` where the bytes are not one, whole and unchanged.
+
+    ``what`` is how errors call the bytes: the file, where they come from one.
+    """
+    text, checksum = _header(data, who, what)
     try:
         arrays = load(data)
     except (SafetensorError, ValueError, KeyError, TypeError) as fault:
-        raise _damaged(who, "its arrays cannot be read", fault) from fault
+        raise _damaged(who, what, "its arrays cannot be read", fault) from fault
     arrays.pop("none", None)
     if _checksum(text, arrays) != checksum:
-        raise _damaged(who, "its checksum differs")
+        raise _damaged(who, what, "its checksum differs")
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as fault:
-        raise _damaged(who, "its document is no JSON", fault) from fault
+        raise _damaged(who, what, "its document is no JSON", fault) from fault
     if not isinstance(document, dict):
-        raise _damaged(who, "its document is no object")
+        raise _damaged(who, what, "its document is no object")
     version = document.get("version")
     if version != VERSION:
-        raise MPSFileError(who, "archive", f"must be of version {VERSION}", version, "Read it with a newer openmps")
+        raise MPSFileError(who, what, f"must be of version {VERSION}", version, "Read it with a newer openmps")
     return document, arrays
 
 
-def _header(data: bytes, who: str) -> tuple[str, str]:
+def _header(data: bytes, who: str, what: str) -> tuple[str, str]:
     """The document and the checksum in the header, whose length is checked against the bytes that are there."""
     length = int.from_bytes(data[:_HEADER_LENGTH], "little")
     if len(data) < _HEADER_LENGTH or length > len(data) - _HEADER_LENGTH:
-        raise _damaged(who, "it ends before its header does")
+        raise _damaged(who, what, "it ends before its header does")
     try:
         header = json.loads(data[_HEADER_LENGTH : _HEADER_LENGTH + length])
         checksum, _, text = header["__metadata__"][_KEY].partition(" ")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as fault:
-        raise _damaged(who, "its header is not that of an archive", fault) from fault
+        raise _damaged(who, what, "its header is not that of an archive", fault) from fault
     return text, checksum
 
 
@@ -73,5 +79,5 @@ def _checksum(text: str, arrays: Arrays) -> str:
     return digest.hexdigest()
 
 
-def _damaged(who: str, rule: str, fault: Exception | None = None) -> MPSFileError:
-    return MPSFileError(who, "archive", f"is damaged or none of openmps: {rule}", fault and type(fault).__name__)
+def _damaged(who: str, what: str, rule: str, fault: Exception | None = None) -> MPSFileError:
+    return MPSFileError(who, what, f"is damaged or none of openmps: {rule}", fault and type(fault).__name__)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from openmps.core.numbers import number
+from openmps.core.training_state import TrainingState, whole_number
 from openmps.errors import MPSArgumentError
 from openmps.kernels.optimizers.descriptor import MPSNNOptimizerDescriptor, described
 from openmps.kernels.optimizers.optimizer import MPSNNOptimizer, Update
@@ -75,6 +76,15 @@ class MPSNNOptimizerAdam(MPSNNOptimizer):
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise MPSArgumentError(self.name, "time_step", "must be an integer of at least 0", repr(value))
         self._time_step = value
+
+    def training_state(self) -> TrainingState:
+        """What a checkpoint keeps: the learning rate and `time_step`. Our addition."""
+        return {**super().training_state(), "time_step": self._time_step}
+
+    def restore_training_state(self, state: TrainingState) -> None:
+        """Go on as the optimizer would that gave ``state``. Our addition."""
+        super().restore_training_state(state)
+        self.time_step = whole_number(self.name, state, "time_step")
 
     def _encoded(self) -> None:
         self._time_step += 1

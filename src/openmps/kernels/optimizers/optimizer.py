@@ -10,6 +10,7 @@ from torch import Tensor
 from openmps.core.base_kernel import MPSKernel
 from openmps.core.kernel_checks import check_command_buffer
 from openmps.core.numbers import number
+from openmps.core.training_state import TrainingState, check_names, finite_number
 from openmps.errors import MPSTypeError
 from openmps.kernels.optimizers.descriptor import MPSNNOptimizerDescriptor
 from openmps.kernels.optimizers.operands import Operand, Slot, check_accumulators, check_operand
@@ -91,6 +92,15 @@ class MPSNNOptimizer(MPSKernel):
     def regularization_scale(self) -> float:
         """Factor of the regularization's gradient."""
         return self._regularization_scale
+
+    def training_state(self) -> TrainingState:
+        """What a checkpoint keeps of the optimizer, its vectors not included: they are the caller's. Our addition."""
+        return {"learning_rate": self._learning_rate}
+
+    def restore_training_state(self, state: TrainingState) -> None:
+        """Go on as the optimizer would that gave ``state``. Our addition."""
+        check_names(self.name, state, set(self.training_state()))
+        self.set_learning_rate(finite_number(self.name, state, "learning_rate"))
 
     # --- what a class fills in ----------------------------------------------------------------------------------------
 

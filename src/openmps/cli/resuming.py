@@ -1,0 +1,58 @@
+"""``openmps train --resume``: what the command line may say about a run that has its options already."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from openmps.cli.options import parse_size
+from openmps.errors import MPSArgumentError
+from openmps.training.inference import described_network
+from openmps.training.run_description import run_options
+from openmps.training.run_folder import RunFolder
+
+_WHO = "openmps train --resume"
+_FREE = ("resume", "epochs", "checkpoint_every", "keep_checkpoints", "device", "data", "quiet")
+"""Options that may be given with ``--resume``; a lower number of epochs and other data are refused later."""
+
+
+def given_options(context: typer.Context) -> dict[str, Any]:
+    """What stands on the command line, by the name of the parameter."""
+    names = [name for name in context.params if _is_given(context, name)]
+    return {name: context.params[name] for name in names}
+
+
+def _is_given(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def open_run(path: Path) -> RunFolder:
+    """The run at a path, or of a name under ``runs``."""
+    named = Path("runs") / path
+    return RunFolder.open(named if not path.exists() and len(path.parts) == 1 and named.exists() else path)
+
+
+def check_options(run: RunFolder, given: Mapping[str, Any]) -> None:
+    """Raise where an option contradicts the run's; one that says the same is accepted."""
+    shape, _ = described_network(run)
+    source = run.config.get("data")
+    skip_broken = isinstance(source, Mapping) and source.get("skip_broken") is True
+    size = f"{shape.height}x{shape.width}"
+    has: dict[str, Any] = {**run_options(run).describe(), "skip_broken": skip_broken, "channels": shape.channels}
+    for name, value in given.items():
+        if name == "run":
+            raise MPSArgumentError(_WHO, "--run", "must be left out: the run goes on in its own folder", value)
+        if name == "image_size":
+            if parse_size(value, "--image-size") != (shape.height, shape.width):
+                raise _contradiction(name, size, value)
+        elif name not in _FREE and has.get(name) != getattr(value, "value", value):
+            raise _contradiction(name, has.get(name), getattr(value, "value", value))
+
+
+def _contradiction(name: str, own: Any, got: Any) -> MPSArgumentError:
+    option = f"--{name.replace('_', '-')}"
+    return MPSArgumentError(_WHO, option, f"must be {own}, as the run was started with", got, "Leave it out")

@@ -1,0 +1,48 @@
+"""A folder that one writer at a time may use."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from openmps.errors import MPSFileError
+
+try:
+    _fcntl: Any = importlib.import_module("fcntl")
+except ImportError:  # Windows has no advisory locks on folders
+    _fcntl = None
+
+
+@contextmanager
+def folder_lock(folder: Path, who: str, rule: str) -> Generator[None]:
+    """Hold the folder's advisory lock; ``MPSFileError`` with ``rule`` where somebody else holds it.
+
+    The lock leaves nothing on disk and ends with the process at the latest. Where a system or a file system has no such
+    locks, everybody may enter.
+    """
+    descriptor = _locked(folder, who, rule) if _fcntl is not None else None
+    try:
+        yield
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def _locked(folder: Path, who: str, rule: str) -> int | None:
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise MPSFileError(who, str(folder), "must be a folder that can be opened", error.strerror or error) from error
+    try:
+        _fcntl.flock(descriptor, _fcntl.LOCK_EX | _fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(descriptor)
+        raise MPSFileError(who, str(folder), rule, "a lock that is held", "Wait until the other one ends.") from error
+    except OSError:  # a network file system without locks
+        os.close(descriptor)
+        return None
+    return descriptor

@@ -1,0 +1,224 @@
+"""Checkpoints: everything that a training goes on from, in files that are whole or not there.
+
+One checkpoint is one safetensors file with a JSON document and a checksum in its header, like an archive. Reading one
+runs nothing that it names, and checks everything before it is used.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from openmps.core.training_state import Checkpointed, TrainingState, whole_number
+from openmps.errors import MPSArgumentError, MPSError, MPSFileError, MPSTrainingWarning, MPSTypeError
+from openmps.formats.archive.container import pack, unpack
+from openmps.formats.atomic import make_folder, remove_leftovers, write_atomic
+from openmps.formats.paths import read_file
+from openmps.graph.graph import MPSNNGraph
+
+FORMAT = "openmps.checkpoint"
+VERSION = 1
+_FILE = re.compile(r"step-(\d{8,})\.safetensors")
+_WHO = "Checkpoint"
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """A training after ``step`` steps.
+
+    ``parts`` has the state of each object by a name of the caller's choice: a flat mapping of whole numbers, floats,
+    text and arrays. ``about`` describes what it belongs to, in values that JSON has. ``path`` is the file that it came
+    from.
+    """
+
+    step: int
+    parts: Mapping[str, TrainingState]
+    about: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    path: Path | None = None
+
+    @classmethod
+    def of(cls, step: int, parts: Mapping[str, Checkpointed], about: Mapping[str, Any] | None = None) -> Checkpoint:
+        """The state of some objects, read at once: call it when the command buffers that change them are done."""
+        return cls(step, {name: dict(part.training_state()) for name, part in parts.items()}, dict(about or {}))
+
+    def restore(self, parts: Mapping[str, Checkpointed]) -> None:
+        """Make each object go on from here; the names must be those of the checkpoint.
+
+        Raises ``MPSFileError`` naming the part that is missing, is not expected or does not fit.
+        """
+        for kind, culprits in (("misses", set(parts) - set(self.parts)), ("has", set(self.parts) - set(parts))):
+            if culprits:
+                listed = ", ".join(repr(name) for name in sorted(culprits)[:4])
+                got = f"a checkpoint that {kind} {listed}"
+                raise MPSFileError(_WHO, self._name, f"must hold the parts {', '.join(sorted(parts))}", got)
+        for name, part in parts.items():
+            try:
+                part.restore_training_state(self.parts[name])
+            except (MPSError, KeyError, TypeError, ValueError) as error:
+                remedy = "Go on with the network that wrote it."
+                raise MPSFileError(_WHO, self._name, f"part {name!r} must fit", error, remedy) from error
+
+    def to_bytes(self) -> bytes:
+        """The file; the same checkpoint gives the same bytes."""
+        arrays: dict[str, NDArray[Any]] = {}
+        parts = {name: _split(name, state, arrays) for name, state in self.parts.items()}
+        facts = {"format": FORMAT, "checkpoint_version": VERSION, "step": self.step}
+        try:
+            return pack({**facts, "about": dict(self.about), "parts": parts}, arrays)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise MPSTypeError(_WHO, "contents", "must be values that JSON has, and finite", error) from error
+
+    @classmethod
+    def from_bytes(cls, data: bytes, path: Path | None = None) -> Checkpoint:
+        """The checkpoint in a file's bytes; ``MPSFileError`` where they are not one, whole and unchanged."""
+        what = "checkpoint" if path is None else str(path)
+        document, arrays = unpack(data, _WHO, what)
+        if document.get("format") != FORMAT:
+            raise MPSFileError(_WHO, what, f"must have the format {FORMAT!r}", repr(document.get("format"))[:60])
+        version = document.get("checkpoint_version")
+        if version != VERSION:
+            remedy = "Go on with the openmps that wrote it."
+            raise MPSFileError(_WHO, what, f"must have version {VERSION}", repr(version)[:60], remedy)
+        try:
+            step = whole_number(_WHO, document, "step")
+            parts = {name: _joined(part, arrays) for name, part in document["parts"].items()}
+            return cls(step, parts, dict(document["about"]), path)
+        except (MPSArgumentError, KeyError, TypeError, ValueError, AttributeError) as error:
+            raise MPSFileError(_WHO, what, "must describe a step and its parts", error) from error
+
+    @property
+    def _name(self) -> str:
+        return "checkpoint" if self.path is None else str(self.path)
+
+
+def _split(part: str, state: TrainingState, arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
+    """A state without its arrays, which go into ``arrays``, and the names that they have there."""
+    values: dict[str, Any] = {}
+    keys: dict[str, str] = {}
+    for name, value in state.items():
+        if isinstance(value, np.ndarray):
+            key = f"{part}.{name}"
+            while key in arrays:  # part "a.b" with "c", part "a" with "b.c"
+                key += "'"
+            arrays[key], keys[name] = cast("NDArray[Any]", value), key
+        elif isinstance(value, int | float | str):
+            values[name] = value
+        else:
+            rule = "must be a number, text or a NumPy array"
+            raise MPSTypeError(_WHO, f"part {part!r}, state {name!r}", rule, type(value).__name__)
+    return {"values": values, "arrays": keys}
+
+
+def _joined(part: Any, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+    values, keys = part["values"], part["arrays"]
+    if any(not isinstance(value, int | float | str) for value in values.values()):
+        raise ValueError("a value that is neither number nor text")
+    return {**values, **{name: arrays[key] for name, key in keys.items()}}
+
+
+def graph_parts(graph: MPSNNGraph) -> dict[str, Checkpointed]:
+    """What a checkpoint has to keep of a graph: its data sources and kernels that have a state, by label.
+
+    Those without a label go by their class; of several of one name the later ones are numbered. After `restore` the
+    graph needs ``reload_from_data_sources()``. A data source without ``training_state()`` keeps its own affairs.
+    """
+    parts: dict[str, Checkpointed] = {}
+    for kernel in graph.kernels.values():
+        for thing in (getattr(kernel, "data_source", None), kernel):
+            if isinstance(thing, Checkpointed) and not any(thing is part for part in parts.values()):
+                name, number = _label(thing), 1
+                while (key := name if number == 1 else f"{name} {number}") in parts:
+                    number += 1
+                parts[key] = thing
+    return parts
+
+
+def _label(thing: object) -> str:
+    label: object = getattr(thing, "label", None)
+    found = label() if callable(label) else label
+    return str(found) if found else type(thing).__name__
+
+
+class CheckpointFolder:
+    """The checkpoints of one training: ``step-00000300.safetensors`` and so on, each whole at every moment."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+
+    def steps(self) -> list[int]:
+        """The steps that there are checkpoints of, whole or not, in order."""
+        try:
+            names = os.listdir(self.path)
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise MPSFileError("CheckpointFolder", str(self.path), "could not be read", error.strerror) from error
+        return sorted(int(found[1]) for found in map(_FILE.fullmatch, names) if found)
+
+    def file(self, step: int) -> Path:
+        """The file of the checkpoint after ``step`` steps."""
+        return self.path / f"step-{step:08}.safetensors"
+
+    def save(self, checkpoint: Checkpoint, *, keep: int = 2) -> Path:
+        """Write a checkpoint and then, when it is durable, remove all but it and the ``keep - 1`` before it.
+
+        Later ones go, too: this training has left their path. Where writing fails, nothing is removed.
+        """
+        if isinstance(keep, bool) or not isinstance(keep, int) or keep < 1:
+            raise MPSArgumentError("CheckpointFolder.save", "keep", "must be a whole number from 1 on", repr(keep))
+        content = checkpoint.to_bytes()
+        make_folder(self.path)
+        file = self.file(checkpoint.step)
+        write_atomic(file, content)
+        kept = [step for step in self.steps() if step <= checkpoint.step][-keep:]
+        for step in self.steps():
+            if step not in kept:
+                with suppress(OSError):  # one file too many does no harm, and the next save tries again
+                    self.file(step).unlink(missing_ok=True)
+        return file
+
+    def load(self, step: int) -> Checkpoint:
+        """The checkpoint after ``step`` steps; ``MPSFileError`` naming the file where it is missing or damaged."""
+        file = self.file(step)
+        checkpoint = Checkpoint.from_bytes(read_file(file, _WHO), file)
+        if checkpoint.step != step:
+            raise MPSFileError(_WHO, str(file), f"must be of step {step}, as its name says", checkpoint.step)
+        return checkpoint
+
+    def newest(self) -> Checkpoint | None:
+        """The newest checkpoint that is whole; None where there are no checkpoints.
+
+        Warns (``MPSTrainingWarning``) of each damaged file that is passed over. Raises ``MPSFileError`` where there are
+        checkpoints and none is whole.
+        """
+        faults: list[MPSFileError] = []
+        for step in reversed(self.steps()):
+            try:
+                found = self.load(step)
+            except MPSFileError as error:
+                faults.append(error)
+                continue
+            for fault in faults:
+                message = f"{fault}. Going back to the checkpoint of step {step}."
+                warnings.warn(message, MPSTrainingWarning, stacklevel=2)
+            return found
+        if faults:
+            rule, remedy = "must hold a whole checkpoint", "Train again, into a new folder."
+            raise MPSFileError("CheckpointFolder", str(self.path), rule, f"{len(faults)} damaged: {faults[0]}", remedy)
+        return None
+
+    def sweep(self) -> list[str]:
+        """Remove what a process killed while writing left behind; to be called when nobody else writes here."""
+        return remove_leftovers(self.path)
+
+    def __repr__(self) -> str:
+        return f"CheckpointFolder({str(self.path)!r})"

@@ -1,0 +1,533 @@
+"""Going on with a run: the same bits as a run that never stopped, whatever stopped it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import threading
+import warnings
+
+import numpy as np
+import pytest
+
+from openmps.errors import MPSArgumentError, MPSError, MPSFileError, MPSNonFiniteError, MPSTrainingWarning
+from openmps.metal.device import mtl_device
+from openmps.training import loop, run_description
+from openmps.training.checkpoint import Checkpoint
+from openmps.training.dataset import Dataset, DataSplit
+from openmps.training.loop import TrainingOptions, describe_run, resume, train
+from openmps.training.run_folder import RunFolder
+from openmps.types import MPSImageFeatureChannelFormat as Format
+
+CPU = mtl_device("cpu")
+WALL_CLOCK = ("seconds", "images_per_second")
+
+
+@pytest.fixture(autouse=True)
+def _no_flushing(monkeypatch):
+    """Whether files reach the disk is tested with `write_atomic`; waiting for it takes most of the time here."""
+    monkeypatch.setattr("openmps.formats.atomic._sync", lambda path, flags: None)
+
+
+@pytest.fixture(autouse=True)
+def _plain_pictures(monkeypatch):
+    """Drawing is tested elsewhere and takes longer than training here."""
+    monkeypatch.setattr(loop, "draw_curve", lambda path, metrics, title: path.write_bytes(b"curve"))
+    monkeypatch.setattr(loop, "draw_misclassified", lambda path, *arguments: path.write_bytes(b"sheet"))
+
+
+def _dataset(count, name="stripes"):
+    """Horizontal and vertical stripes with noise."""
+    generator = np.random.default_rng(count)
+    labels = np.arange(count) % 2
+    stripes = np.zeros((2, 4, 4, 1))
+    stripes[0, ::2], stripes[1, :, ::2] = 200, 200
+    images = stripes[labels] + generator.integers(0, 55, (count, 4, 4, 1))
+    return Dataset(images.astype(np.uint8), labels, ("rows", "columns"), name)
+
+
+DATA = DataSplit(_dataset(33), _dataset(12))
+
+
+class StopAt:
+    """Presses Ctrl-C after a batch."""
+
+    def __init__(self, iteration):
+        self.iteration, self.heard, self.epochs = iteration, [], []
+
+    def update(self, status):
+        self.heard.append(status)
+        if status.iteration == self.iteration:
+            signal.raise_signal(signal.SIGINT)
+
+    def finish_epoch(self, status):
+        self.epochs.append(status)
+
+
+def _options(**changes):
+    # Four batches an epoch: checkpoints fall into epochs and on their ends, lines of ten steps across both.
+    return TrainingOptions(**{"epochs": 4, "batch_size": 8, "checkpoint_every": 2, "checkpoints_kept": 99, **changes})
+
+
+def _train(parent, name="run", observer=None, device=CPU, **changes):
+    options = _options(**changes)
+    run = RunFolder.create(parent, describe_run(DATA, options), name=name)
+    return run, train(DATA, run, options, device, observer)
+
+
+def _metrics(run):
+    lines = [json.loads(line) for line in run.metrics_path.read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key not in WALL_CLOCK} for line in lines]
+
+
+def _outcome(run):
+    """Everything that must be the same, to the byte."""
+    files = sorted(path.name for path in run.path.iterdir() if path.suffix in (".safetensors", ".dat"))
+    return {name: (run.path / name).read_bytes() for name in files}, _metrics(run)
+
+
+def _copied(run, parent, name):
+    shutil.copytree(run.path, parent / name)
+    return RunFolder.open(parent / name)
+
+
+# --- the same bits ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"optimizer": "rmsprop"}, {"optimizer": "sgd", "decay": 1.0}, {"channel_format": Format.FLOAT16}],
+    ids=["adam", "rmsprop", "sgd", "float16"],
+)
+def test_from_every_checkpoint_to_the_same_bytes(tmp_path, changes):
+    whole, result = _train(tmp_path, "whole", **changes)
+    steps = whole.checkpoints.steps()
+    assert steps == list(range(0, 17, 2))
+    outcome = _outcome(whole)
+    last = whole.checkpoints.load(16).to_bytes()
+    for step in steps if not changes else (6, 12):
+        run = _copied(whole, tmp_path, f"from-{step}")
+        checkpoint = run.checkpoints.load(step)
+        found = resume(DATA, run, CPU, checkpoint=checkpoint)
+        assert _outcome(run) == outcome, step
+        assert (found.iterations, found.resumed_from, found.interrupted) == (16, step, False)
+        assert found.evaluation.loss == result.evaluation.loss
+        assert _without_time(run.checkpoints.load(16)) == _without_time(Checkpoint.from_bytes(last))
+
+
+def _without_time(checkpoint):
+    """The bytes of a checkpoint but for what the clock says."""
+    loop_state = {**checkpoint.parts["training loop"], "seconds": 0.0, "metrics_bytes": 0}
+    return Checkpoint(checkpoint.step, {**checkpoint.parts, "training loop": loop_state}, checkpoint.about).to_bytes()
+
+
+def test_checkpoints_change_nothing_in_what_is_computed(tmp_path):
+    outcomes = [_outcome(_train(tmp_path, f"{n}", checkpoint_every=n)[0]) for n in (1, 5)]
+    assert outcomes[0] == outcomes[1]
+
+
+def test_ctrl_c_and_on_and_ctrl_c_again(tmp_path):
+    outcome = _outcome(_train(tmp_path, "whole")[0])
+    run, result = _train(tmp_path, observer=StopAt(3), checkpoint_every=1000)
+    for _ in range(20):
+        if not result.interrupted:
+            break
+        done = result.iterations
+        assert run.checkpoints.steps()[-1] == done  # written by Ctrl-C itself
+        assert run.read_metrics()[-1]["event"] == "interrupted"
+        observer = StopAt(done + 1)
+        result = resume(DATA, RunFolder.open(run.path), CPU, observer)
+        assert result.resumed_from == done
+        if observer.heard:
+            assert observer.heard[0].iteration == done + 1
+    assert (result.iterations, result.interrupted) == (16, False)
+    assert _outcome(run) == outcome
+
+
+def test_a_break_in_the_test_of_an_epoch(tmp_path, monkeypatch):
+    outcome = _outcome(_train(tmp_path, "whole")[0])
+    evaluate = loop.Classifier.evaluate
+    calls = []
+
+    def interrupted(self, dataset, *, between_batches):
+        calls.append(1)
+        if len(calls) == 2:
+            signal.raise_signal(signal.SIGINT)
+        return evaluate(self, dataset, between_batches=between_batches)
+
+    monkeypatch.setattr(loop.Classifier, "evaluate", interrupted)
+    run, result = _train(tmp_path)
+    assert (result.interrupted, result.iterations) == (True, 8)
+    assert resume(DATA, run, CPU).iterations == 16
+    assert _outcome(run) == outcome
+
+
+def test_the_observer_hears_of_the_whole_epoch(tmp_path):
+    observer = StopAt(None)
+    _train(tmp_path, "whole", observer)
+    stop = StopAt(6)
+    run, result = _train(tmp_path, observer=stop)
+    rest = StopAt(None)
+    resume(DATA, run, CPU, rest)
+    heard = [status for status in stop.heard if status.iteration <= result.iterations] + rest.heard
+    assert [(each.epoch, each.iteration, each.loss, each.accuracy) for each in heard] == [
+        (each.epoch, each.iteration, each.loss, each.accuracy) for each in observer.heard
+    ]
+    assert [each.test_loss for each in stop.epochs + rest.epochs] == [each.test_loss for each in observer.epochs]
+
+
+def test_seconds_go_on(tmp_path):
+    run, _ = _train(tmp_path, observer=StopAt(5))
+    before = run.checkpoints.newest().parts["training loop"]["seconds"]
+    result = resume(DATA, run, CPU)
+    assert result.seconds > before
+    seconds = [line["seconds"] for line in run.read_metrics()]
+    assert seconds == sorted(seconds)
+
+
+def test_on_every_device(tmp_path, device):
+    machine = mtl_device(device)
+    whole, _ = _train(tmp_path, "whole", device=machine)
+    run, _ = _train(tmp_path, observer=StopAt(7), device=machine)
+    resume(DATA, run, machine)
+    mine, theirs = (each.checkpoints.load(16).parts for each in (run, whole))
+    for part, state in theirs.items():
+        for name, value in state.items():
+            if isinstance(value, int) and name not in ("correct", "metrics_bytes"):
+                assert mine[part][name] == value, f"{part}, {name}"
+    for found, wanted in zip(_metrics(run), _metrics(whole), strict=True):
+        # A GPU may sum in another order each time.
+        assert found.get("test_loss", 0) == pytest.approx(wanted.get("test_loss", 0), rel=0.02, abs=0.02)
+
+
+# --- other ends ------------------------------------------------------------------------------------------------------
+
+
+def test_a_second_ctrl_c_leaves_no_checkpoint_of_a_moment_in_between(tmp_path):
+    class Twice(StopAt):
+        def update(self, status):
+            if status.iteration == 3:
+                signal.raise_signal(signal.SIGINT)
+                signal.raise_signal(signal.SIGINT)
+
+    outcome = _outcome(_train(tmp_path, "whole")[0])
+    with pytest.raises(KeyboardInterrupt):
+        _train(tmp_path, observer=Twice(3))
+    run = RunFolder.open(tmp_path / "run")
+    assert run.checkpoints.steps() == [0, 2]
+    resume(DATA, run, CPU)
+    assert _outcome(run) == outcome
+
+
+def test_an_error_in_between(tmp_path):
+    class Broken(StopAt):
+        def update(self, status):
+            if status.iteration == 9:
+                raise MPSError("observer", "update", "failed")
+
+    outcome = _outcome(_train(tmp_path, "whole")[0])
+    with pytest.raises(MPSError, match="observer: update failed"):
+        _train(tmp_path, observer=Broken(9))
+    run = RunFolder.open(tmp_path / "run")
+    assert run.read_metrics()[-1]["event"] == "failed"
+    resume(DATA, run, CPU)
+    assert _outcome(run) == outcome
+
+
+def test_a_full_disk_ends_training_and_leaves_a_run_to_go_on_with(tmp_path, monkeypatch):
+    from openmps.formats import atomic
+
+    outcome = _outcome(_train(tmp_path, "whole")[0])
+    replace = atomic.Path.replace
+
+    def full(self, target):
+        if target.name == "step-00000006.safetensors":
+            raise OSError(28, "No space left on device")
+        return replace(self, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(atomic.Path, "replace", full)
+        with pytest.raises(MPSFileError, match=r"step-00000006\.safetensors could not be written, got No space left"):
+            _train(tmp_path)
+    run = RunFolder.open(tmp_path / "run")
+    assert run.checkpoints.newest().step == 4
+    resume(DATA, run, CPU)
+    assert _outcome(run) == outcome
+
+
+def test_damaged_checkpoints_cost_the_steps_since_the_last_whole_one(tmp_path):
+    outcome = _outcome(_train(tmp_path, "whole")[0])
+    run, _ = _train(tmp_path, observer=StopAt(9))
+    newest, second = run.checkpoints.steps()[:-3:-1]
+    run.checkpoints.file(newest).write_bytes(b"half")
+    content = bytearray(run.checkpoints.file(second).read_bytes())
+    content[len(content) // 2] ^= 16
+    run.checkpoints.file(second).write_bytes(content)
+    with pytest.warns(MPSTrainingWarning, match="Going back to the checkpoint of step") as warned:
+        result = resume(DATA, run, CPU, checkpoints_kept=1)
+    assert len(warned) == 2
+    assert result.resumed_from < second
+    assert run.checkpoints.steps() == [16]
+    assert _outcome(run) == outcome
+
+
+def test_no_whole_checkpoint(tmp_path):
+    run, _ = _train(tmp_path, observer=StopAt(5))
+    before = run.metrics_path.read_bytes()
+    for step in run.checkpoints.steps():
+        run.checkpoints.file(step).write_bytes(b"half")
+    with pytest.raises(MPSFileError, match="must hold a whole checkpoint, got"):
+        resume(DATA, run, CPU)
+    for step in run.checkpoints.steps():
+        run.checkpoints.file(step).unlink()
+    with pytest.raises(MPSFileError, match="must hold a checkpoint, got a run without one"):
+        resume(DATA, run, CPU)
+    assert run.metrics_path.read_bytes() == before
+
+
+def test_a_run_that_was_killed_before_its_first_checkpoint(tmp_path):
+    outcome = _outcome(_train(tmp_path, "whole")[0])
+    run = RunFolder.create(tmp_path, describe_run(DATA, _options()), name="run")
+    result = resume(DATA, run, CPU)
+    assert (result.resumed_from, result.iterations) == (None, 16)
+    assert _outcome(run) == outcome
+
+
+def test_what_a_killed_writer_left_is_cleared(tmp_path):
+    run, _ = _train(tmp_path, observer=StopAt(5))
+    leftovers = [run.path / f".openmps-{'0' * 16}.tmp", run.checkpoints.path / f".openmps-{'f' * 16}.tmp"]
+    for path in leftovers:
+        path.write_bytes(b"half")
+    with run.metrics_path.open("ab") as file:
+        file.write(b'{"torn": ')
+    resume(DATA, run, CPU)
+    assert not any(path.exists() for path in leftovers)
+    assert _metrics(run) == _metrics(_train(tmp_path, "whole")[0])
+
+
+def test_metrics_that_are_gone(tmp_path):
+    run, _ = _train(tmp_path, observer=StopAt(14))
+    run.metrics_path.write_bytes(run.metrics_path.read_bytes()[:50])
+    with pytest.raises(MPSFileError, match=r"metrics\.jsonl must hold \d+ bytes of whole lines, as it did when"):
+        resume(DATA, run, CPU)
+
+
+# --- the end and beyond ----------------------------------------------------------------------------------------------
+
+
+def test_a_finished_run_is_tested_again_and_left_alone(tmp_path):
+    run, result = _train(tmp_path)
+    outcome = _outcome(run)
+    (run.path / "curve.png").unlink()
+    again = resume(DATA, RunFolder.open(run.path), CPU)
+    assert (again.resumed_from, again.iterations, again.evaluation.loss) == (16, 16, result.evaluation.loss)
+    assert _outcome(run) == outcome
+    assert (run.path / "curve.png").exists()
+
+
+def test_more_epochs_lengthen_a_run(tmp_path):
+    longer, _ = _train(tmp_path, "longer", epochs=6, decay=0)
+    run, _ = _train(tmp_path, decay=0)
+    created = run.created
+    result = resume(DATA, run, CPU, StopAt(20), epochs=6)
+    assert result.interrupted
+    run = RunFolder.open(run.path)
+    assert (run.config["options"]["epochs"], run.created) == (6, created)
+    resume(DATA, run, CPU)  # the new number of epochs is the run's now
+    assert _outcome(run) == _outcome(longer)
+
+
+def test_fewer_epochs_are_refused(tmp_path):
+    run, _ = _train(tmp_path, epochs=2)
+    with pytest.raises(MPSArgumentError, match="epochs must be at least the 2 that the run was started with, got 1"):
+        resume(DATA, run, CPU, epochs=1)
+
+
+def test_how_often_checkpoints_are_written_may_change(tmp_path):
+    run, _ = _train(tmp_path, observer=StopAt(5))
+    resume(DATA, run, CPU, checkpoint_every=5, checkpoints_kept=3)
+    assert run.checkpoints.steps() == [10, 15, 16]
+    assert run.config["options"]["checkpoint_every"] == 5
+
+
+@pytest.mark.parametrize(("seconds", "steps"), [(1e9, [0, 16]), (0, list(range(17)))])
+def test_without_a_number_of_steps_the_clock_decides(tmp_path, monkeypatch, seconds, steps):
+    monkeypatch.setattr(loop, "_CHECKPOINT_SECONDS", seconds)
+    monkeypatch.setattr(loop, "_CHECKPOINT_SHARE", 1e9)
+    run, _ = _train(tmp_path, checkpoint_every=None)
+    assert run.checkpoints.steps() == steps
+
+
+def test_checkpoints_take_a_small_part_of_the_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(loop, "_CHECKPOINT_SECONDS", 0)
+    monkeypatch.setattr(loop, "_CHECKPOINT_SHARE", 1e-9)
+    run, _ = _train(tmp_path, checkpoint_every=None)
+    assert run.checkpoints.steps() == [0, 16]
+
+
+# --- what does not belong --------------------------------------------------------------------------------------------
+
+
+def _changed(part, **changes):
+    found = {"images": part.images, "labels": part.labels, "class_names": part.class_names, "name": part.name}
+    return Dataset(**{**found, **changes})
+
+
+def _other_pixel(part):
+    images = part.images.copy()
+    images[3, 1, 1, 0] ^= 1
+    return _changed(part, images=images)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (DataSplit(_other_pixel(DATA.training), DATA.test), r"its data\.training\.sha256 is '"),
+        (DataSplit(DATA.training, _other_pixel(DATA.test)), r"its data\.test\.sha256 is '"),
+        (DataSplit(_dataset(32), DATA.test), r"its data\.training\.shape is \[33, 4, 4, 1\], got \[32, 4, 4, 1\]"),
+        (
+            DataSplit(*(_changed(part, class_names=("rows", "lines")) for part in DATA)),
+            r"its class_names is \['rows', 'columns'\], got \['rows', 'lines'\]",
+        ),
+        (
+            DataSplit(*(_changed(part, images=part.images.repeat(2, 1)) for part in DATA)),
+            r"its network\.height is 4, got 8",
+        ),
+    ],
+    ids=["training", "test", "count", "names", "size"],
+)
+def test_other_data_are_refused(tmp_path, data, message):
+    run, _ = _train(tmp_path, observer=StopAt(5))
+    before = run.metrics_path.read_bytes()
+    with pytest.raises(MPSFileError, match=rf"step-0000000\d\.safetensors must be of this training: {message}"):
+        resume(data, run, CPU)
+    assert run.metrics_path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("batch_size", 4), ("learning_rate", 0.5), ("optimizer", "sgd"), ("seed", 3), ("format", "float16"), ("decay", 0)],
+)
+def test_a_checkpoint_of_other_options_is_refused(tmp_path, name, value):
+    run, _ = _train(tmp_path, observer=StopAt(5))
+    run.amend({"options": {**run.config["options"], name: value}})
+    with pytest.raises(MPSFileError, match=rf"must be of this training: its options\.{name} is .*, got {value!r}"):
+        resume(DATA, run, CPU)
+
+
+def _damage(state, **changes):
+    return {**state, **{name.replace("__", "."): value for name, value in changes.items()}}
+
+
+@pytest.mark.parametrize(
+    ("part", "changes", "message"),
+    [
+        ("training loop", {"epoch": 0}, "state 'epoch' must be where step"),
+        ("training loop", {"epoch": 3}, "state 'epoch' must be where step"),
+        ("training loop", {"epoch": 6}, "state 'epoch' must be a whole number from 0 to 5, got 6"),
+        ("training loop", {"batch": 5}, "state 'batch' must be a whole number from 0 to 4"),
+        ("training loop", {"recent": np.zeros((10, 2))}, "state 'recent' must be fewer than 10 steps"),
+        ("training loop", {"recent": np.full((1, 2), np.nan)}, "state 'recent' must be fewer than 10"),
+        ("training loop", {"metrics_bytes": 10**9}, r"metrics\.jsonl must hold 1000000000 bytes"),
+        ("training loop", {"seconds": "long"}, "state 'seconds' must be a finite number"),
+        ("training loop", {"more": 1}, "state must not hold 'more'"),
+        ("epoch metrics", {"correct": 10**6}, "state 'correct' must be a whole number from 0 to"),
+        ("dropout", {"encodes": -1}, "state 'encodes' must be a whole number"),
+        ("fc1", {"weights": np.zeros((1, 1, 1, 1), np.float32)}, "state 'weights' must be float32 of shape"),
+        ("fc1", {"biases": np.zeros(1024)}, r"state 'biases' must be float32 of shape \(1024,\), got float64"),
+        ("fc1", {"learning_rate": True}, "state 'learning_rate' must be a finite number"),
+    ],
+)
+def test_a_checkpoint_with_a_right_checksum_and_wrong_contents(tmp_path, part, changes, message):
+    run, _ = _train(tmp_path, observer=StopAt(5))
+    found = run.checkpoints.newest()
+    run.checkpoints.save(
+        Checkpoint(found.step, {**found.parts, part: _damage(found.parts[part], **changes)}, found.about)
+    )
+    with pytest.raises(MPSFileError, match=rf"part '{part}' must fit, got .*{message}"):
+        resume(DATA, run, CPU)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"optimizer": "MPSNNOptimizerRMSProp"},
+            "state 'optimizer' must be MPSNNOptimizerAdam, got MPSNNOptimizerRMSProp",
+        ),
+        ({"optimizer__time_step": -4}, "state 'time_step' must be a whole number"),
+        ({"input_momentum_vectors__0": np.zeros(3, np.float32)}, r"state 'input_momentum_vectors\.0' must be float32"),
+        ({"input_momentum_vectors__2": np.zeros(3, np.float32)}, "state must not hold"),
+    ],
+)
+def test_an_optimizer_s_state_that_does_not_fit_is_refused_by_the_first_step(tmp_path, changes, message):
+    run, _ = _train(tmp_path, observer=StopAt(5))
+    found = run.checkpoints.newest()
+    parts = {**found.parts, "conv1": _damage(found.parts["conv1"], **changes)}
+    run.checkpoints.save(Checkpoint(found.step, parts, found.about))
+    with pytest.raises(MPSArgumentError, match=message):
+        resume(DATA, run, CPU)
+
+
+@pytest.mark.parametrize("options", [None, {}, {"epochs": "many"}, {"epochs": 2, "format": "float64"}, {"epochs": [1]}])
+def test_a_description_without_options(tmp_path, options):
+    run, _ = _train(tmp_path, epochs=1)
+    run.amend({"options": options if options is None else {"format": "float32", **options}})
+    with pytest.raises(MPSFileError, match=r"run\.json must have the options of a training"):
+        resume(DATA, run, CPU)
+
+
+def test_training_anew_in_a_run_with_checkpoints_is_refused(tmp_path):
+    run, _ = _train(tmp_path, epochs=1)
+    with pytest.raises(MPSFileError, match="must be a run that has not begun, got one with checkpoints"):
+        train(DATA, run, _options(epochs=1), CPU)
+
+
+def test_two_at_a_time_are_refused(tmp_path):
+    errors = []
+
+    class Second(StopAt):
+        def update(self, status):
+            if not errors:
+                try:
+                    resume(DATA, RunFolder.open(tmp_path / "run"), CPU)
+                except MPSFileError as error:
+                    errors.append(str(error))
+
+    run, _ = _train(tmp_path, observer=Second(None), epochs=1)
+    assert "run must not be in training already" in errors[0]
+    thread = threading.Thread(target=resume, args=(DATA, run, CPU))
+    thread.start()
+    thread.join()
+
+
+def test_another_machine_is_a_warning(tmp_path, monkeypatch):
+    run, _ = _train(tmp_path, observer=StopAt(5))
+    monkeypatch.setattr(run_description.torch, "get_num_threads", lambda: 77)
+    with pytest.warns(MPSTrainingWarning, match=r"was written elsewhere \(threads \d+, now 77\): the last bits"):
+        resume(DATA, run, CPU)
+
+
+def test_the_same_machine_is_none(tmp_path):
+    run, _ = _train(tmp_path, observer=StopAt(5))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        resume(DATA, run, CPU)
+
+
+def test_weights_that_are_not_finite_reach_no_checkpoint(tmp_path, monkeypatch):
+    from openmps.training.data_sources import TrainableConvolutionDataSource as Source
+
+    original = Source.training_state
+
+    def broken(self):
+        state = dict(original(self))
+        if self.label() == "fc2" and state.get("optimizer.time_step", 0) > 5:
+            state["biases"] = np.full_like(state["biases"], np.nan)
+        return state
+
+    monkeypatch.setattr(Source, "training_state", broken)
+    with pytest.raises(MPSNonFiniteError, match=r"layer 'fc2': fc2\.biases must be finite, got nan at \[0\]"):
+        _train(tmp_path, checkpoints_kept=1)
+    assert RunFolder.open(tmp_path / "run").checkpoints.newest().step == 4

@@ -1,0 +1,250 @@
+"""Kills training runs with SIGKILL at random moments, resumes them, and compares with a run that was never stopped.
+
+usage: kill_training.py [--kills N] [--seed N] [--every STEPS] [--epochs N] [--json FILE]
+
+A slice of scikit-learn's digits is trained by `python -m openmps train` on the CPU, with a checkpoint every STEPS steps
+(default 1, so that writing is going on all the while). Half of the kills hit a run of their own once, the other half
+hit runs again and again until they end, some before they train again. Every third one waits, behind its random moment,
+for the next write and falls into that. After every kill the run folder is opened and the newest checkpoint must be
+whole; then `--resume` goes on. At the end weights, raw files, metrics (but for what the clock says) and the last
+checkpoint must have the bytes of the run that was never stopped. Exit status 1 if anything differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from openmps.training import Checkpoint, RunFolder, load_digits_dataset
+
+TRAINING, TEST, BATCH = 240, 60, 20
+CLOCK = ("seconds", "images_per_second")
+TEMPORARY = ".openmps-*.tmp"
+COMMAND = [sys.executable, "-m", "openmps", "train", "--quiet"]
+
+
+@dataclass
+class Kill:
+    """One kill and what the run folder looked like then."""
+
+    pattern: str
+    seconds: float
+    step: int | None
+    """Of the newest whole checkpoint; None if there was none yet."""
+    torn: int
+    """Temporary files that were not there before: whether the kill fell into a write."""
+
+
+@dataclass
+class Report:
+    kills: list[Kill] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+    compared: int = 0
+
+
+def write_data(folder: Path) -> None:
+    """The slice as MNIST-style files."""
+    digits = load_digits_dataset()
+    for name, part in (("train", slice(TRAINING)), ("t10k", slice(TRAINING, TRAINING + TEST))):
+        images, labels = digits.images[part, :, :, 0], digits.labels[part].astype(np.uint8)
+        lengths = b"".join(n.to_bytes(4, "big") for n in images.shape)
+        (folder / f"{name}-images-idx3-ubyte").write_bytes(b"\0\0\x08\x03" + lengths + images.tobytes())
+        (folder / f"{name}-labels-idx1-ubyte").write_bytes(b"\0\0\x08\x01" + lengths[:4] + labels.tobytes())
+
+
+class Trials:
+    """Runs on one slice of data, compared with one that was never stopped."""
+
+    def __init__(self, folder: Path, *, seed: int, every: int, epochs: int) -> None:
+        self.folder = folder
+        self.random = random.Random(seed)
+        (folder / "data").mkdir()
+        write_data(folder / "data")
+        self.arguments = ["--data", str(folder / "data"), "--device", "cpu", "--batch-size", str(BATCH)]
+        self.arguments += ["--epochs", str(epochs), "--checkpoint-every", str(every)]
+        self.steps = epochs * (TRAINING // BATCH)
+        self.report = Report()
+        self.runs = 0
+        self.seen: set[Path] = set()
+        self._train_without_a_stop()
+
+    def _train_without_a_stop(self) -> None:
+        began = time.perf_counter()
+        path = self._new_run()
+        child = self._start(path)
+        self._wait_for(path / "run.json", child)
+        self.startup = time.perf_counter() - began
+        if child.wait() != 0:
+            raise SystemExit(f"the run that was never stopped ended with {child.returncode}")
+        self.training = time.perf_counter() - began - self.startup
+        self.whole = outcome(RunFolder.open(path))
+        print(f"never stopped: {self.startup:.1f} s to start, {self.training:.1f} s in training", flush=True)
+
+    # --- patterns ---------------------------------------------------------------------------------------------------
+
+    def kill_once(self) -> None:
+        """Kill a run of its own at a moment between the making of its folder and its end, and resume it."""
+        while True:
+            path = self._new_run()
+            child = self._start(path)
+            self._wait_for(path / "run.json", child)
+            moment = self.random.uniform(0, self.training)
+            if self._kill_after(path, child, moment):
+                break
+        self._look(path, "once", moment)
+        self._resume_to_the_end(path)
+
+    def kill_again_and_again(self, most: int) -> None:
+        """Kill a run, resume it, kill it again, and so on until its last step is done, or for ``most`` times."""
+        path = self._new_run()
+        child = self._start(path)
+        self._wait_for(path / "run.json", child)
+        moment = self.random.uniform(0, self.training / 5)
+        for _ in range(most):
+            if not self._kill_after(path, child, moment):
+                break
+            done = self._look(path, "again", moment)
+            child = self._resume(path)
+            if done == self.steps:
+                break
+            if self.random.random() < 0.2:  # before it trains again
+                moment = self.random.uniform(0.5, 1) * self.startup
+            else:
+                self._wait_for_progress(path, done, child)
+                moment = self.random.uniform(0, self.training / 5)
+        self._compare(path, child.wait())
+
+    # --- one run ----------------------------------------------------------------------------------------------------
+
+    def _new_run(self) -> Path:
+        self.runs += 1
+        return self.folder / f"run-{self.runs}"
+
+    def _start(self, path: Path) -> subprocess.Popen[bytes]:
+        return subprocess.Popen([*COMMAND, *self.arguments, "--run", str(path)], stdout=subprocess.DEVNULL)
+
+    def _resume(self, path: Path) -> subprocess.Popen[bytes]:
+        return subprocess.Popen([*COMMAND, "--resume", str(path)], stdout=subprocess.DEVNULL)
+
+    def _resume_to_the_end(self, path: Path) -> None:
+        self._compare(path, self._resume(path).wait())
+
+    @staticmethod
+    def _wait_for(file: Path, child: subprocess.Popen[bytes]) -> None:
+        while not file.exists():
+            if child.poll() is not None:
+                raise SystemExit(f"training ended with {child.returncode} before it began")
+            time.sleep(0.001)
+
+    @staticmethod
+    def _wait_for_progress(path: Path, done: int | None, child: subprocess.Popen[bytes]) -> None:
+        checkpoints = RunFolder.open(path).checkpoints
+        while child.poll() is None and checkpoints.steps()[-1:] == ([] if done is None else [done]):
+            time.sleep(0.002)
+
+    def _kill_after(self, path: Path, child: subprocess.Popen[bytes], seconds: float) -> bool:
+        """Whether the child was still alive to be killed."""
+        try:
+            child.wait(seconds)
+        except subprocess.TimeoutExpired:
+            if len(self.report.kills) % 3 == 2:
+                self._wait_for_a_write(path, child)
+            child.send_signal(signal.SIGKILL)
+            return child.wait() == -signal.SIGKILL
+        return False
+
+    def _wait_for_a_write(self, path: Path, child: subprocess.Popen[bytes]) -> None:
+        """Until a temporary file appears, or the child ends."""
+        while child.poll() is None and not set(path.rglob(TEMPORARY)) - self.seen:
+            pass
+
+    def _look(self, path: Path, pattern: str, moment: float) -> int | None:
+        """Open the folder that a kill left, and return the newest step; what is wrong with it becomes a fault."""
+        leftovers = set(path.rglob(TEMPORARY)) - self.seen
+        self.seen |= leftovers
+        step = None
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")  # a newest checkpoint that is not whole is a warning
+                run = RunFolder.open(path)
+                found = run.checkpoints.newest()
+                run.read_metrics()
+                if run.weights_path.exists():
+                    run.load_weights()
+            step = None if found is None else found.step
+        except Exception as error:
+            self.report.faults.append(f"{path.name}, killed after {moment:.3f} s: {error}")
+        kill = Kill(pattern, round(moment, 3), step, len(leftovers))
+        self.report.kills.append(kill)
+        number = len(self.report.kills)
+        print(f"{number:4}  {path.name}  {pattern:5}  {moment:6.3f} s  step {step}  {kill.torn} torn", flush=True)
+        return step
+
+    def _compare(self, path: Path, status: int) -> None:
+        self.report.compared += 1
+        if status != 0:
+            self.report.faults.append(f"{path.name}: ended with {status}")
+            return
+        found = outcome(RunFolder.open(path))
+        differing = [name for name in sorted({*found, *self.whole}) if found.get(name) != self.whole.get(name)]
+        if differing:
+            self.report.faults.append(f"{path.name}: {', '.join(differing)} differ")
+
+
+def outcome(run: RunFolder) -> dict[str, Any]:
+    """All that must be the same, by name."""
+    files = [path for path in run.path.iterdir() if path.suffix in (".safetensors", ".dat")]
+    lines = [json.loads(line) for line in run.metrics_path.read_text().splitlines()]
+    metrics = [{key: value for key, value in line.items() if key not in CLOCK} for line in lines]
+    last = run.checkpoints.newest()
+    if last is None:
+        raise SystemExit(f"{run.path} has ended without a checkpoint")
+    loop = {**last.parts["training loop"], "seconds": 0.0, "metrics_bytes": 0}
+    checkpoint = Checkpoint(last.step, {**last.parts, "training loop": loop}, last.about).to_bytes()
+    return {**{path.name: path.read_bytes() for path in files}, "metrics": metrics, "last checkpoint": checkpoint}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--every", type=int, default=1)
+    parser.add_argument("--epochs", type=int, default=8)
+    parser.add_argument("--json", type=Path, help="write all kills and faults to this file")
+    options = parser.parse_args()
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # one number for all, whatever else the machine does
+    with tempfile.TemporaryDirectory() as folder:
+        trials = Trials(Path(folder), seed=options.seed, every=options.every, epochs=options.epochs)
+        report = trials.report
+        while len(report.kills) < options.kills:
+            if sum(kill.pattern == "once" for kill in report.kills) <= len(report.kills) / 2:
+                trials.kill_once()
+            else:
+                trials.kill_again_and_again(options.kills - len(report.kills))
+    if options.json is not None:
+        options.json.write_text(json.dumps(asdict(report), indent=1) + "\n")
+    torn = sum(kill.torn > 0 for kill in report.kills)
+    early = sum(kill.step is None for kill in report.kills)
+    print(f"{len(report.kills)} kills, {torn} of them inside a write, {early} before the first checkpoint")
+    for fault in report.faults:
+        print(f"fault: {fault}")
+    same = report.compared - len([fault for fault in report.faults if "killed" not in fault])
+    print(f"{same} of {report.compared} resumed runs ended with the bytes of the run that was never stopped")
+    return 1 if report.faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
