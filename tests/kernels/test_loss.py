@@ -170,7 +170,7 @@ def test_golden_divisors(kind, reduction, across: bool, expected: list[float], d
 
 
 def test_golden_weights(device: torch.device) -> None:
-    """A weight for each label takes the place of the descriptor's; zeros among them do not count where that is asked."""
+    """A weight for each label takes the place of the descriptor's; zeros do not count where that is asked."""
     bench = Bench.on(device)
     y, t = np.array([1.0, 3, 5]).reshape(1, 3, 1, 1), np.zeros((1, 3, 1, 1))
     weights = np.array([2.0, 0, 4]).reshape(1, 3, 1, 1)

@@ -170,7 +170,7 @@ def test_outside_is_zero_whatever_the_edge_mode(device: torch.device) -> None:
 
 
 def test_golden_region(device: torch.device) -> None:
-    """A corner of half the size, normalized by size - 1: of five pixels the first three, of three rows the first two."""
+    """A corner of half the size, normalized by size - 1: of five pixels three, of three rows two."""
     bench = Bench.on(device)
     kernel = MPSNNCropAndResizeBilinear(bench.device, 3, 2, 1, [_region(0.0, 0.0, 0.5, 0.5)])
     found = run(bench, kernel, [bench.image(np.arange(15.0).reshape(1, 1, 3, 5))])
