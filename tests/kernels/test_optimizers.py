@@ -71,6 +71,9 @@ GOLDEN = [
     ),
     (lambda device: RMSProp(device, 0.1), ("input_sum_of_squares",), [0.683772, 0.454357]),
     (lambda device: SGD(device, 0.1), (), [0.95, 0.9]),
+    # Outside the bias correction: sqrt(1e-3) / 0.1 * 0.05 / (sqrt(2.5e-4) + 1), where PyTorch has 0.5 / 1.5.
+    (lambda device: Adam(device, 1.0, epsilon=1.0), ("input_momentum", "input_velocity"), [1 - 0.015565]),
+    (lambda device: RMSProp(device, 1.0, epsilon=1.0), ("input_sum_of_squares",), [1 - 0.431736]),
 ]
 
 

@@ -106,13 +106,9 @@ def test_golden_sizes_and_offsets(sizes, style, result, top_left, bottom_right, 
         kernel.padding = MPSNNDefaultPadding(style | remainder)
         found = run(bench, kernel, [bench.image(np.maximum.outer(values, values)[None, None])])
         assert (found.shape[2:], kernel.offset) == ((result, result), MPSOffset(offset, offset, 0))
-        last = [offset - size // 2 + stride * i + size - 1 for i in range(result)]
-        expected = [min(tap, source - 1) + 1.0 if tap >= 0 else 0.0 for tap in last]
-        first = [offset - size // 2 + stride * i for i in range(result)]
-        expected = [number if begin < source else 0.0 for number, begin in zip(expected, first, strict=True)]
-        both = np.maximum.outer(expected, expected)
-        both[np.minimum.outer(expected, expected) == 0] = 0.0
-        np.testing.assert_array_equal(found[0, 0], both)
+        # The number of a pixel is its place, counted from 1: the largest of a window is where its inside ends.
+        ends = [min(offset - size // 2 + stride * i + size, source) for i in range(result)]
+        np.testing.assert_array_equal(found[0, 0], np.maximum.outer(ends, ends))
 
 
 def test_an_average_of_nothing_is_zero(device: torch.device) -> None:
