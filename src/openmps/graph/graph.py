@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from openmps.core.allocator import MPSImageAllocator
 from openmps.core.base_kernel import MPSKernel
@@ -34,7 +34,7 @@ from openmps.graph.executor import Binding, execute
 from openmps.graph.interface import Interface, Results
 from openmps.graph.nodes import MPSHandle, MPSNNFilterNode, MPSNNImageNode, checked_allocator, checked_format
 from openmps.graph.non_finite import execute_checked
-from openmps.graph.passes import reachable, required
+from openmps.graph.passes import Network, reachable, required
 from openmps.graph.plan import Program, Shape
 from openmps.graph.update import Updates
 from openmps.kernels.convolution import MPSCNNConvolution
@@ -84,8 +84,8 @@ class MPSNNGraph(MPSKernel):
     ) -> None:
         super().__init__(device)
         results = Results(self.name, result_image, result_image_is_needed, result_images, results_are_needed)
-        self._network = reachable(results.nodes)
-        filters, self._read = required(self._network.filters, results.wanted())
+        network = reachable(results.nodes)
+        filters, read = required(network.filters, results.wanted())
         if not filters:
             raise MPSArgumentError(
                 self.name,
@@ -93,8 +93,22 @@ class MPSNNGraph(MPSKernel):
                 "must leave something to do",
                 "no result, no exported image or state, and no data source with an update() in a gradient node",
             )
-        self._interface = Interface(self._network, filters, results)
-        self._filters = filters
+        self._assemble(network, filters, read, results)
+
+    @classmethod
+    def assembled(cls, device: MTLDevice, network: Network, results: Results) -> Self:
+        """A graph that runs all filters of ``network``, in their order; for those who restore graphs from files."""
+        graph = cls.__new__(cls)
+        MPSKernel.__init__(graph, device)
+        read = {*results.wanted(), *(image for node in network.filters for image in node.sources)}
+        graph._assemble(network, network.filters, read, results)
+        return graph
+
+    def _assemble(
+        self, network: Network, filters: list[MPSNNFilterNode], read: set[MPSNNImageNode], results: Results
+    ) -> None:
+        self._network, self._filters, self._read = network, filters, read
+        self._interface = Interface(network, filters, results)
         self._build({id(source): source for source in data_sources(filters)})
         self._format = MPSImageFeatureChannelFormat.FLOAT16
         self._allocator: MPSImageAllocator = MPSImage.default_allocator()
@@ -191,6 +205,11 @@ class MPSNNGraph(MPSKernel):
     def kernels(self) -> dict[MPSNNFilterNode, Any]:
         """The kernel of each filter that runs, in order; for those who look inside."""
         return dict(self._kernels)
+
+    @property
+    def interface(self) -> Interface:
+        """The image and state nodes that the graph shares with its user; for those who look inside."""
+        return self._interface
 
     def reload_from_data_sources(self) -> None:
         """Read every data source of this graph again, at once; queued work is not waited for.
