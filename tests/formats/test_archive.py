@@ -169,7 +169,7 @@ def test_the_same_object_gives_the_same_bytes(cpu: MTLDevice) -> None:
 
 def test_files(tmp_path: Path, cpu: MTLDevice) -> None:
     MPSKeyedArchiver.archive(MPSCNNPoolingMax(cpu, 5, 4), tmp_path / "pool.mps")
-    found = MPSKeyedUnarchiver.unarchive_object(file=tmp_path / "pool.mps", device=cpu)
+    found = MPSKeyedUnarchiver.unarchived_object_of_class(MPSCNNPoolingMax, tmp_path / "pool.mps", cpu)
     assert (found.kernel_width, found.kernel_height) == (5, 4)
 
 
@@ -182,13 +182,32 @@ def test_forms(cpu: MTLDevice) -> None:
     assert reader.mps_mtl_device() is cpu
     found = [
         reader.decode_root_object(),
-        MPSKeyedUnarchiver(init_for_reading_with_data=data, device=cpu).decode_root_object(),
+        MPSKeyedUnarchiver(bytearray(data), cpu).decode_root_object(),
+        MPSKeyedUnarchiver.unarchived_object_of_class(MPSCNNPoolingMax, from_data=memoryview(data), device=cpu),
         MPSKeyedUnarchiver.unarchived_object_of_classes([MPSCNNPoolingAverage, MPSCNNPoolingMax], data, cpu),
-        MPSKeyedUnarchiver.unarchive_top_level_object(data, cpu),
-        MPSKeyedUnarchiver.unarchive_object(data, cpu),
+        MPSKeyedUnarchiver.unarchived_object_of_classes({MPSCNNPoolingMax}, data, cpu),
     ]
     assert {(type(each), each.kernel_width, each.kernel_height) for each in found} == {(MPSCNNPoolingMax, 5, 4)}
-    assert MPSKeyedUnarchiver(device=cpu).mps_mtl_device() is cpu
+    assert reader.decode_root_object() is reader.decode_root_object()
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda data, cpu: MPSKeyedUnarchiver(),
+        lambda data, cpu: MPSKeyedUnarchiver(device=cpu),
+        lambda data, cpu: MPSKeyedUnarchiver(init_for_reading_with_data=data, device=cpu),
+        lambda data, cpu: MPSKeyedUnarchiver.unarchive_object(data),
+        lambda data, cpu: MPSKeyedUnarchiver.unarchive_object(data, cpu),
+        lambda data, cpu: MPSKeyedUnarchiver.unarchive_object(file="pool.mps", device=cpu),
+        lambda data, cpu: MPSKeyedUnarchiver.unarchive_top_level_object(data),
+        lambda data, cpu: MPSKeyedUnarchiver.unarchive_top_level_object(data, cpu),
+    ],
+)
+def test_what_gives_nil_in_the_framework_says_what_to_use(form: Any, cpu: MTLDevice) -> None:
+    data = MPSKeyedArchiver.archived_data(MPSCNNPoolingMax(cpu, 5, 4))
+    with pytest.raises(MPSTypeError, match=r"is not offered.*Use MPSKeyedUnarchiver\.unarchived_object_of_class\("):
+        form(data, cpu)
 
 
 def test_misuse(cpu: MTLDevice, tmp_path: Path) -> None:
@@ -199,14 +218,18 @@ def test_misuse(cpu: MTLDevice, tmp_path: Path) -> None:
         MPSKeyedUnarchiver(data)
     with pytest.raises(MPSError, match=r"device"):
         MPSKeyedUnarchiver(data, "cpu")
-    with pytest.raises(MPSTypeError, match=r"data must be bytes, got str"):
+    with pytest.raises(MPSTypeError, match=r"data must be bytes, or the Path of a file, got str"):
         MPSKeyedUnarchiver("text", cpu)
-    with pytest.raises(MPSTypeError, match=r"needs data"):
-        MPSKeyedUnarchiver(device=cpu).decode_root_object()
-    with pytest.raises(MPSTypeError, match=r"data or file must be given"):
-        MPSKeyedUnarchiver.unarchive_object(data, cpu, file=tmp_path / "x")
+    with pytest.raises(MPSTypeError, match=r"classes must be classes, got 'MPSCNNPoolingMax'"):
+        MPSKeyedUnarchiver.unarchived_object_of_classes(["MPSCNNPoolingMax"], data, cpu)
+    with pytest.raises(MPSTypeError, match=r"registry must map the names of classes to functions"):
+        MPSKeyedUnarchiver(data, cpu, registry={"Policy": "Policy"})
     with pytest.raises(MPSFileError, match=r"nothing there"):
-        MPSKeyedUnarchiver.unarchive_object(device=cpu, file=tmp_path / "x")
+        MPSKeyedUnarchiver(tmp_path / "x", cpu)
+    endless: list[Any] = []
+    endless.append(endless)
+    with pytest.raises(MPSArgumentError, match=r"object must not hold itself"):
+        MPSKeyedArchiver.archived_data(endless)
     with pytest.raises(MPSArgumentError, match=r"requiring_secure_coding must be True"):
         MPSKeyedArchiver.archived_data(MPSCNNPoolingMax(cpu, 5, 4), requiring_secure_coding=False)
     with pytest.raises(MPSTypeError, match=r"object cannot be archived.*archived\(\)"):
@@ -216,6 +239,14 @@ def test_misuse(cpu: MTLDevice, tmp_path: Path) -> None:
     with pytest.raises(MPSFileError, match=r"registry must have 'Policy'"):
         again(kernel, cpu)
     assert issubclass(MPSDeviceError, MPSError)
+
+
+def test_an_error_of_a_registered_function_is_the_cause(cpu: MTLDevice) -> None:
+    kernel = MPSCNNPoolingMax(cpu, 2, 2)
+    kernel.padding = Policy(3)
+    with pytest.raises(MPSFileError, match=r"object 0 \(Policy\) cannot be made again, got division by zero") as caught:
+        again(kernel, cpu, registry={"Policy": lambda values: 1 / 0})
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
 # --- hostile documents, whose checksum is right -----------------------------------------------------------------------

@@ -12,7 +12,7 @@ import numpy as np
 
 from openmps import types
 from openmps.core.allocator import ORDINARY, TEMPORARY
-from openmps.errors import MPSError, MPSFileError, MPSTypeError
+from openmps.errors import MPSFileError, MPSTypeError
 from openmps.formats.archive import forms
 from openmps.formats.archive.container import Arrays
 from openmps.formats.archive.graphs import GraphReader, GraphWriter
@@ -22,11 +22,6 @@ from openmps.metal.device import MTLDevice
 
 Registry = Mapping[str, Callable[[dict[str, Any]], Any]]
 """Makes objects of classes that are not openmps' own from what their ``archived()`` gave, by class name."""
-
-_FAULTS = (
-    MPSError, TypeError, ValueError, KeyError, IndexError, AttributeError, OverflowError, RecursionError
-)  # fmt: skip
-"""What a document of the wrong values makes constructors and setters raise."""
 
 _ALLOCATORS = {"ordinary": ORDINARY, "temporary": TEMPORARY}
 
@@ -129,9 +124,16 @@ class Reader:
         for place, entry in enumerate(entries):
             try:
                 self._things.append(self._made(entry))
-            except _FAULTS as fault:
+            except Exception as fault:  # whatever a document of wrong values makes a constructor raise
                 raise self._refused(place, entry, fault) from fault
         return self._things
+
+    def root(self, value: Any) -> Any:
+        """The value that the document is about."""
+        try:
+            return self.value(value)
+        except Exception as fault:
+            raise MPSFileError(self._who, "archive's root", "cannot be made again", f"{fault}"[:500]) from fault
 
     def _refused(self, place: int, entry: Any, fault: Exception) -> MPSFileError:
         kind = entry.get("class", entry.get("custom")) if isinstance(entry, dict) else type(entry).__name__
