@@ -187,7 +187,7 @@ def _checksum(layers: Sequence[str], arrays: Mapping[str, NDArray[np.float32]]) 
 
 def _ordered_names(names: list[str], layers: list[str], path: str, who: str) -> list[str]:
     """The array names in the order of the layers that the metadata give, after checking the metadata against them."""
-    labels = {name.rpartition(".")[0] for name in names}
+    labels = {_stored_label(name, path, who) for name in names}
     for label in sorted(labels ^ set(layers)):
         got = f"{label!r} without an array" if label in layers else f"arrays of {label!r}, which they do not list"
         raise MPSFileError(who, path, "must hold the layers that its metadata list", got)
@@ -199,6 +199,13 @@ def _ordered_names(names: list[str], layers: list[str], path: str, who: str) -> 
         return rank[label], parts.get(part, len(parts)), part
 
     return sorted(names, key=position)
+
+
+def _stored_label(name: str, path: str, who: str) -> str:
+    try:
+        return split_name(name, who)[0]
+    except MPSArgumentError as error:
+        raise MPSFileError(who, path, f"array name {error.rule}", error.got) from error
 
 
 def _read_facts(metadata: dict[str, str] | None, path: str, who: str) -> dict[str, Any]:
