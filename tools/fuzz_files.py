@@ -27,6 +27,7 @@ import sys
 import tempfile
 import threading
 import time
+import warnings
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -65,6 +66,7 @@ def work(options: argparse.Namespace) -> None:
 
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what a library prints is no answer
+    warnings.simplefilter("ignore")  # a warning that is shown reads the line that it comes from
     targets = rows(options.table)
     watch, cases = Watch(), {}
     print(json.dumps([target.name for target in targets]), file=answers, flush=True)

@@ -257,6 +257,23 @@ def test_a_changed_number_or_order_is_seen(tmp_path):
             weights.load_safetensors(path)
 
 
+@pytest.mark.parametrize("name", ["weights", ".weights", "a."])
+def test_names_without_a_layer_are_refused(tmp_path, name):
+    path = tmp_path / "w.safetensors"
+    path.write_bytes(save({name: np.ones(2, dtype=np.float32)}, metadata([name.rpartition(".")[0]])))
+    with pytest.raises(MPSFileError, match="array name must be a layer's label, a dot and a part"):
+        weights.load_safetensors(path)
+
+
+def test_an_error_is_of_bounded_length(tmp_path):
+    path = tmp_path / "w.safetensors"
+    name = "x" * 100_000 + ".weights"
+    path.write_bytes(save({name: np.ones(2, dtype=np.int32)}, metadata([name.rpartition(".")[0]])))
+    with pytest.raises(MPSFileError) as caught:
+        weights.load_safetensors(path)
+    assert len(str(caught.value)) < 4000
+
+
 def test_a_file_without_a_checksum_is_read(tmp_path):
     path = tmp_path / "w.safetensors"
     path.write_bytes(save({"a.weights": np.ones(2, dtype=np.float32)}, metadata(["a"])))

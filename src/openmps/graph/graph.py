@@ -37,8 +37,9 @@ from openmps.graph.non_finite import execute_checked
 from openmps.graph.passes import Network, reachable, required
 from openmps.graph.plan import Program, Shape
 from openmps.graph.update import Updates
-from openmps.kernels.convolution import MPSCNNConvolution
+from openmps.kernels.convolution import MPSCNNConvolution, MPSCNNConvolutionGradient
 from openmps.kernels.convolution.forward import copy_source
+from openmps.kernels.dropout import MPSCNNDropout
 from openmps.types import MPSImageFeatureChannelFormat
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
 
 CompletionHandler = Callable[[MPSImage | None, Exception | None], object]
 Formats = Mapping[MPSNNImageNode, MPSImageFeatureChannelFormat]
+
+_WEIGHTED = (MPSCNNConvolution, MPSCNNConvolutionGradient)
 
 
 class MPSNNGraph(MPSKernel):
@@ -125,8 +128,19 @@ class MPSNNGraph(MPSKernel):
         self._queue: MTLCommandQueue | None = None
 
     def _unshare(self) -> None:
-        """Make a copy's own kernels on its device, over copies of the data sources if they offer some."""
+        """Make a copy's own kernels on its device, over copies of the data sources if they offer some.
+
+        Weights and the place in the sequence of masks are those that the original has now; queued work is not waited
+        for.
+        """
+        originals = self._kernels
         self._build({key: copy_source(source, self._device) for key, source in self._data_sources.items()})
+        for node, kernel in self._kernels.items():
+            original = originals[node]
+            if isinstance(kernel, _WEIGHTED) and isinstance(original, _WEIGHTED):
+                kernel.parameters.take(original.parameters.state())
+            elif isinstance(kernel, MPSCNNDropout) and isinstance(original, MPSCNNDropout):
+                kernel.step = original.step
 
     # --- properties ---------------------------------------------------------------------------------------------------
 
