@@ -5,7 +5,7 @@ usage: fuzz_files.py [--cases 10000] [--seed 0] [--target NAME [--case N]] [--jo
 Every case takes an honest file, changes it, and loads it in a worker process. It passes if it ends in an error of
 openmps, in an object equal to the original, or, where no checksum can show the change, in exactly what the changed file
 says. It fails if it raises anything else, ends the process, takes more than ``--seconds`` (5), takes more than twice
-the honest file's memory (and 1 MiB of Python's, 48 MiB of the process's), runs or imports code, or opens anything
+the honest file's memory (and 768 KiB of Python's, 24 MiB of the process's), runs or imports code, or opens anything
 outside its folder. Failures are printed with the command that repeats them; the exit status is 1 if there are any.
 
 Case N of a target follows from the seed, the target's name and N alone. A new target is a row of fuzzing/targets.py;

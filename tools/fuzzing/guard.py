@@ -125,6 +125,7 @@ class Case:
             self._says = target.says(loaded)
             if not target.is_as_written(self.folder, loaded):
                 raise SystemExit(f"{target.name}: the honest file does not say what was loaded")
+            target.use(loaded)
             self._fresh()
         self.traced, self.resident = memory.traced, max(memory.resident, memory.traced)
         self._length = sum((self._honest / file).stat().st_size for file in self._files)
@@ -198,7 +199,19 @@ class Case:
             return Outcome("failed", f"loaded, and then raised {type(error).__name__}: {str(error)[:300]}")
         if self._watch.seen:
             return Outcome("failed", f"did {self._watch.seen[0]} with what was loaded")
-        return Outcome("as written") if is_as_written else Outcome("failed", "loaded as what the file does not say")
+        if not is_as_written:
+            return Outcome("failed", "loaded as what the file does not say")
+        return self._used(loaded)
+
+    def _used(self, loaded: Any) -> Outcome:
+        """Whether what was loaded can be used, or says what is wrong with it."""
+        try:
+            self._target.use(loaded)
+        except MPSError:
+            pass
+        except Exception as error:
+            return Outcome("failed", f"loaded, used, and then raised {type(error).__name__}: {str(error)[:300]}")
+        return Outcome("as written")
 
 
 def place_in(path: Path, changed: bytes | Special) -> None:

@@ -4,9 +4,9 @@ MOST_SECONDS = 5.0
 """A case that takes longer fails, unless ``--seconds`` says otherwise."""
 HANGING = 4
 """One that takes so many times as long is ended."""
-TRACED_ALLOWANCE = 1 << 20
-"""Bytes of Python's and NumPy's memory beyond twice what the honest file takes: errors, tracebacks, small objects."""
-RESIDENT_ALLOWANCE = 48 << 20
+TRACED_ALLOWANCE = 768 << 10
+"""Bytes of Python's and NumPy's memory beyond twice what the honest file takes: errors, the frames of a deep recursion."""
+RESIDENT_ALLOWANCE = 24 << 20
 """Bytes of the whole process beyond twice that: allocators keep and round, and Python's recursion takes stack."""
 LONGEST_MESSAGE = 4000
 """Characters of an error."""

@@ -66,6 +66,8 @@ class Policy:
     """A padding policy of a user, restored through the registry."""
 
     def __init__(self, margin: int) -> None:
+        if type(margin) is not int or not 0 <= margin < 100:
+            raise ValueError("margin must be an integer of 0 to 99")
         self.margin = margin
 
     def padding_method(self) -> MPSNNPaddingMethod:

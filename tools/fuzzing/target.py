@@ -17,6 +17,7 @@ class Target:
     ``write`` puts the honest files into a folder, ``load`` reads them, and ``says`` turns what was loaded into bytes:
     two objects are equal if theirs are. ``is_as_written`` is asked of what a changed file was loaded as, where that is
     not the original: whether it is what the file says now. A file whose checksum shows every change has nothing to ask.
+    ``use`` does something with it then, which may end in an error of openmps and in no other.
     ``blind`` and ``knowing`` are mutations; after a knowing one a checksum may fit again.
     """
 
@@ -28,3 +29,4 @@ class Target:
     knowing: tuple[Mutation, ...]
     blind: tuple[Mutation, ...] = BLIND
     has_checksum: bool = True
+    use: Callable[[Any], object] = lambda loaded: None

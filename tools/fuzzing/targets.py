@@ -24,16 +24,21 @@ from fuzzing.mutations import (
     text_of,
 )
 from fuzzing.target import Target
+from openmps.core.image import MPSImage
+from openmps.core.image_batch import MPSImageBatch
 from openmps.errors import MPSError
 from openmps.formats.archive import MPSKeyedArchiver, MPSKeyedUnarchiver
 from openmps.formats.archive.container import seal, unpack
 from openmps.formats.archive.forms import classes
 from openmps.formats.weights import load_dat_files, load_safetensors, save_dat_files, save_safetensors
 from openmps.graph.catalog import KERNELS
+from openmps.graph.graph import MPSNNGraph
+from openmps.kernels.loss import MPSCNNLossLabels
 from openmps.metal.device import mtl_device
 from openmps.training.idx import load_idx
 from openmps.training.json_lines import JsonLines
 from openmps.training.run_folder import RunFolder
+from openmps.types import MTLSize
 
 # --- archives ---------------------------------------------------------------------------------------------------------
 
@@ -91,7 +96,26 @@ def resealed_arrays(data: bytes, random: Random) -> bytes:
     return seal(json.dumps(document), arrays)
 
 
-def _archive(name: str, make: Callable[[Any], Any]) -> Target:
+def _encode(graph: Any) -> None:
+    """One encode of two images of ones."""
+    if not isinstance(graph, MPSNNGraph):
+        return
+    channels = 4 if len(graph.source_image_handles) > 1 else 1
+    ones = np.ones((2, 8, 8, channels), np.float32)
+    labels = MPSImage.from_numpy(_CPU, np.ones((1, 1, 10), np.float32))
+    states = [
+        [MPSCNNLossLabels(_CPU, labels_image=labels, loss_image_size=MTLSize(1, 1, 10)) for _ in ones]
+        for _ in graph.source_state_handles or ()
+    ]
+    command_buffer = _CPU.new_command_queue().command_buffer()
+    graph.encode_batch(
+        command_buffer, [MPSImageBatch.from_numpy(_CPU, ones) for _ in graph.source_image_handles], states
+    )
+    command_buffer.commit()
+    command_buffer.wait_until_completed()
+
+
+def _archive(name: str, make: Callable[[Any], Any], use: Callable[[Any], object] = lambda loaded: None) -> Target:
     return Target(
         name=name,
         write=lambda folder: MPSKeyedArchiver.archive(make(_CPU), folder / _FILE),
@@ -99,6 +123,7 @@ def _archive(name: str, make: Callable[[Any], Any]) -> Target:
         says=MPSKeyedArchiver.archived_data,
         is_as_written=_is_stable,
         knowing=(resealed_document, resealed_document, resealed_document, resealed_arrays, *SAFETENSORS),
+        use=use,
     )
 
 
@@ -274,8 +299,8 @@ TARGETS: tuple[Target, ...] = (
     _archive("archive of kernels", seeds.kernels),
     _archive("archive of convolutions", seeds.convolutions),
     _archive("archive of policies", seeds.policies),
-    _archive("archive of an inference graph", seeds.inference_graph),
-    _archive("archive of a training graph", seeds.training_graph),
+    _archive("archive of an inference graph", seeds.inference_graph, _encode),
+    _archive("archive of a training graph", seeds.training_graph, _encode),
     _weights("weights, any network", None),
     _weights("weights of one network", _SHAPES),
     Target(

@@ -218,8 +218,10 @@ def _like(name: str, now: Any, value: Any) -> Any:
         raise TypeError(f"label holds text, not a {type(value).__name__}")
     if isinstance(now, float) and isinstance(value, int | float) and not isinstance(value, bool):
         return float(value)
-    if value is None or (now is None and not isinstance(value, bool | int | float)):
+    if value is None and (now is None or name == "label"):
         return value
+    if now is None and not isinstance(value, bool | int | float | list):
+        return value  # the setter, or the kernel that reads it, checks it
     if isinstance(value, type(now)) and isinstance(now, bool) == isinstance(value, bool):
         return value
     if isinstance(now, int) and isinstance(value, int) and not isinstance(now, bool | enum.Enum):

@@ -181,6 +181,13 @@ class MPSCNNConvolutionDescriptor:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
                 raise MPSArgumentError(who, f"descriptor.{name}", "must be an integer of at least 1", repr(value))
+        parts = (("fused_neuron_descriptor", MPSNNNeuronDescriptor), ("batch_normalization", BatchNormalizationFold))
+        for name, kind in parts:
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, kind):
+                raise MPSTypeError(
+                    who, f"descriptor.{name}", f"must be an {kind.__name__} or None", type(value).__name__
+                )
         self._validate_groups(who)
 
     def _validate_groups(self, who: str) -> None:
