@@ -63,7 +63,7 @@ PLANTED: dict[str, Any] = {
     "evaluates": _evaluate,
     "holds memory": _hold,
     "holds a tensor": _hold_tensor,
-    "is slow": lambda folder: time.sleep(0.7),
+    "is slow": lambda folder: time.sleep(1.5),
     "hangs": lambda folder: time.sleep(600),
     "crashes": lambda folder: os.kill(os.getpid(), signal.SIGSEGV),
 }

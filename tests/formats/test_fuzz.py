@@ -31,7 +31,7 @@ def test_mutated_files_are_refused_or_loaded_as_they_are() -> None:
 
 
 def test_what_is_wrong_is_noticed() -> None:
-    done = fuzz("--cases", 14, "--seconds", 0.5, "--jobs", 2, "--table", PLANTED)
+    done = fuzz("--cases", 14, "--seconds", 1, "--jobs", 2, "--table", PLANTED)
     assert done.returncode == 1, done.stdout + done.stderr
     table, failures = done.stdout.split("\n\n", 1)
     counts = {line[:32].strip(): [int(each) for each in line[32:].split()] for line in table.splitlines()[1:-1]}
@@ -46,9 +46,9 @@ def test_what_is_wrong_is_noticed() -> None:
         r"inserted: did os\.system",
         r"inserted: did import \('colorsys'",
         "inserted: did (compile|exec)",
-        r"inserted: took 8,3\d\d,\d{3} bytes of traced memory, more than 1,0",
+        r"inserted: took 8,3\d\d,\d{3} bytes of traced memory, more than 7",
         r"inserted: took 2\d\d,\d{3},\d{3} bytes of resident memory",
-        r"inserted: took 0\.[78] s",
+        r"inserted: took 1\.\d s",
         "hung",
         "ended the process, signal SIGSEGV: Fatal Python error: Segmentation fault",
     ):

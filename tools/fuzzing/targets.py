@@ -108,9 +108,8 @@ def _encode(graph: Any) -> None:
         for _ in graph.source_state_handles or ()
     ]
     command_buffer = _CPU.new_command_queue().command_buffer()
-    graph.encode_batch(
-        command_buffer, [MPSImageBatch.from_numpy(_CPU, ones) for _ in graph.source_image_handles], states
-    )
+    images = [MPSImageBatch.from_numpy(_CPU, ones) for _ in graph.source_image_handles]
+    graph.encode_batch(command_buffer, images, states)
     command_buffer.commit()
     command_buffer.wait_until_completed()
 
