@@ -9,7 +9,7 @@ TESTS := $(sort $(wildcard tests/test_*.py)) \
          $(filter-out tests/sweeps/ tests/__pycache__/,$(sort $(wildcard tests/*/))) \
          $(wildcard tests/sweeps/)
 
-.PHONY: setup demo test check docs bench clean
+.PHONY: setup demo test check docs fuzz bench clean
 
 setup: $(READY)
 
@@ -40,6 +40,9 @@ docs: setup
 	PYTHONPATH=tests $(BIN)/python -m kernel_page
 	PYTHONPATH=tests $(BIN)/python -W ignore -m node_cases.table
 	$(BIN)/python tools/reference_pages.py
+
+fuzz: setup
+	$(BIN)/python tools/fuzz_files.py
 
 bench: setup
 	@set -e; for file in bench/[!_]*.py; do \

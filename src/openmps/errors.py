@@ -5,6 +5,14 @@ Each error names who refused (class and label), which argument, the rule, what i
 
 from __future__ import annotations
 
+_LONGEST_PART = 800
+"""Characters of each part of a sentence: what a file says may be of any length."""
+
+
+def _short(part: object) -> str:
+    text = str(part)
+    return text if len(text) <= _LONGEST_PART else f"{text[:_LONGEST_PART]}…"
+
 
 class MPSError(Exception):
     """Base of every error that openmps raises.
@@ -19,9 +27,9 @@ class MPSError(Exception):
         self.rule = rule
         self.got = got
         self.remedy = remedy
-        found = "" if got is None else f", got {got}"
-        todo = f". {remedy}" if remedy else ""
-        super().__init__(f"{who}: {argument} {rule}{found}{todo}")
+        found = "" if got is None else f", got {_short(got)}"
+        todo = f". {_short(remedy)}" if remedy else ""
+        super().__init__(f"{_short(who)}: {_short(argument)} {_short(rule)}{found}{todo}")
 
 
 class MPSArgumentError(MPSError, ValueError):

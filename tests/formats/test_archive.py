@@ -11,13 +11,19 @@ import numpy as np
 import pytest
 
 from openmps.core.image import MPSImage
+from openmps.core.image_descriptor import MPSImageDescriptor
 from openmps.core.neuron_descriptor import MPSNNNeuronDescriptor
 from openmps.core.padding import MPSNNDefaultPadding
 from openmps.core.padding_explicit import ExplicitPadding
+from openmps.core.state import MPSState
+from openmps.core.vector import MPSVectorDescriptor
 from openmps.errors import MPSArgumentError, MPSDeviceError, MPSError, MPSFileError, MPSTypeError
 from openmps.formats.archive import MPSKeyedArchiver, MPSKeyedUnarchiver
 from openmps.formats.archive.container import pack, unpack
-from openmps.kernels.convolution import MPSCNNConvolution, MPSCNNConvolutionDescriptor
+from openmps.kernels.batch_normalization import MPSCNNBatchNormalization
+from openmps.kernels.convolution import MPSCNNConvolution, MPSCNNConvolutionDescriptor, MPSCNNConvolutionGradient
+from openmps.kernels.dropout import MPSCNNDropout
+from openmps.kernels.group_normalization import MPSCNNGroupNormalization, MPSCNNInstanceNormalization
 from openmps.kernels.optimizers import MPSNNOptimizerAdam, MPSNNOptimizerDescriptor
 from openmps.kernels.pooling import MPSCNNPoolingAverage, MPSCNNPoolingMax
 from openmps.metal.device import MTLDevice, mtl_device
@@ -25,6 +31,7 @@ from openmps.training.data_sources import ArrayConvolutionDataSource
 from openmps.types import (
     MPSCNNNeuronType,
     MPSImageEdgeMode,
+    MPSImageFeatureChannelFormat,
     MPSKernelOptions,
     MPSNNPaddingMethod,
     MPSNNRegularizationType,
@@ -126,6 +133,103 @@ def test_a_source_of_a_registered_class_comes_back_as_itself(cpu: MTLDevice) -> 
     assert np.array_equal(found.data_source.weights(), kernel.data_source.weights())
 
 
+def test_kernels_over_one_data_source_share_what_stands_for_it(cpu: MTLDevice) -> None:
+    """Unless their numbers have come apart."""
+    descriptor = MPSCNNConvolutionDescriptor(3, 2, 4, 5)
+    numbers = np.random.default_rng(3).normal(size=descriptor.weight_shape())
+    source = ArrayConvolutionDataSource(descriptor, numbers, label="conv1")
+    kernels = [MPSCNNConvolution(cpu, weights=source), MPSCNNConvolutionGradient(cpu, source)]
+    kernels[0].label = "another name"
+    forward, gradient = again(kernels, cpu)
+    assert forward.data_source is gradient.data_source
+    assert (forward.label, gradient.label, forward.data_source.label()) == ("another name", "conv1", "conv1")
+    kernels[0].parameters.weights.mul_(2.0)
+    forward, gradient = again(kernels, cpu)
+    assert forward.data_source is not gradient.data_source
+    assert np.array_equal(forward.data_source.weights(), 2.0 * gradient.data_source.weights())
+
+
+def test_a_convolution_of_bare_numbers(cpu: MTLDevice) -> None:
+    """The framework cannot archive those; here they come back with a data source of their numbers."""
+    descriptor = MPSCNNConvolutionDescriptor(2, 2, 1, 3)
+    numbers = np.arange(12, dtype=np.float32)
+    kernel = MPSCNNConvolution(cpu, convolution_descriptor=descriptor, kernel_weights=numbers, bias_terms=[1, 2, 3])
+    assert kernel.data_source is None
+    found = again(kernel, cpu)
+    assert np.array_equal(found.data_source.weights().reshape(-1), numbers)
+    assert found.data_source.bias_terms().tolist() == [1, 2, 3]
+
+
+class Rows:
+    """A data source of a normalization that knows how to be archived."""
+
+    def __init__(self, gamma: Any) -> None:
+        self.row = np.asarray(gamma, np.float32)
+
+    def number_of_feature_channels(self) -> int:
+        return self.row.size
+
+    def number_of_groups(self) -> int:
+        return 2
+
+    def gamma(self) -> Any:
+        return self.row
+
+    beta = mean = variance = gamma
+
+    def load(self) -> bool:
+        return True
+
+    def purge(self) -> None:
+        pass
+
+    def label(self) -> str:
+        return "rows"
+
+    def archived(self) -> dict[str, Any]:
+        return {"gamma": self.row}
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [MPSCNNBatchNormalization, MPSCNNInstanceNormalization, MPSCNNGroupNormalization],
+    ids=lambda kind: kind.__name__,
+)
+def test_normalizations_keep_data_sources_that_can_be_archived(kind: Any, cpu: MTLDevice) -> None:
+    found = again(kind(cpu, Rows([1, 2, 3, 4])), cpu, registry={"Rows": lambda values: Rows(values["gamma"])})
+    assert type(found.data_source) is Rows
+    assert found.data_source.row.tolist() == [1, 2, 3, 4]
+
+
+def test_dropout_keeps_its_place(cpu: MTLDevice) -> None:
+    kernel = MPSCNNDropout(cpu, 0.5, 3)
+    for _ in range(5):
+        kernel.next_token()
+    assert again(kernel, cpu).next_token() == kernel.copy().next_token() == kernel.next_token() == 5
+    for value in (-1, 2**63, True, 1.0, "1"):
+        with pytest.raises(MPSArgumentError, match=r"step must be an integer of 0 to 2\*\*63 - 1"):
+            kernel.step = value
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda cpu: MPSImage(cpu, MPSImageDescriptor(MPSImageFeatureChannelFormat.FLOAT32, 1, 1, 1)),
+        lambda cpu: MPSImageDescriptor(MPSImageFeatureChannelFormat.FLOAT32, 1, 1, 1),
+        lambda cpu: MPSVectorDescriptor(4),
+        lambda cpu: MPSState(cpu, resource=cpu.new_buffer(length=4)),
+        lambda cpu: cpu,
+        lambda cpu: cpu.new_buffer(length=4),
+        lambda cpu: cpu.new_command_queue(),
+        lambda cpu: MPSCNNPoolingMax,
+        lambda cpu: print,
+    ],
+)
+def test_what_is_never_archived(make: Any, cpu: MTLDevice) -> None:
+    with pytest.raises(MPSTypeError, match=r"^MPSKeyedArchiver: .*cannot be archived"):
+        MPSKeyedArchiver.archived_data([1, make(cpu)])
+
+
 def test_a_custom_policy(cpu: MTLDevice) -> None:
     kernel = MPSCNNPoolingMax(cpu, 2, 2)
     kernel.padding = Policy(3)
@@ -169,7 +273,7 @@ def test_the_same_object_gives_the_same_bytes(cpu: MTLDevice) -> None:
 
 def test_files(tmp_path: Path, cpu: MTLDevice) -> None:
     MPSKeyedArchiver.archive(MPSCNNPoolingMax(cpu, 5, 4), tmp_path / "pool.mps")
-    found = MPSKeyedUnarchiver.unarchive_object(file=tmp_path / "pool.mps", device=cpu)
+    found = MPSKeyedUnarchiver.unarchived_object_of_class(MPSCNNPoolingMax, tmp_path / "pool.mps", cpu)
     assert (found.kernel_width, found.kernel_height) == (5, 4)
 
 
@@ -182,13 +286,32 @@ def test_forms(cpu: MTLDevice) -> None:
     assert reader.mps_mtl_device() is cpu
     found = [
         reader.decode_root_object(),
-        MPSKeyedUnarchiver(init_for_reading_with_data=data, device=cpu).decode_root_object(),
+        MPSKeyedUnarchiver(bytearray(data), cpu).decode_root_object(),
+        MPSKeyedUnarchiver.unarchived_object_of_class(MPSCNNPoolingMax, from_data=memoryview(data), device=cpu),
         MPSKeyedUnarchiver.unarchived_object_of_classes([MPSCNNPoolingAverage, MPSCNNPoolingMax], data, cpu),
-        MPSKeyedUnarchiver.unarchive_top_level_object(data, cpu),
-        MPSKeyedUnarchiver.unarchive_object(data, cpu),
+        MPSKeyedUnarchiver.unarchived_object_of_classes({MPSCNNPoolingMax}, data, cpu),
     ]
     assert {(type(each), each.kernel_width, each.kernel_height) for each in found} == {(MPSCNNPoolingMax, 5, 4)}
-    assert MPSKeyedUnarchiver(device=cpu).mps_mtl_device() is cpu
+    assert reader.decode_root_object() is reader.decode_root_object()
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda data, cpu: MPSKeyedUnarchiver(),
+        lambda data, cpu: MPSKeyedUnarchiver(device=cpu),
+        lambda data, cpu: MPSKeyedUnarchiver(init_for_reading_with_data=data, device=cpu),
+        lambda data, cpu: MPSKeyedUnarchiver.unarchive_object(data),
+        lambda data, cpu: MPSKeyedUnarchiver.unarchive_object(data, cpu),
+        lambda data, cpu: MPSKeyedUnarchiver.unarchive_object(file="pool.mps", device=cpu),
+        lambda data, cpu: MPSKeyedUnarchiver.unarchive_top_level_object(data),
+        lambda data, cpu: MPSKeyedUnarchiver.unarchive_top_level_object(data, cpu),
+    ],
+)
+def test_what_gives_nil_in_the_framework_says_what_to_use(form: Any, cpu: MTLDevice) -> None:
+    data = MPSKeyedArchiver.archived_data(MPSCNNPoolingMax(cpu, 5, 4))
+    with pytest.raises(MPSTypeError, match=r"is not offered.*Use MPSKeyedUnarchiver\.unarchived_object_of_class\("):
+        form(data, cpu)
 
 
 def test_misuse(cpu: MTLDevice, tmp_path: Path) -> None:
@@ -199,14 +322,18 @@ def test_misuse(cpu: MTLDevice, tmp_path: Path) -> None:
         MPSKeyedUnarchiver(data)
     with pytest.raises(MPSError, match=r"device"):
         MPSKeyedUnarchiver(data, "cpu")
-    with pytest.raises(MPSTypeError, match=r"data must be bytes, got str"):
+    with pytest.raises(MPSTypeError, match=r"data must be bytes, or the Path of a file, got str"):
         MPSKeyedUnarchiver("text", cpu)
-    with pytest.raises(MPSTypeError, match=r"needs data"):
-        MPSKeyedUnarchiver(device=cpu).decode_root_object()
-    with pytest.raises(MPSTypeError, match=r"data or file must be given"):
-        MPSKeyedUnarchiver.unarchive_object(data, cpu, file=tmp_path / "x")
+    with pytest.raises(MPSTypeError, match=r"classes must be classes, got 'MPSCNNPoolingMax'"):
+        MPSKeyedUnarchiver.unarchived_object_of_classes(["MPSCNNPoolingMax"], data, cpu)
+    with pytest.raises(MPSTypeError, match=r"registry must map the names of classes to functions"):
+        MPSKeyedUnarchiver(data, cpu, registry={"Policy": "Policy"})
     with pytest.raises(MPSFileError, match=r"nothing there"):
-        MPSKeyedUnarchiver.unarchive_object(device=cpu, file=tmp_path / "x")
+        MPSKeyedUnarchiver(tmp_path / "x", cpu)
+    endless: list[Any] = []
+    endless.append(endless)
+    with pytest.raises(MPSArgumentError, match=r"object must not hold itself"):
+        MPSKeyedArchiver.archived_data(endless)
     with pytest.raises(MPSArgumentError, match=r"requiring_secure_coding must be True"):
         MPSKeyedArchiver.archived_data(MPSCNNPoolingMax(cpu, 5, 4), requiring_secure_coding=False)
     with pytest.raises(MPSTypeError, match=r"object cannot be archived.*archived\(\)"):
@@ -216,6 +343,14 @@ def test_misuse(cpu: MTLDevice, tmp_path: Path) -> None:
     with pytest.raises(MPSFileError, match=r"registry must have 'Policy'"):
         again(kernel, cpu)
     assert issubclass(MPSDeviceError, MPSError)
+
+
+def test_an_error_of_a_registered_function_is_the_cause(cpu: MTLDevice) -> None:
+    kernel = MPSCNNPoolingMax(cpu, 2, 2)
+    kernel.padding = Policy(3)
+    with pytest.raises(MPSFileError, match=r"object 0 \(Policy\) cannot be made again, got division by zero") as caught:
+        again(kernel, cpu, registry={"Policy": lambda values: 1 / 0})
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
 # --- hostile documents, whose checksum is right -----------------------------------------------------------------------
@@ -255,6 +390,7 @@ def _changed(**changes: Any) -> dict[str, Any]:
         _changed(properties={"padding": {"list": [], "array": "0"}}),
         _changed(properties={"destination_image_allocator": {"allocator": "mine"}}),
         _changed(properties={"label": 7}),
+        _changed(properties={"label": {"list": []}}),
         {"custom": "Policy", "values": {}},
         {"custom": ["Policy"], "values": {}},
         {},

@@ -1,5 +1,6 @@
 """Weight files: what is written comes back, and nothing damaged or hostile gets in."""
 
+import hashlib
 import json
 import struct
 import tracemalloc
@@ -178,11 +179,12 @@ def test_the_file_is_plain_safetensors_with_metadata(tmp_path):
     content = (tmp_path / "a").read_bytes()
     (length,) = struct.unpack("<Q", content[:8])
     header = json.loads(content[8 : 8 + length])
-    assert json.loads(header["__metadata__"]["openmps.weights"]) == {
-        "version": 1,
-        "layout": "OHWI",
-        "layers": ["conv2", "conv1"],
-    }
+    facts = json.loads(header["__metadata__"]["openmps.weights"])
+    digest = hashlib.sha256(b'["conv2", "conv1"]')
+    for name in sorted(ARRAYS):
+        values = np.ascontiguousarray(ARRAYS[name], "<f4")
+        digest.update(f'\0"{name}"\0{values.shape}\0'.encode() + values.tobytes())
+    assert facts == {"version": 1, "layout": "OHWI", "layers": ["conv2", "conv1"], "sha256": digest.hexdigest()}
     start, end = header["conv1.weights"]["data_offsets"]
     assert content[8 + length :][start:end] == ARRAYS["conv1.weights"].tobytes()
 
@@ -239,6 +241,43 @@ def test_metadata_are_checked(tmp_path, facts, message):
         weights.load_safetensors(path)
     assert message in str(caught.value)
     assert str(path) in str(caught.value)
+
+
+def test_a_changed_number_or_order_is_seen(tmp_path):
+    path = tmp_path / "w.safetensors"
+    weights.save_safetensors(path, ARRAYS)
+    content = path.read_bytes()
+    for changed in (
+        content[:-1] + bytes([content[-1] ^ 1]),
+        content.replace(b'[\\"conv2\\", \\"conv1\\"]', b'[\\"conv1\\", \\"conv2\\"]'),
+    ):
+        assert changed != content
+        path.write_bytes(changed)
+        with pytest.raises(MPSFileError, match="must hold what was saved, got another checksum"):
+            weights.load_safetensors(path)
+
+
+@pytest.mark.parametrize("name", ["weights", ".weights", "a."])
+def test_names_without_a_layer_are_refused(tmp_path, name):
+    path = tmp_path / "w.safetensors"
+    path.write_bytes(save({name: np.ones(2, dtype=np.float32)}, metadata([name.rpartition(".")[0]])))
+    with pytest.raises(MPSFileError, match="array name must be a layer's label, a dot and a part"):
+        weights.load_safetensors(path)
+
+
+def test_an_error_is_of_bounded_length(tmp_path):
+    path = tmp_path / "w.safetensors"
+    name = "x" * 100_000 + ".weights"
+    path.write_bytes(save({name: np.ones(2, dtype=np.int32)}, metadata([name.rpartition(".")[0]])))
+    with pytest.raises(MPSFileError) as caught:
+        weights.load_safetensors(path)
+    assert len(str(caught.value)) < 4000
+
+
+def test_a_file_without_a_checksum_is_read(tmp_path):
+    path = tmp_path / "w.safetensors"
+    path.write_bytes(save({"a.weights": np.ones(2, dtype=np.float32)}, metadata(["a"])))
+    assert weights.load_safetensors(path)["a.weights"].tolist() == [1.0, 1.0]
 
 
 HEAD = {"__metadata__": metadata(["a"])}

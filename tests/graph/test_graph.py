@@ -29,7 +29,8 @@ from openmps.graph.arithmetic_nodes import MPSNNAdditionNode
 from openmps.graph.convolution_nodes import MPSCNNConvolutionNode
 from openmps.graph.graph import MPSNNGraph
 from openmps.graph.nodes import Handle, MPSNNImageNode
-from openmps.types import MPSImageFeatureChannelFormat
+from openmps.types import MPSImageFeatureChannelFormat, MPSNNTrainingStyle
+from trainable_sources import DeviceSgd
 
 Format = MPSImageFeatureChannelFormat
 ORDINARY, TEMPORARY = MPSImage.default_allocator(), MPSTemporaryImage.default_allocator()
@@ -237,6 +238,20 @@ def test_a_copy_has_weights_of_its_own(bench: Bench, rng: np.random.Generator) -
     graph.reload_from_data_sources()
     assert not np.array_equal(result(graph), before)
     assert isinstance(copy.copy(graph), MPSNNGraph)
+
+
+def test_a_copy_goes_on_where_the_original_is(bench: Bench, rng: np.random.Generator) -> None:
+    """With the weights that the graph has trained, whether its data sources know them or not, and the next masks."""
+    network = digits(rng, DeviceSgd.of, keep=0.5)
+    graph = training_graph(bench, network, style=MPSNNTrainingStyle.UPDATE_DEVICE_GPU)
+    images, targets = network.batch(rng, 2)
+    for _ in range(2):
+        run(bench, network, graph, images, targets)
+    twin = graph.copy(bench.device)
+    first, second = (run(bench, network, each, images, targets) for each in (twin, graph))
+    np.testing.assert_array_equal(first.losses, second.losses)
+    for name, values in first.gradients.items():
+        np.testing.assert_array_equal(second.gradients[name], values)
 
 
 def test_repr(bench: Bench, rng: np.random.Generator) -> None:

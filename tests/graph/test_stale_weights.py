@@ -144,11 +144,14 @@ def test_kernels_and_graphs_know_of_each_other(device: torch.device) -> None:
 
 
 def test_a_copy_of_a_graph_has_weights_of_its_own(device: torch.device) -> None:
-    """Over the same data sources where these offer no copies; it reads what they give when it is made."""
+    """Over the same data sources where these offer no copies; it starts with the numbers of its original."""
     scene = Scene(device, HostSgd.of, CPU)
     twin = scene.inference.copy()
     assert scene.train() == []
     assert scene.predict(twin) != []
+    assert scene.predict(twin.copy()) != []
+    twin.reload_from_data_sources()
+    assert scene.predict(twin) == []
     assert scene.predict(twin.copy()) == []
 
 

@@ -224,6 +224,8 @@ def test_the_weights_say_how_many_channels_are_read() -> None:
         ("stride_in_pixels_y", True),
         ("dilation_rate_x", 0),
         ("dilation_rate_y", "2"),
+        ("dilation_rate_x", 2**31 - 1),
+        ("dilation_rate_y", 2**23 + 1),
         ("groups", 0),
         ("groups", 3),
     ],
@@ -232,6 +234,14 @@ def test_bad_descriptors(name: str, value: Any) -> None:
     descriptor = MPSCNNConvolutionDescriptor(3, 3, 4, 8)
     setattr(descriptor, name, value)
     with pytest.raises(MPSArgumentError, match=rf"^MPSCNNConvolution: descriptor.{name} must"):
+        MPSCNNConvolution(CPU, descriptor, np.zeros(288))
+
+
+@pytest.mark.parametrize("name", ["fused_neuron_descriptor", "batch_normalization"])
+def test_bad_parts_of_descriptors(name: str) -> None:
+    descriptor = MPSCNNConvolutionDescriptor(3, 3, 4, 8)
+    setattr(descriptor, name, ["relu"])
+    with pytest.raises(MPSTypeError, match=rf"^MPSCNNConvolution: descriptor.{name} must be an .* or None, got list"):
         MPSCNNConvolution(CPU, descriptor, np.zeros(288))
 
 

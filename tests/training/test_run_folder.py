@@ -147,6 +147,9 @@ def test_values_that_are_not_finite_survive_as_strict_json(run):
     assert json.loads(text, parse_constant=pytest.fail) == {"loss": "NaN", "up": "Infinity", "down": "-Infinity"}
     (record,) = run.read_metrics()
     assert math.isnan(record["loss"])
+    run.log({"by class": [1.0, math.nan, {"worst": -math.inf}]})
+    first, nan, last = run.read_metrics()[-1]["by class"]
+    assert first == 1.0 and math.isnan(nan) and last == {"worst": -math.inf}
     assert (record["up"], record["down"]) == (math.inf, -math.inf)
 
 

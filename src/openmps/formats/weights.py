@@ -3,11 +3,13 @@
 Arrays are named ``{layer label}.{part}``: ``conv1.weights`` (OHWI), ``conv1.biases``, ``norm1.gamma``. The raw file of
 ``conv1.weights`` is ``conv1_weights.dat``: the numbers alone, little-endian float32, in C order, as a data source's
 ``weights`` returns them (MPSCNNConvolution.h, macOS 10.13). No loader executes anything that it reads, and none takes
-more memory than the file it reads is long.
+more memory than the file it reads is long. A changed number is seen in a safetensors file, by its checksum, and cannot
+be seen in a raw file.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -120,14 +122,15 @@ def load_dat_files(
 def save_safetensors(path: str | os.PathLike[str], arrays: Mapping[str, Array]) -> None:
     """Write named arrays as float32 into one safetensors file, atomically.
 
-    The metadata hold the format's version, the layout (OHWI) and the order of the layers, which is the order in which
-    ``arrays`` first names them. The same arrays give the same bytes.
+    The metadata hold the format's version, the layout (OHWI), the order of the layers, which is the order in which
+    ``arrays`` first names them, and a SHA-256 checksum. The same arrays give the same bytes.
     """
     who = "save_safetensors"
     values = {name: to_float32(array, who, name) for name, array in arrays.items()}
     layers = _layer_order(values, who)
     # One key: safetensors writes several in an order that changes from call to call.
-    metadata = {_METADATA_KEY: json.dumps({"version": VERSION, "layout": _LAYOUT, "layers": layers})}
+    facts = {"version": VERSION, "layout": _LAYOUT, "layers": layers, "sha256": _checksum(layers, values)}
+    metadata = {_METADATA_KEY: json.dumps(facts)}
     write_atomic(path, save(cast("dict[str, NDArray[Any]]", values), metadata))
 
 
@@ -137,22 +140,27 @@ def load_safetensors(
     """Read the named arrays of a file written by :func:`save_safetensors`, in the order of its layers.
 
     Within a layer weights come first, then biases, then what else it has, by name. With ``shapes`` (array name → shape)
-    the file must hold exactly these arrays. Names, number formats and shapes are checked before any array is read.
-    Raises ``MPSFileError`` naming the file and the array at fault.
+    the file must hold exactly these arrays. Names, number formats and shapes are checked before any array is read, and
+    the checksum, where the file has one, against all of them. Raises ``MPSFileError`` naming the file and the array at
+    fault.
     """
     who = "load_safetensors"
     require_file(path, who)
     try:
         with cast("_Reader", safe_open(os.fspath(path), framework="np")) as reader:
-            names = _ordered_names(reader, str(path), who)
+            facts = _read_facts(reader.metadata(), str(path), who)
+            names = _ordered_names(reader.keys(), facts["layers"], str(path), who)
             _check_names(names, shapes, str(path), who)
             for name in names:
                 _check_array(reader.get_slice(name), name, shapes, str(path), who)
-            return {name: np.array(reader.get_tensor(name), dtype=np.float32) for name in names}
+            arrays = {name: np.array(reader.get_tensor(name), dtype=np.float32) for name in names}
     except MPSError:
         raise
     except (SafetensorError, OSError, ValueError, OverflowError) as error:
         raise MPSFileError(who, str(path), "must be a whole safetensors file", error) from error
+    if facts.get("sha256") not in (None, _checksum(facts["layers"], arrays)):
+        raise MPSFileError(who, str(path), "must hold what was saved", "another checksum", "Fetch or save it again.")
+    return arrays
 
 
 def split_name(name: str, who: str = "split_name") -> tuple[str, str]:
@@ -167,11 +175,19 @@ def _layer_order(names: Iterable[str], who: str) -> list[str]:
     return list(dict.fromkeys(split_name(name, who)[0] for name in names))
 
 
-def _ordered_names(reader: _Reader, path: str, who: str) -> list[str]:
+def _checksum(layers: Sequence[str], arrays: Mapping[str, NDArray[np.float32]]) -> str:
+    """Of the layers' order and of each array's name, shape and numbers."""
+    digest = hashlib.sha256(json.dumps(list(layers)).encode())
+    for name in sorted(arrays):
+        values = np.ascontiguousarray(arrays[name], "<f4")
+        digest.update(f"\0{json.dumps(name)}\0{values.shape}\0".encode())
+        digest.update(values.reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()
+
+
+def _ordered_names(names: list[str], layers: list[str], path: str, who: str) -> list[str]:
     """The array names in the order of the layers that the metadata give, after checking the metadata against them."""
-    names = reader.keys()
-    layers = _read_layers(reader.metadata(), path, who)
-    labels = {name.rpartition(".")[0] for name in names}
+    labels = {_stored_label(name, path, who) for name in names}
     for label in sorted(labels ^ set(layers)):
         got = f"{label!r} without an array" if label in layers else f"arrays of {label!r}, which they do not list"
         raise MPSFileError(who, path, "must hold the layers that its metadata list", got)
@@ -185,7 +201,15 @@ def _ordered_names(reader: _Reader, path: str, who: str) -> list[str]:
     return sorted(names, key=position)
 
 
-def _read_layers(metadata: dict[str, str] | None, path: str, who: str) -> list[str]:
+def _stored_label(name: str, path: str, who: str) -> str:
+    try:
+        return split_name(name, who)[0]
+    except MPSArgumentError as error:
+        raise MPSFileError(who, path, f"array name {error.rule}", error.got) from error
+
+
+def _read_facts(metadata: dict[str, str] | None, path: str, who: str) -> dict[str, Any]:
+    """What the metadata say: ``layers``, and ``sha256`` where there is a checksum."""
     text = (metadata or {}).get(_METADATA_KEY)
     if text is None:
         raise MPSFileError(
@@ -199,14 +223,14 @@ def _read_layers(metadata: dict[str, str] | None, path: str, who: str) -> list[s
         found: object = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise MPSFileError(who, path, f"must have JSON as metadata {_METADATA_KEY!r}", error) from error
-    facts = cast("dict[str, object]", found) if isinstance(found, dict) else {}
+    facts = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
     layers = facts.get("layers")
     if facts.get("version") != VERSION or facts.get("layout") != _LAYOUT:
         got = f"version {facts.get('version')!r}, layout {facts.get('layout')!r}"
         raise MPSFileError(who, path, f"must have version {VERSION} and layout {_LAYOUT}", got)
     if not isinstance(layers, list) or not all(isinstance(label, str) for label in cast("list[object]", layers)):
         raise MPSFileError(who, path, "must list the labels of its layers", repr(layers)[:80])
-    return cast("list[str]", layers)
+    return facts
 
 
 def _check_names(names: list[str], shapes: Mapping[str, Sequence[int]] | None, path: str, who: str) -> None:

@@ -25,10 +25,14 @@ from openmps.kernels.convolution import (
     MPSCNNConvolutionGradient,
 )
 from openmps.kernels.convolution.weights import ConvolutionWeights
+from openmps.kernels.dropout import MPSCNNDropout
 from openmps.types import MPSCNNConvolutionGradientOption, MPSImageFeatureChannelFormat
 
 if TYPE_CHECKING:
     from openmps.metal.device import MTLDevice
+
+
+_WEIGHTED = MPSCNNConvolution | MPSCNNConvolutionGradient
 
 
 def make_kernels(
@@ -49,7 +53,7 @@ def make_kernels(
         else:
             kernel = make_kernel(node, device)
         kernels[node] = kernel
-        if isinstance(kernel, MPSCNNConvolution | MPSCNNConvolutionGradient):
+        if isinstance(kernel, _WEIGHTED):
             key = id(kernel.data_source)
             if key not in owners:
                 owners[key] = kernel.parameters
@@ -57,6 +61,22 @@ def make_kernels(
         if isinstance(kernel, MPSCNNConvolutionGradient) and isinstance(node, MPSCNNConvolutionGradientNode):
             kernel.gradient_option = _gradient_option(node, read)
     return kernels
+
+
+def continue_from(
+    originals: Mapping[MPSNNFilterNode, ImageKernel], kernels: Mapping[MPSNNFilterNode, ImageKernel], device: MTLDevice
+) -> None:
+    """Give kernels copies of their originals' weights and their places in the sequences of masks, as they are now."""
+    copies: dict[int, ConvolutionWeights] = {}
+    for node, original in originals.items():
+        kernel = kernels[node]
+        if isinstance(original, _WEIGHTED) and isinstance(kernel, _WEIGHTED):
+            key = id(original.parameters)
+            if key not in copies:
+                copies[key] = original.parameters.copy(device, kernel.data_source)
+            kernel.share_parameters(copies[key])
+        elif isinstance(original, MPSCNNDropout) and isinstance(kernel, MPSCNNDropout):
+            kernel.step = original.step
 
 
 def _gradient_option(node: MPSCNNConvolutionGradientNode, read: set[MPSNNImageNode]) -> MPSCNNConvolutionGradientOption:

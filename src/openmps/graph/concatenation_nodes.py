@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from openmps.errors import MPSTypeError
+from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.graph.nodes import (
     MPSNNFilterNode,
     MPSNNGradientFilterNode,
@@ -52,5 +52,17 @@ class MPSNNConcatenationGradientNode(MPSNNGradientFilterNode):
                 self.name, "source_image", "must be a source of the forward node", repr(source_image),
                 "Pass one of the images that the concatenation reads",
             )  # fmt: skip
-        self.index = self.forward.sources.index(source_image)
+        self._index = self.forward.sources.index(source_image)
+
+    @property
+    def index(self) -> int:
         """Which source of the forward node this is the gradient of; the first, if one image is read twice."""
+        return self._index
+
+    @index.setter
+    def index(self, value: int) -> None:
+        places = [place for place, source in enumerate(self.forward.sources) if source is self.sources[1]]
+        if isinstance(value, bool) or value not in places:
+            rule = f"must be a place of source_image among the sources of the forward node, of {places}"
+            raise MPSArgumentError(self.name, "index", rule, repr(value))
+        self._index = value

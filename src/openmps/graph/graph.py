@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from openmps.core.allocator import MPSImageAllocator
 from openmps.core.base_kernel import MPSKernel
@@ -11,11 +11,12 @@ from openmps.core.data_source import copy_of
 from openmps.core.image import MPSImage
 from openmps.core.image_batch import MPSImageBatch
 from openmps.core.image_descriptor import MPSImageDescriptor
+from openmps.core.kernel import ImageKernel
 from openmps.core.kernel_checks import check_command_buffer
 from openmps.core.state import MPSState, MPSStateBatch
 from openmps.core.storage import Extent
 from openmps.errors import MPSArgumentError, MPSTypeError
-from openmps.graph.compiler import Compiler, data_sources, make_kernels
+from openmps.graph.compiler import Compiler, continue_from, data_sources, make_kernels
 from openmps.graph.encoding import (
     Images,
     batch_list,
@@ -35,7 +36,7 @@ from openmps.graph.executor import Binding, execute
 from openmps.graph.interface import Interface, Results
 from openmps.graph.nodes import MPSHandle, MPSNNFilterNode, MPSNNImageNode, checked_allocator, checked_format
 from openmps.graph.non_finite import execute_checked
-from openmps.graph.passes import reachable, required
+from openmps.graph.passes import Network, reachable, required
 from openmps.graph.plan import Program, Shape
 from openmps.graph.stale_weights import StaleWeights
 from openmps.graph.update import Updates
@@ -85,8 +86,8 @@ class MPSNNGraph(MPSKernel):
     ) -> None:
         super().__init__(device)
         results = Results(self.name, result_image, result_image_is_needed, result_images, results_are_needed)
-        self._network = reachable(results.nodes)
-        filters, self._read = required(self._network.filters, results.wanted())
+        network = reachable(results.nodes)
+        filters, read = required(network.filters, results.wanted())
         if not filters:
             raise MPSArgumentError(
                 self.name,
@@ -94,8 +95,23 @@ class MPSNNGraph(MPSKernel):
                 "must leave something to do",
                 "no result, no exported image or state, and no data source with an update() in a gradient node",
             )
-        self._interface = Interface(self._network, filters, results)
-        self._filters = filters
+        self._assemble(network, filters, read, results)
+
+    @classmethod
+    def assembled(cls, device: MTLDevice, network: Network, results: Results) -> Self:
+        """A graph that runs all filters of ``network``, in their order; for those who restore graphs from files."""
+        graph = cls.__new__(cls)
+        MPSKernel.__init__(graph, device)
+        read = {*results.wanted(), *(image for node in network.filters for image in node.sources)}
+        graph._assemble(network, network.filters, read, results)
+        return graph
+
+    def _assemble(
+        self, network: Network, filters: list[MPSNNFilterNode], read: set[MPSNNImageNode], results: Results
+    ) -> None:
+        self._network, self._filters, self._read = network, filters, read
+        self._interface = Interface(network, filters, results)
+        self._kernels: dict[MPSNNFilterNode, ImageKernel] = {}
         self._build({id(source): source for source in data_sources(filters)})
         self._format = MPSImageFeatureChannelFormat.FLOAT16
         self._allocator: MPSImageAllocator = MPSImage.default_allocator()
@@ -104,16 +120,25 @@ class MPSNNGraph(MPSKernel):
         self.stop_on_non_finite = False
 
     def _build(self, stand_ins: Mapping[int, Any]) -> None:
-        """Make the kernels; ``stand_ins`` are the data sources to use, by the identity of those of the nodes."""
+        """Make the kernels, which go on where the ones before them are, if there are any.
+
+        ``stand_ins`` are the data sources to use, by the identity of those of the nodes.
+        """
+        originals = self._kernels
         self._data_sources = stand_ins
         self._kernels = make_kernels(self._filters, self._read, self._device, stand_ins)
+        continue_from(originals, self._kernels, self._device)
         self._updates = Updates(self._network.filters, self._kernels)
         self._stale_weights = StaleWeights(self._kernels.values())
         self._programs: dict[Any, Program] = {}
         self._queue: MTLCommandQueue | None = None
 
     def _unshare(self) -> None:
-        """Make a copy's own kernels on its device, over copies of the data sources if they offer some."""
+        """Make a copy's own kernels on its device, over copies of the data sources if they offer some.
+
+        Weights and the place in the sequence of masks are those that the original has now; queued work is not waited
+        for.
+        """
         self._build({key: copy_of(source, self._device) for key, source in self._data_sources.items()})
 
     # --- properties ---------------------------------------------------------------------------------------------------
@@ -193,6 +218,11 @@ class MPSNNGraph(MPSKernel):
     def kernels(self) -> dict[MPSNNFilterNode, Any]:
         """The kernel of each filter that runs, in order; for those who look inside."""
         return dict(self._kernels)
+
+    @property
+    def interface(self) -> Interface:
+        """The image and state nodes that the graph shares with its user; for those who look inside."""
+        return self._interface
 
     def reload_from_data_sources(self) -> None:
         """Read every data source of this graph again, at once; queued work is not waited for.

@@ -8,7 +8,7 @@ from openmps.core.allocator import MPSImageAllocator
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.graph.nodes import Handle, MPSHandle, MPSNNFilterNode, MPSNNImageNode, MPSNNStateNode
 from openmps.graph.passes import Network
-from openmps.types import MPSImageFeatureChannelFormat
+from openmps.types import MPSImageFeatureChannelFormat, MPSNNTrainingStyle
 
 
 class Results:
@@ -54,9 +54,10 @@ class Interface:
         self.input_states = [state for state in network.states if state in read_states]
         self.result = results.nodes[0]
         self.result_is_needed = results.needed[0]
-        exported = [node.result_image for node in filters if node.result_image.export_from_graph]
-        others = [image for image in results.wanted() if image is not self.result and image not in exported]
-        self.intermediates = exported + others
+        self.exported = [node.result_image for node in filters if node.result_image.export_from_graph]
+        """Exported images as they are made."""
+        others = [image for image in results.wanted() if image is not self.result and image not in self.exported]
+        self.intermediates = self.exported + others
         """Exported images as they are made, then the other results."""
         states = [state for node in filters for state in node.result_states or ()]
         self.result_states = [state for state in states if state.export_from_graph]
@@ -65,6 +66,10 @@ class Interface:
             node.result_image: node.result_image.format for node in filters
         }
         """What the nodes say on how their images are stored."""
+        self.styles: dict[MPSNNFilterNode, MPSNNTrainingStyle] = {
+            node: style for node in filters if (style := getattr(node, "training_style", None)) is not None
+        }
+        """What the nodes say on who updates their parameters."""
         self.allocators: dict[MPSNNImageNode, MPSImageAllocator] = {
             image: image.image_allocator for image in self.intermediates
         }

@@ -107,8 +107,22 @@ class MPSCNNDropout(_DropoutParameters, MPSCNNKernel):
         """True: one state holds the masks of all images."""
         return True
 
+    @property
+    def step(self) -> int:
+        """The number of the next encode, counted from 0, which its mask follows from.
+
+        Copies and archives keep it, so that training goes on with the masks that it would have had. Our addition.
+        """
+        return self._step
+
+    @step.setter
+    def step(self, value: int) -> None:
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
+            raise MPSArgumentError(self.name, "step", "must be an integer of 0 to 2**63 - 1", repr(value))
+        self._step = value
+
     def next_token(self) -> int:
-        """The number of this encode, counted from 0."""
+        """The number of this encode."""
         step = self._step
         self._step += 1
         return step
@@ -120,7 +134,7 @@ class MPSCNNDropout(_DropoutParameters, MPSCNNKernel):
     def restore_training_state(self, state: TrainingState) -> None:
         """Draw the masks of the encodes to come as the kernel would that gave ``state``. Our addition."""
         check_names(self.name, state, {"encodes"})
-        self._step = whole_number(self.name, state, "encodes")
+        self.step = whole_number(self.name, state, "encodes")
 
     def _operation(self, sources: tuple[SourceRecord, ...], target: Target, states: MPSStateBatch | None) -> Operation:
         (source,) = sources

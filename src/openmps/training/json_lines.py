@@ -139,10 +139,19 @@ def plain_json(value: object, who: str, where: str) -> object:
 
 def _parse(line: bytes) -> dict[str, object] | None:
     try:
-        found: object = json.loads(line)
+        # As text: of bytes, JSON's reader guesses the encoding.
+        found = _with_non_finite(json.loads(line.decode()))
     except (ValueError, RecursionError):
         return None
-    if not isinstance(found, dict):
-        return None
-    record = cast("dict[str, object]", found)
-    return {key: _NON_FINITE.get(value, value) if isinstance(value, str) else value for key, value in record.items()}
+    return cast("dict[str, object]", found) if isinstance(found, dict) else None
+
+
+def _with_non_finite(value: object) -> object:
+    """``value`` with the strings that stand for NaN and the infinities made numbers again."""
+    if isinstance(value, str):
+        return _NON_FINITE.get(value, value)
+    if isinstance(value, list):
+        return [_with_non_finite(item) for item in cast("list[object]", value)]
+    if isinstance(value, dict):
+        return {key: _with_non_finite(item) for key, item in cast("dict[str, object]", value).items()}
+    return value

@@ -208,7 +208,7 @@ def _make_folder(parent: Path, name: str | None, who: str) -> Path:
 
 def _read_description(file: Path, who: str) -> dict[str, object]:
     try:
-        found: object = json.loads(read_file(file, who))
+        found: object = json.loads(read_file(file, who).decode())  # of bytes, it would guess the encoding
     except (ValueError, RecursionError) as error:
         raise MPSFileError(who, str(file), "must be JSON", error) from error
     description = cast("dict[str, object]", found) if isinstance(found, dict) else {}

@@ -1,4 +1,4 @@
-"""Archives of kernels, descriptors and padding policies (MPSKeyedUnarchiver.h, macOS 10.13)."""
+"""Archives of kernels, descriptors, padding policies and graphs (MPSKeyedUnarchiver.h, macOS 10.13.4)."""
 
 from openmps.formats.archive.archiver import MPSKeyedArchiver, MPSKeyedUnarchiver
 

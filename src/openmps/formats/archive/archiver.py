@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 from openmps.core.lifetime import check_is_device
@@ -14,19 +14,23 @@ from openmps.formats.atomic import write_atomic
 from openmps.formats.paths import read_file
 from openmps.metal.device import MTLDevice
 
-Data = bytes | bytearray | memoryview
+Data = bytes | bytearray | memoryview | os.PathLike[str]
+"""An archive's bytes, or the ``Path`` of a file that holds them."""
 _T = TypeVar("_T")
 
 
 class MPSKeyedArchiver:
-    """Turns kernels, descriptors and padding policies into bytes.
+    """Turns kernels, descriptors, padding policies and graphs into bytes.
 
     Kept are the arguments that an object was made with and its writable properties: label, options, offsets, clip
-    rectangle, channel offsets, edge modes, padding, allocator, and what the class adds. Not kept: the device, states,
-    images and gradients. A convolution keeps its data source if that has a method ``archived()``, which returns a
-    dictionary of numbers, text and arrays, and otherwise the float32 weights and biases that it computes with now;
-    so do the normalizations. A convolution's gradient kernel keeps its data source alike. A custom padding policy or
-    image allocator must have ``archived()``.
+    rectangle, channel offsets, edge modes, padding, allocator, and what the class adds. Of a graph: the filters that
+    run with their kernels, the order of its inputs and results, handles, formats, exports. What is shared stays shared.
+
+    Not kept: the device, images, states, gradients, nodes that a graph does not run. A data source is kept as its
+    ``archived()`` describes it, a dictionary of numbers, text, arrays and such objects as archives hold; so weights
+    that a graph has updated are in the archive if ``archived()`` brings them back first. In the place of a data source
+    without that method the float32 weights and biases are kept that the kernel computes with now. A custom padding
+    policy, image allocator or handle must have ``archived()``.
 
     The bytes are a safetensors file with a JSON document and a SHA-256 checksum in its header. Our counterpart of the
     framework's use of NSKeyedArchiver.
@@ -39,7 +43,11 @@ class MPSKeyedArchiver:
             rule = "must be True: there are no other archives"
             raise MPSArgumentError("MPSKeyedArchiver.archived_data", "requiring_secure_coding", rule, False)
         writer = Writer()
-        root = writer.value(object)
+        try:
+            root = writer.value(object)
+        except RecursionError as fault:
+            rule = "must not hold itself, nor lists in lists without end"
+            raise MPSArgumentError("MPSKeyedArchiver.archived_data", "object", rule, type(object).__name__) from fault
         return pack({"root": root, "objects": writer.objects}, writer.arrays)
 
     @staticmethod
@@ -51,9 +59,13 @@ class MPSKeyedArchiver:
 class MPSKeyedUnarchiver:
     """Makes archived objects again, on a device (MPSKeyedUnarchiver.h, macOS 10.13.4).
 
-    ``registry`` maps the names of classes that are not openmps' own (data sources, padding policies, allocators) to
-    functions from the dictionary that their ``archived()`` gave to an object. Bytes that are damaged, that name a class
-    outside the registry, or whose values an object refuses raise `MPSFileError`; nothing named in them is imported.
+    ``registry`` maps the names of classes that are not openmps' own (data sources, padding policies, allocators,
+    handles) to functions from the dictionary that their ``archived()`` gave to an object. Bytes that are damaged, that
+    name a class outside the registry, or whose values an object refuses raise `MPSFileError`; nothing named in them is
+    imported, and an error of a registered function is the ``__cause__``.
+
+    What the framework marks unavailable, or has returned nil from macOS 10.14 on, raises `MPSTypeError` and says what
+    to use: objects are made with a device, by `unarchived_object_of_class`.
     """
 
     def __init__(
@@ -65,32 +77,18 @@ class MPSKeyedUnarchiver:
         registry: Registry | None = None,
     ) -> None:
         who = type(self).__name__
+        if init_for_reading_with_data is not None:
+            raise _retired(f"{who}(init_for_reading_with_data=…)")
+        if init_for_reading_from_data is None:
+            raise _retired(f"{who}() without data")
         if device is None:
             raise MPSTypeError(who, "device", "must be given: archives hold no device", None)
         self._device = check_is_device(who, "device", device)
-        data = init_for_reading_from_data if init_for_reading_from_data is not None else init_for_reading_with_data
-        self._objects = self._read(data, registry or {}) if data is not None else None
-
-    def _read(self, data: Data, registry: Registry) -> Any:
-        who = type(self).__name__
-        if not isinstance(data, bytes | bytearray | memoryview):
-            raise MPSTypeError(who, "data", "must be bytes", type(data).__name__)
-        document, arrays = unpack(bytes(data), who)
-        entries = document.get("objects")
-        if not isinstance(entries, list) or "root" not in document:
-            raise MPSFileError(who, "archive", "must have objects and a root", sorted(map(str, document))[:8])
-        reader = Reader(who, arrays, self._device, registry)
-        reader.things(entries)
-        try:
-            return reader.value(document["root"])
-        except (TypeError, ValueError, KeyError, IndexError, RecursionError) as fault:
-            raise MPSFileError(who, "archive's root", "cannot be made again", fault) from fault
+        self._root = _unarchived(who, init_for_reading_from_data, self._device, registry)
 
     def decode_root_object(self) -> Any:
-        """The object that was archived."""
-        if self._objects is None:
-            raise MPSTypeError(type(self).__name__, "decode_root_object", "needs data", None, "Pass the bytes at once")
-        return self._objects
+        """The object that was archived: the same one each time."""
+        return self._root
 
     def mps_mtl_device(self) -> MTLDevice:
         """The device that objects are made on."""
@@ -109,33 +107,57 @@ class MPSKeyedUnarchiver:
 
     @staticmethod
     def unarchived_object_of_classes(
-        classes: Sequence[type], from_data: Data, device: MTLDevice, *, registry: Registry | None = None
+        classes: Iterable[type], from_data: Data, device: MTLDevice, *, registry: Registry | None = None
     ) -> Any:
         """The archived object, which must be of one of some classes."""
+        who = "MPSKeyedUnarchiver"
+        wanted = tuple(classes) if isinstance(classes, Iterable) else (classes,)
+        for each in wanted:
+            if not isinstance(each, type):
+                raise MPSTypeError(who, "classes", "must be classes", repr(each))
         found = MPSKeyedUnarchiver(from_data, device, registry=registry).decode_root_object()
-        if not isinstance(found, tuple(classes)):
-            names = " or ".join(each.__name__ for each in classes)
-            raise MPSTypeError("MPSKeyedUnarchiver", "archive", f"must hold a {names}", type(found).__name__)
+        if not isinstance(found, wanted):
+            names = " or ".join(each.__name__ for each in wanted)
+            raise MPSTypeError(who, "archive", f"must hold a {names}", type(found).__name__)
         return found
 
     @classmethod
-    def unarchive_top_level_object(cls, data: Data, device: MTLDevice, *, registry: Registry | None = None) -> Any:
-        """The archived object, of whatever class."""
-        return cls(data, device, registry=registry).decode_root_object()
+    def unarchive_object(cls, data: object = None, device: object = None, *, file: object = None) -> Any:
+        """Not offered: unavailable, or nil from macOS 10.14 on. Use `unarchived_object_of_class`."""
+        raise _retired(f"{cls.__name__}.unarchive_object")
 
     @classmethod
-    def unarchive_object(
-        cls,
-        data: Data | None = None,
-        device: MTLDevice | None = None,
-        *,
-        file: str | os.PathLike[str] | None = None,
-        registry: Registry | None = None,
-    ) -> Any:
-        """The archived object of some bytes or of a file. The framework's older form, nil there from macOS 10.14 on."""
-        if (data is None) == (file is None):
-            raise MPSTypeError(
-                f"{cls.__name__}.unarchive_object", "data", "or file must be given, one of the two", None
-            )
-        held = data if file is None else read_file(file, cls.__name__)
-        return cls(held, device, registry=registry).decode_root_object()
+    def unarchive_top_level_object(cls, data: object = None, device: object = None) -> Any:
+        """Not offered: unavailable, or nil from macOS 10.14 on. Use `unarchived_object_of_class`."""
+        raise _retired(f"{cls.__name__}.unarchive_top_level_object")
+
+
+def _retired(form: str) -> MPSTypeError:
+    """The error of a form that gives nil in the framework."""
+    rule = "is not offered: the framework marks it unavailable or returns nil from macOS 10.14 on"
+    remedy = "Use MPSKeyedUnarchiver.unarchived_object_of_class(cls, from_data, device)"
+    return MPSTypeError("MPSKeyedUnarchiver", form, rule, None, remedy)
+
+
+def _unarchived(who: str, data: Data, device: MTLDevice, registry: Registry | None) -> Any:
+    """The root object of an archive."""
+    if isinstance(data, os.PathLike):
+        data = read_file(data, who)
+    if not isinstance(data, bytes | bytearray | memoryview):
+        rule = "must be bytes, or the Path of a file"
+        raise MPSTypeError(who, "data", rule, type(data).__name__)
+    document, arrays = unpack(bytes(data), who)
+    entries = document.get("objects")
+    if not isinstance(entries, list) or "root" not in document:
+        raise MPSFileError(who, "archive", "must have objects and a root", sorted(map(str, document))[:8])
+    reader = Reader(who, arrays, device, _checked(who, registry))
+    reader.things(entries)
+    return reader.root(document["root"])
+
+
+def _checked(who: str, registry: Registry | None) -> Registry:
+    given: object = {} if registry is None else registry
+    if not isinstance(given, Mapping) or not all(callable(make) for make in given.values()):
+        rule = "must map the names of classes to functions that make their objects"
+        raise MPSTypeError(who, "registry", rule, type(given).__name__)
+    return {} if registry is None else registry

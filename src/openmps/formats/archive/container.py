@@ -26,7 +26,11 @@ _HEADER_LENGTH = 8
 
 def pack(document: dict[str, Any], arrays: Arrays) -> bytes:
     """A document and its arrays as bytes."""
-    text = json.dumps({"version": VERSION, **document}, separators=(",", ":"), allow_nan=False)
+    return seal(json.dumps({"version": VERSION, **document}, separators=(",", ":"), allow_nan=False), arrays)
+
+
+def seal(text: str, arrays: Arrays) -> bytes:
+    """The text of a document and its arrays as bytes, with the checksum of both."""
     metadata = {_KEY: f"{_checksum(text, arrays)} {text}"}
     # A file without arrays is not a safetensors file to every reader.
     return save(arrays or {"none": np.zeros(0, np.float32)}, metadata)
@@ -63,7 +67,7 @@ def _header(data: bytes, who: str, what: str) -> tuple[str, str]:
     if len(data) < _HEADER_LENGTH or length > len(data) - _HEADER_LENGTH:
         raise _damaged(who, what, "it ends before its header does")
     try:
-        header = json.loads(data[_HEADER_LENGTH : _HEADER_LENGTH + length])
+        header = json.loads(data[_HEADER_LENGTH : _HEADER_LENGTH + length].decode())
         checksum, _, text = header["__metadata__"][_KEY].partition(" ")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as fault:
         raise _damaged(who, what, "its header is not that of an archive", fault) from fault

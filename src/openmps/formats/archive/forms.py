@@ -15,7 +15,8 @@ from openmps.core.neuron_descriptor import MPSNNNeuronDescriptor
 from openmps.core.padding import MPSNNDefaultPadding
 from openmps.core.padding_explicit import ExplicitPadding
 from openmps.errors import MPSTypeError
-from openmps.formats.archive.sources import SOURCES, binary_source, convolution_source, normalization_source
+from openmps.formats.archive.sources import SOURCES, StandIns
+from openmps.graph.nodes import Handle
 from openmps.kernels.batch_normalization import MPSCNNBatchNormalization
 from openmps.kernels.convolution import (
     MPSCNNBinaryConvolution,
@@ -37,6 +38,7 @@ from openmps.kernels.random import MPSMatrixRandomDistributionDescriptor
 from openmps.kernels.upsampling import MPSCNNUpsampling, MPSCNNUpsamplingGradient
 
 _PLAIN: tuple[type, ...] = (
+    Handle,
     MPSCNNConvolutionDescriptor,
     MPSCNNLossDescriptor,
     MPSCNNYOLOLossDescriptor,
@@ -51,18 +53,18 @@ _PLAIN: tuple[type, ...] = (
 """Archived classes that are not kernels; with them their subclasses."""
 
 
-def _neuron(kernel: MPSCNNNeuron | MPSCNNNeuronGradient) -> dict[str, Any]:
+def _neuron(kernel: MPSCNNNeuron | MPSCNNNeuronGradient, _: StandIns) -> dict[str, Any]:
     parts = (kernel.neuron_type, kernel.a, kernel.b, kernel.c)
     return {"neuron_descriptor": MPSNNNeuronDescriptor(*parts, data=kernel.data)}
 
 
-def _yolo_losses(descriptor: MPSCNNYOLOLossDescriptor) -> dict[str, Any]:
+def _yolo_losses(descriptor: MPSCNNYOLOLossDescriptor, _: StandIns) -> dict[str, Any]:
     parts = ("xy", "wh", "confidence", "classes")
     types = {f"{part}_loss_type": getattr(descriptor, f"{part}_loss_descriptor").loss_type for part in parts}
     return {**types, "reduction_type": descriptor.reduction_type, "anchor_boxes": descriptor.anchor_boxes}
 
 
-def _optimizer(kernel: MPSNNOptimizer) -> dict[str, Any]:
+def _optimizer(kernel: MPSNNOptimizer, _: StandIns) -> dict[str, Any]:
     descriptor = MPSNNOptimizerDescriptor(
         kernel.learning_rate,
         kernel.gradient_rescale,
@@ -72,51 +74,60 @@ def _optimizer(kernel: MPSNNOptimizer) -> dict[str, Any]:
         regularization_type=kernel.regularization_type,
         regularization_scale=kernel.regularization_scale,
     )
-    names = [name for name in _signature(type(kernel)).parameters if name not in _DESCRIBED]
+    names = [name for name in signature(type(kernel)).parameters if name not in _DESCRIBED]
     return {**{name: getattr(kernel, name) for name in names}, "optimizer_descriptor": descriptor}
 
 
-def _descriptor(descriptor: MPSCNNConvolutionDescriptor) -> dict[str, Any]:
+def _descriptor(descriptor: MPSCNNConvolutionDescriptor, _: StandIns) -> dict[str, Any]:
     names = ("kernel_width", "kernel_height", "input_feature_channels", "output_feature_channels")
     return {name: getattr(descriptor, name) for name in names}
 
 
-def _binary(kernel: MPSCNNBinaryConvolution) -> dict[str, Any]:
+def _binary(kernel: MPSCNNBinaryConvolution, stand_ins: StandIns) -> dict[str, Any]:
     terms = kernel.terms._asdict().items()
     rows = {f"{name}_terms": None if row is None else row.cpu().numpy() for name, row in terms}
-    return {"convolution_data": binary_source(kernel), "type": kernel.type, "flags": kernel.flags, **rows}
+    return {"convolution_data": stand_ins.binary(kernel), "type": kernel.type, "flags": kernel.flags, **rows}
 
 
-def _batch_normalization(kernel: Any) -> dict[str, Any]:
-    return {"data_source": normalization_source(kernel), "fused_neuron_descriptor": kernel.fused_neuron_descriptor}
+def _convolution(kernel: Any, stand_ins: StandIns) -> dict[str, Any]:
+    return {"weights": stand_ins.convolution(kernel)}
 
 
-def _upsampling(kernel: Any) -> dict[str, Any]:
-    names = [name for name in _signature(type(kernel)).parameters if name != "device"]
+def _normalization(kernel: Any, stand_ins: StandIns) -> dict[str, Any]:
+    return {"data_source": stand_ins.normalization(kernel)}
+
+
+def _batch_normalization(kernel: Any, stand_ins: StandIns) -> dict[str, Any]:
+    return {**_normalization(kernel, stand_ins), "fused_neuron_descriptor": kernel.fused_neuron_descriptor}
+
+
+def _upsampling(kernel: Any, _: StandIns) -> dict[str, Any]:
+    names = [name for name in signature(type(kernel)).parameters if name != "device"]
     values = {name: getattr(kernel, name.removeprefix("integer_")) for name in names}
     return {name: int(value) if name.startswith("integer_") else value for name, value in values.items()}
 
 
 _DESCRIBED = ("device", "learning_rate", "optimizer_descriptor")
 
-_ARGUMENTS: dict[type, Callable[[Any], dict[str, Any]]] = {
-    MPSNNNeuronDescriptor: lambda each: {
+_ARGUMENTS: dict[type, Callable[[Any, StandIns], dict[str, Any]]] = {
+    Handle: lambda each, _: {"label": each.label()},
+    MPSNNNeuronDescriptor: lambda each, _: {
         "type": each.neuron_type, "a": each.a, "b": each.b, "c": each.c, "data": each.data
     },
-    MPSNNDefaultPadding: lambda each: {"method": each.padding_method()},
+    MPSNNDefaultPadding: lambda each, _: {"method": each.padding_method()},
     MPSCNNNeuron: _neuron,
     MPSCNNNeuronGradient: _neuron,
     MPSCNNConvolutionDescriptor: _descriptor,
-    MPSCNNConvolution: lambda each: {"weights": convolution_source(each)},
-    MPSCNNConvolutionTranspose: lambda each: {"weights": convolution_source(each)},
-    MPSCNNConvolutionGradient: lambda each: {"weights": convolution_source(each)},
-    MPSCNNConvolutionTransposeGradient: lambda each: {"weights": convolution_source(each)},
-    MPSCNNLossDescriptor: lambda each: {"type": each.loss_type, "reduction_type": each.reduction_type},
+    MPSCNNConvolution: _convolution,
+    MPSCNNConvolutionTranspose: _convolution,
+    MPSCNNConvolutionGradient: _convolution,
+    MPSCNNConvolutionTransposeGradient: _convolution,
+    MPSCNNLossDescriptor: lambda each, _: {"type": each.loss_type, "reduction_type": each.reduction_type},
     MPSCNNYOLOLossDescriptor: _yolo_losses,
     MPSCNNBinaryConvolution: _binary,
     MPSCNNBatchNormalization: _batch_normalization,
-    MPSCNNInstanceNormalization: lambda each: {"data_source": normalization_source(each)},
-    MPSCNNGroupNormalization: lambda each: {"data_source": normalization_source(each)},
+    MPSCNNInstanceNormalization: _normalization,
+    MPSCNNGroupNormalization: _normalization,
     MPSCNNUpsampling: _upsampling,
     MPSCNNUpsamplingGradient: _upsampling,
     MPSNNOptimizer: _optimizer,
@@ -142,12 +153,12 @@ def classes() -> Mapping[str, type]:
     return found
 
 
-def arguments(thing: Any) -> dict[str, Any]:
+def arguments(thing: Any, stand_ins: StandIns) -> dict[str, Any]:
     """The arguments that make an object like this one, but for the device."""
     for kind in type(thing).__mro__:
         if kind in _ARGUMENTS:
-            return _ARGUMENTS[kind](thing)
-    return {name: _read_back(thing, name) for name in _signature(type(thing)).parameters if name != "device"}
+            return _ARGUMENTS[kind](thing, stand_ins)
+    return {name: _read_back(thing, name) for name in signature(type(thing)).parameters if name != "device"}
 
 
 def _read_back(thing: Any, name: str) -> Any:
@@ -160,7 +171,7 @@ def _read_back(thing: Any, name: str) -> Any:
 
 def takes_device(kind: type) -> bool:
     """Whether the constructor takes a device."""
-    return "device" in _signature(kind).parameters
+    return "device" in signature(kind).parameters
 
 
 def properties(kind: type) -> frozenset[str]:
@@ -189,7 +200,8 @@ def _is_own(hint: Any) -> bool:
 
 
 @functools.cache
-def _signature(kind: type) -> inspect.Signature:
-    signature = inspect.signature(kind)
-    kept = [each for each in signature.parameters.values() if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
-    return signature.replace(parameters=kept)
+def signature(kind: type) -> inspect.Signature:
+    """The named arguments of a constructor."""
+    whole = inspect.signature(kind)
+    kept = [each for each in whole.parameters.values() if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
+    return whole.replace(parameters=kept)

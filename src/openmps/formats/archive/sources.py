@@ -120,33 +120,73 @@ class ArchivedNormalizationParameters:
         return self.name
 
 
-def convolution_source(kernel: Any) -> Any:
-    """What an archive keeps of a convolution's weights: its data source, if that can be archived, or the numbers."""
-    source = kernel.data_source
-    if is_archivable(source):
-        return source
-    weights = kernel.parameters
-    biases = None if weights.biases_buffer is None else _row(weights.biases_buffer)
-    array = _row(weights.weights_buffer).reshape(weights.shape)
-    return ArchivedConvolutionWeights(weights.descriptor, array, biases, kernel.label, weights.precision)
+class StandIns:
+    """What one archive keeps of data sources: themselves, if they can be archived, or the numbers that kernels hold.
+
+    Kernels that share a data source share what stands for it, as long as their numbers are the same.
+    """
+
+    def __init__(self) -> None:
+        self._made: dict[int, list[Any]] = {}
+        self._sources: list[Any] = []
+
+    def convolution(self, kernel: Any) -> Any:
+        """For the data source of a convolution, a transposed one, or the gradient of one."""
+        source = kernel.data_source
+        if is_archivable(source):
+            return source
+        weights = kernel.parameters
+        biases = None if weights.biases_buffer is None else _row(weights.biases_buffer)
+        array = _row(weights.weights_buffer).reshape(weights.shape)
+        name = _label(source, kernel)
+        return self._shared(
+            source, ArchivedConvolutionWeights(weights.descriptor, array, biases, name, weights.precision)
+        )
+
+    def binary(self, kernel: MPSCNNBinaryConvolution) -> ArchivedConvolutionWeights:
+        """For the words of binary weights, whose kernels keep no data source. Biases are among the kernel's terms."""
+        return ArchivedConvolutionWeights(kernel.convolution_descriptor, kernel.weight_words(), None, kernel.label)
+
+    def normalization(self, kernel: Any) -> Any:
+        """For the data source of a batch, instance or group normalization."""
+        source = kernel.data_source
+        if is_archivable(source):
+            return source
+        name = _label(source, kernel)
+        if isinstance(kernel, MPSCNNBatchNormalization):
+            rows = [_row(buffer) for pair in (kernel.gamma_and_beta, kernel.mean_and_variance) for buffer in pair]
+            made = ArchivedNormalizationParameters(*rows, epsilon_value=kernel.epsilon, name=name)
+        else:
+            numbers, groups, epsilon = kernel.settings
+            rows = [_row(numbers.gamma_buffer), _row(numbers.beta_buffer)]
+            made = ArchivedNormalizationParameters(*rows, epsilon_value=epsilon, groups=groups, name=name)
+        return self._shared(source, made)
+
+    def _shared(self, source: Any, made: Any) -> Any:
+        """``made``, or what an earlier kernel over the same data source has made, if it is the same."""
+        if source is None:
+            return made
+        known = self._made.setdefault(id(source), [])
+        self._sources.append(source)  # so that its id stays its own
+        for other in known:
+            if _is_same(other, made):
+                return other
+        known.append(made)
+        return made
 
 
-def binary_source(kernel: MPSCNNBinaryConvolution) -> ArchivedConvolutionWeights:
-    """What an archive keeps of binary weights: their words. Biases are among the kernel's terms."""
-    return ArchivedConvolutionWeights(kernel.convolution_descriptor, kernel.weight_words(), None, kernel.label)
+def _is_same(one: Any, other: Any) -> bool:
+    return type(one) is type(other) and all(
+        np.array_equal(value, vars(other)[name], equal_nan=True)
+        if isinstance(value, np.ndarray)
+        else callable(value) or name == "convolution_descriptor" or value == vars(other)[name]
+        for name, value in vars(one).items()
+    )
 
 
-def normalization_source(kernel: Any) -> Any:
-    """What an archive keeps of a normalization's parameters: its data source, or the numbers that it has now."""
-    source = kernel.data_source
-    if is_archivable(source):
-        return source
-    if isinstance(kernel, MPSCNNBatchNormalization):
-        rows = [_row(buffer) for pair in (kernel.gamma_and_beta, kernel.mean_and_variance) for buffer in pair]
-        return ArchivedNormalizationParameters(*rows, epsilon_value=kernel.epsilon, name=kernel.label)
-    numbers, groups, epsilon = kernel.settings
-    rows = [_row(numbers.gamma_buffer), _row(numbers.beta_buffer)]
-    return ArchivedNormalizationParameters(*rows, epsilon_value=epsilon, groups=groups, name=kernel.label)
+def _label(source: Any, kernel: Any) -> str | None:
+    """The layer's name, by its data source where there is one: nodes may call the kernel otherwise."""
+    return kernel.label if source is None else source.label()
 
 
 def is_archivable(source: Any) -> bool:

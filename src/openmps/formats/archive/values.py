@@ -5,25 +5,23 @@ from __future__ import annotations
 import dataclasses
 import enum
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from openmps import types
 from openmps.core.allocator import ORDINARY, TEMPORARY
-from openmps.errors import MPSError, MPSFileError, MPSTypeError
+from openmps.errors import MPSFileError, MPSTypeError
 from openmps.formats.archive import forms
 from openmps.formats.archive.container import Arrays
+from openmps.formats.archive.graphs import GraphReader, GraphWriter
+from openmps.formats.archive.sources import StandIns
+from openmps.graph.graph import MPSNNGraph
 from openmps.metal.device import MTLDevice
 
 Registry = Mapping[str, Callable[[dict[str, Any]], Any]]
 """Makes objects of classes that are not openmps' own from what their ``archived()`` gave, by class name."""
-
-_FAULTS = (
-    MPSError, TypeError, ValueError, KeyError, IndexError, AttributeError, OverflowError, RecursionError
-)  # fmt: skip
-"""What a document of the wrong values makes constructors and setters raise."""
 
 _ALLOCATORS = {"ordinary": ORDINARY, "temporary": TEMPORARY}
 
@@ -34,6 +32,7 @@ class Writer:
     def __init__(self) -> None:
         self.objects: list[dict[str, Any]] = []
         self.arrays: Arrays = {}
+        self.stand_ins = StandIns()
         self._indices: dict[int, int] = {}
         self._alive: list[Any] = []
 
@@ -75,13 +74,14 @@ class Writer:
 
     def _entry(self, thing: Any) -> dict[str, Any]:
         kind = type(thing)
+        if kind is MPSNNGraph:
+            return GraphWriter(thing, self).entry()
         if forms.classes().get(kind.__name__) is kind:
-            given = forms.arguments(thing)
-            kept = forms.properties(kind) - given.keys()
+            given = forms.arguments(thing, self.stand_ins)
             return {
                 "class": kind.__name__,
                 "arguments": {name: self.value(value) for name, value in given.items()},
-                "properties": {name: self.value(getattr(thing, name)) for name in sorted(kept)},
+                "properties": self.properties(thing, forms.properties(kind) - given.keys(), {}),
             }
         archived = getattr(thing, "archived", None)
         if not callable(archived):
@@ -97,6 +97,10 @@ class Writer:
         if not isinstance(values, Mapping):
             raise MPSTypeError(f"{kind.__name__}.archived", "result", "must be a dictionary", type(values).__name__)
         return {"custom": kind.__name__, "values": {str(name): self.value(value) for name, value in values.items()}}
+
+    def properties(self, thing: Any, names: Iterable[str], known: Mapping[str, Any]) -> dict[str, Any]:
+        """Properties by name; some of them ``known`` better than by looking at the thing."""
+        return {name: self.value(known[name] if name in known else getattr(thing, name)) for name in sorted(names)}
 
 
 class Reader:
@@ -120,19 +124,16 @@ class Reader:
         for place, entry in enumerate(entries):
             try:
                 self._things.append(self._made(entry))
-            except MPSError as fault:
-                raise self._refused(place, entry, fault) from fault
-            except (
-                TypeError,
-                ValueError,
-                KeyError,
-                IndexError,
-                AttributeError,
-                OverflowError,
-                RecursionError,
-            ) as fault:
+            except Exception as fault:  # whatever a document of wrong values makes a constructor raise
                 raise self._refused(place, entry, fault) from fault
         return self._things
+
+    def root(self, value: Any) -> Any:
+        """The value that the document is about."""
+        try:
+            return self.value(value)
+        except Exception as fault:
+            raise MPSFileError(self._who, "archive's root", "cannot be made again", f"{fault}"[:500]) from fault
 
     def _refused(self, place: int, entry: Any, fault: Exception) -> MPSFileError:
         kind = entry.get("class", entry.get("custom")) if isinstance(entry, dict) else type(entry).__name__
@@ -179,17 +180,23 @@ class Reader:
     def _made(self, entry: dict[str, Any]) -> Any:
         if "custom" in entry:
             return self._custom(entry)
+        if entry["class"] == MPSNNGraph.__name__:
+            return GraphReader(self, self._device).graph(entry)
         kind = forms.classes()[entry["class"]]
         given = {name: self.value(value) for name, value in entry["arguments"].items()}
         if "device" in given:
             raise TypeError("a device is never archived")
         thing = kind(self._device, **given) if forms.takes_device(kind) else kind(**given)
-        allowed = forms.properties(kind)
-        for name, value in entry["properties"].items():
-            if name not in allowed:
-                raise AttributeError(f"{name} is no writable property")
-            setattr(thing, name, _like(name, getattr(thing, name), self.value(value)))
+        self.set_properties(thing, entry["properties"])
         return thing
+
+    def set_properties(self, thing: Any, given: dict[str, Any]) -> None:
+        """Set writable properties of an object to values of the document."""
+        allowed = forms.properties(type(thing))
+        for name, value in given.items():
+            if name not in allowed:
+                raise AttributeError(f"{str(name)[:80]} is no writable property")
+            setattr(thing, name, _like(name, getattr(thing, name), self.value(value)))
 
     def _custom(self, entry: dict[str, Any]) -> Any:
         name = entry["custom"]
@@ -207,10 +214,14 @@ def _is_struct(kind: Any) -> bool:
 
 def _like(name: str, now: Any, value: Any) -> Any:
     """``value``, if an attribute that holds ``now`` may hold it; setters check more."""
+    if name == "label" and not isinstance(value, str | None):
+        raise TypeError(f"label holds text, not a {type(value).__name__}")
     if isinstance(now, float) and isinstance(value, int | float) and not isinstance(value, bool):
         return float(value)
-    if value is None or (now is None and not isinstance(value, bool | int | float)):
+    if value is None and (now is None or name == "label"):
         return value
+    if now is None and not isinstance(value, bool | int | float | list):
+        return value  # the setter, or the kernel that reads it, checks it
     if isinstance(value, type(now)) and isinstance(now, bool) == isinstance(value, bool):
         return value
     if isinstance(now, int) and isinstance(value, int) and not isinstance(now, bool | enum.Enum):

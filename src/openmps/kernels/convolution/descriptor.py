@@ -18,6 +18,10 @@ from openmps.types import MPSCNNNeuronType
 FloatArray = NDArray[np.float32]
 _FLT_MIN = float(np.finfo(np.float32).tiny)
 
+_LARGEST_REACH = 2**24
+"""Far beyond any texture. The engine's own arithmetic of padding and dilation ends at 2**31, not always with an error.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class BatchNormalizationFold:
@@ -183,7 +187,22 @@ class MPSCNNConvolutionDescriptor:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
                 raise MPSArgumentError(who, f"descriptor.{name}", "must be an integer of at least 1", repr(value))
+        self._validate_reach(who)
+        parts = (("fused_neuron_descriptor", MPSNNNeuronDescriptor), ("batch_normalization", BatchNormalizationFold))
+        for name, kind in parts:
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, kind):
+                raise MPSTypeError(
+                    who, f"descriptor.{name}", f"must be an {kind.__name__} or None", type(value).__name__
+                )
         self._validate_groups(who)
+
+    def _validate_reach(self, who: str) -> None:
+        for axis, size in (("x", self.kernel_width), ("y", self.kernel_height)):
+            reach = (size - 1) * getattr(self, f"dilation_rate_{axis}") + 1
+            if reach > _LARGEST_REACH:
+                rule = f"must leave the dilated kernel at most {_LARGEST_REACH} pixels: no image is larger"
+                raise MPSArgumentError(who, f"descriptor.dilation_rate_{axis}", rule, f"{reach} pixels")
 
     def _validate_groups(self, who: str) -> None:
         inputs, outputs = self.input_feature_channels, self.output_feature_channels

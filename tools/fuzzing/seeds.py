@@ -1,0 +1,243 @@
+"""The honest objects whose files are mutated."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from openmps.core.image import MPSImage
+from openmps.core.neuron_descriptor import MPSNNNeuronDescriptor
+from openmps.core.padding import MPSNNDefaultPadding
+from openmps.core.padding_explicit import ExplicitPadding
+from openmps.graph.arithmetic_nodes import MPSNNAdditionNode
+from openmps.graph.concatenation_nodes import MPSNNConcatenationNode
+from openmps.graph.convolution_nodes import MPSCNNConvolutionNode, MPSCNNFullyConnectedNode
+from openmps.graph.dropout_nodes import MPSCNNDropoutNode
+from openmps.graph.graph import MPSNNGraph
+from openmps.graph.loss_nodes import MPSCNNLossNode
+from openmps.graph.neuron_nodes import MPSCNNNeuronPReLUNode, MPSCNNNeuronReLUNode
+from openmps.graph.nodes import Handle, MPSNNImageNode
+from openmps.graph.pooling_nodes import MPSCNNPoolingAverageNode, MPSCNNPoolingMaxNode
+from openmps.graph.softmax_nodes import MPSCNNSoftMaxNode
+from openmps.kernels.arithmetic import MPSCNNAdd, MPSCNNDivide
+from openmps.kernels.batch_normalization import MPSCNNBatchNormalization
+from openmps.kernels.convolution import (
+    MPSCNNBinaryConvolution,
+    MPSCNNConvolution,
+    MPSCNNConvolutionDescriptor,
+    MPSCNNConvolutionGradient,
+    MPSCNNConvolutionTranspose,
+    MPSCNNDepthWiseConvolutionDescriptor,
+    MPSCNNFullyConnected,
+)
+from openmps.kernels.dropout import MPSCNNDropout
+from openmps.kernels.group_normalization import MPSCNNGroupNormalization, MPSCNNInstanceNormalization
+from openmps.kernels.loss import MPSCNNLoss, MPSCNNLossDescriptor, MPSCNNYOLOLossDescriptor
+from openmps.kernels.neuron import MPSCNNNeuron
+from openmps.kernels.optimizers import MPSNNOptimizerAdam, MPSNNOptimizerDescriptor
+from openmps.kernels.pooling import MPSCNNDilatedPoolingMax, MPSCNNPoolingAverage
+from openmps.kernels.reduce import MPSNNReduceFeatureChannelsSum
+from openmps.kernels.softmax import MPSCNNSoftMax
+from openmps.kernels.upsampling import MPSCNNUpsamplingBilinear
+from openmps.metal.device import MTLDevice
+from openmps.training.data_sources import ArrayConvolutionDataSource
+from openmps.types import (
+    MPSCNNBinaryConvolutionType,
+    MPSCNNLossType,
+    MPSCNNNeuronType,
+    MPSCNNReductionType,
+    MPSDataType,
+    MPSImageFeatureChannelFormat,
+    MPSNNPaddingMethod,
+    MPSOffset,
+)
+
+
+class Source(ArrayConvolutionDataSource):
+    """A data source of a user, restored through the registry."""
+
+    def archived(self) -> dict[str, Any]:
+        own = {"descriptor": self.descriptor(), "weights": self.weights(), "biases": self.bias_terms()}
+        return {**own, "label": self.label()}
+
+
+class Policy:
+    """A padding policy of a user, restored through the registry."""
+
+    def __init__(self, margin: int) -> None:
+        if type(margin) is not int or not 0 <= margin < 100:
+            raise ValueError("margin must be an integer of 0 to 99")
+        self.margin = margin
+
+    def padding_method(self) -> MPSNNPaddingMethod:
+        return MPSNNPaddingMethod.CUSTOM
+
+    def destination_image_descriptor(self, images: Any, states: Any, kernel: Any, suggested: Any) -> Any:
+        suggested.width += self.margin
+        return suggested
+
+    def archived(self) -> dict[str, Any]:
+        return {"margin": self.margin, "numbers": np.arange(4.0), "note": ["a", 1, None]}
+
+
+REGISTRY = {
+    "Source": lambda values: Source(values["descriptor"], values["weights"], values["biases"], values["label"]),
+    "Policy": lambda values: Policy(values["margin"]),
+}
+
+
+def _numbers(*shape: int) -> np.ndarray:
+    return np.random.default_rng(7).normal(size=shape).astype(np.float32)
+
+
+def _source(outputs: int, size: int, inputs: int, label: str, kind: Any = ArrayConvolutionDataSource) -> Any:
+    descriptor = MPSCNNConvolutionDescriptor(size, size, inputs, outputs)
+    return kind(descriptor, _numbers(outputs, size, size, inputs), _numbers(outputs), label)
+
+
+class _Rows:
+    """Parameters of a normalization of four channels."""
+
+    def number_of_feature_channels(self) -> int:
+        return 4
+
+    def number_of_groups(self) -> int:
+        return 2
+
+    def gamma(self) -> Any:
+        return np.array([1.0, 2.0, 3.0, 4.0], np.float32)
+
+    def beta(self) -> Any:
+        return np.array([0.0, 1.0, 0.0, 1.0], np.float32)
+
+    mean, variance = beta, gamma
+
+    def load(self) -> bool:
+        return True
+
+    def purge(self) -> None:
+        pass
+
+    def label(self) -> str:
+        return "rows"
+
+
+class _Words(ArrayConvolutionDataSource):
+    """Binary weights."""
+
+    def data_type(self) -> Any:
+        return MPSDataType.UINT32
+
+    def weights(self) -> Any:
+        return np.arange(2 * 3 * 3, dtype=np.uint32).reshape(2, 3, 3, 1)
+
+
+def kernels(device: MTLDevice) -> list[Any]:
+    """Kernels with few numbers, and every kind of descriptor."""
+    prelu = MPSNNNeuronDescriptor(MPSCNNNeuronType.PRELU, data=[0.5, 0.25, 0.125, 2.0])
+    pool = MPSCNNPoolingAverage(device, 3, 2, 2, 1)
+    pool.label, pool.offset, pool.zero_pad_size_x = "pool", MPSOffset(1, -2, 3), 1
+    pool.padding, pool.destination_image_allocator = Policy(2), MPSImage.default_allocator()
+    yolo = MPSCNNYOLOLossDescriptor(
+        MPSCNNLossType.MEAN_SQUARED_ERROR, MPSCNNLossType.HUBER, MPSCNNLossType.SIGMOID_CROSS_ENTROPY,
+        MPSCNNLossType.SOFT_MAX_CROSS_ENTROPY, MPSCNNReductionType.SUM, _numbers(2, 2) ** 2 + 1,
+    )  # fmt: skip
+    loss = MPSCNNLossDescriptor(MPSCNNLossType.HUBER, MPSCNNReductionType.MEAN)
+    return [
+        pool,
+        MPSCNNDilatedPoolingMax(device, 2, 3, 2, 2, 3, 1),
+        MPSCNNNeuron(device, prelu),
+        MPSCNNBatchNormalization(device, _Rows()),
+        MPSCNNInstanceNormalization(device, _Rows()),
+        MPSCNNGroupNormalization(device, _Rows()),
+        MPSCNNBinaryConvolution(
+            device, _Words(MPSCNNConvolutionDescriptor(3, 3, 32, 2), _numbers(2, 3, 3, 32), None, "words"),
+            scale_value=1.0, type=MPSCNNBinaryConvolutionType.BINARY_WEIGHTS,
+        ),
+        MPSCNNAdd(device),
+        MPSCNNDivide(device),
+        MPSCNNSoftMax(device),
+        MPSCNNDropout(device, 0.75, 3),
+        MPSCNNLoss(device, loss),
+        MPSCNNUpsamplingBilinear(device, 2, 3),
+        MPSNNReduceFeatureChannelsSum(device),
+        MPSNNOptimizerAdam(device, optimizer_descriptor=MPSNNOptimizerDescriptor(0.25, 1.0), beta1=0.5, time_step=2),
+        yolo,
+        loss,
+        prelu,
+        1.5,
+        "text",
+        None,
+    ]  # fmt: skip
+
+
+def convolutions(device: MTLDevice) -> list[Any]:
+    """Convolutions whose weights are most of the file."""
+    descriptor = MPSCNNConvolutionDescriptor(5, 5, 16, 64)
+    descriptor.fused_neuron_descriptor = MPSNNNeuronDescriptor(MPSCNNNeuronType.RELU, 0.25)
+    descriptor.set_batch_normalization_parameters_for_inference(np.arange(64.0), np.ones(64), np.ones(64), None, 0.5)
+    folded = ArrayConvolutionDataSource(descriptor, _numbers(64, 5, 5, 16), _numbers(64), "folded")
+    depthwise = MPSCNNDepthWiseConvolutionDescriptor(3, 3, 8, 8)
+    own = _source(32, 3, 32, "own", Source)
+    return [
+        MPSCNNConvolution(device, weights=folded),
+        MPSCNNConvolution(device, weights=own),
+        MPSCNNConvolutionGradient(device, own),
+        MPSCNNConvolution(device, weights=ArrayConvolutionDataSource(depthwise, _numbers(*depthwise.weight_shape()))),
+        MPSCNNConvolutionTranspose(device, weights=_source(8, 3, 4, "up")),
+        MPSCNNFullyConnected(device, weights=_source(10, 4, 8, "fc")),
+    ]
+
+
+def policies(device: MTLDevice) -> list[Any]:
+    """Padding policies, handles and descriptors."""
+    return [
+        MPSNNDefaultPadding(MPSNNPaddingMethod.SIZE_FULL),
+        MPSNNDefaultPadding.tensorflow_same(),
+        ExplicitPadding(1, 2, -1, 0, ceil_mode=True),
+        ExplicitPadding(1, 1, 1, 1, count_include_pad=True),
+        Policy(3),
+        Handle("name"),
+        MPSImage.default_allocator(),
+    ]
+
+
+def inference_graph(device: MTLDevice) -> MPSNNGraph:
+    """Two inputs, an exported image, a shared data source, a custom policy."""
+    a, b = MPSNNImageNode(Handle("a")), MPSNNImageNode()
+    shared = _source(4, 3, 4, "shared")
+    first = MPSCNNConvolutionNode(a, shared)
+    second = MPSCNNConvolutionNode(MPSCNNNeuronPReLUNode(first.result_image, [0.5] * 4).result_image, shared)
+    pool = MPSCNNPoolingAverageNode(b, kernel_width=3, kernel_height=3, stride_in_pixels_x=1, stride_in_pixels_y=1)
+    pool.padding_policy = Policy(0)
+    pool.result_image.export_from_graph, pool.result_image.handle = True, Handle("pooled")
+    pool.result_image.image_allocator = MPSImage.default_allocator()
+    total = MPSNNAdditionNode(second.result_image, pool.result_image)
+    last = MPSCNNSoftMaxNode(MPSNNConcatenationNode([total.result_image, a]).result_image)
+    graph = MPSNNGraph(device, last.result_image)
+    graph.label, graph.format = "inference", MPSImageFeatureChannelFormat.FLOAT32
+    return graph
+
+
+def training_graph(device: MTLDevice) -> MPSNNGraph:
+    """Data sources of a user, dropout, a loss, exported gradients."""
+    image = MPSNNImageNode(Handle("image"))
+    first = MPSCNNConvolutionNode(image, _source(4, 3, 1, "first", Source))
+    pool = MPSCNNPoolingMaxNode(MPSCNNNeuronReLUNode(first.result_image).result_image, 2, 2)
+    kept = MPSCNNDropoutNode(pool.result_image, 0.5, 9)
+    last = MPSCNNFullyConnectedNode(kept.result_image, _source(10, 4, 4, "last", Source))
+    loss = MPSCNNLossNode(last.result_image, MPSCNNLossDescriptor(MPSCNNLossType.SOFT_MAX_CROSS_ENTROPY))
+    first.convolution_gradient_state.export_from_graph = True
+    (end,) = loss.training_graph(None, None) or []
+    return MPSNNGraph(device, end.result_image, False)
+
+
+def weights() -> dict[str, np.ndarray]:
+    """Arrays of a small network, 760 kB."""
+    shapes = {"conv1": (16, 5, 5, 1), "conv2": (32, 5, 5, 16), "fc": (64, 7, 7, 16)}
+    return {
+        f"{label}.{part}": _numbers(*(shape if part == "weights" else shape[:1]))
+        for label, shape in shapes.items()
+        for part in ("weights", "biases")
+    }

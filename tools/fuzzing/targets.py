@@ -1,0 +1,325 @@
+"""The table of what is fuzzed: a row a target."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fuzzing import seeds
+from fuzzing.mutations import (
+    BLIND,
+    SAFETENSORS,
+    Random,
+    changed_json,
+    changed_offsets,
+    changed_tree,
+    join_safetensors,
+    split_safetensors,
+    text_of,
+)
+from fuzzing.target import Target
+from openmps.core.image import MPSImage
+from openmps.core.image_batch import MPSImageBatch
+from openmps.errors import MPSError
+from openmps.formats.archive import MPSKeyedArchiver, MPSKeyedUnarchiver
+from openmps.formats.archive.container import seal, unpack
+from openmps.formats.archive.forms import classes
+from openmps.formats.weights import load_dat_files, load_safetensors, save_dat_files, save_safetensors
+from openmps.graph.catalog import KERNELS
+from openmps.graph.graph import MPSNNGraph
+from openmps.kernels.loss import MPSCNNLossLabels
+from openmps.metal.device import mtl_device
+from openmps.training.idx import load_idx
+from openmps.training.json_lines import JsonLines
+from openmps.training.run_folder import RunFolder
+from openmps.types import MTLSize
+
+# --- archives ---------------------------------------------------------------------------------------------------------
+
+_CPU = mtl_device("cpu")
+_FILE = "archive.mps"
+
+
+def _unarchived(data: Any) -> Any:
+    return MPSKeyedUnarchiver(data, _CPU, registry=seeds.REGISTRY).decode_root_object()
+
+
+def _is_stable(folder: Path, found: Any) -> bool:
+    """Archived again it is the same from then on. (A document may spell one object in several ways.)"""
+    once = MPSKeyedArchiver.archived_data(found)
+    return MPSKeyedArchiver.archived_data(_unarchived(once)) == once
+
+
+_WORDS = (
+    *(name for name in classes()), *(kind.__name__ for kind in KERNELS),
+    "label", "options", "weights", "weight_array", "padding", "descriptor", "source", "gradient_state", "handle",
+    "format",
+)  # fmt: skip
+
+
+def resealed_document(data: bytes, random: Random) -> bytes:
+    """The document changed, under a checksum that fits."""
+    document, arrays = unpack(data, "fuzz")
+    (changed,) = changed_tree([document], random, _WORDS) or [{}]
+    try:
+        return seal(text_of(changed), arrays)
+    except UnicodeEncodeError:  # a lone surrogate that safetensors cannot take as metadata
+        return seal(json.dumps({"version": 1}), arrays)
+
+
+def resealed_arrays(data: bytes, random: Random) -> bytes:
+    """Arrays of other types, shapes and names, under a checksum that fits."""
+    document, arrays = unpack(data, "fuzz")
+    names = sorted(arrays) or ["0"]
+    name = names[int(random.integers(len(names)))]
+    now = arrays.get(name, np.zeros(3, np.float32))
+    changes: list[Any] = [
+        now.astype(np.float64), now.astype(np.float16), now.astype(np.int8), now.astype(bool), now.astype(np.uint64),
+        now.reshape(-1), now.reshape(-1)[:-1], now[..., None], now[None], now[:0], np.full_like(now, np.nan),
+        np.full_like(now, np.inf), np.zeros((0, 4), np.float32), np.zeros((), np.float32), np.concatenate([now, now]),
+        now.view(np.uint32) if now.dtype == np.float32 else now,
+    ]  # fmt: skip
+    kind = int(random.integers(len(changes) + 3))
+    if kind < len(changes):
+        arrays[name] = np.ascontiguousarray(changes[kind])
+    elif kind == len(changes):
+        arrays.pop(name, None)
+    else:
+        other = ["../escaped", "a\0b", "", names[int(random.integers(len(names)))]][int(random.integers(4))]
+        arrays[other] = now
+    return seal(json.dumps(document), arrays)
+
+
+def _encode(graph: Any) -> None:
+    """One encode of two images of ones."""
+    if not isinstance(graph, MPSNNGraph):
+        return
+    channels = 4 if len(graph.source_image_handles) > 1 else 1
+    ones = np.ones((2, 8, 8, channels), np.float32)
+    labels = MPSImage.from_numpy(_CPU, np.ones((1, 1, 10), np.float32))
+    states = [
+        [MPSCNNLossLabels(_CPU, labels_image=labels, loss_image_size=MTLSize(1, 1, 10)) for _ in ones]
+        for _ in graph.source_state_handles or ()
+    ]
+    command_buffer = _CPU.new_command_queue().command_buffer()
+    images = [MPSImageBatch.from_numpy(_CPU, ones) for _ in graph.source_image_handles]
+    graph.encode_batch(command_buffer, images, states)
+    command_buffer.commit()
+    command_buffer.wait_until_completed()
+
+
+def _archive(name: str, make: Callable[[Any], Any], use: Callable[[Any], object] = lambda loaded: None) -> Target:
+    return Target(
+        name=name,
+        write=lambda folder: MPSKeyedArchiver.archive(make(_CPU), folder / _FILE),
+        load=lambda folder: _unarchived(folder / _FILE),
+        says=MPSKeyedArchiver.archived_data,
+        is_as_written=_is_stable,
+        knowing=(resealed_document, resealed_document, resealed_document, resealed_arrays, *SAFETENSORS),
+        use=use,
+    )
+
+
+# --- weights ----------------------------------------------------------------------------------------------------------
+
+_WEIGHTS = "weights.safetensors"
+_SHAPES = {name: array.shape for name, array in seeds.weights().items()}
+
+
+def _arrays_say(arrays: dict[str, np.ndarray]) -> bytes:
+    """Names, shapes and numbers; the order counts."""
+    file = io.BytesIO()
+    for name, array in arrays.items():
+        file.write(f"{name!r} {array.dtype} {array.shape}\n".encode("utf-8", "backslashreplace") + array.tobytes())
+    return file.getvalue()
+
+
+def _goes_round(folder: Path, arrays: dict[str, np.ndarray]) -> bool:
+    """Saved again it is the same; as raw files it is too, or its names are refused: none leads out of the folder."""
+    save_safetensors(folder / "again", arrays)
+    try:
+        save_dat_files(folder, arrays)
+    except MPSError:
+        return _arrays_say(load_safetensors(folder / "again")) == _arrays_say(arrays)
+    raw = load_dat_files(folder, {name: array.shape for name, array in arrays.items()})
+    return _arrays_say(raw) == _arrays_say(load_safetensors(folder / "again")) == _arrays_say(arrays)
+
+
+def without_checksum(data: bytes, random: Random) -> bytes:
+    """The facts in the metadata changed, or the numbers, in a file that has no checksum."""
+    header, body = split_safetensors(data)
+    facts = json.loads(header["__metadata__"]["openmps.weights"])
+    del facts["sha256"]
+    kind = int(random.integers(4))
+    if kind == 0:
+        header["__metadata__"]["openmps.weights"] = text_of((changed_tree([facts], random) or [None])[0])
+        return join_safetensors(header, body)
+    header["__metadata__"]["openmps.weights"] = json.dumps(facts)
+    if kind == 1:
+        return join_safetensors(header, random.bytes(len(body)))
+    if kind == 2:
+        return changed_offsets(join_safetensors(header, body), random)
+    return join_safetensors(*_renamed(header, facts, body, random))
+
+
+def _renamed(header: dict[str, Any], facts: Any, body: bytes, random: Random) -> tuple[Any, bytes]:
+    """A layer whose name is no name for a file."""
+    label = ["../escaped", "/escaped", "..", "a/b", "a\0b", "", "con", "x" * 300, "..\\x", "\u202e", ".hidden", "a.b"]
+    new = label[int(random.integers(len(label)))]
+    old = facts["layers"][0]
+    facts["layers"] = [new if each == old else each for each in facts["layers"]]
+    header["__metadata__"]["openmps.weights"] = json.dumps(facts)
+    return {
+        f"{new}.{key[len(old) + 1 :]}" if key.startswith(f"{old}.") else key: each for key, each in header.items()
+    }, body
+
+
+def _weights(name: str, shapes: Any) -> Target:
+    return Target(
+        name=name,
+        write=lambda folder: save_safetensors(folder / _WEIGHTS, seeds.weights()),
+        load=lambda folder: load_safetensors(folder / _WEIGHTS, shapes),
+        says=_arrays_say,
+        is_as_written=_goes_round,
+        knowing=(*SAFETENSORS, without_checksum, without_checksum),
+    )
+
+
+def _raw_is_as_written(folder: Path, arrays: dict[str, np.ndarray]) -> bool:
+    """A raw file has no checksum: its numbers are what it says."""
+    files = {name: folder / f"{name.replace('.', '_')}.dat" for name in arrays}
+    return all(files[name].read_bytes() == array.tobytes() for name, array in arrays.items())
+
+
+def _write_raw(folder: Path) -> None:
+    save_dat_files(folder, {name: array for name, array in seeds.weights().items() if not name.startswith("fc")})
+
+
+_RAW_SHAPES = {name: shape for name, shape in _SHAPES.items() if not name.startswith("fc")}
+
+
+# --- training's files -------------------------------------------------------------------------------------------------
+
+
+def _idx(pixels: np.ndarray) -> bytes:
+    header = bytes((0, 0, 8, pixels.ndim)) + b"".join(length.to_bytes(4, "big") for length in pixels.shape)
+    return header + pixels.tobytes()
+
+
+def _write_idx(pack: Callable[[bytes], bytes]) -> Callable[[Path], None]:
+    def write(folder: Path) -> None:
+        random = np.random.default_rng(3)
+        (folder / "train-images-idx3-ubyte").write_bytes(pack(_idx(random.integers(0, 256, (60, 12, 12), np.uint8))))
+        (folder / "train-labels-idx1-ubyte").write_bytes(pack(_idx(np.arange(60, dtype=np.uint8) % 10)))
+
+    return write
+
+
+def _gzipped(data: bytes) -> bytes:
+    return gzip.compress(data, mtime=0)
+
+
+def _idx_says(split: Any) -> bytes:
+    parts = (split.training, split.test)
+    return repr([(part.class_names, part.images.shape) for part in parts]).encode() + b"".join(
+        part.images.tobytes() + part.labels.tobytes() for part in parts
+    )
+
+
+def _idx_is_as_written(folder: Path, split: Any) -> bool:
+    """IDX has no checksum: what was loaded are the bytes of the files, in another order."""
+    contents = []
+    for kind in ("images-idx3", "labels-idx1"):
+        data = (folder / f"train-{kind}-ubyte").read_bytes()
+        data = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
+        contents.append(np.frombuffer(data[4 + 4 * data[3] :], np.uint8))
+    parts = (split.training, split.test)
+    images = np.concatenate([part.images.reshape(-1) for part in parts])
+    labels = np.concatenate([part.labels for part in parts])
+    return all(np.array_equal(np.sort(a), np.sort(b)) for a, b in zip(contents, (images, labels), strict=True))
+
+
+def idx_lengths(data: bytes, random: Random) -> bytes:
+    """Another length, type or number of axes in the header."""
+    data, is_packed = (gzip.decompress(data), True) if data[:2] == b"\x1f\x8b" else (data, False)
+    field = int(random.integers(data[3] + 1))
+    lengths = [0, 1, 59, 61, 2**16, 2**31 - 1, 2**31, 2**32 - 1]
+    value = lengths[int(random.integers(len(lengths)))].to_bytes(4, "big")
+    changed = data[: 4 * field] + value + data[4 * field + 4 :]
+    return _gzipped(changed) if is_packed else changed
+
+
+def repacked(data: bytes, random: Random) -> bytes:
+    """What is in a gzip file changed, under a checksum that fits."""
+    content = BLIND[int(random.integers(7))](gzip.decompress(data), random)
+    return _gzipped(content) if isinstance(content, bytes) else data
+
+
+def _write_run(folder: Path) -> None:
+    config = {
+        "network": "digits",
+        "shape": [28, 28, 1],
+        "classes": list("0123456789"),
+        "options": {"rate": 1e-3, "n": None},
+    }
+    RunFolder.create(folder, config, name="run")
+
+
+def _run_is_as_written(folder: Path, run: RunFolder) -> bool:
+    found = json.loads((folder / "run" / "run.json").read_bytes())
+    kept = {key: value for key, value in found.items() if key not in ("format", "version", "created")}
+    return json.dumps(run.config) == json.dumps(kept)
+
+
+def _write_metrics(folder: Path) -> None:
+    lines = JsonLines(folder / "metrics.jsonl")
+    for epoch in range(20):
+        lines.append({"epoch": epoch, "loss": 1.0 / (epoch + 1), "accuracy": np.nan, "by class": list(range(10))})
+
+
+def _lines_are_as_written(folder: Path, records: list[Any]) -> bool:
+    """Written again they are the same, and there are as many as whole lines, or one more; none without a file."""
+    if not (folder / "metrics.jsonl").exists():
+        return records == []
+    again = JsonLines(folder / "again.jsonl")
+    for record in records:
+        again.append(record)
+    whole = (folder / "metrics.jsonl").read_bytes().count(b"\n")
+    return len(records) - whole in (0, 1) and repr(again.read()) == repr(records)
+
+
+TARGETS: tuple[Target, ...] = (
+    _archive("archive of kernels", seeds.kernels),
+    _archive("archive of convolutions", seeds.convolutions),
+    _archive("archive of policies", seeds.policies),
+    _archive("archive of an inference graph", seeds.inference_graph, _encode),
+    _archive("archive of a training graph", seeds.training_graph, _encode),
+    _weights("weights, any network", None),
+    _weights("weights of one network", _SHAPES),
+    Target(
+        "raw weights", _write_raw, lambda folder: load_dat_files(folder, _RAW_SHAPES), _arrays_say, _raw_is_as_written,
+        knowing=(), has_checksum=False,
+    ),
+    Target(
+        "IDX", _write_idx(bytes), load_idx, _idx_says, _idx_is_as_written, knowing=(idx_lengths,), has_checksum=False
+    ),
+    Target(
+        "IDX, gzipped", _write_idx(_gzipped), load_idx, _idx_says, _idx_is_as_written,
+        knowing=(idx_lengths, repacked), has_checksum=False,
+    ),
+    Target(
+        "run.json", _write_run, lambda folder: RunFolder.open(folder / "run"),
+        lambda run: json.dumps([run.config, run.created]).encode(), _run_is_as_written,
+        knowing=(changed_json,), has_checksum=False,
+    ),
+    Target(
+        "metrics.jsonl", _write_metrics, lambda folder: JsonLines(folder / "metrics.jsonl").read(),
+        lambda records: repr(records).encode(), _lines_are_as_written, knowing=(changed_json,), has_checksum=False,
+    ),
+)  # fmt: skip
