@@ -57,7 +57,14 @@ class MPSKernel:
         return f"{type(self).__name__} {self.label!r}" if self.label else type(self).__name__
 
     def copy(self, device: MTLDevice | None = None) -> Self:
-        """A kernel with the same properties, on ``device`` or on the same one."""
+        """A kernel with the same properties, on ``device`` or on the same one; neither follows the other later.
+
+        Weights and other numbers are taken as they are now, without waiting for queued work. What counts encodes (the
+        masks of a dropout, an optimizer's time step, a generator of random numbers) goes on from the same point. A data
+        source is copied if it has ``copy(device)``, ``copy()`` or ``__copy__()``, and shared otherwise.
+
+        Encode one kernel from one thread at a time; several threads take a copy each.
+        """
         twin = type(self).__new__(type(self))
         twin.__dict__.update(self.__dict__)
         if device is not None:

@@ -87,8 +87,8 @@ def check_device(who: str, argument: str, found: MTLDevice, needed: MTLDevice) -
         raise MPSDeviceError(
             who,
             argument,
-            f"must belong to the device {needed.name!r}",
-            repr(found.name),
+            f"must belong to the device {needed}",
+            found,
             "Make kernels, images and command queue from one device",
         )
 

@@ -315,7 +315,8 @@ class MPSMatrixRandomPhilox(MPSMatrixRandom):
     ``MPSMatrixRandomPhilox(device)`` makes UINT32 words of seed 0. Number i of the kernel's sequence, counted from 0
     over all its encodes in the order in which they are encoded, is made of word ``i % 4`` of Philox4x32-10 (Salmon et
     al., 2011) with the key ``(seed, seed >> 32)`` and the counter ``(i // 4, i // 4 >> 32, 0, 0)``, each reduced to 32
-    bits. Normal numbers are made by the inverse distribution function.
+    bits. Normal numbers are made by the inverse distribution function. A copy goes on from what has been encoded when
+    it is made.
     """
 
     def __init__(

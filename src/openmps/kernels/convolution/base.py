@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from openmps.core.data_source import copy_of
 from openmps.core.kernel_checks import check_command_buffer
 from openmps.core.neuron_descriptor import MPSNNNeuronDescriptor
 from openmps.core.unary_kernel import MPSCNNKernel
@@ -159,7 +159,7 @@ class ConvolutionKernel(MPSCNNKernel):
         super()._unshare()
         self._weights = self._weights.copy(self.device)
         if self._data_source is not None:
-            self._data_source = copy_source(self._data_source, self.device)
+            self._data_source = copy_of(self._data_source, self.device)
 
     # --- for the encode path's hooks --------------------------------------------------------------------------------
 
@@ -205,18 +205,6 @@ def _identity(result: Tensor) -> Tensor:
 def engine_groups(descriptor: MPSCNNConvolutionDescriptor) -> int:
     """Groups as the engine counts them: a depthwise convolution has one an input channel."""
     return descriptor.input_feature_channels if descriptor.channel_multiplier else descriptor.groups
-
-
-def copy_source(source: Any, device: MTLDevice) -> Any:
-    """A data source's own copy, ``copy(device)`` or ``copy()``, if it offers one, else the source itself."""
-    make = getattr(source, "copy", None)
-    if not callable(make):
-        return source
-    try:
-        inspect.signature(make).bind(device)
-    except TypeError:
-        return make()
-    return make(device)
 
 
 def reload_from_state(kernel: Any, parameters: ConvolutionWeights, command_buffer: CommandBuffer, state: Any) -> None:

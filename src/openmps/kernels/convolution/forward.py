@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from openmps.core.data_source import copy_of as copy_source
 from openmps.core.gradient_state import MPSNNGradientState, SourceRecord
 from openmps.core.image import MPSImage
 from openmps.core.image_descriptor import MPSImageDescriptor
@@ -19,7 +20,7 @@ from openmps.core.padding import MPSNNDefaultPadding
 from openmps.core.state import MPSState, MPSStateBatch
 from openmps.core.storage import Extent, Target
 from openmps.errors import MPSArgumentError, MPSTypeError
-from openmps.kernels.convolution.base import ConvolutionKernel, copy_source, engine_groups
+from openmps.kernels.convolution.base import ConvolutionKernel, engine_groups
 from openmps.kernels.convolution.data_source import LoadedWeights, MPSCNNConvolutionDataSource, elements
 from openmps.kernels.convolution.descriptor import MPSCNNConvolutionDescriptor, sub_pixel_factor
 from openmps.kernels.convolution.state import MPSCNNConvolutionGradientState

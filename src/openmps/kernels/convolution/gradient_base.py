@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from openmps.core.data_source import copy_of
 from openmps.core.gradient_kernel import MPSCNNGradientKernel
 from openmps.core.gradient_state import SourceRecord
 from openmps.core.kernel import Plan
 from openmps.core.state import MPSStateBatch
 from openmps.errors import MPSArgumentError, MPSTypeError
-from openmps.kernels.convolution.base import copy_source, reload_from_state
+from openmps.kernels.convolution.base import reload_from_state
 from openmps.kernels.convolution.data_source import WEIGHT_TYPES, MPSCNNConvolutionDataSource, describe
 from openmps.kernels.convolution.descriptor import MPSCNNConvolutionDescriptor, refuse_sub_pixels
 from openmps.kernels.convolution.state import (
@@ -116,7 +117,7 @@ class ConvolutionGradientKernel(MPSCNNGradientKernel):
 
     def _unshare(self) -> None:
         super()._unshare()
-        self._data_source = copy_source(self._data_source, self.device)
+        self._data_source = copy_of(self._data_source, self.device)
         if self._weights is not None:
             self._weights = self._weights.copy(self.device)
 
