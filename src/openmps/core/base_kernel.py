@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy as copying
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from threading import RLock
+from typing import TYPE_CHECKING, Any, Self
 
 from openmps.core.allocator import MPSImageAllocator
 from openmps.core.kernel_arguments import channel_offset
@@ -34,6 +35,9 @@ class MPSKernel:
 
     A kernel belongs to one device. Its properties are captured when it is encoded, so it can be changed or encoded
     again at once. ``label`` names it in errors and debug groups; ``options`` are `MPSKernelOptions`.
+
+    Threads may encode one kernel, each to a command buffer of its own: every encode is decided as a whole. Those that
+    also change properties take a `copy` each, or encodes may find what another thread has set.
     """
 
     label: str | None
@@ -45,6 +49,7 @@ class MPSKernel:
         self.label = None
         self.options = MPSKernelOptions.NONE
         self._device = check_is_device(type(self).__name__, "device", device)
+        self._encoding = RLock()
 
     @property
     def device(self) -> MTLDevice:
@@ -63,10 +68,10 @@ class MPSKernel:
         masks of a dropout, an optimizer's time step, a generator of random numbers) goes on from the same point. A data
         source is copied if it has ``copy(device)``, ``copy()`` or ``__copy__()``, and shared otherwise.
 
-        Encode one kernel from one thread at a time; several threads take a copy each.
+        Threads that change a kernel's properties take a copy each; see `MPSKernel`.
         """
         twin = type(self).__new__(type(self))
-        twin.__dict__.update(self.__dict__)
+        twin.__setstate__(self.__getstate__())
         if device is not None:
             twin._device = check_is_device(self.name, "device", device)
         twin._unshare()
@@ -74,6 +79,14 @@ class MPSKernel:
 
     def __copy__(self) -> Self:
         return self.copy()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_encoding"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        # Held while an encode is decided: it sets offsets and counts encodes, which two threads must not mix.
+        self._encoding = RLock()
 
     def _unshare(self) -> None:
         """Give a fresh copy its own mutable parts, those in memory on its own device."""

@@ -283,6 +283,18 @@ class ImageKernel(KernelProperties):
         make_state: bool | None = None,
     ) -> tuple[Images, MPSStateBatch | None]:
         """The encode path. ``make_state`` True or False asks for a temporary or a permanent result state."""
+        with self._encoding:
+            return self._decide(command_buffer, sources, destination, source_states, destination_states, make_state)
+
+    def _decide(
+        self,
+        command_buffer: CommandBuffer,
+        sources: tuple[Images, ...],
+        destination: Images | None,
+        source_states: MPSStateBatch | None,
+        destination_states: MPSStateBatch | None,
+        make_state: bool | None,
+    ) -> tuple[Images, MPSStateBatch | None]:
         if make_state is not None and destination_states is not None:
             rule = "asks for a new state, but destination states were given"
             raise MPSTypeError(self.name, "destination_state_is_temporary", rule, make_state, "Give one of the two")

@@ -266,7 +266,8 @@ class MPSMatrixRandom(MPSKernel):
         if given.data_type is not self._data_type:
             rule = f"must hold {self._data_type.name}, as destination_data_type says"
             raise MPSArgumentError(self.name, argument, rule, given.data_type.name)
-        self._record(command_buffer, argument, given)
+        with self._encoding:
+            self._record(command_buffer, argument, given)
 
     def _record(self, command_buffer: CommandBuffer, argument: str, destination: MPSVector | MPSMatrix) -> None:
         if isinstance(destination, MPSVector):

@@ -118,10 +118,11 @@ class MPSNNOptimizer(MPSKernel):
         if len(forms) > 1:
             rule, remedy = "must be states, or vectors, or matrices", "Encode once for each"
             raise MPSTypeError(self.name, "arguments", rule, "several", remedy)
-        if forms == {"state"}:
-            self._encode_states(command_buffer, arguments, given)
-        else:
-            self._encode_operands(command_buffer, arguments, forms.pop() if forms else "vector")
+        with self._encoding:
+            if forms == {"state"}:
+                self._encode_states(command_buffer, arguments, given)
+            else:
+                self._encode_operands(command_buffer, arguments, forms.pop() if forms else "vector")
 
     def _encode_operands(self, command_buffer: CommandBuffer, arguments: Mapping[str, Any], suffix: str) -> None:
         """The vector and matrix forms."""
