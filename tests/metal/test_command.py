@@ -463,6 +463,63 @@ def test_a_failed_buffer_keeps_neither_works_nor_handlers(queue: MTLCommandQueue
     assert [reference() for reference in kept] == [None, None]
 
 
+def test_a_fault_that_was_told_is_freed_without_the_collector(queue: MTLCommandQueue) -> None:
+    gc.disable()
+    try:
+        buffer = failing(queue)
+        buffer.commit()
+        with pytest.raises(MTLExecutionError) as caught:
+            buffer.wait_until_completed()
+        kept = weakref.ref(caught.value)
+        del caught
+        assert kept() is None
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("fault", [MemoryError("full"), torch.OutOfMemoryError("full")])
+def test_a_lack_of_memory_keeps_no_memory(queue: MTLCommandQueue, fault: Exception) -> None:
+    """What the failing work held is free for the next try, while the error still tells where it failed."""
+    kept: list[weakref.ref[Big]] = []
+
+    def work() -> None:
+        big = Big()
+        kept.append(weakref.ref(big))
+        raise fault
+
+    buffer = queue.command_buffer()
+    buffer.record("work", work)
+    buffer.commit()
+    with pytest.raises(MTLExecutionError) as caught:
+        buffer.wait_until_completed()
+    assert kept[0]() is None
+    traceback = caught.value.__cause__.__traceback__
+    assert traceback is not None
+    assert traceback.tb_frame.f_code.co_name == "work"
+
+
+def test_several_threads_wait_for_one_buffer(queue: MTLCommandQueue) -> None:
+    """Each is told of the fault by an exception of its own."""
+    gate, told = threading.Event(), list[BaseException]()
+    buffer = queue.command_buffer()
+    buffer.add_scheduled_handler(lambda _: gate.wait(PATIENCE))
+    buffer.add_completed_handler(lambda _: {}["lost"])
+
+    def wait() -> None:
+        with pytest.raises(MTLExecutionError, match="KeyError") as caught:
+            buffer.wait_until_completed()
+        told.append(caught.value)
+
+    buffer.commit()
+    threads = [threading.Thread(target=wait) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    gate.set()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert len({id(fault) for fault in told}) == 8
+
+
 def test_a_completed_buffer_is_freed_without_the_collector(queue: MTLCommandQueue) -> None:
     gc.collect()
     gc.disable()

@@ -294,9 +294,9 @@ class CommandBuffer(ABC):
         """
         self._wait(self.recording.execution.finished, "wait_until_completed")
         if (error := self.error) is not None:
-            # A fresh exception each time: a traceback on the one that is kept would keep the caller's frames alive.
-            again = MTLExecutionError(error.who, error.argument, error.rule, error.got, error.remedy)
-            raise again from error.__cause__
+            # A fresh exception each time: a traceback on the one that is kept would keep the caller's frames alive. It
+            # has no name here: this frame would be in a cycle with it.
+            raise MTLExecutionError(error.who, error.argument, error.rule, error.got, error.remedy) from error.__cause__
 
     def _wait(self, latch: Latch, method: str) -> None:
         recording = self.recording

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from functools import partial
+from traceback import clear_frames
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -279,6 +280,9 @@ class Execution:
 
     def _fail(self, what: str, fault: BaseException, remedy: str) -> None:
         """Keep the first fault as `error` and log the others. Nothing that a user's objects do here may raise."""
+        if isinstance(fault, MemoryError | torch.OutOfMemoryError):
+            # What the frames of the fault hold is the memory that was missing.
+            clear_frames(fault.__traceback__)
         if self.error is None:
             self._keep(what, "must run to its end", _text(fault), remedy).__cause__ = fault
             return
