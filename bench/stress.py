@@ -42,7 +42,7 @@ def resident() -> float:
 def main() -> int:
     """Run the rounds."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=100, help="rounds of 1,000 buffers of each form")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of 1,000 buffers of each form")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     options = parser.parse_args()
     if options.device == "cuda" and not torch.cuda.is_available():

@@ -213,8 +213,8 @@ class CommandBuffer(ABC):
     def add_completed_handler(self, block: Handler) -> None:
         """Have ``block(command_buffer)`` called on the queue's thread when the work is done or has failed.
 
-        It gets the `MTLCommandBuffer`. It may commit further buffers; it must not wait for a buffer of the same queue
-        that is still to run.
+        It gets the `MTLCommandBuffer`. It may commit further buffers, and wait for those of other queues; a wait for a
+        buffer that needs this thread to go on, such as one of the same queue that is still to run, raises.
         """
         self._check_handler("add_completed_handler", block)
         self.recording.execution.completed_handlers.append(block)
