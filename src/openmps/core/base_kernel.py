@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy as copying
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import wraps
 from threading import RLock
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 from openmps.core.allocator import MPSImageAllocator
 from openmps.core.kernel_arguments import channel_offset
@@ -28,6 +30,24 @@ if TYPE_CHECKING:
     from openmps.metal.device import MTLDevice
 
 ULONG_MAX = 2**64 - 1
+
+
+_Kernel = TypeVar("_Kernel", bound="MPSKernel")
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
+
+
+def decided_as_a_whole(
+    encode: Callable[Concatenate[_Kernel, _Arguments], _Result],
+) -> Callable[Concatenate[_Kernel, _Arguments], _Result]:
+    """Make the encodes of one kernel in several threads wait for each other: they set offsets, and count encodes."""
+
+    @wraps(encode)
+    def locked(kernel: _Kernel, /, *arguments: _Arguments.args, **options: _Arguments.kwargs) -> _Result:
+        with kernel._encoding:  # pyright: ignore[reportPrivateUsage]
+            return encode(kernel, *arguments, **options)
+
+    return locked
 
 
 class MPSKernel:
@@ -85,7 +105,6 @@ class MPSKernel:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        # Held while an encode is decided: it sets offsets and counts encodes, which two threads must not mix.
         self._encoding = RLock()
 
     def _unshare(self) -> None:

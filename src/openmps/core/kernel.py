@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor
 
-from openmps.core.base_kernel import KernelProperties
+from openmps.core.base_kernel import KernelProperties, decided_as_a_whole
 from openmps.core.gradient_state import ForwardRecord, MPSNNGradientState, SourceRecord, attach, saved_by
 from openmps.core.image import MPSImage
 from openmps.core.image_batch import MPSImageBatch, as_batch
@@ -272,6 +272,7 @@ class ImageKernel(KernelProperties):
 
     # --- step 3 to 5: allocate, record, count down -------------------------------------------------------------------
 
+    @decided_as_a_whole
     def _run(
         self,
         command_buffer: CommandBuffer,
@@ -283,18 +284,6 @@ class ImageKernel(KernelProperties):
         make_state: bool | None = None,
     ) -> tuple[Images, MPSStateBatch | None]:
         """The encode path. ``make_state`` True or False asks for a temporary or a permanent result state."""
-        with self._encoding:
-            return self._decide(command_buffer, sources, destination, source_states, destination_states, make_state)
-
-    def _decide(
-        self,
-        command_buffer: CommandBuffer,
-        sources: tuple[Images, ...],
-        destination: Images | None,
-        source_states: MPSStateBatch | None,
-        destination_states: MPSStateBatch | None,
-        make_state: bool | None,
-    ) -> tuple[Images, MPSStateBatch | None]:
         if make_state is not None and destination_states is not None:
             rule = "asks for a new state, but destination states were given"
             raise MPSTypeError(self.name, "destination_state_is_temporary", rule, make_state, "Give one of the two")

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from openmps.core.base_kernel import ULONG_MAX, MPSKernel
+from openmps.core.base_kernel import ULONG_MAX, MPSKernel, decided_as_a_whole
 from openmps.core.kernel_checks import check_command_buffer
 from openmps.core.lifetime import record_synchronize
 from openmps.core.vector import MPSMatrix, MPSVector
@@ -266,9 +266,9 @@ class MPSMatrixRandom(MPSKernel):
         if given.data_type is not self._data_type:
             rule = f"must hold {self._data_type.name}, as destination_data_type says"
             raise MPSArgumentError(self.name, argument, rule, given.data_type.name)
-        with self._encoding:
-            self._record(command_buffer, argument, given)
+        self._record(command_buffer, argument, given)
 
+    @decided_as_a_whole
     def _record(self, command_buffer: CommandBuffer, argument: str, destination: MPSVector | MPSMatrix) -> None:
         if isinstance(destination, MPSVector):
             members, each = destination.vectors, destination.length

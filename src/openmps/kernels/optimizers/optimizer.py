@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from openmps.core.base_kernel import MPSKernel
+from openmps.core.base_kernel import MPSKernel, decided_as_a_whole
 from openmps.core.kernel_checks import check_command_buffer
 from openmps.errors import MPSTypeError
 from openmps.kernels.optimizers.descriptor import MPSNNOptimizerDescriptor, number
@@ -110,6 +110,7 @@ class MPSNNOptimizer(MPSKernel):
 
     # --- one path for every form --------------------------------------------------------------------------------------
 
+    @decided_as_a_whole
     def _encode(self, command_buffer: CommandBuffer, arguments: Mapping[str, Any]) -> None:
         """The arguments of encode by name: states, or vectors, or matrices."""
         check_command_buffer(self.name, command_buffer, self.device)
@@ -118,11 +119,10 @@ class MPSNNOptimizer(MPSKernel):
         if len(forms) > 1:
             rule, remedy = "must be states, or vectors, or matrices", "Encode once for each"
             raise MPSTypeError(self.name, "arguments", rule, "several", remedy)
-        with self._encoding:
-            if forms == {"state"}:
-                self._encode_states(command_buffer, arguments, given)
-            else:
-                self._encode_operands(command_buffer, arguments, forms.pop() if forms else "vector")
+        if forms == {"state"}:
+            self._encode_states(command_buffer, arguments, given)
+        else:
+            self._encode_operands(command_buffer, arguments, forms.pop() if forms else "vector")
 
     def _encode_operands(self, command_buffer: CommandBuffer, arguments: Mapping[str, Any], suffix: str) -> None:
         """The vector and matrix forms."""
