@@ -202,6 +202,9 @@ ALL = [sample for samples in SAMPLES.values() for sample in samples]
 SWEPT = [sample for sample in ALL if sample not in NEURON_CLASSES]
 """The samples for properties of all kernels: the neuron classes are one kernel under many names."""
 
+FIRST_OF_CLASS = [samples[0] for samples in SAMPLES.values() if samples[0] in SWEPT]
+"""One swept sample of each class."""
+
 
 def having(*traits: str, without: Sequence[str] = (), gradients: bool = False) -> list[Sample]:
     """The swept samples with all of some traits and none of others."""

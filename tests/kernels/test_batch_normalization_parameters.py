@@ -10,7 +10,6 @@ import torch
 
 from encoding import Bench, finish, keep_results, numbers
 from helpers import array, assert_close
-from openmps.core.data_source import copy_of
 from openmps.core.image_batch import MPSImageBatch
 from openmps.core.normalization_states import (
     MPSCNNNormalizationGammaAndBetaState,
@@ -323,16 +322,6 @@ def test_copies_have_their_own_numbers(device: torch.device, rng: np.random.Gene
     finish(command_buffer)
     assert_close(_run(bench, twin, x), _expected(x, p), 1e-5)
     assert not _run(bench, kernel, x).any()
-
-
-def test_sources_that_cannot_be_copied_are_shared() -> None:
-    class Plain:
-        def copy(self) -> str:
-            return "copied without a device"
-
-    bare = object()
-    assert copy_of(bare, CPU) is bare
-    assert copy_of(Plain(), CPU) == "copied without a device"
 
 
 # --- what is refused -------------------------------------------------------------------------------------------------

@@ -191,6 +191,40 @@ def test_a_second_fault_is_logged(queue: MTLCommandQueue, caplog: pytest.LogCapt
     assert "KeyError: 'lost'" in caplog.text
 
 
+class Unreadable(Exception):
+    """A fault that cannot even be told."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def test_a_fault_whose_text_cannot_be_read(queue: MTLCommandQueue) -> None:
+    """It is kept, the other handlers run and nobody waits for ever."""
+
+    def fail(*_: object) -> None:
+        raise Unreadable
+
+    seen: list[str] = []
+    by_work, by_handler = queue.command_buffer(), queue.command_buffer()
+    by_work.record("work", fail)
+    by_handler.add_scheduled_handler(fail)
+    by_handler.add_completed_handler(fail)
+    by_handler.add_completed_handler(lambda b: seen.append(b.status.name))
+    for buffer in (by_work, by_handler):
+        buffer.commit()
+        with pytest.raises(MTLExecutionError, match="got Unreadable, whose text cannot be read"):
+            buffer.wait_until_completed()
+    assert seen == ["ERROR"]
+
+
+def test_a_handler_is_named_without_its_arguments(queue: MTLCommandQueue) -> None:
+    buffer = queue.command_buffer()
+    buffer.add_completed_handler(partial(failing, "not a queue"))  # type: ignore[arg-type]
+    buffer.commit()
+    with pytest.raises(MTLExecutionError, match="completed handler failing must run"):
+        buffer.wait_until_completed()
+
+
 def test_a_handler_may_commit_further_buffers(queue: MTLCommandQueue) -> None:
     order: list[int] = []
     finished = threading.Event()
@@ -228,6 +262,31 @@ def test_a_handler_cannot_wait_for_what_waits_for_it(queue: MTLCommandQueue, whi
     assert len(faults) == 1
 
 
+@pytest.mark.parametrize("queues", [2, 3])
+def test_handlers_of_several_queues_cannot_wait_for_each_other(queue: MTLCommandQueue, queues: int) -> None:
+    """One of them is told; then the others go on."""
+    ring = [queue, *(queue.device.new_command_queue() for _ in range(queues - 1))]
+    all_committed, outcomes = threading.Event(), list[str]()
+    firsts, seconds = ([each.command_buffer() for each in ring] for _ in range(2))
+
+    def wait(_: MTLCommandBuffer, other: MTLCommandBuffer) -> None:
+        all_committed.wait(PATIENCE)
+        try:
+            other.wait_until_completed()
+            outcomes.append("waited")
+        except MTLCommandBufferError as fault:
+            outcomes.append("refused" if "that the buffer waits for" in fault.rule else str(fault))
+
+    for index, first in enumerate(firsts):
+        first.add_completed_handler(partial(wait, other=seconds[(index + 1) % queues]))
+    for buffer in (*firsts, *seconds):
+        buffer.commit()
+    all_committed.set()
+    for buffer in (*firsts, *seconds):
+        buffer.wait_until_completed()
+    assert sorted(outcomes) == ["refused", *["waited"] * (queues - 1)]
+
+
 def test_a_work_cannot_wait_for_its_own_buffer(queue: MTLCommandQueue) -> None:
     buffer = queue.command_buffer()
     buffer.record("work", buffer.wait_until_completed)
@@ -240,9 +299,9 @@ def test_a_handler_may_wait_for_an_earlier_buffer_and_for_another_queue(queue: M
     other = queue.device.new_command_queue().command_buffer()
     first, second = queue.command_buffer(), queue.command_buffer()
     second.add_completed_handler(lambda _: (first.wait_until_completed(), other.wait_until_completed()))
+    other.commit()
     first.commit()
     second.commit()
-    other.commit()
     second.wait_until_completed()
     assert other.status is Status.COMPLETED
 
@@ -402,6 +461,63 @@ def test_a_failed_buffer_keeps_neither_works_nor_handlers(queue: MTLCommandQueue
     with pytest.raises(MTLExecutionError):
         buffer.wait_until_completed()
     assert [reference() for reference in kept] == [None, None]
+
+
+def test_a_fault_that_was_told_is_freed_without_the_collector(queue: MTLCommandQueue) -> None:
+    gc.disable()
+    try:
+        buffer = failing(queue)
+        buffer.commit()
+        with pytest.raises(MTLExecutionError) as caught:
+            buffer.wait_until_completed()
+        kept = weakref.ref(caught.value)
+        del caught
+        assert kept() is None
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("fault", [MemoryError("full"), torch.OutOfMemoryError("full")])
+def test_a_lack_of_memory_keeps_no_memory(queue: MTLCommandQueue, fault: Exception) -> None:
+    """What the failing work held is free for the next try, while the error still tells where it failed."""
+    kept: list[weakref.ref[Big]] = []
+
+    def work() -> None:
+        big = Big()
+        kept.append(weakref.ref(big))
+        raise fault
+
+    buffer = queue.command_buffer()
+    buffer.record("work", work)
+    buffer.commit()
+    with pytest.raises(MTLExecutionError) as caught:
+        buffer.wait_until_completed()
+    assert kept[0]() is None
+    traceback = caught.value.__cause__.__traceback__
+    assert traceback is not None
+    assert traceback.tb_frame.f_code.co_name == "work"
+
+
+def test_several_threads_wait_for_one_buffer(queue: MTLCommandQueue) -> None:
+    """Each is told of the fault by an exception of its own."""
+    gate, told = threading.Event(), list[BaseException]()
+    buffer = queue.command_buffer()
+    buffer.add_scheduled_handler(lambda _: gate.wait(PATIENCE))
+    buffer.add_completed_handler(lambda _: {}["lost"])
+
+    def wait() -> None:
+        with pytest.raises(MTLExecutionError, match="KeyError") as caught:
+            buffer.wait_until_completed()
+        told.append(caught.value)
+
+    buffer.commit()
+    threads = [threading.Thread(target=wait) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    gate.set()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert len({id(fault) for fault in told}) == 8
 
 
 def test_a_completed_buffer_is_freed_without_the_collector(queue: MTLCommandQueue) -> None:

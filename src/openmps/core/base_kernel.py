@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import copy as copying
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from functools import wraps
+from threading import RLock
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 from openmps.core.allocator import MPSImageAllocator
 from openmps.core.kernel_arguments import channel_offset
@@ -29,11 +32,32 @@ if TYPE_CHECKING:
 ULONG_MAX = 2**64 - 1
 
 
+_Kernel = TypeVar("_Kernel", bound="MPSKernel")
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
+
+
+def decided_as_a_whole(
+    encode: Callable[Concatenate[_Kernel, _Arguments], _Result],
+) -> Callable[Concatenate[_Kernel, _Arguments], _Result]:
+    """Make the encodes of one kernel in several threads wait for each other: they set offsets, and count encodes."""
+
+    @wraps(encode)
+    def locked(kernel: _Kernel, /, *arguments: _Arguments.args, **options: _Arguments.kwargs) -> _Result:
+        with kernel._encoding:  # pyright: ignore[reportPrivateUsage]
+            return encode(kernel, *arguments, **options)
+
+    return locked
+
+
 class MPSKernel:
     """The base of every kernel (MPSKernel.h, macOS 10.13).
 
     A kernel belongs to one device. Its properties are captured when it is encoded, so it can be changed or encoded
     again at once. ``label`` names it in errors and debug groups; ``options`` are `MPSKernelOptions`.
+
+    Threads may encode one kernel, each to a command buffer of its own: every encode is decided as a whole. Those that
+    also change properties take a `copy` each, or encodes may find what another thread has set.
     """
 
     label: str | None
@@ -45,6 +69,7 @@ class MPSKernel:
         self.label = None
         self.options = MPSKernelOptions.NONE
         self._device = check_is_device(type(self).__name__, "device", device)
+        self._encoding = RLock()
 
     @property
     def device(self) -> MTLDevice:
@@ -57,9 +82,16 @@ class MPSKernel:
         return f"{type(self).__name__} {self.label!r}" if self.label else type(self).__name__
 
     def copy(self, device: MTLDevice | None = None) -> Self:
-        """A kernel with the same properties, on ``device`` or on the same one."""
+        """A kernel with the same properties, on ``device`` or on the same one; neither follows the other later.
+
+        Weights and other numbers are taken as they are now, without waiting for queued work. What counts encodes (the
+        masks of a dropout, an optimizer's time step, a generator of random numbers) goes on from the same point. A data
+        source is copied if it has ``copy(device)``, ``copy()`` or ``__copy__()``, and shared otherwise.
+
+        Threads that change a kernel's properties take a copy each; see `MPSKernel`.
+        """
         twin = type(self).__new__(type(self))
-        twin.__dict__.update(self.__dict__)
+        twin.__setstate__(self.__getstate__())
         if device is not None:
             twin._device = check_is_device(self.name, "device", device)
         twin._unshare()
@@ -67,6 +99,13 @@ class MPSKernel:
 
     def __copy__(self) -> Self:
         return self.copy()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_encoding"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._encoding = RLock()
 
     def _unshare(self) -> None:
         """Give a fresh copy its own mutable parts, those in memory on its own device."""

@@ -87,12 +87,40 @@ def epsilon_of(who: str, source: Any) -> float:
 
 
 def copy_of(source: Any, device: MTLDevice) -> Any:
-    """A data source's own copy, ``copy(device)`` or ``copy()``, if it offers one, else the source itself."""
-    make = getattr(source, "copy", None)
-    if not callable(make):
+    """The data source of a kernel's copy on ``device``.
+
+    It is made by the first that ``source`` offers of ``copy(device)``, ``copy()`` and ``__copy__()``; without any of
+    them it is the source itself.
+
+    Raises:
+        MPSTypeError: What the source made is no data source.
+    """
+    make = next((each for each in (_method(source, "copy"), _method(source, "__copy__")) if each is not None), None)
+    if make is None:
         return source
+    twin = _made(make, device)
+    if _method(twin, "label") is None:
+        remedy = "Leave the method out to have the copies of a kernel share the source"
+        raise MPSTypeError(type(source).__name__, "copy", "must return a data source", type(twin).__name__, remedy)
+    return twin
+
+
+def _method(source: Any, name: str) -> Any:
+    found = getattr(source, name, None)
+    return found if callable(found) else None
+
+
+def _made(make: Any, device: MTLDevice) -> Any:
+    """What ``make`` gives for a device, if it has an argument called so or needs one, else what it gives without."""
     try:
-        inspect.signature(make).bind(device)
-    except TypeError:
-        return make()
-    return make(device)
+        parameters = inspect.signature(make).parameters
+    except ValueError:
+        return make()  # written in C: it knows no device
+    named, first = parameters.get("device"), next(iter(parameters.values()), None)
+    if named is not None and named.kind in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY):
+        return make(device=device)
+    needs_one = first is not None and first.default is inspect.Parameter.empty and first.kind in _POSITIONAL
+    return make(device) if needs_one else make()
+
+
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor
 
-from openmps.core.base_kernel import KernelProperties
+from openmps.core.base_kernel import KernelProperties, decided_as_a_whole
 from openmps.core.gradient_state import ForwardRecord, MPSNNGradientState, SourceRecord, attach, saved_by
 from openmps.core.image import MPSImage
 from openmps.core.image_batch import MPSImageBatch, as_batch
@@ -272,6 +272,7 @@ class ImageKernel(KernelProperties):
 
     # --- step 3 to 5: allocate, record, count down -------------------------------------------------------------------
 
+    @decided_as_a_whole
     def _run(
         self,
         command_buffer: CommandBuffer,

@@ -9,6 +9,7 @@ from openmps.core.read_count import ReadCounts
 from openmps.errors import MPSDeviceError, MPSLifetimeError, MPSTypeError, MTLCommandBufferError
 from openmps.metal.command import CommandBuffer, Lifetime, MTLCommandBuffer
 from openmps.metal.device import MTLDevice
+from openmps.metal.execution import Release
 
 
 class Releasable(Protocol):
@@ -33,7 +34,7 @@ class _Remaining:
                 each.release()
 
         if remaining:
-            last.record("release of temporary objects", release)
+            last.record("release of temporary objects", Release(release))
 
 
 def temporary_counts(command_buffer: CommandBuffer, memory: Releasable, size: int) -> ReadCounts:
@@ -45,7 +46,7 @@ def temporary_counts(command_buffer: CommandBuffer, memory: Releasable, size: in
 
     def release() -> None:
         if not lifetime.ended:
-            command_buffer.root_command_buffer.record("release of a temporary object", memory.release)
+            command_buffer.root_command_buffer.record("release of a temporary object", Release(memory.release))
 
     _remaining_of(lifetime).objects.add(memory)
     return ReadCounts(size, release)
@@ -87,8 +88,8 @@ def check_device(who: str, argument: str, found: MTLDevice, needed: MTLDevice) -
         raise MPSDeviceError(
             who,
             argument,
-            f"must belong to the device {needed.name!r}",
-            repr(found.name),
+            f"must belong to the device {needed}",
+            found,
             "Make kernels, images and command queue from one device",
         )
 

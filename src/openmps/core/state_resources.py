@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from threading import RLock
+from threading import Lock
 
 from openmps.core.image import MPSImage
 from openmps.core.image_descriptor import MPSImageDescriptor, check_fits, check_is_descriptor
@@ -17,7 +17,7 @@ from openmps.types import MPSStateResourceType, MPSStateTextureInfo, MTLStorageM
 
 Resource = MTLBuffer | MPSImage
 """What a state may hold: a buffer, or an image in the place of the framework's texture."""
-_making = RLock()  # a slot may be made of another one
+_making = Lock()  # for an assignment only: a process that is forked while another thread holds it could never take it
 
 
 class MPSStateResourceList:
@@ -101,9 +101,10 @@ class Slot:
         """The resource; a new one is private to ``command_buffer`` if one is given."""
         if self.resource is None:
             # The encoding thread and the queue's thread may both be the first.
+            fresh = self._make(device, command_buffer)
             with _making:
                 if self.resource is None:
-                    self.resource = self._make(device, command_buffer)
+                    self.resource = fresh
         return self.resource
 
     def _make(self, device: MTLDevice, command_buffer: CommandBuffer | None) -> Resource:

@@ -27,7 +27,8 @@ DTYPES: dict[Format, torch.dtype] = {
 
 _UNORM_MAXIMUM = {Format.UNORM8: 255, Format.UNORM16: 65535}
 
-# The first use of a block may come from the thread that runs the queue and from the user's at once.
+# The first use of a block may come from the thread that runs the queue and from the user's at once. Held for an
+# assignment only: a process that is forked while another thread holds it could never take it.
 _allocation = Lock()
 
 
@@ -119,13 +120,13 @@ class Block:
         self._tensor = None
 
     def _allocate(self) -> Tensor:
+        if self.released:
+            rule = "cannot be used after its last read"
+            raise MPSLifetimeError("MPSTemporaryImage", "memory", rule, self.extent, "Raise read_count before it")
+        fresh = self._zeros()
         with _allocation:
-            if self._tensor is not None:
-                return self._tensor
-            if self.released:
-                rule = "cannot be used after its last read"
-                raise MPSLifetimeError("MPSTemporaryImage", "memory", rule, self.extent, "Raise read_count before it")
-            self._tensor = self._zeros()
+            if self._tensor is None:
+                self._tensor = fresh
             return self._tensor
 
     def _zeros(self) -> Tensor:

@@ -87,7 +87,7 @@ class MPSCNNDropout(_DropoutParameters, MPSCNNKernel):
 
     Each mask value is 1 with probability p = ``keep_probability``. The mask is a pure function of ``seed``, of how many
     encodes this kernel has seen, of the image's place in the batch and of the pixel: the same on every device. A
-    probability of 1 keeps everything.
+    probability of 1 keeps everything. A copy goes on with the masks that the original would draw next.
     """
 
     _gradient_state_class = MPSCNNDropoutGradientState

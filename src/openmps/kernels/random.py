@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from openmps.core.base_kernel import ULONG_MAX, MPSKernel
+from openmps.core.base_kernel import ULONG_MAX, MPSKernel, decided_as_a_whole
 from openmps.core.kernel_checks import check_command_buffer
 from openmps.core.lifetime import record_synchronize
 from openmps.core.numbers import number
@@ -262,6 +262,7 @@ class MPSMatrixRandom(MPSKernel):
             raise MPSArgumentError(self.name, argument, rule, given.data_type.name)
         self._record(command_buffer, argument, given)
 
+    @decided_as_a_whole
     def _record(self, command_buffer: CommandBuffer, argument: str, destination: MPSVector | MPSMatrix) -> None:
         if isinstance(destination, MPSVector):
             members, each = destination.vectors, destination.length
@@ -309,7 +310,8 @@ class MPSMatrixRandomPhilox(MPSMatrixRandom):
     ``MPSMatrixRandomPhilox(device)`` makes UINT32 words of seed 0. Number i of the kernel's sequence, counted from 0
     over all its encodes in the order in which they are encoded, is made of word ``i % 4`` of Philox4x32-10 (Salmon et
     al., 2011) with the key ``(seed, seed >> 32)`` and the counter ``(i // 4, i // 4 >> 32, 0, 0)``, each reduced to 32
-    bits. Normal numbers are made by the inverse distribution function.
+    bits. Normal numbers are made by the inverse distribution function. A copy goes on from what has been encoded when
+    it is made.
     """
 
     def __init__(

@@ -106,8 +106,8 @@ class MTLBlitCommandEncoder:
     def _check_device(self, argument: str, resource: MTLResource) -> None:
         if resource.device is not self._device:
             remedy = "Make buffers and command queue from one device"
-            rule = f"must belong to the device {self._device.name!r}"
-            raise MPSDeviceError(self.name, argument, rule, repr(resource.device.name), remedy)
+            rule = f"must belong to the device {self._device}"
+            raise MPSDeviceError(self.name, argument, rule, resource.device, remedy)
 
     def _bounds(self, argument: str, buffer: MTLBuffer, span: NSRange | range) -> tuple[int, int]:
         if not isinstance(buffer, MTLBuffer):

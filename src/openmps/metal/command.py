@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from openmps.metal.memory import MTLBuffer
     from openmps.metal.queue import MTLCommandQueue
 
+_log = logging.getLogger(__name__)
 _COMMITTED = MTLCommandBufferStatus.COMMITTED
 
 
@@ -211,8 +213,8 @@ class CommandBuffer(ABC):
     def add_completed_handler(self, block: Handler) -> None:
         """Have ``block(command_buffer)`` called on the queue's thread when the work is done or has failed.
 
-        It gets the `MTLCommandBuffer`. It may commit further buffers; it must not wait for a buffer of the same queue
-        that is still to run.
+        It gets the `MTLCommandBuffer`. It may commit further buffers, and wait for those of other queues; a wait for a
+        buffer that needs this thread to go on, such as one of the same queue that is still to run, raises.
         """
         self._check_handler("add_completed_handler", block)
         self.recording.execution.completed_handlers.append(block)
@@ -255,8 +257,9 @@ class CommandBuffer(ABC):
         if recording.execution.status >= _COMMITTED:
             self._refuse_after_commit("enqueue")
         if recording.place is None:
-            recording.place = recording.lane.reserve()
-            recording.execution.status = MTLCommandBufferStatus.ENQUEUED
+            recording.place = Place()
+        recording.lane.reserve(recording.place)
+        recording.execution.status = MTLCommandBufferStatus.ENQUEUED
 
     def commit(self) -> None:
         """Hand the record to the queue and return at once; nothing can be encoded afterwards.
@@ -264,10 +267,19 @@ class CommandBuffer(ABC):
         Raises:
             MTLCommandBufferError: The buffer is committed already, or an encoder is open on it.
         """
-        if not self.recording.is_open:
-            self._refuse_encode("commit")
+        self._check_commit("commit")
         self.recording.lifetime.end(self.root_command_buffer)
         self.root_command_buffer.hand_over()
+
+    def _check_commit(self, method: str) -> None:
+        if not self.recording.is_open:
+            self._refuse_encode(method)
+        if self.recording.lane.is_closed:
+            remedy = "Wait for the last buffer before that"
+            fault = MTLCommandBufferError(self.name, method, "came too late: the process is ending", None, remedy)
+            # What a handler raises is seen by those who look at its buffer, and they are gone.
+            _log.error("%s", fault)
+            raise fault
 
     def wait_until_scheduled(self) -> None:
         """Block until everything before this buffer is done and its scheduled handlers have returned."""
@@ -282,9 +294,9 @@ class CommandBuffer(ABC):
         """
         self._wait(self.recording.execution.finished, "wait_until_completed")
         if (error := self.error) is not None:
-            # A fresh exception each time: a traceback on the one that is kept would keep the caller's frames alive.
-            again = MTLExecutionError(error.who, error.argument, error.rule, error.got, error.remedy)
-            raise again from error.__cause__
+            # A fresh exception each time: a traceback on the one that is kept would keep the caller's frames alive. It
+            # has no name here: this frame would be in a cycle with it.
+            raise MTLExecutionError(error.who, error.argument, error.rule, error.got, error.remedy) from error.__cause__
 
     def _wait(self, latch: Latch, method: str) -> None:
         recording = self.recording
@@ -292,10 +304,9 @@ class CommandBuffer(ABC):
         if recording.execution.status < _COMMITTED:
             remedy = "Call commit first, or the wait would never return"
             raise MTLCommandBufferError(self.name, method, "needs a committed buffer", status, remedy)
-        if not latch.is_set() and recording.lane.would_deadlock(recording.execution):
+        if not recording.lane.wait(recording.execution, latch):
             rule = "cannot be called by a handler or work that the buffer waits for"
             raise MTLCommandBufferError(self.name, method, rule, status, "Add a completed handler to it instead")
-        latch.wait()
 
 
 class MTLCommandBuffer(CommandBuffer):
@@ -334,15 +345,21 @@ class MTLCommandBuffer(CommandBuffer):
         """Commit, whether or not another buffer goes on with the lifetime; for `commit` and `commit_and_pass_on`."""
         recording = self._recording
         recording.queue.device.flush_host_copies()
+        recording.lane.start()
         if recording.place is None:
-            recording.place = recording.lane.reserve()
-        recording.execution.commit(self)
-        recording.lane.commit(recording.place, recording.execution)
+            recording.place = Place()
+        try:
+            recording.execution.commit(self)
+            recording.lane.commit(recording.place, recording.execution)
+        except BaseException:
+            # An interrupt: a commit that shows in the status takes place.
+            if recording.execution.status >= _COMMITTED:
+                recording.lane.commit(recording.place, recording.execution)
+            raise
 
     def commit_and_pass_on(self) -> MTLCommandBuffer:
         """Commit, and return a new buffer that goes on with this one's lifetime, label and debug groups."""
-        if not self._recording.is_open:
-            self._refuse_encode("commit_and_continue")
+        self._check_commit("commit_and_continue")
         successor = self._recording.queue.command_buffer()
         recording = successor.recording
         recording.lifetime = self._recording.lifetime

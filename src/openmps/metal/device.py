@@ -33,6 +33,10 @@ class MTLDevice:
     def __repr__(self) -> str:
         return f"<MTLDevice {self._name!r} ({self._torch_device})>"
 
+    def __str__(self) -> str:
+        # In errors: the GPUs of one machine often have the same name.
+        return f"{self._name!r} ({self._torch_device})"
+
     def __reduce__(self) -> tuple[Any, ...]:
         # Copies of what holds a device hold the same device.
         return mtl_device, (str(self._torch_device),)
@@ -126,7 +130,7 @@ class MTLDevice:
         """Raise `MPSDeviceError` unless ``tensor`` lies in the memory of this device."""
         own, found = self._torch_device, tensor.device
         if found.type != own.type or (self.is_cuda and found.index != own.index):
-            rule = f"must lie on the device {self._name!r}"
+            rule = f"must lie on the device {self}"
             raise MPSDeviceError(who, argument, rule, found, f"Move it with tensor.to({str(own)!r})")
 
     def watch(self, buffer: MTLBuffer) -> None:

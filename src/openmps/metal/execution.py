@@ -7,7 +7,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from functools import partial
+from traceback import clear_frames
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -25,6 +27,20 @@ _log = logging.getLogger(__name__)
 
 Work = Callable[[], None]
 """One encoded piece of work: reads and writes tensors when it is called."""
+
+
+class Release:
+    """Work that gives memory back. It runs also when work before it has failed."""
+
+    __slots__ = ("_release",)
+
+    def __init__(self, release: Work) -> None:
+        self._release = release
+
+    def __call__(self) -> None:
+        """Give it back."""
+        self._release()
+
 
 Handler = Callable[["MTLCommandBuffer"], object]
 """Called with the command buffer that was scheduled or has completed; what it returns is ignored."""
@@ -206,15 +222,17 @@ class Execution:
                 if not isinstance(fault, Exception):
                     raise
             finally:
-                self.works.clear()
+                self._skip_the_rest()
                 self._end_timer()
                 self.launched = True
 
     def announce(self) -> None:
         """Everything before this record is done: call the scheduled handlers."""
         self.status = Status.SCHEDULED
-        self._call(self.scheduled_handlers, "scheduled handler")
-        self.scheduled.set()
+        try:
+            self._call(self.scheduled_handlers, "scheduled handler")
+        finally:
+            self.scheduled.set()
 
     def finish(self) -> None:
         """Wait for the device, call the completed handlers, then let the waiting threads go on."""
@@ -223,9 +241,24 @@ class Execution:
         except Exception as fault:
             self._fail("work on the device", fault, "The device reports faults of earlier work late")
         self.status = Status.COMPLETED if self.error is None else Status.ERROR
-        self._call(self.completed_handlers, "completed handler")
-        self._owner = None
-        self.finished.set()
+        try:
+            self._call(self.completed_handlers, "completed handler")
+        finally:
+            self._owner = None
+            self.finished.set()
+
+    def give_up(self, rule: str, remedy: str) -> None:
+        """Drop the works of a record that will never be launched; `finish` still calls the completed handlers."""
+        self._skip_the_rest()
+        self.launched = True
+        self._keep("its turn", rule, None, remedy)
+
+    def _skip_the_rest(self) -> None:
+        for _, work in self.works:
+            if isinstance(work, Release):
+                with suppress(Exception):
+                    work()
+        self.works.clear()
 
     def _end_timer(self) -> None:
         try:
@@ -242,20 +275,43 @@ class Execution:
                 handler(owner)
             except BaseException as fault:
                 fault.__traceback__ = fault.__traceback__ and fault.__traceback__.tb_next
-                name = getattr(handler, "__qualname__", repr(handler))
-                self._fail(f"{kind} {name}", fault, "The work itself and the other handlers ran")
+                self._fail(f"{kind} {_name_of(handler)}", fault, "The work itself and the other handlers ran")
         handlers.clear()
 
     def _fail(self, what: str, fault: BaseException, remedy: str) -> None:
-        who = "MTLCommandBuffer" if self._owner is None else self._owner.name
-        if self.error is not None:
-            _log.error("%s: %s failed after an earlier fault", who, what, exc_info=fault)
+        """Keep the first fault as `error` and log the others. Nothing that a user's objects do here may raise."""
+        if isinstance(fault, MemoryError | torch.OutOfMemoryError):
+            # What the frames of the fault hold is the memory that was missing.
+            clear_frames(fault.__traceback__)
+        if self.error is None:
+            self._keep(what, "must run to its end", _text(fault), remedy).__cause__ = fault
             return
-        got = f"{type(fault).__name__}: {fault}"
-        self.error = MTLExecutionError(who, what, "must run to its end", got, remedy)
-        self.error.__cause__ = fault
+        with suppress(Exception):
+            _log.error("%s: %s failed after an earlier fault", self._who(), what, exc_info=fault)
+
+    def _keep(self, what: str, rule: str, got: str | None, remedy: str) -> MTLExecutionError:
+        self.error = MTLExecutionError(self._who(), what, rule, got, remedy)
         if self.status is Status.COMPLETED:
             self.status = Status.ERROR
+        return self.error
+
+    def _who(self) -> str:
+        return "MTLCommandBuffer" if self._owner is None else self._owner.name
+
+
+def _text(fault: BaseException) -> str:
+    kind = type(fault).__name__
+    try:
+        return f"{kind}: {fault}"
+    except Exception:
+        return f"{kind}, whose text cannot be read"
+
+
+def _name_of(handler: Handler) -> str:
+    """What a handler is called, without its arguments: those may be large."""
+    function = handler.func if isinstance(handler, partial) else handler
+    name = getattr(function, "__qualname__", None)
+    return name if isinstance(name, str) else type(function).__name__
 
 
 def _shield(stack: ExitStack) -> None:

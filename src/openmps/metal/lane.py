@@ -8,13 +8,14 @@ import os
 import threading
 import weakref
 from collections import deque
+from collections.abc import Iterator
 from contextlib import suppress
 from enum import Enum, auto
 from queue import SimpleQueue
 
 import torch
 
-from openmps.metal.execution import WAIT_SLICE, Execution, HostTimer, StreamOrder, Timer
+from openmps.metal.execution import Execution, HostTimer, Latch, StreamOrder, Timer
 
 _numbers = itertools.count(1)
 
@@ -27,11 +28,22 @@ class _Signal(Enum):
 class Place:
     """The place of one command buffer in the order of its queue."""
 
-    __slots__ = ("abandoned", "execution")
+    __slots__ = ("abandoned", "execution", "is_handed_on", "is_reserved")
 
     def __init__(self) -> None:
         self.execution: Execution | None = None
         self.abandoned = False
+        self.is_reserved = False
+        self.is_handed_on = False
+
+
+class _Turn:
+    """The right of one thread to hand on the record of a place."""
+
+    __slots__ = ("place",)
+
+    def __init__(self) -> None:
+        self.place: Place | None = None
 
 
 class Lane:
@@ -40,6 +52,9 @@ class Lane:
     On the CPU the worker thread launches each record. On CUDA the committing thread launches it on the device's current
     stream, and the worker waits for the stream. In both cases the worker calls the handlers. It starts with the first
     commit and knows nothing of the queue, so that an unused queue can be collected; then `close` ends it.
+
+    An interrupt (Ctrl-C) may strike the committing thread between any two steps. So every step may be taken twice
+    without harm, and what was left half done is taken up by the worker.
     """
 
     def __init__(self, device: torch.device, capacity: int) -> None:
@@ -54,11 +69,13 @@ class Lane:
     def _reset(self) -> None:
         self._inbox: SimpleQueue[Execution | _Signal] = SimpleQueue()
         self._order: deque[Place] = deque()
-        self._state = threading.Condition(threading.Lock())
-        self._in_flight = 0
-        self._advancing = False
+        self._under_way: deque[Execution] = deque()
+        # Only ever held for a few steps, by `with` on the lock itself: an interrupt cannot come between.
+        self._lock = threading.Lock()
+        self._turn: _Turn | None = None
         self._launcher: int | None = None
         self._worker: threading.Thread | None = None
+        self._waits_for: tuple[Lane, Latch] | None = None
 
     # --- the committing side ------------------------------------------------------------------------------------------
 
@@ -66,11 +83,11 @@ class Lane:
         """A timer for the next record."""
         return HostTimer() if self._stream_order is None else self._stream_order.timer()
 
-    def reserve(self) -> Place:
-        """The next place of the order. Everything reserved later waits until it is committed or abandoned."""
-        place = Place()
-        self._order.append(place)
-        return place
+    def reserve(self, place: Place) -> None:
+        """Put ``place`` last in the order, once. Places after it wait until it is committed or abandoned."""
+        if not place.is_reserved:
+            self._order.append(place)
+            place.is_reserved = True
 
     def abandon(self, place: Place) -> None:
         """Give a place back. Called by finalizers, hence takes no lock."""
@@ -78,59 +95,109 @@ class Lane:
         self._inbox.put(_Signal.ADVANCE)
 
     def commit(self, place: Place, execution: Execution) -> None:
-        """Run ``execution`` when its place comes up."""
-        if self._worker is None:
-            self._start()
+        """Run ``execution``, once, when its place comes up."""
         place.execution = execution
-        self.advance()
+        try:
+            self.reserve(place)
+            self.advance()
+        except BaseException:
+            self._inbox.put(_Signal.ADVANCE)
+            raise
+
+    def start(self) -> None:
+        """Have a worker, before the first commit."""
+        if self._worker is not None:
+            return
+        with self._lock:
+            if self._worker is not None:
+                return
+            self._worker = threading.Thread(target=self._serve, name=self._name, daemon=True)
+            try:
+                self._worker.start()
+            except BaseException:
+                # If it runs all the same, it finds that it is not the worker.
+                self._worker = None
+                raise
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the process is ending: only functions at exit, on the main thread, may still commit."""
+        return _ending.is_set() and threading.current_thread() is not threading.main_thread()
+
+    # --- waiting ------------------------------------------------------------------------------------------------------
 
     def wait_for_room(self) -> None:
-        """Block while as many records are under way as the queue holds."""
-        if self._in_flight < self._capacity or threading.get_ident() in self._own_threads():
+        """Block while as many records are under way as the queue holds, unless they wait for this thread."""
+        if len(self._under_way) < self._capacity or threading.get_ident() == self._launcher:
             return
-        with self._state:
-            while self._in_flight >= self._capacity:
-                self._state.wait(WAIT_SLICE)
+        while (oldest := self._oldest_of_a_full_queue()) is not None:
+            if not self.wait(oldest, oldest.finished):
+                return
 
-    def would_deadlock(self, execution: Execution) -> bool:
-        """Whether the calling thread is the one that ``execution`` still needs."""
-        ident = threading.get_ident()
-        worker = self._worker
-        if worker is not None and ident == worker.ident:
+    def _oldest_of_a_full_queue(self) -> Execution | None:
+        with self._lock:
+            while self._under_way and self._under_way[0].finished.is_set():
+                self._under_way.popleft()
+            return self._under_way[0] if len(self._under_way) >= self._capacity else None
+
+    def wait(self, execution: Execution, latch: Latch) -> bool:
+        """Wait for what happens to a record of this lane; False, at once, if that would be for ever.
+
+        It would be where the record needs the calling thread: to be launched, as the worker of this lane, or as the
+        worker of a lane that the worker of this lane waits for.
+        """
+        if latch.is_set():
             return True
-        return ident == self._launcher and not execution.launched
+        if threading.get_ident() == self._launcher and not execution.launched:
+            return False
+        waiter: Lane | None = getattr(_serving, "lane", None)
+        if waiter is None:
+            latch.wait()
+            return True
+        with _waits:
+            if self._waits_on(waiter) and not latch.is_set():
+                return False
+            waiter._waits_for = self, latch
+        latch.wait()
+        waiter._waits_for = None
+        return True
 
-    def _own_threads(self) -> tuple[int | None, ...]:
-        worker = self._worker
-        return (self._launcher, None if worker is None else worker.ident)
-
-    def _start(self) -> None:
-        with self._state:
-            if self._worker is None:
-                worker = threading.Thread(target=self._serve, name=self._name, daemon=True)
-                worker.start()
-                self._worker = worker
+    def _waits_on(self, waiter: Lane) -> bool:
+        lane = self
+        while lane is not waiter:
+            if lane._waits_for is None or lane._waits_for[1].is_set():
+                return False
+            lane = lane._waits_for[0]
+        return True
 
     # --- order --------------------------------------------------------------------------------------------------------
 
     def advance(self) -> None:
         """Hand on every record whose turn it is. One thread does so at a time; others leave theirs to it."""
-        while (execution := self._take()) is not None:
-            try:
-                self._hand_on(execution)
-            except BaseException:
-                # An interrupt of this thread: the worker takes up what others may have left to it.
-                self._inbox.put(_Signal.ADVANCE)
-                raise
-
-    def _hand_on(self, execution: Execution) -> None:
+        turn = _Turn()
         try:
-            if self._launches_at_commit:
-                self._launch_here(execution)
-        finally:
-            self._inbox.put(execution)
-            self._launcher = None
-            self._advancing = False
+            while (execution := self._take(turn)) is not None:
+                try:
+                    if self._launches_at_commit:
+                        self._launch_here(execution)
+                finally:
+                    self._end(turn)
+        except BaseException:
+            # An interrupt of this thread: the worker takes up what others may have left to it.
+            self._end(turn)
+            self._inbox.put(_Signal.ADVANCE)
+            raise
+
+    def _take(self, turn: _Turn) -> Execution | None:
+        with self._lock:
+            while self._order and (self._order[0].abandoned or self._order[0].is_handed_on):
+                self._order.popleft()
+            if self._turn is not None or not self._order or self._order[0].execution is None:
+                return None
+            turn.place = self._order[0]
+            self._launcher = threading.get_ident()
+            self._turn = turn
+            return turn.place.execution
 
     def _launch_here(self, execution: Execution) -> None:
         if torch.cuda.current_device() == self._device.index:
@@ -139,42 +206,43 @@ class Lane:
             with torch.cuda.device(self._device):
                 execution.launch()
 
-    def _take(self) -> Execution | None:
-        with self._state:
-            while self._order and self._order[0].abandoned:
-                self._order.popleft()
-            if self._advancing or not self._order or self._order[0].execution is None:
-                return None
-            self._advancing = True
-            self._launcher = threading.get_ident()
-            self._in_flight += 1
-            return self._order.popleft().execution
+    def _end(self, turn: _Turn) -> None:
+        if self._turn is not turn:
+            return
+        place = turn.place
+        if place is not None and place.execution is not None and not place.is_handed_on:
+            self._under_way.append(place.execution)
+            self._inbox.put(place.execution)
+            place.is_handed_on = True
+        self._launcher = None
+        self._turn = None
 
     # --- the worker's side --------------------------------------------------------------------------------------------
 
     def _serve(self) -> None:
+        with self._lock:
+            if self._worker is not threading.current_thread():
+                return
+        _serving.lane = self
         while (item := self._inbox.get()) is not _Signal.STOP:
             # Faults are kept by the record itself; what else a work raises must not end this thread.
             with suppress(BaseException):
                 if item is _Signal.ADVANCE:
                     self.advance()
-                else:
+                elif not item.finished.is_set():
                     self._see_to_its_end(item)
+            self._oldest_of_a_full_queue()
             del item
 
     def _see_to_its_end(self, execution: Execution) -> None:
-        try:
+        with suppress(BaseException):
             execution.announce()
-            if not execution.launched:
-                if torch.get_num_threads() != execution.intra_op_threads:
-                    torch.set_num_threads(execution.intra_op_threads)
-                with suppress(BaseException):
-                    execution.launch()
-            execution.finish()
-        finally:
-            with self._state:
-                self._in_flight -= 1
-                self._state.notify_all()
+        if not execution.launched:
+            if torch.get_num_threads() != execution.intra_op_threads:
+                torch.set_num_threads(execution.intra_op_threads)
+            with suppress(BaseException):
+                execution.launch()
+        execution.finish()
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
@@ -182,13 +250,37 @@ class Lane:
         """End the worker after what it has been handed."""
         self._inbox.put(_Signal.STOP)
 
+    def strand(self) -> None:
+        """End with an error what waits behind a place that nobody has committed."""
+        self.advance()
+        with self._lock:
+            places = [place for place in self._order if not place.abandoned]
+            first = next((index for index, place in enumerate(places) if place.execution is None), len(places))
+            behind = [place for place in places[first:] if place.execution is not None]
+            self._order = deque(place for place in places if place not in behind)
+        for place in behind:
+            assert place.execution is not None
+            place.execution.give_up(
+                "never came: a buffer that was enqueued before it was not committed", "Commit every one"
+            )
+            self._inbox.put(place.execution)
+
     def drain(self) -> None:
         """Wait for everything that has been handed on, and end the worker; a later commit starts another."""
-        worker = self._worker
-        if worker is not None and worker is not threading.current_thread():
+        while (worker := self._worker) is not None and worker is not threading.current_thread():
             self.close()
             worker.join()
             self._worker = None
+            late = [item for item in self._leavings() if item is not _Signal.STOP]
+            for item in late:
+                self._inbox.put(item)
+            if late:
+                self.start()
+
+    def _leavings(self) -> Iterator[Execution | _Signal]:
+        """What came between the last signal to the worker and its end."""
+        while not self._inbox.empty():
+            yield self._inbox.get()
 
     def forget_threads(self) -> None:
         """In a forked process: the worker stayed behind in the parent, with the work it had."""
@@ -196,10 +288,21 @@ class Lane:
 
 
 _lanes: weakref.WeakSet[Lane] = weakref.WeakSet()
+_serving = threading.local()
+"""``lane``: whose worker the calling thread is."""
+_waits = threading.Lock()
+"""Held while a worker looks whether it may wait."""
+_ending = threading.Event()
+"""Set when the process ends."""
 
 
 def _drain_all() -> None:
-    for lane in list(_lanes):
+    """Finish what was committed: all queues to the end, since handlers of one may wait for buffers of another."""
+    _ending.set()
+    lanes = list(_lanes)
+    for lane in lanes:
+        lane.strand()
+    for lane in lanes:
         lane.drain()
 
 

@@ -247,10 +247,12 @@ class MTLBuffer(MTLResource):
     def _bytes(self) -> torch.Tensor:
         if self._storage is not None:
             return self._storage
-        # The encoding thread and the queue's thread may both be the first.
+        fresh = self._allocate()
+        # The encoding thread and the queue's thread may both be the first. The lock is held for an assignment only: a
+        # process that is forked while another thread holds it could never take it.
         with _allocation:
             if self._storage is None:
-                self._storage = self._allocate()
+                self._storage = fresh
                 self._purgeable = MPSPurgeableState.NON_VOLATILE
             return self._storage
 

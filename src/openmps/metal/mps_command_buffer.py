@@ -212,8 +212,8 @@ class MPSCommandBuffer(CommandBuffer):
         if value is not None and not isinstance(value, MPSPredicate):
             raise MPSTypeError(self.name, "predicate", "must be an MPSPredicate or None", type(value).__name__)
         if value is not None and value.predicate_buffer.device is not self.device:
-            got = repr(value.predicate_buffer.device.name)
-            raise MPSDeviceError(self.name, "predicate", f"must belong to the device {self.device.name!r}", got)
+            rule = f"must belong to the device {self.device}"
+            raise MPSDeviceError(self.name, "predicate", rule, value.predicate_buffer.device)
         self._predicate = value
 
     def record(self, label: str, work: Work) -> None:
@@ -278,7 +278,7 @@ class MPSCommandBuffer(CommandBuffer):
             got = type(heap).__name__
             raise MPSTypeError(self.name, "heap_provider.new_heap", "must return an MTLHeap or None", got)
         if heap.device is not self.device or heap.storage_mode is not MTLStorageMode.PRIVATE:
-            rule = f"must return a private heap of the device {self.device.name!r}"
+            rule = f"must return a private heap of the device {self.device}"
             raise MPSDeviceError(self.name, "heap_provider.new_heap", rule, repr(heap))
         if not self._heaps:
             self.lifetime.before_end.append(self._retire_heaps)

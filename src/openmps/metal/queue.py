@@ -20,7 +20,12 @@ class MTLCommandQueue:
     """A serial queue of command buffers. Made by `MTLDevice.new_command_queue`.
 
     Buffers run one after the other in the order in which they were enqueued or, without `enqueue`, committed; Python
-    goes on meanwhile. All queues of a CUDA device share the stream that is current where a buffer is committed.
+    goes on meanwhile. All queues of a CUDA device share the stream that is current where a buffer is committed. Memory
+    that is given back is taken again in the order of the stream that it was first taken on: a program that commits
+    under several streams keeps its images and buffers until the work that uses them has completed.
+
+    At the end of the process what was committed is finished; handlers can commit no more then. Several threads may feed
+    one queue, each with command buffers of its own.
 
     Args:
         device: The device that runs the work.

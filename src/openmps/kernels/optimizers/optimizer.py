@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from openmps.core.base_kernel import MPSKernel
+from openmps.core.base_kernel import MPSKernel, decided_as_a_whole
 from openmps.core.kernel_checks import check_command_buffer
 from openmps.core.numbers import number
 from openmps.core.training_state import TrainingState, check_names, finite_number
@@ -121,6 +121,7 @@ class MPSNNOptimizer(MPSKernel):
 
     # --- one path for every form --------------------------------------------------------------------------------------
 
+    @decided_as_a_whole
     def _encode(self, command_buffer: CommandBuffer, arguments: Mapping[str, Any]) -> None:
         """The arguments of encode by name: states, or vectors, or matrices."""
         check_command_buffer(self.name, command_buffer, self.device)

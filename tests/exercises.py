@@ -1,0 +1,137 @@
+"""What the kernels without samples compute from fixed numbers: a use of each, for properties of all kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from encoding import Bench, finish, keep_results, numbers
+from openmps.core.base_kernel import MPSKernel
+from openmps.core.vector import MPSMatrix, MPSMatrixDescriptor, MPSVector, MPSVectorDescriptor
+from openmps.kernels.batch_normalization import (
+    MPSCNNBatchNormalization,
+    MPSCNNBatchNormalizationGradient,
+    MPSCNNBatchNormalizationStatistics,
+    MPSCNNBatchNormalizationStatisticsGradient,
+)
+from openmps.kernels.image_copy import MPSImageCopyToMatrix, MPSMatrixCopyToImage
+from openmps.kernels.image_scale import MPSImageBilinearScale, MPSImageLanczosScale
+from openmps.kernels.optimizers import (
+    MPSNNOptimizerAdam,
+    MPSNNOptimizerRMSProp,
+    MPSNNOptimizerStochasticGradientDescent,
+)
+from openmps.kernels.random import MPSMatrixRandomMTGP32, MPSMatrixRandomPhilox
+from openmps.types import MPSDataType
+from samples.batch_normalization import ChannelSource, rows
+
+Array = np.ndarray
+SHAPE = (2, 5, 4, 3)
+ACCUMULATORS: dict[type[MPSKernel], tuple[str, ...]] = {
+    MPSNNOptimizerStochasticGradientDescent: ("input_momentum",),
+    MPSNNOptimizerRMSProp: ("input_sum_of_squares",),
+    MPSNNOptimizerAdam: ("input_momentum", "input_velocity"),
+}
+_STAGES = {
+    "statistics": MPSCNNBatchNormalizationStatistics,
+    "sums": MPSCNNBatchNormalizationStatisticsGradient,
+    "backward": MPSCNNBatchNormalizationGradient,
+}
+
+
+def drawn(what: str, shape: tuple[int, ...]) -> Array:
+    """Numbers that are the same in every call."""
+    seed = np.frombuffer(what.encode(), np.uint8)
+    return np.random.default_rng(list(seed)).normal(size=shape).astype(np.float32).astype(np.float64)
+
+
+def vector(bench: Bench, values: Array) -> MPSVector:
+    return MPSVector(bench.device.new_buffer(data=values.astype(np.float32)), MPSVectorDescriptor(values.size))
+
+
+def matrix(bench: Bench, values: Array) -> MPSMatrix:
+    descriptor = MPSMatrixDescriptor(*values.shape, data_type=MPSDataType.FLOAT32)
+    return MPSMatrix(bench.device.new_buffer(data=values.astype(np.float32)), descriptor)
+
+
+def updated(bench: Bench, optimizer: Any) -> list[Array]:
+    """Values and accumulators after two steps."""
+    values = vector(bench, drawn("values", (7,)))
+    kept = {name: vector(bench, np.zeros(7)) for name in ACCUMULATORS[type(optimizer)]}
+    for step in range(2):
+        command_buffer = bench.command_buffer()
+        optimizer.encode(
+            command_buffer,
+            input_gradient_vector=vector(bench, drawn(f"gradient {step}", (7,))),
+            input_values_vector=values,
+            result_values_vector=values,
+            **{f"{name}_vector": each for name, each in kept.items()},
+        )
+        finish(command_buffer)
+    return [each.numpy() for each in (values, *kept.values())]
+
+
+def normalized(bench: Bench, stage: Any) -> list[Array]:
+    """Results, gradients and parameter gradients of a batch normalization of which ``stage`` is one kernel."""
+    stages: dict[str, Any] = {
+        name: stage if kind is type(stage) else kind(bench.device) for name, kind in _STAGES.items()
+    }
+    forward = MPSCNNBatchNormalization(bench.device, ChannelSource(SHAPE[1], 1e-3, **rows(SHAPE[1])))
+    for kernel in (forward, stages["backward"]):
+        keep_results(kernel)
+    images, flow = (bench.batch(drawn(what, SHAPE)) for what in ("images", "flow"))
+    state: Any = forward.result_state(images[0])
+    command_buffer = bench.command_buffer()
+    stages["statistics"].encode_batch(command_buffer, images, state)
+    results = forward.encode_batch(command_buffer, images, state)
+    stages["sums"].encode_batch(command_buffer, flow, images, state)
+    gradients = stages["backward"].encode_batch(command_buffer, flow, images, state)
+    finish(command_buffer)
+    buffers = (state.mean(), state.variance(), state.gradient_for_gamma(), state.gradient_for_beta())
+    return [numbers(results), numbers(gradients), *(each.contents().view(np.float32).copy() for each in buffers)]
+
+
+def scaled(bench: Bench, kernel: Any) -> list[Array]:
+    source, destination = bench.image(drawn("picture", (1, 3, 5, 4))), bench.empty((1, 3, 7, 9))
+    command_buffer = bench.command_buffer()
+    kernel.encode(command_buffer, source, destination)
+    finish(command_buffer)
+    return [numbers(destination)]
+
+
+def copied_to_matrix(bench: Bench, kernel: Any) -> list[Array]:
+    destination = matrix(bench, np.zeros((2, 60)))
+    command_buffer = bench.command_buffer()
+    kernel.encode_batch(command_buffer, bench.batch(drawn("images", SHAPE)), destination)
+    finish(command_buffer)
+    return [destination.numpy()]
+
+
+def copied_to_image(bench: Bench, kernel: Any) -> list[Array]:
+    destination = bench.batch(np.zeros(SHAPE))
+    command_buffer = bench.command_buffer()
+    kernel.encode_batch(command_buffer, matrix(bench, drawn("matrix", (2, 60))), destination)
+    finish(command_buffer)
+    return [numbers(destination)]
+
+
+def drawn_at_random(bench: Bench, kernel: Any) -> list[Array]:
+    """The next 100 numbers."""
+    destination = MPSVector(device=bench.device, descriptor=MPSVectorDescriptor(100, kernel.destination_data_type))
+    command_buffer = bench.command_buffer()
+    kernel.encode(command_buffer, destination)
+    finish(command_buffer)
+    return [destination.numpy()]
+
+
+EXERCISES: dict[type[MPSKernel], Callable[[Bench, Any], list[Array]]] = {
+    **dict.fromkeys(ACCUMULATORS, updated),
+    **dict.fromkeys(_STAGES.values(), normalized),
+    **dict.fromkeys((MPSImageBilinearScale, MPSImageLanczosScale), scaled),
+    MPSImageCopyToMatrix: copied_to_matrix,
+    MPSMatrixCopyToImage: copied_to_image,
+    **dict.fromkeys((MPSMatrixRandomMTGP32, MPSMatrixRandomPhilox), drawn_at_random),
+}
+"""What each kernel of `catalogue.OTHERS` computes."""

@@ -1,0 +1,150 @@
+"""Interrupts (Ctrl-C) between any two instructions of a commit leave the queue in order."""
+
+from __future__ import annotations
+
+import dis
+import gc
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+import openmps
+from openmps.errors import MTLCommandBufferError
+from openmps.metal.command import MTLCommandBuffer
+from openmps.metal.device import mtl_device
+from openmps.metal.queue import MTLCommandQueue
+from openmps.types import MTLCommandBufferStatus as Status
+
+PATIENCE = 60.0
+_SOURCE = str(Path(openmps.__file__).parent)
+
+
+def interrupted(action: Callable[[], object], at: int) -> bool:
+    """Does something, and raises KeyboardInterrupt at place number ``at`` of openmps; whether it got that far.
+
+    Places are where the interpreter looks for signals: behind calls, at the beginning of functions, at jumps back.
+    """
+    left, last = at, dict[FrameType, str]()
+
+    def trace(frame: FrameType, event: str, argument: Any) -> Any:
+        nonlocal left
+        if not frame.f_code.co_filename.startswith(_SOURCE):
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            looks = last.get(frame, "").startswith(("CALL", "RESUME", "JUMP_BACKWARD"))
+            last[frame] = dis.opname[frame.f_code.co_code[frame.f_lasti]]
+            left -= looks
+            if left == 0:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    gc.disable()  # finalizers are no part of the action
+    sys.settrace(trace)
+    try:
+        action()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+        gc.enable()
+        last.clear()
+    return False
+
+
+class Run:
+    """A queue with one buffer, which is committed or enqueued, and a later one."""
+
+    def __init__(self, *, is_warm: bool) -> None:
+        self.queue: MTLCommandQueue = mtl_device("cpu").new_command_queue(max_command_buffer_count=2)
+        self.ran: list[str] = []
+        if is_warm:
+            self.finish(self.queue.command_buffer())
+        self.buffer = self.queue.command_buffer()
+        self.buffer.record("work", lambda: self.ran.append("first"))
+        self.buffer.add_completed_handler(lambda _: self.ran.append("handled"))
+
+    def finish(self, buffer: MTLCommandBuffer) -> None:
+        if buffer.status < Status.COMMITTED:
+            buffer.commit()
+        assert buffer.recording.execution.finished._lock.acquire(timeout=PATIENCE), "the queue is stuck"
+        buffer.recording.execution.finished._lock.release()
+
+    def check(self) -> None:
+        """Both run, once and in order, and the queue has room again."""
+        self.finish(self.buffer)
+        for _ in range(3):
+            later = self.queue.command_buffer()
+            later.record("work", lambda: self.ran.append("later"))
+            self.finish(later)
+        assert self.ran == ["first", "handled", *["later"] * 3]
+
+
+ACTIONS: dict[str, Callable[[Run], object]] = {
+    "commit": lambda run: run.buffer.commit(),
+    "enqueue": lambda run: run.buffer.enqueue(),
+    "enqueue and commit": lambda run: (run.buffer.enqueue(), run.buffer.commit()),
+}
+
+
+@pytest.mark.parametrize("is_warm", [False, True], ids=["first commit", "later commit"])
+@pytest.mark.parametrize("action", ACTIONS)
+def test_an_interrupt_at_every_place(action: str, is_warm: bool) -> None:
+    """The buffer shows in its status whether it was committed, and can be committed if it was not."""
+    at = 0
+    while True:
+        at += 1
+        run = Run(is_warm=is_warm)
+        if not interrupted(lambda run=run: ACTIONS[action](run), at):
+            break
+        run.check()
+    assert at > (15 if "commit" in action else 2)
+
+
+@pytest.mark.parametrize("action", ["commit", "enqueue"])
+def test_a_buffer_that_is_dropped_after_an_interrupt(action: str) -> None:
+    """Whether it had been committed or not, it does not hold up the others."""
+    at = 0
+    while True:
+        at += 1
+        run = Run(is_warm=True)
+        if not interrupted(lambda run=run: ACTIONS[action](run), at):
+            break
+        del run.buffer
+        gc.collect()
+        later = run.queue.command_buffer()
+        run.finish(later)
+        assert run.ran in ([], ["first", "handled"])
+
+
+@pytest.mark.skipif(
+    not hasattr(signal, "pthread_kill") or threading.current_thread() is not threading.main_thread(),
+    reason="needs POSIX signals in the main thread",
+)
+def test_interrupts_at_any_time() -> None:
+    """Real signals, while a loop makes and commits buffers as fast as it can."""
+    main = threading.get_ident()
+    for number in range(100):
+        queue, made = mtl_device("cpu").new_command_queue(max_command_buffer_count=8), list[MTLCommandBuffer]()
+        timer = threading.Timer(number * 2e-5, signal.pthread_kill, (main, signal.SIGINT))
+        with pytest.raises(KeyboardInterrupt):  # noqa: PT012 - it may arrive as soon as the timer runs
+            timer.start()
+            while True:
+                buffer = queue.command_buffer()
+                buffer.commit()
+                made.append(buffer)
+        timer.join()
+        last = queue.command_buffer()
+        last.commit()
+        assert last.recording.execution.finished._lock.acquire(timeout=PATIENCE), "the queue is stuck"
+        assert all(buffer.recording.execution.finished.is_set() for buffer in made)
+        with pytest.raises(MTLCommandBufferError):
+            last.commit()
