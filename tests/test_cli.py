@@ -252,7 +252,21 @@ def stopped(tmp_path, idx, monkeypatch, capsys):
             signal.raise_signal(signal.SIGINT)
 
     path = tmp_path / "runs" / "stopped"
-    arguments = ("train", "--data", idx, "--run", path, "--epochs", 4, "--batch-size", 8, "--seed", 3)
+    arguments = (
+        "train",
+        "--data",
+        idx,
+        "--run",
+        path,
+        "--epochs",
+        4,
+        "--batch-size",
+        8,
+        "--seed",
+        3,
+        "--device",
+        "cpu",
+    )
     with monkeypatch.context() as patch:
         patch.setattr(TrainingProgress, "update", update)
         status, _, err = _call(capsys, *arguments, "--checkpoint-every", 5, "--keep-checkpoints", 3)
@@ -263,7 +277,8 @@ def stopped(tmp_path, idx, monkeypatch, capsys):
 
 def test_a_stopped_run_goes_on_to_the_same_bytes(capsys, tmp_path, idx, stopped, monkeypatch):
     whole = tmp_path / "whole"
-    arguments = ("train", "--data", idx, "--epochs", 4, "--batch-size", 8, "--seed", 3, "-q", "--run", whole)
+    arguments = ("train", "--data", idx, "--epochs", 4, "--batch-size", 8, "--seed", 3, "--device", "cpu", "-q")
+    arguments += ("--run", whole)
     expected = _call(capsys, *arguments)[1]
     monkeypatch.chdir(tmp_path)
     done = RunFolder.open(stopped).checkpoints.steps()[-1]

@@ -47,6 +47,8 @@ def interrupted(action: Callable[[], object], at: int) -> bool:
         return trace
 
     before = sys.gettrace()
+    # Python 3.12 sees to instructions only if a frame asked for them before the trace function was set.
+    sys._getframe().f_trace_opcodes = True
     gc.disable()  # finalizers are no part of the action
     sys.settrace(trace)
     try:
