@@ -6,7 +6,7 @@ import copy
 import json
 import queue
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -155,6 +155,7 @@ def test_inference_graphs(name: str, bench: Bench, rng: np.random.Generator) -> 
     np.testing.assert_array_equal(*results)
 
 
+@pytest.mark.filterwarnings("ignore:.*has no update:openmps.errors.MPSTrainingWarning")
 def test_every_kind_of_node(bench: Bench, rng: np.random.Generator) -> None:
     """Those of the catalogue that no network above has, forward and gradient; the lists say that none is missing."""
     image = MPSNNImageNode(Handle("image"))
@@ -359,38 +360,22 @@ def adam(device: Any) -> MPSNNOptimizerAdam:
 
 
 class Trained(TrainableConvolutionDataSource):
-    """A data source that is archived with its numbers as they are now, its optimizer and the optimizer's vectors."""
+    """A data source that is archived with its numbers as they are now, its optimizer's too."""
 
     def archived(self) -> dict[str, Any]:
-        vectors = {
-            f"{name} {index}": vector.data.tensor(torch.float32).cpu().numpy().copy()
-            for name, both in self.accumulators.items()
-            for index, vector in enumerate(both)
-        }
-        biases = self.bias_terms()
-        own = {"descriptor": self.descriptor(), "weights": self.weights(), "biases": biases, "label": self.label()}
-        return {**own, "optimizer": self.optimizer, **vectors}
+        return {"descriptor": self.descriptor(), "label": self.label(), **self.training_state()}
 
     @classmethod
     def of(cls, rng: np.random.Generator, shape: Any, label: str) -> Trained:
         drawn = Weights.of(rng, shape, label)
         return cls(drawn.made, drawn.array, drawn.bias, label, optimizer=adam)
 
-    restored_vectors: ClassVar[dict[str, Any]] = {}
-
     @classmethod
     def restored(cls, values: dict[str, Any]) -> Trained:
-        own = (values[name] for name in ("descriptor", "weights", "biases", "label"))
-        source = cls(*own, optimizer=lambda device: values["optimizer"])
-        source.restored_vectors = {name: row for name, row in values.items() if name.startswith("input_")}
+        descriptor, label = values.pop("descriptor"), values.pop("label")
+        source = cls(descriptor, values["weights"], values["biases"], label, optimizer=adam)
+        source.restore_training_state(values)
         return source
-
-    def _start(self, device: Any, gradient_state: Any) -> Any:
-        optimizer = super()._start(device, gradient_state)
-        for name, row in self.restored_vectors.items():
-            argument, index = name.split(" ")
-            self.accumulators[argument][int(index)].data.tensor(torch.float32).copy_(torch.from_numpy(row))
-        return optimizer
 
 
 def weights_of(graph: MPSNNGraph) -> dict[str, np.ndarray]:

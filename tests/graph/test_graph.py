@@ -240,6 +240,7 @@ def test_a_copy_has_weights_of_its_own(bench: Bench, rng: np.random.Generator) -
     assert isinstance(copy.copy(graph), MPSNNGraph)
 
 
+@pytest.mark.filterwarnings("ignore:.*was given newer weights:openmps.errors.MPSTrainingWarning")
 def test_a_copy_goes_on_where_the_original_is(bench: Bench, rng: np.random.Generator) -> None:
     """With the weights that the graph has trained, whether its data sources know them or not, and the next masks."""
     network = digits(rng, DeviceSgd.of, keep=0.5)

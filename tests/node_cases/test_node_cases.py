@@ -11,6 +11,9 @@ from helpers import relative_error
 from node_cases.case import Case, NotExpressible
 from node_cases.table import ADAPTERS, PAGE, collected, page
 
+# ONNX groups as it likes.
+pytestmark = pytest.mark.filterwarnings("ignore:.*multiples of 4 channels a group:UserWarning")
+
 TOLERANCE = 1e-5
 PRINTED = 4
 """Some cases were typed in, inputs and outputs, with this many decimals: they agree to one unit of the last."""

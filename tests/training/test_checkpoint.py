@@ -12,7 +12,7 @@ import pytest
 from openmps.core.training_state import Checkpointed, check_names, finite_number, numbers, whole_number
 from openmps.errors import MPSArgumentError, MPSFileError, MPSTrainingWarning, MPSTypeError
 from openmps.formats import atomic
-from openmps.formats.archive.container import pack
+from openmps.formats.archive.container import pack, seal
 from openmps.training.checkpoint import Checkpoint, CheckpointFolder
 
 
@@ -144,6 +144,10 @@ def test_every_cut_and_every_changed_byte_is_noticed():
             assert str(found.parts[name]) == str(state)
 
 
+INFINITE = '{"version": 1, "format": "openmps.checkpoint", "checkpoint_version": 1, "step": 1, "about": {"x": 1e999}, '
+INFINITE += '"parts": {}}'
+
+
 def _document(**changes):
     facts = {"format": "openmps.checkpoint", "checkpoint_version": 1, "step": 1, "about": {}, "parts": {}}
     return pack({**facts, **changes}, {"x": np.ones(2, np.float32)})
@@ -170,6 +174,7 @@ def _document(**changes):
         (_document(parts={"p": {"values": {"x": [1]}, "arrays": {}}}), "neither number nor text"),
         (_document(parts={"p": {"values": {}, "arrays": {"x": ["x"]}}}), "must describe a step and its parts"),
         (_document(about=3), "must describe a step and its parts"),
+        (seal(INFINITE, {}), "must describe a step and its parts, in finite numbers"),
     ],
 )
 def test_what_is_no_checkpoint_is_an_error_with_its_name(folder, data, message):

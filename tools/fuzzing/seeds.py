@@ -41,7 +41,7 @@ from openmps.kernels.reduce import MPSNNReduceFeatureChannelsSum
 from openmps.kernels.softmax import MPSCNNSoftMax
 from openmps.kernels.upsampling import MPSCNNUpsamplingBilinear
 from openmps.metal.device import MTLDevice
-from openmps.training.data_sources import ArrayConvolutionDataSource
+from openmps.training.data_sources import ArrayConvolutionDataSource, TrainableConvolutionDataSource
 from openmps.types import (
     MPSCNNBinaryConvolutionType,
     MPSCNNLossType,
@@ -241,3 +241,19 @@ def weights() -> dict[str, np.ndarray]:
         for label, shape in shapes.items()
         for part in ("weights", "biases")
     }
+
+
+def trained(device: MTLDevice) -> dict[str, Any]:
+    """What a checkpoint keeps: a data source with an optimizer that has taken a step, a dropout, an optimizer."""
+    source = _source(3, 2, 2, "conv", lambda *arrays: TrainableConvolutionDataSource(*arrays, optimizer=_adam))
+    kernel = MPSCNNConvolution(device, weights=source)
+    gradient_state = kernel.result_state(MPSImage.from_numpy(device, _numbers(4, 4, 2)))
+    command_buffer = device.new_command_queue().command_buffer()
+    source.update(command_buffer, gradient_state, kernel.export_weights_and_biases(command_buffer))
+    command_buffer.commit()
+    command_buffer.wait_until_completed()
+    return {"conv": source, "dropout": MPSCNNDropout(device, 0.5, 3), "adam": _adam(device)}
+
+
+def _adam(device: MTLDevice) -> MPSNNOptimizerAdam:
+    return MPSNNOptimizerAdam(device, 1e-2)

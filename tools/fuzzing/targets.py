@@ -35,6 +35,7 @@ from openmps.graph.catalog import KERNELS
 from openmps.graph.graph import MPSNNGraph
 from openmps.kernels.loss import MPSCNNLossLabels
 from openmps.metal.device import mtl_device
+from openmps.training.checkpoint import Checkpoint, CheckpointFolder
 from openmps.training.idx import load_idx
 from openmps.training.json_lines import JsonLines
 from openmps.training.run_folder import RunFolder
@@ -294,12 +295,31 @@ def _lines_are_as_written(folder: Path, records: list[Any]) -> bool:
     return len(records) - whole in (0, 1) and repr(again.read()) == repr(records)
 
 
+# --- checkpoints ------------------------------------------------------------------------------------------------------
+
+_CHECKPOINT = "step-00000007.safetensors"
+
+
+def _write_checkpoint(folder: Path) -> None:
+    (folder / _CHECKPOINT).write_bytes(Checkpoint.of(7, seeds.trained(_CPU), {"epoch": 2, "rate": 1e-3}).to_bytes())
+
+
+def _checkpoint_goes_round(folder: Path, found: Checkpoint) -> bool:
+    return Checkpoint.from_bytes(found.to_bytes()).to_bytes() == found.to_bytes()
+
+
 TARGETS: tuple[Target, ...] = (
     _archive("archive of kernels", seeds.kernels),
     _archive("archive of convolutions", seeds.convolutions),
     _archive("archive of policies", seeds.policies),
     _archive("archive of an inference graph", seeds.inference_graph, _encode),
     _archive("archive of a training graph", seeds.training_graph, _encode),
+    Target(
+        "checkpoint", _write_checkpoint, lambda folder: CheckpointFolder(folder).load(7),
+        lambda found: found.to_bytes(), _checkpoint_goes_round,
+        knowing=(resealed_document, resealed_document, resealed_arrays, *SAFETENSORS),
+        use=lambda found: found.restore(seeds.trained(_CPU)),
+    ),
     _weights("weights, any network", None),
     _weights("weights of one network", _SHAPES),
     Target(

@@ -6,6 +6,7 @@ runs nothing that it names, and checks everything before it is used.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import warnings
@@ -89,11 +90,12 @@ class Checkpoint:
             remedy = "Go on with the openmps that wrote it."
             raise MPSFileError(_WHO, what, f"must have version {VERSION}", repr(version)[:60], remedy)
         try:
+            json.dumps(document, allow_nan=False)
             step = whole_number(_WHO, document, "step")
             parts = {name: _joined(part, arrays) for name, part in document["parts"].items()}
             return cls(step, parts, dict(document["about"]), path)
         except (MPSArgumentError, KeyError, TypeError, ValueError, AttributeError) as error:
-            raise MPSFileError(_WHO, what, "must describe a step and its parts", error) from error
+            raise MPSFileError(_WHO, what, "must describe a step and its parts, in finite numbers", error) from error
 
     @property
     def _name(self) -> str:
