@@ -211,7 +211,7 @@ def test_ctrl_c_leaves_a_run_that_can_be_evaluated(capsys, tmp_path, idx):
         assert child.poll() is None
     child.send_signal(signal.SIGINT)
     out, err = child.communicate(timeout=60)
-    assert child.returncode == 130
+    assert child.returncode == 130, err
     assert "Traceback" not in out + err
     assert re.search(rf"note: interrupted: {path} holds the weights after \d+ iterations", err)
     status, out, _ = _call(capsys, "evaluate", path)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
+import torch
 
 ENDS = """
 import logging, sys, time
@@ -127,3 +130,39 @@ for other in others:
 def test_a_fork_beside_threads_that_allocate(run_script: Callable[[str], str]) -> None:
     """Memory is taken without a lock: the child could never have it back, and other queues would wait for it."""
     assert run_script(FORK).splitlines() == ["allocated"]
+
+
+THREADS = """
+import atexit, os, sys
+
+@atexit.register
+def tell():  # called last of all, since it was registered first
+    from openmps.metal.lane import _ended
+    left = [thread for thread in _ended if os.path.exists(f"/proc/self/task/{thread}")]
+    print(f"{len(_ended)} workers ended, {len(left)} threads left")
+
+from openmps.core.image import MPSImage
+from openmps.kernels.neuron import MPSCNNNeuronReLU
+from openmps.metal.device import mtl_device
+import numpy as np
+
+device = mtl_device(sys.argv[1])
+kept = []
+for index in range(8):
+    queue = device.new_command_queue()
+    buffer = queue.command_buffer()
+    image = MPSImage.from_numpy(device, np.ones((4, 4, 1), np.float32))
+    MPSCNNNeuronReLU(device).encode(buffer, image)
+    buffer.add_completed_handler(lambda _, image=image: image.numpy())
+    buffer.commit()
+    if index % 2:
+        kept.append(queue)  # the others are collected, and end their workers
+del queue, buffer
+"""
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="threads are listed in /proc on Linux alone")
+def test_the_threads_of_workers_are_gone_when_the_process_ends(device: torch.device) -> None:
+    """A thread in which the engine still cleans up when the interpreter is gone aborts the process."""
+    done = subprocess.run([sys.executable, "-c", THREADS, str(device)], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "8 workers ended, 0 threads left\n", "")

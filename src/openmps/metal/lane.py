@@ -6,6 +6,7 @@ import atexit
 import itertools
 import os
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Iterator
@@ -220,6 +221,12 @@ class Lane:
     # --- the worker's side --------------------------------------------------------------------------------------------
 
     def _serve(self) -> None:
+        try:
+            self._work_off()
+        finally:
+            _ended.append(threading.get_native_id())
+
+    def _work_off(self) -> None:
         with self._lock:
             if self._worker is not threading.current_thread():
                 return
@@ -294,6 +301,10 @@ _waits = threading.Lock()
 """Held while a worker looks whether it may wait."""
 _ending = threading.Event()
 """Set when the process ends."""
+_ended: deque[int] = deque(maxlen=1024)
+"""The system's numbers of the threads of workers that have come to their end."""
+_PATIENCE = 2.0
+"""Seconds that the end of the process may wait for them: the system may have given a number to another thread."""
 
 
 def _drain_all() -> None:
@@ -304,6 +315,19 @@ def _drain_all() -> None:
         lane.strand()
     for lane in lanes:
         lane.drain()
+    _see_off_the_threads()
+
+
+def _see_off_the_threads() -> None:
+    """Wait until the system has ended the threads of all former workers.
+
+    To Python a thread has ended while the engine still takes down what it keeps for each thread. That needs the
+    interpreter, and aborts the process if it is gone.
+    """
+    patience = time.monotonic() + _PATIENCE
+    for thread in list(_ended):
+        while os.path.exists(f"/proc/self/task/{thread}") and time.monotonic() < patience:
+            time.sleep(0.001)
 
 
 def _forget_threads() -> None:
