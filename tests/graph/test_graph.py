@@ -23,12 +23,14 @@ from openmps.core.image import MPSImage
 from openmps.core.temporary_image import MPSTemporaryImage
 from openmps.errors import (
     MPSArgumentError,
+    MPSDeviceError,
     MPSError,
 )
 from openmps.graph.arithmetic_nodes import MPSNNAdditionNode
 from openmps.graph.convolution_nodes import MPSCNNConvolutionNode
 from openmps.graph.graph import MPSNNGraph
 from openmps.graph.nodes import Handle, MPSNNImageNode
+from openmps.metal.device import MTLDevice
 from openmps.types import MPSImageFeatureChannelFormat, MPSNNTrainingStyle
 from trainable_sources import DeviceSgd
 
@@ -253,6 +255,27 @@ def test_a_copy_goes_on_where_the_original_is(bench: Bench, rng: np.random.Gener
     np.testing.assert_array_equal(first.losses, second.losses)
     for name, values in first.gradients.items():
         np.testing.assert_array_equal(second.gradients[name], values)
+
+
+@pytest.mark.filterwarnings("ignore:.*was given newer weights:openmps.errors.MPSTrainingWarning")
+def test_a_copy_on_another_device_and_back(device: torch.device, rng: np.random.Generator) -> None:
+    """Bit for bit on the CPU, where a second device has the numbers of the first."""
+    home = Bench.on(torch.device("cpu"))
+    away = Bench.on(device) if device.type == "cuda" else Bench(MTLDevice(device))
+    network = digits(rng, DeviceSgd.of, keep=0.5)
+    graph = training_graph(home, network, style=MPSNNTrainingStyle.UPDATE_DEVICE_GPU)
+    images, targets = network.batch(rng, 2)
+    run(home, network, graph, images, targets)
+    there = graph.copy(away.device)
+    back = there.copy(home.device)
+    assert {kernel.device for kernel in there.kernels.values()} == {there.device} == {away.device}
+    expected, found = run(home, network, graph, images, targets), run(away, network, there, images, targets)
+    for outcome, limit in ((run(home, network, back, images, targets), 0.0), (found, 2e-5 * (device.type == "cuda"))):
+        np.testing.assert_allclose(outcome.losses, expected.losses, rtol=limit)
+        for name, values in expected.gradients.items():
+            np.testing.assert_allclose(outcome.gradients[name], values, rtol=limit, atol=limit * np.abs(values).max())
+    with pytest.raises(MPSDeviceError, match="must belong to the device"):
+        run(home, network, there, images, targets)
 
 
 def test_repr(bench: Bench, rng: np.random.Generator) -> None:
