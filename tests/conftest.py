@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import zlib
 from pathlib import Path
 
@@ -14,6 +15,12 @@ import measured
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--record-errors", type=Path, help="write the largest errors seen, by kernel, to this JSON file")
+
+
+def pytest_configure() -> None:
+    # A shell ignores interrupts for what it runs in the background, and so would the processes that tests interrupt.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
