@@ -30,6 +30,7 @@ from openmps.graph.arithmetic_nodes import MPSNNAdditionNode
 from openmps.graph.convolution_nodes import MPSCNNConvolutionNode
 from openmps.graph.graph import MPSNNGraph
 from openmps.graph.nodes import Handle, MPSNNImageNode
+from openmps.kernels.convolution import MPSCNNConvolution
 from openmps.metal.device import MTLDevice
 from openmps.types import MPSImageFeatureChannelFormat, MPSNNTrainingStyle
 from trainable_sources import DeviceSgd
@@ -255,6 +256,19 @@ def test_a_copy_goes_on_where_the_original_is(bench: Bench, rng: np.random.Gener
     np.testing.assert_array_equal(first.losses, second.losses)
     for name, values in first.gradients.items():
         np.testing.assert_array_equal(second.gradients[name], values)
+
+
+def test_a_copy_has_what_was_set_at_the_kernels(bench: Bench, rng: np.random.Generator) -> None:
+    graph = training_graph(bench, digits(rng))
+    for kernel in graph.kernels.values():
+        kernel.label = f"my {kernel.label}"
+        if isinstance(kernel, MPSCNNConvolution):
+            kernel.weights_fp16 = True
+    twin = graph.copy()
+    for node, kernel in graph.kernels.items():
+        assert twin.kernels[node] is not kernel
+        assert twin.kernels[node].label == kernel.label
+        assert getattr(twin.kernels[node], "weights_fp16", None) == getattr(kernel, "weights_fp16", None)
 
 
 @pytest.mark.filterwarnings("ignore:.*was given newer weights:openmps.errors.MPSTrainingWarning")

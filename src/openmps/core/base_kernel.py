@@ -90,11 +90,15 @@ class MPSKernel:
 
         Threads that change a kernel's properties take a copy each; see `MPSKernel`.
         """
+        twin = self._duplicate(self._device if device is None else check_is_device(self.name, "device", device))
+        twin._unshare()
+        return twin
+
+    def _duplicate(self, device: MTLDevice) -> Self:
+        """A kernel on ``device`` that still shares every mutable part."""
         twin = type(self).__new__(type(self))
         twin.__setstate__(self.__getstate__())
-        if device is not None:
-            twin._device = check_is_device(self.name, "device", device)
-        twin._unshare()
+        twin._device = device
         return twin
 
     def __copy__(self) -> Self:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from openmps.core.data_source import copy_of
 from openmps.core.gradient_state import ForwardRecord, MPSNNGradientState
 from openmps.core.image import MPSImage
 from openmps.core.image_descriptor import MPSImageDescriptor
@@ -13,7 +14,7 @@ from openmps.core.kernel import ImageKernel
 from openmps.core.state import MPSState, MPSStateBatch
 from openmps.core.storage import Extent
 from openmps.graph.catalog import READS_FORWARD_RESULT, make_kernel
-from openmps.graph.convolution_nodes import MPSCNNConvolutionGradientNode, MPSCNNConvolutionNode
+from openmps.graph.convolution_nodes import MPSCNNConvolutionGradientNode
 from openmps.graph.fusion import fuse
 from openmps.graph.loss_nodes import MPSCNNLossNode
 from openmps.graph.nodes import MPSNNFilterNode, MPSNNGradientFilterNode, MPSNNImageNode, MPSNNStateNode
@@ -25,7 +26,6 @@ from openmps.kernels.convolution import (
     MPSCNNConvolutionGradient,
 )
 from openmps.kernels.convolution.weights import ConvolutionWeights
-from openmps.kernels.dropout import MPSCNNDropout
 from openmps.types import MPSCNNConvolutionGradientOption, MPSImageFeatureChannelFormat
 
 if TYPE_CHECKING:
@@ -36,23 +36,16 @@ _WEIGHTED = MPSCNNConvolution | MPSCNNConvolutionGradient
 
 
 def make_kernels(
-    filters: Sequence[MPSNNFilterNode],
-    read: set[MPSNNImageNode],
-    device: MTLDevice,
-    stand_ins: Mapping[int, MPSCNNConvolutionDataSource],
+    filters: Sequence[MPSNNFilterNode], read: set[MPSNNImageNode], device: MTLDevice
 ) -> dict[MPSNNFilterNode, ImageKernel]:
     """A kernel for each filter. Convolutions over one data source share one copy of its weights.
 
-    ``read`` are the images that somebody reads; ``stand_ins`` the data sources to use, by the identity of the nodes'.
+    ``read`` are the images that somebody reads.
     """
     kernels: dict[MPSNNFilterNode, ImageKernel] = {}
     owners: dict[int, ConvolutionWeights] = {}
     for node in filters:
-        if isinstance(node, MPSCNNConvolutionNode | MPSCNNConvolutionGradientNode):
-            kernel = make_kernel(node.with_weights(stand_ins[id(node.weights)]), device)
-        else:
-            kernel = make_kernel(node, device)
-        kernels[node] = kernel
+        kernel = kernels[node] = make_kernel(node, device)
         if isinstance(kernel, _WEIGHTED):
             key = id(kernel.data_source)
             if key not in owners:
@@ -63,20 +56,24 @@ def make_kernels(
     return kernels
 
 
-def continue_from(
-    originals: Mapping[MPSNNFilterNode, ImageKernel], kernels: Mapping[MPSNNFilterNode, ImageKernel], device: MTLDevice
-) -> None:
-    """Give kernels copies of their originals' weights and their places in the sequences of masks, as they are now."""
-    copies: dict[int, ConvolutionWeights] = {}
+def copy_kernels(
+    originals: Mapping[MPSNNFilterNode, ImageKernel], device: MTLDevice
+) -> dict[MPSNNFilterNode, ImageKernel]:
+    """Copies of a graph's kernels on ``device``. What the originals share, data sources and weights, is copied once."""
+    copies: dict[MPSNNFilterNode, ImageKernel] = {}
+    sources: dict[int, MPSCNNConvolutionDataSource] = {}
+    owners: dict[int, ConvolutionWeights] = {}
     for node, original in originals.items():
-        kernel = kernels[node]
-        if isinstance(original, _WEIGHTED) and isinstance(kernel, _WEIGHTED):
-            key = id(original.parameters)
-            if key not in copies:
-                copies[key] = original.parameters.copy(device, kernel.data_source)
-            kernel.share_parameters(copies[key])
-        elif isinstance(original, MPSCNNDropout) and isinstance(kernel, MPSCNNDropout):
-            kernel.step = original.step
+        if not isinstance(original, _WEIGHTED):
+            copies[node] = original.copy(device)
+            continue
+        source, weights = original.data_source, original.parameters
+        if id(source) not in sources:
+            sources[id(source)] = copy_of(source, device)
+        if id(weights) not in owners:
+            owners[id(weights)] = weights.copy(device, sources[id(source)])
+        copies[node] = original.copy_over(device, sources[id(source)], owners[id(weights)])
+    return copies
 
 
 def _gradient_option(node: MPSCNNConvolutionGradientNode, read: set[MPSNNImageNode]) -> MPSCNNConvolutionGradientOption:
@@ -87,11 +84,6 @@ def _gradient_option(node: MPSCNNConvolutionGradientNode, read: set[MPSNNImageNo
     if wants_parameter_gradients(node):
         option |= MPSCNNConvolutionGradientOption.GRADIENT_WITH_WEIGHTS_AND_BIAS
     return option
-
-
-def data_sources(filters: Sequence[MPSNNFilterNode]) -> list[MPSCNNConvolutionDataSource]:
-    """The data sources of the filters that have one."""
-    return [node.weights for node in filters if isinstance(node, MPSCNNConvolutionNode | MPSCNNConvolutionGradientNode)]
 
 
 class Compiler:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import copy as copying
-from typing import ClassVar, Self
+from typing import ClassVar
 
 from openmps.core.padding import MPSNNDefaultPadding
 from openmps.errors import MPSArgumentError
@@ -40,12 +39,6 @@ class _Weighted(MPSNNFilterNode):
     def weights(self) -> MPSCNNConvolutionDataSource:
         """The data source."""
         return self._weights
-
-    def with_weights(self, weights: MPSCNNConvolutionDataSource) -> Self:
-        """This node over another data source; for copies of graphs."""
-        twin = copying.copy(self)
-        twin._weights = weights
-        return twin
 
     @property
     def training_style(self) -> MPSNNTrainingStyle:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 from openmps.core.allocator import MPSImageAllocator
 from openmps.core.base_kernel import MPSKernel
-from openmps.core.data_source import copy_of
 from openmps.core.image import MPSImage
 from openmps.core.image_batch import MPSImageBatch
 from openmps.core.image_descriptor import MPSImageDescriptor
@@ -16,7 +15,7 @@ from openmps.core.kernel_checks import check_command_buffer
 from openmps.core.state import MPSState, MPSStateBatch
 from openmps.core.storage import Extent
 from openmps.errors import MPSArgumentError, MPSTypeError
-from openmps.graph.compiler import Compiler, continue_from, data_sources, make_kernels
+from openmps.graph.compiler import Compiler, copy_kernels, make_kernels
 from openmps.graph.encoding import (
     Images,
     batch_list,
@@ -109,37 +108,29 @@ class MPSNNGraph(MPSKernel):
     def _assemble(
         self, network: Network, filters: list[MPSNNFilterNode], read: set[MPSNNImageNode], results: Results
     ) -> None:
-        self._network, self._filters, self._read = network, filters, read
+        self._network = network
         self._interface = Interface(network, filters, results)
-        self._kernels: dict[MPSNNFilterNode, ImageKernel] = {}
-        self._build({id(source): source for source in data_sources(filters)})
+        self._use(make_kernels(filters, read, self._device))
         self._format = MPSImageFeatureChannelFormat.FLOAT16
         self._allocator: MPSImageAllocator = MPSImage.default_allocator()
         self.output_state_is_temporary = False
         self.allow_fusion = True
         self.stop_on_non_finite = False
 
-    def _build(self, stand_ins: Mapping[int, Any]) -> None:
-        """Make the kernels, which go on where the ones before them are, if there are any.
-
-        ``stand_ins`` are the data sources to use, by the identity of those of the nodes.
-        """
-        originals = self._kernels
-        self._data_sources = stand_ins
-        self._kernels = make_kernels(self._filters, self._read, self._device, stand_ins)
-        continue_from(originals, self._kernels, self._device)
-        self._updates = Updates(self._network.filters, self._kernels)
-        self._stale_weights = StaleWeights(self._kernels.values())
+    def _use(self, kernels: dict[MPSNNFilterNode, ImageKernel]) -> None:
+        self._kernels = kernels
+        self._updates = Updates(self._network.filters, kernels)
+        self._stale_weights = StaleWeights(kernels.values())
         self._programs: dict[Any, Program] = {}
         self._queue: MTLCommandQueue | None = None
 
     def _unshare(self) -> None:
-        """Make a copy's own kernels on its device, over copies of the data sources if they offer some.
+        """Give a copy kernels of its own, over copies of the data sources if they offer some.
 
-        Weights and the place in the sequence of masks are those that the original has now; queued work is not waited
-        for.
+        The kernels' properties, weights and places in the sequence of masks are those of the original's now; queued
+        work is not waited for.
         """
-        self._build({key: copy_of(source, self._device) for key, source in self._data_sources.items()})
+        self._use(copy_kernels(self._kernels, self._device))
 
     # --- properties ---------------------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from torch import Tensor
 
@@ -182,6 +182,15 @@ class ConvolutionKernel(MPSCNNKernel):
         False without a data source.
         """
         return holds_other_than(self.name, self._weights, self._data_source, self._weight_types)
+
+    def copy_over(
+        self, device: MTLDevice, data_source: MPSCNNConvolutionDataSource, weights: ConvolutionWeights
+    ) -> Self:
+        """A copy whose data source and weights are there already; for those who schedule kernels."""
+        twin = self._duplicate(device)
+        super(ConvolutionKernel, twin)._unshare()
+        twin._data_source, twin._weights = data_source, weights
+        return twin
 
     def _unshare(self) -> None:
         super()._unshare()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from openmps.core.data_source import copy_of
 from openmps.core.gradient_kernel import MPSCNNGradientKernel
@@ -140,6 +140,15 @@ class ConvolutionGradientKernel(MPSCNNGradientKernel):
         """As that of the forward kernel; False until the weights are read, at the first encode. Our addition."""
         held = self._weights
         return held is not None and holds_other_than(self.name, held, self._data_source, self._weight_types)
+
+    def copy_over(
+        self, device: MTLDevice, data_source: MPSCNNConvolutionDataSource, weights: ConvolutionWeights
+    ) -> Self:
+        """A copy whose data source and weights are there already; for those who schedule kernels."""
+        twin = self._duplicate(device)
+        super(ConvolutionGradientKernel, twin)._unshare()
+        twin._data_source, twin._weights = data_source, weights
+        return twin
 
     def _unshare(self) -> None:
         super()._unshare()
