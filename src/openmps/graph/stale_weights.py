@@ -20,15 +20,13 @@ class StaleWeights:
             if isinstance(kernel, ConvolutionKernel | ConvolutionGradientKernel):
                 owners.setdefault(id(kernel.parameters), kernel)
         self._owners = list(owners.values())
-        self._held = [(kernel.parameters.held, kernel.parameters.held.lineage) for kernel in self._owners]
+        self._held = [kernel.parameters.held for kernel in self._owners]
         self._has_warned = False
 
     def warn(self) -> None:
         """Name the kernels whose data source has newer weights, at the first encode that uses the old ones."""
-        had_warned, self._has_warned = self._has_warned, False
-        for held, lineage in self._held:
-            if held.version < lineage.latest:
-                self._has_warned = True
+        had_warned = self._has_warned
+        self._has_warned = any(held.is_stale for held in self._held)
         if had_warned or not self._has_warned:
             return
         names = [kernel.name for kernel in self._owners if kernel.parameters.held.is_stale]

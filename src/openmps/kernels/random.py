@@ -18,6 +18,7 @@ from torch import Tensor
 
 from openmps.core.base_kernel import ULONG_MAX, MPSKernel, decided_as_a_whole
 from openmps.core.kernel_checks import check_command_buffer
+from openmps.core.kernel_property import KernelProperty, at_least
 from openmps.core.lifetime import record_synchronize
 from openmps.core.numbers import number
 from openmps.core.vector import MPSMatrix, MPSVector
@@ -168,6 +169,11 @@ class MPSMatrixRandom(MPSKernel):
         MPSTypeError: This base class is encoded: use one of its subclasses.
     """
 
+    batch_start = KernelProperty(0, at_least(0), "The first of several vectors or matrices that is filled. Default 0.")
+    batch_size = KernelProperty(
+        ULONG_MAX, at_least(1), "How many vectors or matrices are filled, at most those there are. Default: all."
+    )
+
     def __init__(
         self,
         device: MTLDevice,
@@ -195,7 +201,6 @@ class MPSMatrixRandom(MPSKernel):
             rule = f"must be FLOAT32 for the {self.distribution_type.name} distribution"
             raise MPSArgumentError(self.name, "destination_data_type", rule, "UINT32")
         self._seed = seed
-        self._batch_start, self._batch_size = 0, ULONG_MAX
 
     @property
     def destination_data_type(self) -> MPSDataType:
@@ -216,24 +221,6 @@ class MPSMatrixRandom(MPSKernel):
     def distribution_type(self) -> MPSMatrixRandomDistribution:
         """Distribution of the numbers made."""
         return self._distribution.distribution_type
-
-    @property
-    def batch_start(self) -> int:
-        """The first of several vectors or matrices that is filled. Default 0."""
-        return self._batch_start
-
-    @batch_start.setter
-    def batch_start(self, value: int) -> None:
-        self._batch_start = _count(self.name, "batch_start", value, 0)
-
-    @property
-    def batch_size(self) -> int:
-        """How many vectors or matrices are filled, at most those there are. Default: all."""
-        return self._batch_size
-
-    @batch_size.setter
-    def batch_size(self, value: int) -> None:
-        self._batch_size = _count(self.name, "batch_size", value, 1)
 
     def encode(
         self,
@@ -268,7 +255,7 @@ class MPSMatrixRandom(MPSKernel):
             members, each = destination.vectors, destination.length
         else:
             members, each = destination.matrices, destination.rows * destination.columns
-        start, stop = self._batch_start, min(members, self._batch_start + self._batch_size)
+        start, stop = self.batch_start, min(members, self.batch_start + self.batch_size)
         if start >= members:
             what = f"{members}, as many as {argument} holds"
             raise MPSArgumentError(self.name, "batch_start", f"must be below {what}", start)
@@ -296,12 +283,6 @@ def _fill(target: Tensor, draw: Draw, convert: Callable[[Tensor], Tensor]) -> No
         flat[first : first + size].copy_(convert(draw(first, size)))
     if not target.is_contiguous():
         target.copy_(flat.view(target.shape))
-
-
-def _count(who: str, argument: str, value: object, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise MPSArgumentError(who, argument, f"must be an integer of at least {least}", repr(value))
-    return value
 
 
 class MPSMatrixRandomPhilox(MPSMatrixRandom):

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from openmps.core.data_source import FLT_MIN
 from openmps.kernels.batch_normalization import MPSCNNBatchNormalization
 from openmps.types import MPSDataType
 
@@ -72,7 +73,7 @@ class ArchivedNormalizationParameters:
         beta_array: NDArray[Any],
         mean_array: NDArray[Any] | None = None,
         variance_array: NDArray[Any] | None = None,
-        epsilon_value: float = float(np.finfo(np.float32).tiny),
+        epsilon_value: float = FLT_MIN,
         groups: int = 1,
         name: str | None = None,
     ) -> None:

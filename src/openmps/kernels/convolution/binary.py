@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from openmps.core.data_source import loaded
 from openmps.core.gradient_state import SourceRecord
 from openmps.core.kernel import Operation
 from openmps.core.numbers import number
@@ -16,7 +17,12 @@ from openmps.core.state import MPSStateBatch
 from openmps.core.storage import Target
 from openmps.core.unary_kernel import MPSCNNKernel
 from openmps.errors import MPSArgumentError, MPSTypeError
-from openmps.kernels.convolution.data_source import MPSCNNConvolutionDataSource, check_data_source, elements
+from openmps.kernels.convolution.data_source import (
+    MPSCNNConvolutionDataSource,
+    check_data_source,
+    descriptor_of,
+    elements,
+)
 from openmps.kernels.convolution.descriptor import MPSCNNConvolutionDescriptor, sub_pixel_factor
 from openmps.kernels.convolution.whole_image import WholeImageKernel
 from openmps.metal.memory import MTLBuffer
@@ -229,24 +235,14 @@ def _load(
     who: str, source: MPSCNNConvolutionDataSource
 ) -> tuple[MPSCNNConvolutionDescriptor, NDArray[np.uint8], NDArray[np.float32] | None]:
     """The descriptor, the weights as bits ``[O, ky, kx, I]`` and the biases of a data source."""
-    if not source.load():
-        remedy = "The data source could not provide its weights"
-        raise MPSArgumentError(who, "data source load()", "must return True", False, remedy)
-    try:
-        descriptor = source.descriptor()
-        if not isinstance(descriptor, MPSCNNConvolutionDescriptor):
-            rule = "must return an MPSCNNConvolutionDescriptor"
-            raise MPSTypeError(who, "data source descriptor()", rule, type(descriptor).__name__)
-        descriptor.validate(who)
-        descriptor = descriptor.copy()
+    with loaded(who, source):
+        descriptor = descriptor_of(who, source)
         if source.data_type() is not MPSDataType.UINT32:
             rule = "must be UINT32: binary weights are words of 32 bits"
             raise MPSArgumentError(who, "data source data_type()", rule, repr(source.data_type()))
         bits, given = _bits(who, source.weights(), descriptor), source.bias_terms()
         # The numbers are the caller's to change after purge.
         biases = None if given is None else np.array(elements(who, "data source bias_terms()", given, np.float32))
-    finally:
-        source.purge()
     return descriptor, bits, biases
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from openmps.core.data_source import check_methods, loaded, optional
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.kernels.convolution.descriptor import MPSCNNConvolutionDescriptor
 from openmps.metal.memory import MTLBuffer
@@ -83,34 +84,18 @@ _REQUIRED = ("data_type", "descriptor", "weights", "bias_terms", "load", "purge"
 
 def check_data_source(who: str, source: object) -> None:
     """Raise `MPSTypeError` unless ``source`` has the methods of a data source."""
-    missing = [name for name in _REQUIRED if not callable(getattr(source, name, None))]
-    if missing:
-        raise MPSTypeError(
-            who,
-            "weights",
-            f"must be a data source with the methods {', '.join(_REQUIRED)}",
-            f"{type(source).__name__} without {', '.join(missing)}",
-        )
+    check_methods(who, "weights", source, _REQUIRED)
 
 
 def describe(who: str, source: MPSCNNConvolutionDataSource) -> MPSCNNConvolutionDescriptor:
     """The descriptor of a data source, a valid one of its own; loads and purges the source around the look."""
-    _load(who, source)
-    try:
-        return _descriptor(who, source)
-    finally:
-        source.purge()
-
-
-def _load(who: str, source: MPSCNNConvolutionDataSource) -> None:
     check_data_source(who, source)
-    if not source.load():
-        raise MPSArgumentError(
-            who, "data source load()", "must return True", False, "The data source could not provide its weights"
-        )
+    with loaded(who, source):
+        return descriptor_of(who, source)
 
 
-def _descriptor(who: str, source: MPSCNNConvolutionDataSource) -> MPSCNNConvolutionDescriptor:
+def descriptor_of(who: str, source: MPSCNNConvolutionDataSource) -> MPSCNNConvolutionDescriptor:
+    """A copy of the descriptor that a loaded data source gives, which must be valid."""
     descriptor = source.descriptor()
     if not isinstance(descriptor, MPSCNNConvolutionDescriptor):
         raise MPSTypeError(
@@ -124,16 +109,14 @@ def load_weights(
     who: str, source: MPSCNNConvolutionDataSource, kinds: tuple[MPSDataType, ...] = WEIGHT_TYPES
 ) -> LoadedWeights:
     """Load, read and purge a data source, whose weights must be of one of some types."""
-    _load(who, source)
-    try:
-        descriptor = _descriptor(who, source)
+    check_data_source(who, source)
+    with loaded(who, source):
+        descriptor = descriptor_of(who, source)
         kind = _kind(who, source, kinds)
         _check_layout(who, source)
         weights = _weights(who, source, descriptor, kind)
         biases = _biases(who, source.bias_terms(), descriptor.output_feature_channels)
         precision = _precision(who, source, kind)
-    finally:
-        source.purge()
     return LoadedWeights(descriptor, weights, biases, precision)
 
 
@@ -147,14 +130,14 @@ def _kind(who: str, source: MPSCNNConvolutionDataSource, kinds: tuple[MPSDataTyp
 
 
 def _check_layout(who: str, source: MPSCNNConvolutionDataSource) -> None:
-    layout = _optional(source, "weights_layout")
+    layout = optional(source, "weights_layout")
     if layout not in (None, MPSCNNConvolutionWeightsLayout.OHWI):
         raise MPSArgumentError(who, "data source weights_layout()", "must be OHWI, the only layout there is", layout)
 
 
 def _precision(who: str, source: MPSCNNConvolutionDataSource, kind: MPSDataType) -> MPSDataType | None:
     """What the kernel has to multiply with: float16 for weights that are no float32, else what the source asks for."""
-    asked = _optional(source, "kernel_weights_data_type")
+    asked = optional(source, "kernel_weights_data_type")
     allowed = (_FLOAT16, MPSDataType.FLOAT32) if kind == MPSDataType.FLOAT32 else (_FLOAT16,)
     if asked is not None and asked not in allowed:
         raise MPSArgumentError(
@@ -221,10 +204,10 @@ def _dequantized(who: str, source: Any, array: NDArray[Any]) -> NDArray[Any]:
 
     A source without a quantization type (macOS 10.13) goes by the method that it has, ranges first.
     """
-    kind = _optional(source, "weights_quantization_type")
+    kind = optional(source, "weights_quantization_type")
     ways = [_DEQUANTIZERS[kind]] if kind in _DEQUANTIZERS else list(_DEQUANTIZERS.values())
     for method, dequantize in ways:
-        data = _optional(source, method)
+        data = optional(source, method)
         if data is not None:
             return dequantize(who, f"{method}()", data, array)
     raise MPSArgumentError(
@@ -250,11 +233,6 @@ def _row(who: str, method: str, data: Any, count: int) -> NDArray[np.float64]:
     if row.size != count:
         raise MPSArgumentError(who, f"data source {method}", f"must hold {count} numbers", row.size)
     return row
-
-
-def _optional(source: Any, name: str) -> Any:
-    method = getattr(source, name, None)
-    return method() if callable(method) else None
 
 
 _DEQUANTIZERS: dict[Any, tuple[str, Callable[[str, str, Any, NDArray[Any]], NDArray[Any]]]] = {

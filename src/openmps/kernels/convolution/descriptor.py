@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from openmps.core.data_source import FLT_MIN
 from openmps.core.neuron_descriptor import MPSNNNeuronDescriptor
 from openmps.core.numbers import number
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.types import MPSCNNNeuronType
 
 FloatArray = NDArray[np.float32]
-_FLT_MIN = float(np.finfo(np.float32).tiny)
 
 _LARGEST_REACH = 2**24
 """Far beyond any texture. The engine's own arithmetic of padding and dilation ends at 2**31, not always with an error.
@@ -138,7 +138,7 @@ class MPSCNNConvolutionDescriptor:
         variance: Sequence[float] | NDArray[Any] | None,
         gamma: Sequence[float] | NDArray[Any] | None = None,
         beta: Sequence[float] | NDArray[Any] | None = None,
-        epsilon: float = _FLT_MIN,
+        epsilon: float = FLT_MIN,
     ) -> None:
         """Fold ``(x - mean) gamma / sqrt(variance + epsilon) + beta`` into weights and biases.
 
