@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from openmps.core.base_kernel import MPSKernel
+from openmps.core.kernel.base import MPSKernel
 from openmps.kernels import arithmetic as arithmetic_kernels
 from openmps.kernels import batch_normalization as batch_normalization_kernels
 from openmps.kernels import convolution as convolution_kernels

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from openmps.core.image import MPSImage
-from openmps.core.image_batch import MPSImageBatch
-from openmps.core.image_descriptor import MPSImageDescriptor
-from openmps.core.kernel import ImageKernel
-from openmps.core.multiary_kernel import MPSCNNMultiaryKernel
-from openmps.core.state import MPSStateBatch
-from openmps.core.temporary_image import MPSTemporaryImage
+from openmps.core.image.batch import MPSImageBatch
+from openmps.core.image.descriptor import MPSImageDescriptor
+from openmps.core.image.image import MPSImage
+from openmps.core.image.temporary import MPSTemporaryImage
+from openmps.core.kernel.encode import ImageKernel
+from openmps.core.kernel.multiary import MPSCNNMultiaryKernel
+from openmps.core.state.state import MPSStateBatch
 from openmps.metal.command import MTLCommandBuffer
 from openmps.metal.device import MTLDevice, mtl_device
 from openmps.metal.queue import MTLCommandQueue

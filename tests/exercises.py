@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from encoding import Bench, finish, keep_results, numbers
-from openmps.core.base_kernel import MPSKernel
+from openmps.core.kernel.base import MPSKernel
 from openmps.core.vector import MPSMatrix, MPSMatrixDescriptor, MPSVector, MPSVectorDescriptor
 from openmps.kernels.batch_normalization import (
     MPSCNNBatchNormalization,

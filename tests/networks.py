@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 
 from encoding import Bench, finish, numbers
-from openmps.core.image import MPSImage
-from openmps.core.padding import MPSNNDefaultPadding
+from openmps.core.image.image import MPSImage
+from openmps.core.padding.policy import MPSNNDefaultPadding
 from openmps.graph.arithmetic_nodes import MPSNNAdditionNode
 from openmps.graph.concatenation_nodes import MPSNNConcatenationNode
 from openmps.graph.convolution_nodes import MPSCNNConvolutionNode, MPSCNNFullyConnectedNode

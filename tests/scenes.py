@@ -10,7 +10,7 @@ import pytest
 
 from catalogue import SAMPLES
 from encoding import Bench, encode, finish, keep_results, train
-from openmps.core.image import MPSImage
+from openmps.core.image.image import MPSImage
 from openmps.errors import (
     MPSError,
 )

@@ -23,11 +23,11 @@ import torch
 from encoding import FLOAT32, Bench, keep_results, numbers
 from exercises import drawn
 from helpers import assert_close
-from openmps.core.image import MPSImage
-from openmps.core.image_batch import MPSImageBatchIncrementReadCount
-from openmps.core.image_descriptor import MPSImageDescriptor
-from openmps.core.state import MPSState
-from openmps.core.temporary_image import MPSTemporaryImage
+from openmps.core.image.batch import MPSImageBatchIncrementReadCount
+from openmps.core.image.descriptor import MPSImageDescriptor
+from openmps.core.image.image import MPSImage
+from openmps.core.image.temporary import MPSTemporaryImage
+from openmps.core.state.state import MPSState
 from openmps.errors import MTLExecutionError
 from openmps.kernels.convolution import MPSCNNConvolution, MPSCNNConvolutionDescriptor, MPSCNNConvolutionGradient
 from openmps.kernels.dropout import MPSCNNDropout

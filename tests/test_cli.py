@@ -464,7 +464,7 @@ def test_the_summary_on_a_terminal(capsys, run, monkeypatch):
 
 
 def test_padding_is_explained(capsys):
-    from openmps.core.padding_report import explain_padding
+    from openmps.core.padding.report import explain_padding
 
     status, out, _ = _call(capsys, "explain-padding", 7, "--kernel", 2, "--stride", 2)
     assert status == 0

@@ -1,75 +1,75 @@
 """Metal Performance Shaders' convolutional networks off the Mac: the same classes, numbers and weight files."""
 
-from openmps.core.allocator import (
+from openmps.core.image.allocator import (
     MPSImageAllocator,
 )
-from openmps.core.base_kernel import (
-    MPSKernel,
-)
-from openmps.core.binary_kernel import (
-    MPSCNNBinaryKernel,
-)
-from openmps.core.gradient_kernel import (
-    MPSCNNGradientKernel,
-)
-from openmps.core.gradient_state import (
-    MPSImageSizeEncodingState,
-    MPSNNBinaryGradientState,
-    MPSNNGradientState,
-    MPSNNMultiaryGradientState,
-)
-from openmps.core.image import (
-    MPSImage,
-)
-from openmps.core.image_batch import (
+from openmps.core.image.batch import (
     MPSImageBatch,
     MPSImageBatchIncrementReadCount,
     MPSImageBatchIterate,
     MPSImageBatchResourceSize,
     MPSImageBatchSynchronize,
 )
-from openmps.core.image_descriptor import (
+from openmps.core.image.descriptor import (
     MPSImageDescriptor,
 )
-from openmps.core.multiary_kernel import (
+from openmps.core.image.image import (
+    MPSImage,
+)
+from openmps.core.image.temporary import (
+    MPSTemporaryImage,
+)
+from openmps.core.kernel.base import (
+    MPSKernel,
+)
+from openmps.core.kernel.binary import (
+    MPSCNNBinaryKernel,
+)
+from openmps.core.kernel.gradient import (
+    MPSCNNGradientKernel,
+)
+from openmps.core.kernel.multiary import (
     MPSCNNMultiaryKernel,
 )
-from openmps.core.neuron_descriptor import (
+from openmps.core.kernel.unary import (
+    MPSCNNKernel,
+)
+from openmps.core.neuron import (
     MPSNNNeuronDescriptor,
 )
-from openmps.core.normalization_states import (
-    MPSCNNNormalizationGammaAndBetaState,
-    MPSCNNNormalizationMeanAndVarianceState,
+from openmps.core.padding.explicit import (
+    ExplicitPadding,
 )
-from openmps.core.padding import (
+from openmps.core.padding.names import (
+    MPSGetPaddingPolicy,
+)
+from openmps.core.padding.policy import (
     MPSNNDefaultPadding,
     MPSNNPadding,
 )
-from openmps.core.padding_explicit import (
-    ExplicitPadding,
-)
-from openmps.core.padding_names import (
-    MPSGetPaddingPolicy,
-)
-from openmps.core.padding_report import (
+from openmps.core.padding.report import (
     PaddingExplanation,
     explain_padding,
 )
-from openmps.core.state import (
+from openmps.core.state.gradient import (
+    MPSImageSizeEncodingState,
+    MPSNNBinaryGradientState,
+    MPSNNGradientState,
+    MPSNNMultiaryGradientState,
+)
+from openmps.core.state.resources import (
+    MPSStateResourceList,
+)
+from openmps.core.state.rows import (
+    MPSCNNNormalizationGammaAndBetaState,
+    MPSCNNNormalizationMeanAndVarianceState,
+)
+from openmps.core.state.state import (
     MPSState,
     MPSStateBatch,
     MPSStateBatchIncrementReadCount,
     MPSStateBatchResourceSize,
     MPSStateBatchSynchronize,
-)
-from openmps.core.state_resources import (
-    MPSStateResourceList,
-)
-from openmps.core.temporary_image import (
-    MPSTemporaryImage,
-)
-from openmps.core.unary_kernel import (
-    MPSCNNKernel,
 )
 from openmps.core.vector import (
     MPSMatrix,

@@ -12,15 +12,15 @@ import torch
 
 from encoding import Bench, finish, keep_results, numbers
 from helpers import assert_close
-from openmps.core.base_kernel import MPSKernel
-from openmps.core.binary_kernel import MPSCNNBinaryKernel
-from openmps.core.gradient_kernel import MPSCNNGradientKernel
-from openmps.core.gradient_state import MPSNNBinaryGradientState, MPSNNGradientState
-from openmps.core.image import MPSImage
-from openmps.core.padding import MPSNNDefaultPadding
-from openmps.core.state import MPSState, MPSStateBatch
-from openmps.core.temporary_image import MPSTemporaryImage
-from openmps.core.unary_kernel import MPSCNNKernel
+from openmps.core.image.image import MPSImage
+from openmps.core.image.temporary import MPSTemporaryImage
+from openmps.core.kernel.base import MPSKernel
+from openmps.core.kernel.binary import MPSCNNBinaryKernel
+from openmps.core.kernel.gradient import MPSCNNGradientKernel
+from openmps.core.kernel.unary import MPSCNNKernel
+from openmps.core.padding.policy import MPSNNDefaultPadding
+from openmps.core.state.gradient import MPSNNBinaryGradientState, MPSNNGradientState
+from openmps.core.state.state import MPSState, MPSStateBatch
 from openmps.errors import MPSArgumentError, MPSDeviceError, MPSTypeError
 from openmps.metal.device import MTLDevice, mtl_device
 from openmps.ops.geometry import read, read_adjoint

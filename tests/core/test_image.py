@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from openmps.core.image import MPSImage
-from openmps.core.image_batch import MPSImageBatch
-from openmps.core.image_descriptor import MPSImageDescriptor
+from openmps.core.image.batch import MPSImageBatch
+from openmps.core.image.descriptor import MPSImageDescriptor
+from openmps.core.image.image import MPSImage
 from openmps.errors import MPSArgumentError, MPSDeviceError, MPSTypeError, MTLCommandBufferError
 from openmps.metal.device import MTLDevice, mtl_device
 from openmps.metal.queue import MTLCommandQueue

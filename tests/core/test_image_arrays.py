@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from openmps.core import storage
-from openmps.core.image import MPSImage
-from openmps.core.image_batch import MPSImageBatch
-from openmps.core.image_descriptor import MPSImageDescriptor
+from openmps.core.image import storage
+from openmps.core.image.batch import MPSImageBatch
+from openmps.core.image.descriptor import MPSImageDescriptor
+from openmps.core.image.image import MPSImage
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.device import MTLDevice, mtl_device
 from openmps.types import (

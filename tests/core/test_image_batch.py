@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from openmps.core.image import MPSImage
-from openmps.core.image_batch import (
+from openmps.core.image.batch import (
     MPSImageBatch,
     MPSImageBatchIncrementReadCount,
     MPSImageBatchIterate,
@@ -19,9 +18,10 @@ from openmps.core.image_batch import (
     MPSImageBatchSynchronize,
     as_batch,
 )
-from openmps.core.image_descriptor import MPSImageDescriptor
-from openmps.core.storage import DTYPES, Target
-from openmps.core.temporary_image import MPSTemporaryImage
+from openmps.core.image.descriptor import MPSImageDescriptor
+from openmps.core.image.image import MPSImage
+from openmps.core.image.storage import DTYPES, Target
+from openmps.core.image.temporary import MPSTemporaryImage
 from openmps.errors import MPSArgumentError, MPSDeviceError, MPSLifetimeError, MPSTypeError
 from openmps.metal.command import MTLCommandBuffer
 from openmps.metal.device import MTLDevice, mtl_device

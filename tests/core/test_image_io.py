@@ -11,8 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from openmps.core.image import MPSImage
-from openmps.core.image_descriptor import MPSImageDescriptor
+from openmps.core.image.descriptor import MPSImageDescriptor
+from openmps.core.image.image import MPSImage
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.device import MTLDevice, mtl_device
 from openmps.types import (

@@ -11,12 +11,12 @@ import torch
 
 from encoding import FLOAT16, Bench, finish, keep_results, numbers, temporary_copy
 from helpers import assert_close
-from openmps.core.gradient_state import MPSNNMultiaryGradientState
-from openmps.core.image import MPSImage
-from openmps.core.multiary_kernel import MPSCNNMultiaryKernel
-from openmps.core.padding import MPSNNDefaultPadding
-from openmps.core.state import MPSStateBatch
-from openmps.core.temporary_image import MPSTemporaryImage
+from openmps.core.image.image import MPSImage
+from openmps.core.image.temporary import MPSTemporaryImage
+from openmps.core.kernel.multiary import MPSCNNMultiaryKernel
+from openmps.core.padding.policy import MPSNNDefaultPadding
+from openmps.core.state.gradient import MPSNNMultiaryGradientState
+from openmps.core.state.state import MPSStateBatch
 from openmps.errors import MPSArgumentError, MPSDeviceError, MPSError, MPSLifetimeError, MPSTypeError
 from openmps.kernels.concatenation import Concatenation, ConcatenationGradient
 from openmps.metal.device import MTLDevice, mtl_device

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from openmps.core.neuron_descriptor import DEFAULT_PARAMETERS, MPSNNNeuronDescriptor
+from openmps.core.neuron import DEFAULT_PARAMETERS, MPSNNNeuronDescriptor
 from openmps.errors import MPSArgumentError
 from openmps.types import MPSCNNNeuronType as Kind
 

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from openmps.core.normalization_states import (
+from openmps.core.state.rows import (
     MPSCNNNormalizationGammaAndBetaState,
     MPSCNNNormalizationMeanAndVarianceState,
 )
-from openmps.core.state import MPSState
+from openmps.core.state.state import MPSState
 from openmps.errors import MPSArgumentError, MPSLifetimeError, MPSTypeError, MTLCommandBufferError
 from openmps.metal.device import MTLDevice
 from openmps.metal.mps_command_buffer import MPSCommandBuffer

@@ -8,16 +8,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from openmps.core.padding import (
+from openmps.core.padding.explicit import ExplicitPadding
+from openmps.core.padding.geometry import axis_placement
+from openmps.core.padding.names import MPSGetPaddingPolicy
+from openmps.core.padding.policy import (
     MPSNNDefaultPadding,
     MPSNNPadding,
     custom_descriptor,
     inverse_padding,
     padding_label,
 )
-from openmps.core.padding_explicit import ExplicitPadding
-from openmps.core.padding_geometry import axis_placement
-from openmps.core.padding_names import MPSGetPaddingPolicy
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.types import MPSImageEdgeMode, MPSOffset
 from openmps.types import MPSNNPaddingMethod as Method

@@ -11,9 +11,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from openmps.core.padding import MPSNNDefaultPadding, custom_descriptor
-from openmps.core.padding_explicit import ExplicitPadding
-from openmps.core.padding_geometry import Placement, suggested_geometry, window_extent
+from openmps.core.padding.explicit import ExplicitPadding
+from openmps.core.padding.geometry import Placement, suggested_geometry, window_extent
+from openmps.core.padding.policy import MPSNNDefaultPadding, custom_descriptor
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.types import MPSImageEdgeMode, MPSOffset
 from oracles import padding as oracle

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openmps.core.padding_geometry import (
+from openmps.core.padding.geometry import (
     Geometry,
     axis_placement,
     exclude_edges_zero_pad,

@@ -7,10 +7,10 @@ import re
 
 import pytest
 
-from openmps.core.padding import MPSNNDefaultPadding
-from openmps.core.padding_explicit import ExplicitPadding
-from openmps.core.padding_geometry import axis_placement, reverse_placement, window_extent
-from openmps.core.padding_report import AxisExplanation, explain_padding
+from openmps.core.padding.explicit import ExplicitPadding
+from openmps.core.padding.geometry import axis_placement, reverse_placement, window_extent
+from openmps.core.padding.policy import MPSNNDefaultPadding
+from openmps.core.padding.report import AxisExplanation, explain_padding
 from openmps.errors import MPSArgumentError, MPSError, MPSTypeError
 from openmps.types import MPSImageEdgeMode, MPSOffset
 from openmps.types import MPSNNPaddingMethod as Method

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from openmps.core.image import MPSImage
-from openmps.core.image_descriptor import MPSImageDescriptor
-from openmps.core.state import (
+from openmps.core.image.descriptor import MPSImageDescriptor
+from openmps.core.image.image import MPSImage
+from openmps.core.image.temporary import MPSTemporaryImage
+from openmps.core.state.state import (
     BatchableState,
     MPSState,
     MPSStateBatch,
@@ -22,7 +23,6 @@ from openmps.core.state import (
     MPSStateResourceList,
     as_state_batch,
 )
-from openmps.core.temporary_image import MPSTemporaryImage
 from openmps.errors import (
     MPSArgumentError,
     MPSDeviceError,

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from openmps.core import storage
-from openmps.core.image import MPSImage
-from openmps.core.image_descriptor import MPSImageDescriptor
-from openmps.core.storage import Block, Extent, decode, encode
+from openmps.core.image import storage
+from openmps.core.image.descriptor import MPSImageDescriptor
+from openmps.core.image.image import MPSImage
+from openmps.core.image.storage import Block, Extent, decode, encode
 from openmps.errors import MPSMemoryError
 from openmps.metal.device import MTLDevice, mtl_device
 from openmps.types import (

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import torch
 
-from openmps.core.image import MPSImage
-from openmps.core.image_batch import MPSImageBatch
-from openmps.core.image_descriptor import MPSImageDescriptor
-from openmps.core.storage import Target
-from openmps.core.temporary_image import MPSTemporaryImage
+from openmps.core.image.batch import MPSImageBatch
+from openmps.core.image.descriptor import MPSImageDescriptor
+from openmps.core.image.image import MPSImage
+from openmps.core.image.storage import Target
+from openmps.core.image.temporary import MPSTemporaryImage
 from openmps.errors import (
     MPSArgumentError,
     MPSDeviceError,

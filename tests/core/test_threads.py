@@ -12,7 +12,7 @@ import torch
 
 from encoding import Bench, finish, keep_results, numbers, run
 from exercises import drawn, vector
-from openmps.core.padding import MPSNNDefaultPadding
+from openmps.core.padding.policy import MPSNNDefaultPadding
 from openmps.core.vector import MPSVector, MPSVectorDescriptor
 from openmps.kernels.dropout import MPSCNNDropout
 from openmps.kernels.optimizers import MPSNNOptimizerAdam

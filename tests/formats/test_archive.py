@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from openmps.core.image import MPSImage
-from openmps.core.image_descriptor import MPSImageDescriptor
-from openmps.core.neuron_descriptor import MPSNNNeuronDescriptor
-from openmps.core.padding import MPSNNDefaultPadding
-from openmps.core.padding_explicit import ExplicitPadding
-from openmps.core.state import MPSState
+from openmps.core.image.descriptor import MPSImageDescriptor
+from openmps.core.image.image import MPSImage
+from openmps.core.neuron import MPSNNNeuronDescriptor
+from openmps.core.padding.explicit import ExplicitPadding
+from openmps.core.padding.policy import MPSNNDefaultPadding
+from openmps.core.state.state import MPSState
 from openmps.core.vector import MPSVectorDescriptor
 from openmps.errors import MPSArgumentError, MPSDeviceError, MPSError, MPSFileError, MPSTypeError
 from openmps.formats.archive import MPSKeyedArchiver, MPSKeyedUnarchiver

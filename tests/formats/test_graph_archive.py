@@ -26,9 +26,9 @@ from networks import (
     shared,
     training_graph,
 )
-from openmps.core.image import MPSImage
-from openmps.core.image_descriptor import MPSImageDescriptor
-from openmps.core.padding import MPSNNDefaultPadding
+from openmps.core.image.descriptor import MPSImageDescriptor
+from openmps.core.image.image import MPSImage
+from openmps.core.padding.policy import MPSNNDefaultPadding
 from openmps.errors import MPSFileError, MPSTypeError
 from openmps.formats.archive import MPSKeyedArchiver, MPSKeyedUnarchiver
 from openmps.formats.archive.container import pack, unpack

@@ -11,7 +11,7 @@ import torch
 from encoding import Bench, finish, numbers
 from helpers import assert_close
 from networks import Weights, convolution, diamond, digits, labels, one_hot, residual, softmax_loss
-from openmps.core.image import MPSImage
+from openmps.core.image.image import MPSImage
 from openmps.errors import MPSTypeError
 from openmps.graph.arithmetic_nodes import MPSNNAdditionGradientNode, MPSNNAdditionNode
 from openmps.graph.convolution_nodes import (

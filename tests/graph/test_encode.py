@@ -24,9 +24,9 @@ from networks import (
     softmax_loss,
     training_graph,
 )
-from openmps.core.image import MPSImage
-from openmps.core.padding import MPSNNDefaultPadding
-from openmps.core.temporary_image import MPSTemporaryImage
+from openmps.core.image.image import MPSImage
+from openmps.core.image.temporary import MPSTemporaryImage
+from openmps.core.padding.policy import MPSNNDefaultPadding
 from openmps.errors import (
     MPSArgumentError,
     MPSDeviceError,

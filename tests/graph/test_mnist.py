@@ -12,8 +12,8 @@ import pytest
 
 from encoding import Bench
 from networks import POOL, convolution, softmax_loss
-from openmps.core.image import MPSImage
-from openmps.core.image_descriptor import MPSImageDescriptor
+from openmps.core.image.descriptor import MPSImageDescriptor
+from openmps.core.image.image import MPSImage
 from openmps.graph.convolution_nodes import MPSCNNFullyConnectedNode
 from openmps.graph.dropout_nodes import MPSCNNDropoutNode
 from openmps.graph.graph import MPSNNGraph

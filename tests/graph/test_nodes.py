@@ -10,10 +10,10 @@ import pytest
 
 import openmps.graph.nodes as node_module
 from networks import Weights
-from openmps.core.image import MPSImage
-from openmps.core.neuron_descriptor import DEFAULT_PARAMETERS, MPSNNNeuronDescriptor
-from openmps.core.padding import MPSNNDefaultPadding
-from openmps.core.temporary_image import MPSTemporaryImage
+from openmps.core.image.image import MPSImage
+from openmps.core.image.temporary import MPSTemporaryImage
+from openmps.core.neuron import DEFAULT_PARAMETERS, MPSNNNeuronDescriptor
+from openmps.core.padding.policy import MPSNNDefaultPadding
 from openmps.errors import MPSArgumentError, MPSError, MPSTypeError
 from openmps.graph import (
     arithmetic_nodes,

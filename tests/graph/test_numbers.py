@@ -11,7 +11,7 @@ import torch
 from encoding import Bench, encode, finish, numbers
 from helpers import assert_close
 from networks import NETWORKS, Format, Network, Weights, digits, labels, losses, named_gradients, run, training_graph
-from openmps.core.image import MPSImage
+from openmps.core.image.image import MPSImage
 from openmps.graph.convolution_nodes import MPSCNNConvolutionNode
 from openmps.graph.graph import MPSNNGraph
 from openmps.graph.nodes import MPSNNFilterNode, MPSNNGradientFilterNode, MPSNNImageNode

@@ -16,9 +16,9 @@ from networks import (
     scaled,
     training_graph,
 )
-from openmps.core.image import MPSImage
-from openmps.core.image_descriptor import MPSImageDescriptor
-from openmps.core.temporary_image import MPSTemporaryImage
+from openmps.core.image.descriptor import MPSImageDescriptor
+from openmps.core.image.image import MPSImage
+from openmps.core.image.temporary import MPSTemporaryImage
 from openmps.errors import (
     MPSArgumentError,
     MPSLifetimeError,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from openmps.core.image_descriptor import MPSImageDescriptor
-from openmps.core.padding import MPSNNDefaultPadding
+from openmps.core.image.descriptor import MPSImageDescriptor
+from openmps.core.padding.policy import MPSNNDefaultPadding
 from openmps.errors import MPSArgumentError, MPSError
 from openmps.graph.arithmetic_nodes import MPSNNAdditionNode
 from openmps.graph.convolution_nodes import MPSCNNConvolutionNode

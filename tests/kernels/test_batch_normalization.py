@@ -13,8 +13,8 @@ import torch
 from encoding import FLOAT16, FLOAT32, Bench, finish, keep_results, numbers, temporary_copy
 from helpers import array, assert_close, assert_digits, inner
 from measured import note_error
-from openmps.core.neuron_descriptor import MPSNNNeuronDescriptor
-from openmps.core.normalization_states import (
+from openmps.core.neuron import MPSNNNeuronDescriptor
+from openmps.core.state.rows import (
     MPSCNNNormalizationGammaAndBetaState,
     MPSCNNNormalizationMeanAndVarianceState,
 )

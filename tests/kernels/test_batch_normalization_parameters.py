@@ -10,12 +10,12 @@ import torch
 
 from encoding import Bench, finish, keep_results, numbers
 from helpers import array, assert_close
-from openmps.core.image_batch import MPSImageBatch
-from openmps.core.normalization_states import (
+from openmps.core.image.batch import MPSImageBatch
+from openmps.core.state.rows import (
     MPSCNNNormalizationGammaAndBetaState,
     MPSCNNNormalizationMeanAndVarianceState,
 )
-from openmps.core.state import MPSState
+from openmps.core.state.state import MPSState
 from openmps.errors import (
     MPSArgumentError,
     MPSDeviceError,

@@ -11,9 +11,9 @@ import torch
 
 from encoding import FLOAT16, Bench, finish, keep_results, numbers, run
 from helpers import assert_close, assert_digits
-from openmps.core.neuron_descriptor import MPSNNNeuronDescriptor
-from openmps.core.padding import MPSNNPadding
-from openmps.core.unary_kernel import MPSCNNKernel
+from openmps.core.kernel.unary import MPSCNNKernel
+from openmps.core.neuron import MPSNNNeuronDescriptor
+from openmps.core.padding.policy import MPSNNPadding
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.kernels.convolution.binary import MPSCNNBinaryConvolution, MPSCNNBinaryFullyConnected
 from openmps.kernels.convolution.descriptor import MPSCNNConvolutionDescriptor, MPSCNNDepthWiseConvolutionDescriptor

@@ -12,10 +12,10 @@ import torch
 import openmps.kernels
 from catalogue import ABSTRACT, ALL, GRADIENTS, IMAGE_FILTERS, MATRIX_KERNELS, OPTIMIZERS, SAMPLES, STAGES
 from encoding import Bench, encode
-from openmps.core.base_kernel import MPSKernel
-from openmps.core.gradient_kernel import MPSCNNGradientKernel
-from openmps.core.kernel import ImageKernel
-from openmps.core.unary_kernel import MPSCNNKernel
+from openmps.core.kernel.base import MPSKernel
+from openmps.core.kernel.encode import ImageKernel
+from openmps.core.kernel.gradient import MPSCNNGradientKernel
+from openmps.core.kernel.unary import MPSCNNKernel
 from openmps.errors import MPSTypeError
 from openmps.kernels.image_scale import MPSUnaryImageKernel
 from openmps.kernels.optimizers import MPSNNOptimizer

@@ -10,7 +10,7 @@ import torch
 
 from encoding import Bench, finish, keep_results, numbers, run
 from helpers import assert_close
-from openmps.core.neuron_descriptor import MPSNNNeuronDescriptor
+from openmps.core.neuron import MPSNNNeuronDescriptor
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.kernels.convolution import (
     MPSCNNConvolution,

@@ -13,9 +13,9 @@ import torch
 
 from encoding import Bench, finish, keep_results, numbers
 from helpers import assert_close
-from openmps.core.gradient_state import MPSImageSizeEncodingState
-from openmps.core.image_descriptor import MPSImageDescriptor
-from openmps.core.state import MPSState, MPSStateBatch, MPSStateBatchSynchronize
+from openmps.core.image.descriptor import MPSImageDescriptor
+from openmps.core.state.gradient import MPSImageSizeEncodingState
+from openmps.core.state.state import MPSState, MPSStateBatch, MPSStateBatchSynchronize
 from openmps.errors import MPSArgumentError, MPSLifetimeError, MPSTypeError
 from openmps.kernels.convolution import (
     MPSCNNConvolution,

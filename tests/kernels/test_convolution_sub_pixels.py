@@ -11,7 +11,7 @@ import torch
 
 from encoding import Bench, finish, keep_results, numbers, run
 from helpers import assert_close
-from openmps.core.neuron_descriptor import MPSNNNeuronDescriptor
+from openmps.core.neuron import MPSNNNeuronDescriptor
 from openmps.errors import MPSArgumentError
 from openmps.kernels.convolution import (
     MPSCNNConvolution,

@@ -10,10 +10,10 @@ import torch
 
 from encoding import Bench, finish, keep_results, numbers, run
 from helpers import assert_close, inner
-from openmps.core.image import MPSImage
-from openmps.core.neuron_descriptor import MPSNNNeuronDescriptor
-from openmps.core.padding import MPSNNDefaultPadding
-from openmps.core.padding_explicit import ExplicitPadding
+from openmps.core.image.image import MPSImage
+from openmps.core.neuron import MPSNNNeuronDescriptor
+from openmps.core.padding.explicit import ExplicitPadding
+from openmps.core.padding.policy import MPSNNDefaultPadding
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.kernels.convolution import (
     MPSCNNConvolution,

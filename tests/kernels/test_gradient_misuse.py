@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from encoding import Bench, encode, keep_results
-from openmps.core.state import MPSState
+from openmps.core.state.state import MPSState
 from openmps.errors import (
     MPSArgumentError,
     MPSLifetimeError,

@@ -11,7 +11,7 @@ import torch
 
 from encoding import Bench, finish, keep_results, numbers, run
 from helpers import assert_close
-from openmps.core.gradient_state import MPSNNGradientState
+from openmps.core.state.gradient import MPSNNGradientState
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.kernels.gram_matrix import MPSNNGramMatrixCalculation, MPSNNGramMatrixCalculationGradient
 from openmps.metal.device import mtl_device

@@ -15,8 +15,8 @@ from torch.nn import functional
 
 from encoding import FLOAT16, FLOAT32, Bench, encode, finish, keep_results, numbers, run
 from helpers import assert_close, assert_digits
-from openmps.core.normalization_states import MPSCNNNormalizationGammaAndBetaState
-from openmps.core.state import MPSStateBatchResourceSize
+from openmps.core.state.rows import MPSCNNNormalizationGammaAndBetaState
+from openmps.core.state.state import MPSStateBatchResourceSize
 from openmps.core.vector import MPSVector
 from openmps.core.vector_descriptor import MPSVectorDescriptor
 from openmps.errors import (

@@ -12,9 +12,9 @@ import torch
 
 from encoding import FLOAT16, FLOAT32, UNORM8, Bench, Format, finish, numbers, stored, temporary_copy
 from measured import note_error
-from openmps.core.image_batch import MPSImageBatch
-from openmps.core.image_descriptor import MPSImageDescriptor
-from openmps.core.temporary_image import MPSTemporaryImage
+from openmps.core.image.batch import MPSImageBatch
+from openmps.core.image.descriptor import MPSImageDescriptor
+from openmps.core.image.temporary import MPSTemporaryImage
 from openmps.core.vector import MPSMatrix, MPSMatrixDescriptor, MPSTemporaryMatrix
 from openmps.errors import (
     MPSArgumentError,

@@ -11,7 +11,7 @@ import torch
 
 from encoding import Bench, finish, keep_results, numbers
 from helpers import assert_close, assert_digits
-from openmps.core.state import MPSStateBatch
+from openmps.core.state.state import MPSStateBatch
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.kernels.loss import MPSCNNLoss, MPSCNNLossDataDescriptor, MPSCNNLossDescriptor, MPSCNNLossLabels
 from openmps.metal.device import mtl_device
@@ -445,7 +445,7 @@ def test_wrong_labels() -> None:
     _refused(good[:1], MPSArgumentError, r"labels\[0\].loss_image\(\) must be \(2, 2, 3\)", unreduced)
     some = [*_labels(bench, np.zeros((1, 3, 2, 2)), np.zeros((1, 3, 2, 2))), good[0]]
     _refused(some, MPSArgumentError, "labels must all have weights, or none", images=2)
-    from openmps.core.state import MPSState
+    from openmps.core.state.state import MPSState
 
     _refused([MPSState(CPU, buffer_size=4)], MPSTypeError, r"labels\[0\] must be an MPSCNNLossLabels, got MPSState")
     cosine = _descriptor(Type.COSINE_DISTANCE, Reduction.SUM)

@@ -11,7 +11,7 @@ import torch
 
 from encoding import FLOAT16, FLOAT32, Bench, finish, keep_results, numbers, temporary_copy
 from helpers import assert_close, assert_digits
-from openmps.core.gradient_state import MPSNNGradientState
+from openmps.core.state.gradient import MPSNNGradientState
 from openmps.errors import MPSArgumentError, MPSLifetimeError, MPSTypeError
 from openmps.kernels.arithmetic import MPSCNNAdd
 from openmps.kernels.loss import (

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from encoding import Bench
-from openmps.core.state import MPSState
+from openmps.core.state.state import MPSState
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.kernels.loss import MPSCNNLoss, MPSCNNLossDescriptor, MPSNNForwardLoss, MPSNNLossGradient
 from openmps.kernels.pooling import MPSCNNPoolingMax

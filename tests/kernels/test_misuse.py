@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from encoding import Bench, finish, numbers, run, temporary_copy
-from openmps.core.state import MPSState
+from openmps.core.state.state import MPSState
 from openmps.errors import (
     MPSArgumentError,
     MPSDeviceError,

@@ -10,7 +10,7 @@ import torch
 
 from encoding import FLOAT16, Bench, encode, finish, keep_results, numbers, run
 from helpers import assert_digits
-from openmps.core.neuron_descriptor import MPSNNNeuronDescriptor
+from openmps.core.neuron import MPSNNNeuronDescriptor
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.kernels import neuron as kernels
 from openmps.kernels.neuron import MPSCNNNeuron, MPSCNNNeuronGradient, MPSCNNNeuronPReLU

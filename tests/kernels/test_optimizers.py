@@ -11,8 +11,8 @@ import torch
 from encoding import Bench, finish
 from helpers import assert_close, assert_digits
 from measured import note_error
-from openmps.core.normalization_states import MPSCNNNormalizationGammaAndBetaState
-from openmps.core.state import MPSState
+from openmps.core.state.rows import MPSCNNNormalizationGammaAndBetaState
+from openmps.core.state.state import MPSState
 from openmps.core.vector import MPSMatrix, MPSTemporaryVector, MPSVector
 from openmps.core.vector_descriptor import MPSMatrixDescriptor, MPSVectorDescriptor
 from openmps.errors import MPSArgumentError, MPSLifetimeError, MPSTypeError, MTLCommandBufferError

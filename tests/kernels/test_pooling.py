@@ -10,8 +10,8 @@ import torch
 
 from encoding import Bench, finish, keep_results, numbers, run
 from helpers import assert_close, assert_digits
-from openmps.core.padding import MPSNNDefaultPadding
-from openmps.core.storage import Extent
+from openmps.core.image.storage import Extent
+from openmps.core.padding.policy import MPSNNDefaultPadding
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.kernels.pooling import (
     MPSCNNDilatedPoolingMax,

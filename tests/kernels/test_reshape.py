@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from encoding import Bench, encode, finish, keep_results, numbers, run
-from openmps.core.gradient_state import MPSNNGradientState
+from openmps.core.state.gradient import MPSNNGradientState
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.kernels.reshape import MPSNNReshape, MPSNNReshapeGradient
 from openmps.metal.device import mtl_device

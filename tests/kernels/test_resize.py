@@ -10,7 +10,7 @@ import torch
 
 from encoding import Bench, encode, finish, numbers, run
 from helpers import assert_close, assert_digits
-from openmps.core.image import MPSImage
+from openmps.core.image.image import MPSImage
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.kernels.resize import MPSNNCropAndResizeBilinear, MPSNNResizeBilinear
 from openmps.metal.device import mtl_device

@@ -10,7 +10,7 @@ import torch
 
 from encoding import Bench, finish, keep_results, numbers, run, train
 from helpers import assert_close, assert_digits
-from openmps.core.padding import MPSNNDefaultPadding
+from openmps.core.padding.policy import MPSNNDefaultPadding
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.kernels.upsampling import (
     MPSCNNUpsamplingBilinear,

@@ -87,8 +87,8 @@ def test_a_process_ends(run_script: Callable[[str], str]) -> None:
 FORK = """
 import os, threading
 import torch
-from openmps.core.image import MPSImage
-from openmps.core.image_descriptor import MPSImageDescriptor
+from openmps.core.image.image import MPSImage
+from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.metal.device import mtl_device
 from openmps.types import MPSImageFeatureChannelFormat
 
@@ -141,7 +141,7 @@ def tell():  # called last of all, since it was registered first
     left = [thread for thread in _ended if os.path.exists(f"/proc/self/task/{thread}")]
     print(f"{len(_ended)} workers ended, {len(left)} threads left")
 
-from openmps.core.image import MPSImage
+from openmps.core.image.image import MPSImage
 from openmps.kernels.neuron import MPSCNNNeuronReLU
 from openmps.metal.device import mtl_device
 import numpy as np

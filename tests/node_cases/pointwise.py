@@ -9,7 +9,7 @@ import numpy as np
 
 from encoding import Bench, run
 from node_cases.case import Array, Case, NotExpressible, along, flat, numeric
-from openmps.core.neuron_descriptor import MPSNNNeuronDescriptor
+from openmps.core.neuron import MPSNNNeuronDescriptor
 from openmps.kernels import arithmetic as kernels
 from openmps.kernels.dropout import MPSCNNDropout
 from openmps.kernels.neuron import MPSCNNNeuron

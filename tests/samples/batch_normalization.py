@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from openmps.core.neuron_descriptor import MPSNNNeuronDescriptor
+from openmps.core.neuron import MPSNNNeuronDescriptor
 from openmps.kernels import batch_normalization as kernels
 from openmps.types import MPSCNNNeuronType
 from oracles import batch_normalization as oracle

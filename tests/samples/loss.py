@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from encoding import Bench
-from openmps.core.kernel import ImageKernel
+from openmps.core.kernel.encode import ImageKernel
 from openmps.kernels import loss as kernels
 from openmps.metal.device import MTLDevice
 from openmps.types import MPSCNNLossType, MPSCNNReductionType, MTLSize

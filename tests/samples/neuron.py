@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from openmps.core.kernel import ImageKernel
-from openmps.core.neuron_descriptor import MPSNNNeuronDescriptor
+from openmps.core.kernel.encode import ImageKernel
+from openmps.core.neuron import MPSNNNeuronDescriptor
 from openmps.kernels import neuron as kernels
 from openmps.metal.device import MTLDevice
 from openmps.types import MPSCNNNeuronType

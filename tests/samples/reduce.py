@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from openmps.core.base_kernel import MPSKernel
+from openmps.core.kernel.base import MPSKernel
 from openmps.kernels import reduce as kernels
 from openmps.types import MTLOrigin, MTLRegion, MTLSize
 from oracles import reduce

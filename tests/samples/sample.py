@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from encoding import Bench
-from openmps.core.gradient_kernel import MPSCNNGradientKernel
-from openmps.core.kernel import ImageKernel
-from openmps.core.padding import MPSNNDefaultPadding
+from openmps.core.kernel.encode import ImageKernel
+from openmps.core.kernel.gradient import MPSCNNGradientKernel
+from openmps.core.padding.policy import MPSNNDefaultPadding
 from openmps.metal.device import MTLDevice
 from openmps.types import MPSImageEdgeMode, MPSNNPaddingMethod
 from oracles.geometry import Axis, gather, gather_adjoint

@@ -10,7 +10,7 @@ import torch
 
 from catalogue import OTHERS, SWEPT
 from encoding import Bench, train
-from openmps.core.base_kernel import MPSKernel
+from openmps.core.kernel.base import MPSKernel
 from openmps.formats.archive import MPSKeyedArchiver, MPSKeyedUnarchiver
 from openmps.metal.device import MTLDevice, mtl_device
 from samples.reshape import Shaped

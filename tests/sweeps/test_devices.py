@@ -18,10 +18,10 @@ from catalogue import FIRST_OF_CLASS, OTHERS, SWEPT, having
 from encoding import Bench, Outcome, encode, keep_results, train
 from exercises import EXERCISES
 from helpers import assert_close
-from openmps.core.base_kernel import MPSKernel
-from openmps.core.image import MPSImage
-from openmps.core.image_batch import MPSImageBatch
-from openmps.core.state import MPSState, MPSStateBatch
+from openmps.core.image.batch import MPSImageBatch
+from openmps.core.image.image import MPSImage
+from openmps.core.kernel.base import MPSKernel
+from openmps.core.state.state import MPSState, MPSStateBatch
 from openmps.errors import MPSDeviceError
 from openmps.formats.archive import MPSKeyedArchiver, MPSKeyedUnarchiver
 from openmps.metal.device import MTLDevice, mtl_device

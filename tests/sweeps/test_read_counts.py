@@ -11,8 +11,8 @@ import torch
 from catalogue import SWEPT, having
 from encoding import Bench, encode, finish, is_batch, numbers, temporary_copy, train
 from helpers import assert_close
-from openmps.core.image import MPSImage
-from openmps.core.temporary_image import MPSTemporaryImage
+from openmps.core.image.image import MPSImage
+from openmps.core.image.temporary import MPSTemporaryImage
 from samples.sample import Sample
 
 TOLERANCE = 2e-6

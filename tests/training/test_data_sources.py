@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from openmps.core.image import MPSImage
-from openmps.core.image_batch import MPSImageBatch
+from openmps.core.image.batch import MPSImageBatch
+from openmps.core.image.image import MPSImage
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.graph.convolution_nodes import MPSCNNConvolutionNode
 from openmps.graph.graph import MPSNNGraph

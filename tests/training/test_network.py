@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from openmps.core.image_batch import MPSImageBatch
+from openmps.core.image.batch import MPSImageBatch
 from openmps.errors import MPSArgumentError, MPSError
 from openmps.formats import ohwi_to_oihw
 from openmps.kernels.loss import MPSCNNLossLabels

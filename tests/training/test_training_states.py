@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from encoding import Bench, finish, keep_results
-from openmps.core.image_batch import MPSImageBatch
-from openmps.core.normalization_states import MPSCNNNormalizationGammaAndBetaState
+from openmps.core.image.batch import MPSImageBatch
+from openmps.core.state.rows import MPSCNNNormalizationGammaAndBetaState
 from openmps.core.training_state import Checkpointed, numbers
 from openmps.core.vector import MPSVector, MPSVectorDescriptor
 from openmps.errors import MPSArgumentError, MPSFileError, MPSTypeError

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from openmps.core.image import MPSImage
-from openmps.core.neuron_descriptor import MPSNNNeuronDescriptor
-from openmps.core.padding import MPSNNDefaultPadding
-from openmps.core.padding_explicit import ExplicitPadding
+from openmps.core.image.image import MPSImage
+from openmps.core.neuron import MPSNNNeuronDescriptor
+from openmps.core.padding.explicit import ExplicitPadding
+from openmps.core.padding.policy import MPSNNDefaultPadding
 from openmps.graph.arithmetic_nodes import MPSNNAdditionNode
 from openmps.graph.concatenation_nodes import MPSNNConcatenationNode
 from openmps.graph.convolution_nodes import MPSCNNConvolutionNode, MPSCNNFullyConnectedNode

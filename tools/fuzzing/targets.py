@@ -24,8 +24,8 @@ from fuzzing.mutations import (
     text_of,
 )
 from fuzzing.target import Target
-from openmps.core.image import MPSImage
-from openmps.core.image_batch import MPSImageBatch
+from openmps.core.image.batch import MPSImageBatch
+from openmps.core.image.image import MPSImage
 from openmps.errors import MPSError
 from openmps.formats.archive import MPSKeyedArchiver, MPSKeyedUnarchiver
 from openmps.formats.archive.container import seal, unpack

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from openmps.cli.options import parse_size
-from openmps.core import padding_report
+from openmps.core.padding import report as padding_report
 
 _NAMES = (
     "same, valid, full, tensorflow-same, tensorflow-valid, pytorch:PIXELS, caffe:PIXELS, "

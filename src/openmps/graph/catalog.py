@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from openmps.core.kernel import ImageKernel
+from openmps.core.kernel.encode import ImageKernel
 from openmps.errors import MPSTypeError
 from openmps.graph.arithmetic_nodes import MPSNNAdditionGradientNode, MPSNNAdditionNode
 from openmps.graph.concatenation_nodes import MPSNNConcatenationGradientNode, MPSNNConcatenationNode

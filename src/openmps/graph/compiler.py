@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from openmps.core.data_source import copy_of
-from openmps.core.gradient_state import ForwardRecord, MPSNNGradientState
-from openmps.core.image import MPSImage
-from openmps.core.image_descriptor import MPSImageDescriptor
-from openmps.core.kernel import ImageKernel
-from openmps.core.state import MPSState, MPSStateBatch
-from openmps.core.storage import Extent
+from openmps.core.image.descriptor import MPSImageDescriptor
+from openmps.core.image.image import MPSImage
+from openmps.core.image.storage import Extent
+from openmps.core.kernel.encode import ImageKernel
+from openmps.core.state.gradient import ForwardRecord, MPSNNGradientState
+from openmps.core.state.state import MPSState, MPSStateBatch
 from openmps.graph.catalog import READS_FORWARD_RESULT, make_kernel
 from openmps.graph.convolution_nodes import MPSCNNConvolutionGradientNode
 from openmps.graph.fusion import fuse

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from openmps.core.padding import MPSNNDefaultPadding
+from openmps.core.padding.policy import MPSNNDefaultPadding
 from openmps.errors import MPSArgumentError
 from openmps.graph.nodes import (
     MPSCNNConvolutionGradientStateNode,

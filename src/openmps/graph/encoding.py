@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from openmps.core.allocator import MPSImageAllocator
-from openmps.core.image import MPSImage
-from openmps.core.image_batch import MPSImageBatch, as_batch
-from openmps.core.image_descriptor import MPSImageDescriptor
-from openmps.core.state import MPSState, MPSStateBatch, as_state_batch
-from openmps.core.storage import Extent, Stack
-from openmps.core.temporary_image import MPSTemporaryImage
+from openmps.core.image.allocator import MPSImageAllocator
+from openmps.core.image.batch import MPSImageBatch, as_batch
+from openmps.core.image.descriptor import MPSImageDescriptor
+from openmps.core.image.image import MPSImage
+from openmps.core.image.storage import Extent, Stack
+from openmps.core.image.temporary import MPSTemporaryImage
+from openmps.core.state.state import MPSState, MPSStateBatch, as_state_batch
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.graph.convolution_nodes import MPSCNNConvolutionGradientNode
 from openmps.graph.executor import Binding

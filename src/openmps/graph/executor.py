@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from openmps.core.storage import Stack, Target, decode, encode
+from openmps.core.image.storage import Stack, Target, decode, encode
 from openmps.graph.nodes import MPSNNFilterNode
 from openmps.graph.plan import Program, Step
 from openmps.types import MPSImageFeatureChannelFormat

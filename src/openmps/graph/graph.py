@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
-from openmps.core.allocator import MPSImageAllocator
-from openmps.core.base_kernel import MPSKernel
-from openmps.core.image import MPSImage
-from openmps.core.image_batch import MPSImageBatch
-from openmps.core.image_descriptor import MPSImageDescriptor
-from openmps.core.kernel import ImageKernel
-from openmps.core.kernel_checks import check_command_buffer
-from openmps.core.state import MPSState, MPSStateBatch
-from openmps.core.storage import Extent
+from openmps.core.image.allocator import MPSImageAllocator
+from openmps.core.image.batch import MPSImageBatch
+from openmps.core.image.descriptor import MPSImageDescriptor
+from openmps.core.image.image import MPSImage
+from openmps.core.image.storage import Extent
+from openmps.core.kernel.base import MPSKernel
+from openmps.core.kernel.checks import check_command_buffer
+from openmps.core.kernel.encode import ImageKernel
+from openmps.core.state.state import MPSState, MPSStateBatch
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.graph.compiler import Compiler, copy_kernels, make_kernels
 from openmps.graph.encoding import (

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from numpy.typing import NDArray
 
-from openmps.core.neuron_descriptor import MPSNNNeuronDescriptor
+from openmps.core.neuron import MPSNNNeuronDescriptor
 from openmps.errors import MPSTypeError
 from openmps.graph.nodes import (
     MPSNNFilterNode,

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import ClassVar, Protocol, runtime_checkable
 
-from openmps.core.allocator import MPSImageAllocator
-from openmps.core.padding import MPSNNDefaultPadding, MPSNNPadding
-from openmps.core.temporary_image import MPSTemporaryImage
+from openmps.core.image.allocator import MPSImageAllocator
+from openmps.core.image.temporary import MPSTemporaryImage
+from openmps.core.padding.policy import MPSNNDefaultPadding, MPSNNPadding
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.types import NUMPY_DTYPES, MPSImageFeatureChannelFormat, MPSNNPaddingMethod
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from openmps.core.gradient_state import ForwardRecord
-from openmps.core.image_descriptor import MPSImageDescriptor
-from openmps.core.kernel import ImageKernel, Plan
-from openmps.core.storage import Extent
+from openmps.core.image.descriptor import MPSImageDescriptor
+from openmps.core.image.storage import Extent
+from openmps.core.kernel.encode import ImageKernel, Plan
+from openmps.core.state.gradient import ForwardRecord
 from openmps.graph.nodes import MPSNNFilterNode, MPSNNImageNode, MPSNNStateNode
 from openmps.types import MPSImageFeatureChannelFormat
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from openmps.core.padding import MPSNNPadding
+from openmps.core.padding.policy import MPSNNPadding
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.graph.nodes import (
     MPSNNFilterNode,

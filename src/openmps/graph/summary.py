@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, NamedTuple
 
-from openmps.core.image_descriptor import MPSImageDescriptor
-from openmps.core.padding import padding_label
+from openmps.core.image.descriptor import MPSImageDescriptor
+from openmps.core.padding.policy import padding_label
 from openmps.graph.graph import MPSNNGraph
 from openmps.graph.nodes import MPSNNGradientFilterNode
 from openmps.graph.plan import Step
@@ -16,7 +16,7 @@ from openmps.kernels.convolution import MPSCNNConvolution, MPSCNNConvolutionGrad
 from openmps.types import MPSCNNConvolutionGradientOption, MPSImageFeatureChannelFormat
 
 if TYPE_CHECKING:
-    from openmps.core.storage import Extent
+    from openmps.core.image.storage import Extent
     from openmps.ops.geometry import Window
 
 _NOTHING = "-"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from openmps.core.kernel import ImageKernel
+from openmps.core.kernel.encode import ImageKernel
 from openmps.errors import MPSTypeError
 from openmps.graph.convolution_nodes import MPSCNNConvolutionGradientNode
 from openmps.graph.executor import Binding

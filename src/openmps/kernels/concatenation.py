@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from openmps.core.gradient_kernel import GradientGeometry, GradientOperation, MPSCNNGradientKernel
-from openmps.core.gradient_state import ForwardRecord, MPSNNMultiaryGradientState, SourceRecord
-from openmps.core.image import MPSImage
-from openmps.core.kernel import Operation
-from openmps.core.multiary_kernel import MPSCNNMultiaryKernel
-from openmps.core.state import MPSStateBatch
-from openmps.core.storage import Target
+from openmps.core.image.image import MPSImage
+from openmps.core.image.storage import Target
+from openmps.core.kernel.encode import Operation
+from openmps.core.kernel.gradient import GradientGeometry, GradientOperation, MPSCNNGradientKernel
+from openmps.core.kernel.multiary import MPSCNNMultiaryKernel
+from openmps.core.state.gradient import ForwardRecord, MPSNNMultiaryGradientState, SourceRecord
+from openmps.core.state.state import MPSStateBatch
 from openmps.errors import MPSArgumentError
 from openmps.ops.geometry import read, read_adjoint
 
 if TYPE_CHECKING:
-    from openmps.core.image_descriptor import MPSImageDescriptor
+    from openmps.core.image.descriptor import MPSImageDescriptor
     from openmps.metal.device import MTLDevice
 
 

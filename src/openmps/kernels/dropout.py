@@ -8,13 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from openmps.core.gradient_kernel import GradientGeometry, GradientOperation, MPSCNNGradientKernel
-from openmps.core.gradient_state import MPSNNGradientState, SourceRecord
-from openmps.core.kernel import Operation
-from openmps.core.state import MPSStateBatch
-from openmps.core.storage import Target
+from openmps.core.image.storage import Target
+from openmps.core.kernel.encode import Operation
+from openmps.core.kernel.gradient import GradientGeometry, GradientOperation, MPSCNNGradientKernel
+from openmps.core.kernel.unary import MPSCNNKernel
+from openmps.core.state.gradient import MPSNNGradientState, SourceRecord
+from openmps.core.state.state import MPSStateBatch
 from openmps.core.training_state import TrainingState, check_names, whole_number
-from openmps.core.unary_kernel import MPSCNNKernel
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.ops.dropout import dropout, dropout_gradient, dropout_mask
 from openmps.ops.geometry import read, read_adjoint

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from openmps.core.gradient_kernel import GradientGeometry, GradientOperation, MPSCNNGradientKernel
-from openmps.core.gradient_state import MPSNNGradientState, SourceRecord
-from openmps.core.image import MPSImage
-from openmps.core.image_descriptor import MPSImageDescriptor
-from openmps.core.kernel import Operation
-from openmps.core.kernel_property import KernelProperty
+from openmps.core.image.descriptor import MPSImageDescriptor
+from openmps.core.image.image import MPSImage
+from openmps.core.image.storage import Extent, Target
+from openmps.core.kernel.encode import Operation
+from openmps.core.kernel.gradient import GradientGeometry, GradientOperation, MPSCNNGradientKernel
+from openmps.core.kernel.property import KernelProperty
+from openmps.core.kernel.unary import MPSCNNKernel
 from openmps.core.numbers import number
-from openmps.core.state import MPSState, MPSStateBatch
-from openmps.core.storage import Extent, Target
-from openmps.core.unary_kernel import MPSCNNKernel
+from openmps.core.state.gradient import MPSNNGradientState, SourceRecord
+from openmps.core.state.state import MPSState, MPSStateBatch
 from openmps.errors import MPSArgumentError
 from openmps.ops.gram_matrix import gram_matrix, gram_matrix_gradient
 

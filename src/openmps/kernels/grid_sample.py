@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from openmps.core.binary_kernel import MPSCNNBinaryKernel
-from openmps.core.gradient_state import SourceRecord
-from openmps.core.image import MPSImage
-from openmps.core.image_descriptor import MPSImageDescriptor
-from openmps.core.kernel import Operation
-from openmps.core.state import MPSStateBatch
-from openmps.core.storage import Target
+from openmps.core.image.descriptor import MPSImageDescriptor
+from openmps.core.image.image import MPSImage
+from openmps.core.image.storage import Target
+from openmps.core.kernel.binary import MPSCNNBinaryKernel
+from openmps.core.kernel.encode import Operation
+from openmps.core.state.gradient import SourceRecord
+from openmps.core.state.state import MPSStateBatch
 from openmps.errors import MPSArgumentError
 from openmps.ops.geometry import read
 from openmps.ops.grid_sample import grid_sample

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from openmps.core.base_kernel import MPSKernel
-from openmps.core.image import MPSImage
-from openmps.core.image_batch import MPSImageBatch, as_batch
-from openmps.core.kernel_arguments import single
-from openmps.core.kernel_checks import Images, check_command_buffer, check_sources
-from openmps.core.storage import Extent, Stack, Target
+from openmps.core.image.batch import MPSImageBatch, as_batch
+from openmps.core.image.image import MPSImage
+from openmps.core.image.storage import Extent, Stack, Target
+from openmps.core.kernel.arguments import single
+from openmps.core.kernel.base import MPSKernel
+from openmps.core.kernel.checks import Images, check_command_buffer, check_sources
 from openmps.core.vector import MPSMatrix
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.types import MPSDataLayout, MPSDataType, MPSImageFeatureChannelFormat, MTLOrigin

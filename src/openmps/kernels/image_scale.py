@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor
 
-from openmps.core.gradient_state import SourceRecord
-from openmps.core.image import MPSImage
-from openmps.core.image_batch import as_batch
-from openmps.core.kernel import ImageKernel, Operation
-from openmps.core.kernel_arguments import image_edge_mode, image_offset, single
-from openmps.core.state import MPSStateBatch
-from openmps.core.storage import Extent, Target
+from openmps.core.image.batch import as_batch
+from openmps.core.image.image import MPSImage
+from openmps.core.image.storage import Extent, Target
+from openmps.core.kernel.arguments import image_edge_mode, image_offset, single
+from openmps.core.kernel.encode import ImageKernel, Operation
+from openmps.core.state.gradient import SourceRecord
+from openmps.core.state.state import MPSStateBatch
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.ops.geometry import Axis
 from openmps.ops.image_scale import ScaleFilter, Scaling, scale_image
 from openmps.types import MPSImageEdgeMode, MPSOffset, MPSOrigin, MPSRegion, MPSScaleTransform, MPSSize, MTLSize
 
 if TYPE_CHECKING:
-    from openmps.core.kernel import Plan
+    from openmps.core.kernel.encode import Plan
     from openmps.metal.command import CommandBuffer
     from openmps.metal.device import MTLDevice
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, overload
 import numpy as np
 from torch import Tensor
 
-from openmps.core.base_kernel import MPSKernel
-from openmps.core.gradient_kernel import GradientGeometry, GradientOperation, MPSCNNGradientKernel
-from openmps.core.gradient_state import ForwardRecord, MPSNNGradientState, SourceRecord
-from openmps.core.kernel import ImageKernel, Operation
-from openmps.core.state import MPSStateBatch
-from openmps.core.storage import Target
-from openmps.core.unary_kernel import MPSCNNKernel
+from openmps.core.image.storage import Target
+from openmps.core.kernel.base import MPSKernel
+from openmps.core.kernel.encode import ImageKernel, Operation
+from openmps.core.kernel.gradient import GradientGeometry, GradientOperation, MPSCNNGradientKernel
+from openmps.core.kernel.unary import MPSCNNKernel
+from openmps.core.state.gradient import ForwardRecord, MPSNNGradientState, SourceRecord
+from openmps.core.state.state import MPSStateBatch
 from openmps.errors import MPSArgumentError
 from openmps.ops import local_normalization as ops
 from openmps.ops.geometry import read, read_adjoint

@@ -11,15 +11,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from openmps.core.gradient_kernel import GradientGeometry, GradientOperation, MPSCNNGradientKernel
-from openmps.core.gradient_state import MPSNNGradientState, SourceRecord
-from openmps.core.image import MPSImage
-from openmps.core.image_descriptor import MPSImageDescriptor
-from openmps.core.kernel import Operation
+from openmps.core.image.descriptor import MPSImageDescriptor
+from openmps.core.image.image import MPSImage
+from openmps.core.image.storage import Target
+from openmps.core.kernel.encode import Operation
+from openmps.core.kernel.gradient import GradientGeometry, GradientOperation, MPSCNNGradientKernel
+from openmps.core.kernel.unary import MPSCNNKernel
 from openmps.core.numbers import number
-from openmps.core.state import MPSStateBatch
-from openmps.core.storage import Target
-from openmps.core.unary_kernel import MPSCNNKernel
+from openmps.core.state.gradient import MPSNNGradientState, SourceRecord
+from openmps.core.state.state import MPSStateBatch
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.ops.pad import pad, pad_gradient
 from openmps.types import MPSImageCoordinate, MPSImageEdgeMode, MPSOffset, MPSRectNoClip, MTLOrigin, MTLRegion, MTLSize

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from openmps.core.gradient_kernel import GradientGeometry, GradientOperation, MPSCNNGradientKernel
-from openmps.core.gradient_state import ForwardRecord, MPSNNGradientState, SourceRecord
-from openmps.core.kernel import ImageKernel, Operation, Plan
-from openmps.core.padding import exclude_edges_zero_pad
-from openmps.core.state import MPSStateBatch
-from openmps.core.storage import Target
-from openmps.core.unary_kernel import MPSCNNKernel
+from openmps.core.image.storage import Target
+from openmps.core.kernel.encode import ImageKernel, Operation, Plan
+from openmps.core.kernel.gradient import GradientGeometry, GradientOperation, MPSCNNGradientKernel
+from openmps.core.kernel.unary import MPSCNNKernel
+from openmps.core.padding.policy import exclude_edges_zero_pad
+from openmps.core.state.gradient import ForwardRecord, MPSNNGradientState, SourceRecord
+from openmps.core.state.state import MPSStateBatch
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.ops.pooling import (
     average_pooling,

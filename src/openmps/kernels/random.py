@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from openmps.core.base_kernel import ULONG_MAX, MPSKernel, decided_as_a_whole
-from openmps.core.kernel_checks import check_command_buffer
-from openmps.core.kernel_property import KernelProperty, at_least
+from openmps.core.kernel.base import ULONG_MAX, MPSKernel, decided_as_a_whole
+from openmps.core.kernel.checks import check_command_buffer
+from openmps.core.kernel.property import KernelProperty, at_least
 from openmps.core.lifetime import record_synchronize
 from openmps.core.numbers import number
 from openmps.core.vector import MPSMatrix, MPSVector

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any, overload
 
 from torch import Tensor
 
-from openmps.core.gradient_kernel import GradientGeometry, GradientOperation, MPSCNNGradientKernel
-from openmps.core.gradient_state import MPSNNGradientState, SourceRecord
-from openmps.core.image import MPSImage
-from openmps.core.image_batch import MPSImageBatch
-from openmps.core.kernel import Operation
-from openmps.core.state import MPSState, MPSStateBatch
-from openmps.core.storage import Extent, Target
-from openmps.core.unary_kernel import MPSCNNKernel
+from openmps.core.image.batch import MPSImageBatch
+from openmps.core.image.image import MPSImage
+from openmps.core.image.storage import Extent, Target
+from openmps.core.kernel.encode import Operation
+from openmps.core.kernel.gradient import GradientGeometry, GradientOperation, MPSCNNGradientKernel
+from openmps.core.kernel.unary import MPSCNNKernel
+from openmps.core.state.gradient import MPSNNGradientState, SourceRecord
+from openmps.core.state.state import MPSState, MPSStateBatch
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.ops.reshape import reshape
 
 if TYPE_CHECKING:
-    from openmps.core.image_descriptor import MPSImageDescriptor
+    from openmps.core.image.descriptor import MPSImageDescriptor
     from openmps.metal.command import CommandBuffer
     from openmps.metal.device import MTLDevice
 

@@ -6,11 +6,11 @@ from typing import Any
 
 from torch import Tensor
 
-from openmps.core.gradient_state import SourceRecord
-from openmps.core.kernel import Operation
-from openmps.core.state import MPSStateBatch
-from openmps.core.storage import Target
-from openmps.core.unary_kernel import MPSCNNKernel
+from openmps.core.image.storage import Target
+from openmps.core.kernel.encode import Operation
+from openmps.core.kernel.unary import MPSCNNKernel
+from openmps.core.state.gradient import SourceRecord
+from openmps.core.state.state import MPSStateBatch
 from openmps.ops.geometry import read
 
 

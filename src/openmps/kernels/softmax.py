@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from openmps.core.gradient_kernel import GradientGeometry, GradientOperation, MPSCNNGradientKernel
-from openmps.core.gradient_state import ForwardRecord, MPSNNGradientState, SourceRecord
-from openmps.core.kernel import Operation
-from openmps.core.state import MPSStateBatch
-from openmps.core.storage import Extent, Target
-from openmps.core.unary_kernel import MPSCNNKernel
+from openmps.core.image.storage import Extent, Target
+from openmps.core.kernel.encode import Operation
+from openmps.core.kernel.gradient import GradientGeometry, GradientOperation, MPSCNNGradientKernel
+from openmps.core.kernel.unary import MPSCNNKernel
+from openmps.core.state.gradient import ForwardRecord, MPSNNGradientState, SourceRecord
+from openmps.core.state.state import MPSStateBatch
 from openmps.ops import softmax
 from openmps.ops.geometry import read, read_adjoint
 from openmps.types import MPSOffset

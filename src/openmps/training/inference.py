@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from openmps.core.image_batch import MPSImageBatch
+from openmps.core.image.batch import MPSImageBatch
 from openmps.errors import MPSArgumentError, MPSFileError, MPSTypeError
 from openmps.graph.summary import GraphSummary, graph_summary
 from openmps.training.dataset import Dataset

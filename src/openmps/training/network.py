@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from openmps.core.image import MPSImage, MPSImageDescriptor
-from openmps.core.padding import MPSNNDefaultPadding
+from openmps.core.image.image import MPSImage, MPSImageDescriptor
+from openmps.core.padding.policy import MPSNNDefaultPadding
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.graph.convolution_nodes import MPSCNNConvolutionNode, MPSCNNFullyConnectedNode
 from openmps.graph.dropout_nodes import MPSCNNDropoutNode

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
-from openmps.core.image_batch import MPSImageBatch
+from openmps.core.image.batch import MPSImageBatch
 from openmps.core.training_state import Checkpointed
 from openmps.errors import MPSError, MTLExecutionError
 from openmps.kernels.loss import MPSCNNLossLabels

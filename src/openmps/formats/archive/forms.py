@@ -10,10 +10,10 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, get_origin
 
-from openmps.core.base_kernel import MPSKernel
-from openmps.core.neuron_descriptor import MPSNNNeuronDescriptor
-from openmps.core.padding import MPSNNDefaultPadding
-from openmps.core.padding_explicit import ExplicitPadding
+from openmps.core.kernel.base import MPSKernel
+from openmps.core.neuron import MPSNNNeuronDescriptor
+from openmps.core.padding.explicit import ExplicitPadding
+from openmps.core.padding.policy import MPSNNDefaultPadding
 from openmps.errors import MPSTypeError
 from openmps.formats.archive.sources import SOURCES, StandIns
 from openmps.graph.nodes import Handle

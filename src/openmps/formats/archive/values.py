@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from openmps import types
-from openmps.core.allocator import ORDINARY, TEMPORARY
+from openmps.core.image.allocator import ORDINARY, TEMPORARY
 from openmps.errors import MPSFileError, MPSTypeError
 from openmps.formats.archive import forms
 from openmps.formats.archive.container import Arrays

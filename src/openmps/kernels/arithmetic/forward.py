@@ -10,15 +10,15 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from openmps.core.binary_kernel import MPSCNNBinaryKernel
-from openmps.core.gradient_state import MPSNNBinaryGradientState, SourceRecord
-from openmps.core.image import MPSImage
-from openmps.core.image_descriptor import MPSImageDescriptor
-from openmps.core.kernel import Operation
-from openmps.core.kernel_property import KernelProperty
+from openmps.core.image.descriptor import MPSImageDescriptor
+from openmps.core.image.image import MPSImage
+from openmps.core.image.storage import Target
+from openmps.core.kernel.binary import MPSCNNBinaryKernel
+from openmps.core.kernel.encode import Operation
+from openmps.core.kernel.property import KernelProperty
 from openmps.core.numbers import FLT_MAX, number
-from openmps.core.state import MPSStateBatch
-from openmps.core.storage import Target
+from openmps.core.state.gradient import MPSNNBinaryGradientState, SourceRecord
+from openmps.core.state.state import MPSStateBatch
 from openmps.errors import MPSArgumentError
 from openmps.kernels.arithmetic.strides import zero_or_one
 from openmps.ops.arithmetic import Arithmetic, arithmetic, compare

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor
 
-from openmps.core.gradient_kernel import GradientGeometry, GradientOperation, MPSCNNGradientKernel
-from openmps.core.gradient_state import ForwardRecord, SourceRecord
-from openmps.core.kernel import Operation
-from openmps.core.kernel_property import KernelProperty
+from openmps.core.image.storage import Extent, Target
+from openmps.core.kernel.encode import Operation
+from openmps.core.kernel.gradient import GradientGeometry, GradientOperation, MPSCNNGradientKernel
+from openmps.core.kernel.property import KernelProperty
 from openmps.core.numbers import number
-from openmps.core.state import MPSStateBatch
-from openmps.core.storage import Extent, Target
+from openmps.core.state.gradient import ForwardRecord, SourceRecord
+from openmps.core.state.state import MPSStateBatch
 from openmps.kernels.arithmetic.forward import (
     FLT_MAX,
     ArithmeticParameters,

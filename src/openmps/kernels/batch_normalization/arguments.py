@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
-from openmps.core.image import MPSImage
-from openmps.core.image_batch import MPSImageBatch
-from openmps.core.state import MPSStateBatch
+from openmps.core.image.batch import MPSImageBatch
+from openmps.core.image.image import MPSImage
+from openmps.core.state.state import MPSStateBatch
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.kernels.batch_normalization.state import MPSCNNBatchNormalizationState
 

@@ -9,21 +9,21 @@ import torch
 from torch import Tensor
 
 from openmps.core.data_source import copy_of
-from openmps.core.gradient_state import MPSNNGradientState, SourceRecord
-from openmps.core.image import MPSImage
-from openmps.core.image_batch import MPSImageBatch, as_batch
-from openmps.core.kernel import Operation, Plan
-from openmps.core.kernel_arguments import single
-from openmps.core.kernel_checks import Images, check_command_buffer
-from openmps.core.normalization_states import (
+from openmps.core.image.batch import MPSImageBatch, as_batch
+from openmps.core.image.image import MPSImage
+from openmps.core.image.storage import Target
+from openmps.core.kernel.arguments import single
+from openmps.core.kernel.checks import Images, check_command_buffer
+from openmps.core.kernel.encode import Operation, Plan
+from openmps.core.kernel.unary import MPSCNNKernel
+from openmps.core.numbers import not_negative
+from openmps.core.state.gradient import MPSNNGradientState, SourceRecord
+from openmps.core.state.rows import (
     ChannelStatePair,
     MPSCNNNormalizationGammaAndBetaState,
     MPSCNNNormalizationMeanAndVarianceState,
 )
-from openmps.core.numbers import not_negative
-from openmps.core.state import MPSState, MPSStateBatch
-from openmps.core.storage import Target
-from openmps.core.unary_kernel import MPSCNNKernel
+from openmps.core.state.state import MPSState, MPSStateBatch
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.kernels.batch_normalization.arguments import (
     are_images,
@@ -44,7 +44,7 @@ from openmps.ops.batch_normalization import normalize
 from openmps.ops.geometry import read
 
 if TYPE_CHECKING:
-    from openmps.core.neuron_descriptor import MPSNNNeuronDescriptor
+    from openmps.core.neuron import MPSNNNeuronDescriptor
     from openmps.metal.command import CommandBuffer
     from openmps.metal.device import MTLDevice
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from openmps.core.neuron_descriptor import MPSNNNeuronDescriptor
+from openmps.core.neuron import MPSNNNeuronDescriptor
 from openmps.errors import MPSTypeError
 from openmps.ops.neuron import neuron, neuron_gradient
 from openmps.types import MPSCNNNeuronType

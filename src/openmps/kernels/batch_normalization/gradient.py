@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 from torch import Tensor
 
-from openmps.core.gradient_kernel import GradientGeometry, GradientOperation, MPSCNNGradientKernel
-from openmps.core.gradient_state import ForwardRecord, SourceRecord
-from openmps.core.image import MPSImage
-from openmps.core.image_batch import MPSImageBatch, as_batch
-from openmps.core.image_descriptor import MPSImageDescriptor
-from openmps.core.kernel import Plan
-from openmps.core.kernel_arguments import single
-from openmps.core.kernel_checks import Images
-from openmps.core.state import MPSState, MPSStateBatch
+from openmps.core.image.batch import MPSImageBatch, as_batch
+from openmps.core.image.descriptor import MPSImageDescriptor
+from openmps.core.image.image import MPSImage
+from openmps.core.kernel.arguments import single
+from openmps.core.kernel.checks import Images
+from openmps.core.kernel.encode import Plan
+from openmps.core.kernel.gradient import GradientGeometry, GradientOperation, MPSCNNGradientKernel
+from openmps.core.state.gradient import ForwardRecord, SourceRecord
+from openmps.core.state.state import MPSState, MPSStateBatch
 from openmps.kernels.batch_normalization.arguments import (
     check_channels,
     check_state,
@@ -32,7 +32,7 @@ from openmps.ops.geometry import read, read_adjoint
 from openmps.types import MPSOffset, MPSRectNoClip, MTLRegion
 
 if TYPE_CHECKING:
-    from openmps.core.neuron_descriptor import MPSNNNeuronDescriptor
+    from openmps.core.neuron import MPSNNNeuronDescriptor
     from openmps.metal.command import CommandBuffer
     from openmps.metal.device import MTLDevice
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 from torch import Tensor
 
-from openmps.core.gradient_state import MPSNNGradientState
-from openmps.core.state_resources import MPSStateResourceList
+from openmps.core.state.gradient import MPSNNGradientState
+from openmps.core.state.resources import MPSStateResourceList
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.kernels.batch_normalization.data_source import Pair
 from openmps.metal.memory import MTLBuffer

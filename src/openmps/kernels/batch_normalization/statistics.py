@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from openmps.core.image import MPSImage
-from openmps.core.image_batch import as_batch
-from openmps.core.kernel_checks import Images
-from openmps.core.state import MPSState, MPSStateBatch
-from openmps.core.unary_kernel import MPSCNNKernel
+from openmps.core.image.batch import as_batch
+from openmps.core.image.image import MPSImage
+from openmps.core.kernel.checks import Images
+from openmps.core.kernel.unary import MPSCNNKernel
+from openmps.core.state.state import MPSState, MPSStateBatch
 from openmps.errors import MPSArgumentError
 from openmps.kernels.batch_normalization.arguments import (
     are_images,

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Self
 from torch import Tensor
 
 from openmps.core.data_source import copy_of
-from openmps.core.kernel import Plan
-from openmps.core.kernel_checks import check_command_buffer
-from openmps.core.neuron_descriptor import MPSNNNeuronDescriptor
-from openmps.core.state import MPSStateBatch
-from openmps.core.unary_kernel import MPSCNNKernel
+from openmps.core.kernel.checks import check_command_buffer
+from openmps.core.kernel.encode import Plan
+from openmps.core.kernel.unary import MPSCNNKernel
+from openmps.core.neuron import MPSNNNeuronDescriptor
+from openmps.core.state.state import MPSStateBatch
 from openmps.errors import MPSArgumentError, MPSTrainingWarning, MPSTypeError
 from openmps.kernels.convolution.data_source import (
     WEIGHT_TYPES,

@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from openmps.core.data_source import loaded
-from openmps.core.gradient_state import SourceRecord
-from openmps.core.kernel import Operation
+from openmps.core.image.storage import Target
+from openmps.core.kernel.encode import Operation
+from openmps.core.kernel.unary import MPSCNNKernel
 from openmps.core.numbers import number
-from openmps.core.state import MPSStateBatch
-from openmps.core.storage import Target
-from openmps.core.unary_kernel import MPSCNNKernel
+from openmps.core.state.gradient import SourceRecord
+from openmps.core.state.state import MPSStateBatch
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.kernels.convolution.data_source import (
     MPSCNNConvolutionDataSource,

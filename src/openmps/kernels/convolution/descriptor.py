@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from openmps.core.data_source import FLT_MIN
-from openmps.core.neuron_descriptor import MPSNNNeuronDescriptor
+from openmps.core.neuron import MPSNNNeuronDescriptor
 from openmps.core.numbers import number
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.types import MPSCNNNeuronType

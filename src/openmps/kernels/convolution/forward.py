@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from openmps.core.gradient_state import MPSNNGradientState, SourceRecord
-from openmps.core.image import MPSImage
-from openmps.core.image_descriptor import MPSImageDescriptor
-from openmps.core.kernel import Operation
+from openmps.core.image.descriptor import MPSImageDescriptor
+from openmps.core.image.image import MPSImage
+from openmps.core.image.storage import Extent, Target
+from openmps.core.kernel.encode import Operation
 from openmps.core.lifetime import check_is_device
-from openmps.core.state import MPSState, MPSStateBatch
-from openmps.core.storage import Extent, Target
+from openmps.core.state.gradient import MPSNNGradientState, SourceRecord
+from openmps.core.state.state import MPSState, MPSStateBatch
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.kernels.convolution.base import ConvolutionKernel, engine_groups
 from openmps.kernels.convolution.data_source import LoadedWeights, MPSCNNConvolutionDataSource, elements

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from openmps.core.gradient_kernel import GradientGeometry, GradientOperation
-from openmps.core.gradient_state import SourceRecord
-from openmps.core.state import MPSStateBatch
+from openmps.core.kernel.gradient import GradientGeometry, GradientOperation
+from openmps.core.state.gradient import SourceRecord
+from openmps.core.state.state import MPSStateBatch
 from openmps.errors import MPSArgumentError
 from openmps.kernels.convolution.base import engine_groups
 from openmps.kernels.convolution.data_source import MPSCNNConvolutionDataSource

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from openmps.core.data_source import copy_of
-from openmps.core.gradient_kernel import MPSCNNGradientKernel
-from openmps.core.gradient_state import SourceRecord
-from openmps.core.kernel import Plan
-from openmps.core.state import MPSStateBatch
+from openmps.core.kernel.encode import Plan
+from openmps.core.kernel.gradient import MPSCNNGradientKernel
+from openmps.core.state.gradient import SourceRecord
+from openmps.core.state.state import MPSStateBatch
 from openmps.errors import MPSArgumentError, MPSTrainingWarning, MPSTypeError
 from openmps.kernels.convolution.base import holds_other_than, reload_from_state
 from openmps.kernels.convolution.data_source import WEIGHT_TYPES, MPSCNNConvolutionDataSource, describe

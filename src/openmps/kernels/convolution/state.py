@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, cast
 import torch
 from torch import Tensor
 
-from openmps.core.gradient_state import MPSNNGradientState
 from openmps.core.lifetime import check_is_open
-from openmps.core.state import MPSState
-from openmps.core.state_resources import MPSStateResourceList, Slot
+from openmps.core.state.gradient import MPSNNGradientState
+from openmps.core.state.resources import MPSStateResourceList, Slot
+from openmps.core.state.state import MPSState
 from openmps.errors import MPSArgumentError, MPSLifetimeError, MPSTypeError
 from openmps.kernels.convolution.descriptor import MPSCNNConvolutionDescriptor
 from openmps.metal.memory import MTLBuffer

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 from torch import Tensor
 
-from openmps.core.gradient_state import SourceRecord
-from openmps.core.image import MPSImage
-from openmps.core.image_batch import MPSImageBatch, as_batch
-from openmps.core.image_descriptor import MPSImageDescriptor
-from openmps.core.kernel import Operation, Plan
-from openmps.core.kernel_arguments import pixel_distance, single, states_of
-from openmps.core.kernel_checks import Images, check_states
-from openmps.core.kernel_property import KernelProperty
-from openmps.core.padding import mirror_kernel_offset
-from openmps.core.state import MPSState, MPSStateBatch
-from openmps.core.storage import Extent, Target
+from openmps.core.image.batch import MPSImageBatch, as_batch
+from openmps.core.image.descriptor import MPSImageDescriptor
+from openmps.core.image.image import MPSImage
+from openmps.core.image.storage import Extent, Target
+from openmps.core.kernel.arguments import pixel_distance, single, states_of
+from openmps.core.kernel.checks import Images, check_states
+from openmps.core.kernel.encode import Operation, Plan
+from openmps.core.kernel.property import KernelProperty
+from openmps.core.padding.policy import mirror_kernel_offset
+from openmps.core.state.gradient import SourceRecord
+from openmps.core.state.state import MPSState, MPSStateBatch
 from openmps.errors import MPSTypeError
 from openmps.kernels.convolution.base import ConvolutionKernel, engine_groups
 from openmps.kernels.convolution.data_source import MPSCNNConvolutionDataSource

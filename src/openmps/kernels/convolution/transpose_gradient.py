@@ -6,9 +6,9 @@ from typing import Any
 
 from torch import Tensor
 
-from openmps.core.gradient_kernel import GradientGeometry, GradientOperation
-from openmps.core.gradient_state import ForwardRecord, SourceRecord
-from openmps.core.state import MPSStateBatch
+from openmps.core.kernel.gradient import GradientGeometry, GradientOperation
+from openmps.core.state.gradient import ForwardRecord, SourceRecord
+from openmps.core.state.state import MPSStateBatch
 from openmps.kernels.convolution.base import engine_groups
 from openmps.kernels.convolution.gradient_base import ConvolutionGradientKernel
 from openmps.kernels.convolution.state import MPSCNNConvolutionTransposeGradientState

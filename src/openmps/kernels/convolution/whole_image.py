@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from openmps.core.gradient_state import SourceRecord
-from openmps.core.padding import MPSNNDefaultPadding
-from openmps.core.storage import Extent
-from openmps.core.unary_kernel import MPSCNNKernel
+from openmps.core.image.storage import Extent
+from openmps.core.kernel.unary import MPSCNNKernel
+from openmps.core.padding.policy import MPSNNDefaultPadding
+from openmps.core.state.gradient import SourceRecord
 from openmps.errors import MPSArgumentError
 from openmps.ops.geometry import Axis, Window
 from openmps.types import MPSNNPaddingMethod

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from torch import Tensor
 
 from openmps.core.data_source import copy_of
-from openmps.core.gradient_kernel import GradientGeometry, GradientOperation, MPSCNNGradientKernel
-from openmps.core.gradient_state import SourceRecord
-from openmps.core.kernel import Operation, Plan
-from openmps.core.kernel_checks import Images, check_command_buffer
-from openmps.core.normalization_states import MPSCNNNormalizationGammaAndBetaState
+from openmps.core.image.storage import Target
+from openmps.core.kernel.checks import Images, check_command_buffer
+from openmps.core.kernel.encode import Operation, Plan
+from openmps.core.kernel.gradient import GradientGeometry, GradientOperation, MPSCNNGradientKernel
+from openmps.core.kernel.unary import MPSCNNKernel
 from openmps.core.numbers import not_negative
-from openmps.core.state import MPSStateBatch
-from openmps.core.storage import Target
-from openmps.core.unary_kernel import MPSCNNKernel
+from openmps.core.state.gradient import SourceRecord
+from openmps.core.state.rows import MPSCNNNormalizationGammaAndBetaState
+from openmps.core.state.state import MPSStateBatch
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.kernels.group_normalization.parameters import GammaAndBeta, load_parameters
 from openmps.kernels.group_normalization.state import ImageNormalizationState, Settings, adder, clearer

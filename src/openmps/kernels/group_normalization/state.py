@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from openmps.core.gradient_state import MPSNNGradientState
-from openmps.core.state import MPSState, MPSStateBatch
-from openmps.core.state_resources import MPSStateResourceList, Resource, Slot
+from openmps.core.state.gradient import MPSNNGradientState
+from openmps.core.state.resources import MPSStateResourceList, Resource, Slot
+from openmps.core.state.state import MPSState, MPSStateBatch
 from openmps.metal.memory import MTLBuffer
 from openmps.types import MTLResourceOptions, MTLStorageMode
 

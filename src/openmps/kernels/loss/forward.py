@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any, overload
 
 from torch import Tensor
 
-from openmps.core.gradient_state import MPSNNGradientState, SourceRecord
-from openmps.core.image import MPSImage
-from openmps.core.image_batch import MPSImageBatch
-from openmps.core.image_descriptor import MPSImageDescriptor
-from openmps.core.kernel import Operation
-from openmps.core.kernel_arguments import states_of
-from openmps.core.kernel_checks import Images
-from openmps.core.state import MPSState, MPSStateBatch
-from openmps.core.storage import Extent, Target
-from openmps.core.unary_kernel import MPSCNNKernel
+from openmps.core.image.batch import MPSImageBatch
+from openmps.core.image.descriptor import MPSImageDescriptor
+from openmps.core.image.image import MPSImage
+from openmps.core.image.storage import Extent, Target
+from openmps.core.kernel.arguments import states_of
+from openmps.core.kernel.checks import Images
+from openmps.core.kernel.encode import Operation
+from openmps.core.kernel.unary import MPSCNNKernel
+from openmps.core.state.gradient import MPSNNGradientState, SourceRecord
+from openmps.core.state.state import MPSState, MPSStateBatch
 from openmps.kernels.loss.descriptor import MPSCNNLossDescriptor
 from openmps.kernels.loss.image_loss import ImageLoss, cut, images_of, optional
 from openmps.kernels.loss.properties import checked_descriptor

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from openmps.core.binary_kernel import MPSCNNBinaryKernel
-from openmps.core.gradient_state import MPSNNGradientState, SourceRecord
-from openmps.core.image import MPSImage
-from openmps.core.image_batch import MPSImageBatch
-from openmps.core.image_descriptor import MPSImageDescriptor
-from openmps.core.kernel import Operation
-from openmps.core.kernel_arguments import states_of
-from openmps.core.kernel_checks import Images, check_states
-from openmps.core.state import MPSState, MPSStateBatch
-from openmps.core.storage import Target
+from openmps.core.image.batch import MPSImageBatch
+from openmps.core.image.descriptor import MPSImageDescriptor
+from openmps.core.image.image import MPSImage
+from openmps.core.image.storage import Target
+from openmps.core.kernel.arguments import states_of
+from openmps.core.kernel.binary import MPSCNNBinaryKernel
+from openmps.core.kernel.checks import Images, check_states
+from openmps.core.kernel.encode import Operation
+from openmps.core.state.gradient import MPSNNGradientState, SourceRecord
+from openmps.core.state.state import MPSState, MPSStateBatch
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.kernels.loss.descriptor import MPSCNNLossDescriptor
 from openmps.kernels.loss.image_loss import ImageLoss, LabelImages, cut, images_of, label_images, optional

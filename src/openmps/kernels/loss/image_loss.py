@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from openmps.core.gradient_state import SourceRecord
-from openmps.core.image import MPSImage
-from openmps.core.image_batch import MPSImageBatch, as_batch
-from openmps.core.kernel import ImageKernel, Plan
-from openmps.core.kernel_arguments import single
-from openmps.core.kernel_checks import Images, check_sources
-from openmps.core.state import MPSState, MPSStateBatch
-from openmps.core.storage import Extent, Stack
+from openmps.core.image.batch import MPSImageBatch, as_batch
+from openmps.core.image.image import MPSImage
+from openmps.core.image.storage import Extent, Stack
+from openmps.core.kernel.arguments import single
+from openmps.core.kernel.checks import Images, check_sources
+from openmps.core.kernel.encode import ImageKernel, Plan
+from openmps.core.state.gradient import SourceRecord
+from openmps.core.state.state import MPSState, MPSStateBatch
 from openmps.errors import MPSArgumentError
 from openmps.kernels.loss.properties import AdjustableLossProperties
 from openmps.ops.loss import LossParameters

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from openmps.core.gradient_state import SourceRecord
-from openmps.core.image import MPSImage
-from openmps.core.image_batch import MPSImageBatch, as_batch
-from openmps.core.kernel import Operation, Plan
-from openmps.core.kernel_arguments import single, states_of
-from openmps.core.kernel_checks import Images
-from openmps.core.state import MPSState, MPSStateBatch
-from openmps.core.storage import Extent, Target
-from openmps.core.unary_kernel import MPSCNNKernel
+from openmps.core.image.batch import MPSImageBatch, as_batch
+from openmps.core.image.image import MPSImage
+from openmps.core.image.storage import Extent, Target
+from openmps.core.kernel.arguments import single, states_of
+from openmps.core.kernel.checks import Images
+from openmps.core.kernel.encode import Operation, Plan
+from openmps.core.kernel.unary import MPSCNNKernel
+from openmps.core.state.gradient import SourceRecord
+from openmps.core.state.state import MPSState, MPSStateBatch
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.kernels.loss.labels import MPSCNNLossLabels, labels_reader, loss_writer
 from openmps.ops.geometry import read

@@ -10,12 +10,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from openmps.core.image import MPSImage
-from openmps.core.image_batch import MPSImageBatch
-from openmps.core.image_descriptor import MPSImageDescriptor
+from openmps.core.image.batch import MPSImageBatch
+from openmps.core.image.descriptor import MPSImageDescriptor
+from openmps.core.image.image import MPSImage
+from openmps.core.image.storage import Storage, gather, merge
 from openmps.core.lifetime import check_device, check_is_device
-from openmps.core.state import MPSState, MPSStateBatch
-from openmps.core.storage import Storage, gather, merge
+from openmps.core.state.state import MPSState, MPSStateBatch
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.types import MPSDataLayout, MPSImageFeatureChannelFormat, MTLSize
 

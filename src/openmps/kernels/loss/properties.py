@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from openmps.core.base_kernel import MPSKernel
+from openmps.core.kernel.base import MPSKernel
 from openmps.core.numbers import number
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.kernels.loss.descriptor import MPSCNNLossDescriptor

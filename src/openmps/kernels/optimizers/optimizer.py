@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from openmps.core.base_kernel import MPSKernel, decided_as_a_whole
-from openmps.core.kernel_checks import check_command_buffer
+from openmps.core.kernel.base import MPSKernel, decided_as_a_whole
+from openmps.core.kernel.checks import check_command_buffer
 from openmps.core.numbers import number
 from openmps.core.training_state import TrainingState, check_names, finite_number
 from openmps.errors import MPSTypeError

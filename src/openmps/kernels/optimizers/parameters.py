@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from openmps.core.normalization_states import MPSCNNNormalizationGammaAndBetaState
-from openmps.core.state import MPSState
+from openmps.core.state.rows import MPSCNNNormalizationGammaAndBetaState
+from openmps.core.state.state import MPSState
 from openmps.errors import MPSArgumentError, MPSTypeError
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from openmps.kernels.optimizers.optimizer import MPSNNOptimizer, Update
 from openmps.ops import optimizers as ops
 
 if TYPE_CHECKING:
-    from openmps.core.state import MPSState
+    from openmps.core.state.state import MPSState
     from openmps.core.vector import MPSMatrix, MPSVector
     from openmps.metal.command import CommandBuffer
     from openmps.metal.device import MTLDevice

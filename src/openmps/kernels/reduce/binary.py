@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor
 
-from openmps.core.binary_kernel import MPSCNNBinaryKernel
-from openmps.core.gradient_state import SourceRecord
-from openmps.core.kernel import Operation
-from openmps.core.state import MPSStateBatch
-from openmps.core.storage import Extent, Target
+from openmps.core.image.storage import Extent, Target
+from openmps.core.kernel.binary import MPSCNNBinaryKernel
+from openmps.core.kernel.encode import Operation
+from openmps.core.state.gradient import SourceRecord
+from openmps.core.state.state import MPSStateBatch
 from openmps.errors import MPSArgumentError
 from openmps.kernels.reduce.region import ReadsRegions, RegionOf, ignored_offset
 from openmps.ops.geometry import read

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from openmps.core.gradient_state import SourceRecord
-from openmps.core.kernel import Operation
-from openmps.core.kernel_property import KernelProperty, at_least
-from openmps.core.state import MPSStateBatch
-from openmps.core.storage import Extent, Target
+from openmps.core.image.storage import Extent, Target
+from openmps.core.kernel.encode import Operation
+from openmps.core.kernel.property import KernelProperty, at_least
+from openmps.core.state.gradient import SourceRecord
+from openmps.core.state.state import MPSStateBatch
 from openmps.kernels.reduce.binary import MPSNNReduceBinary
 from openmps.ops.geometry import read
 from openmps.ops.local_correlation import local_correlation

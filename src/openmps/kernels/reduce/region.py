@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 
-from openmps.core.base_kernel import MPSKernel
-from openmps.core.image import MPSImage
-from openmps.core.image_descriptor import MPSImageDescriptor
-from openmps.core.kernel import ImageKernel, Plan
-from openmps.core.kernel_arguments import image_offset
-from openmps.core.kernel_property import KernelProperty
-from openmps.core.state import MPSStateBatch
-from openmps.core.storage import Extent
+from openmps.core.image.descriptor import MPSImageDescriptor
+from openmps.core.image.image import MPSImage
+from openmps.core.image.storage import Extent
+from openmps.core.kernel.arguments import image_offset
+from openmps.core.kernel.base import MPSKernel
+from openmps.core.kernel.encode import ImageKernel, Plan
+from openmps.core.kernel.property import KernelProperty
+from openmps.core.state.state import MPSStateBatch
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.types import MPSOffset, MPSRectNoClip, MTLOrigin, MTLRegion
 

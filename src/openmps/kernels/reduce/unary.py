@@ -7,13 +7,13 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from openmps.core.gradient_state import SourceRecord
-from openmps.core.kernel import Operation
-from openmps.core.kernel_property import KernelProperty
+from openmps.core.image.storage import Extent, Target
+from openmps.core.kernel.encode import Operation
+from openmps.core.kernel.property import KernelProperty
+from openmps.core.kernel.unary import MPSCNNKernel
 from openmps.core.numbers import number
-from openmps.core.state import MPSStateBatch
-from openmps.core.storage import Extent, Target
-from openmps.core.unary_kernel import MPSCNNKernel
+from openmps.core.state.gradient import SourceRecord
+from openmps.core.state.state import MPSStateBatch
 from openmps.kernels.reduce.region import ReadsRegions, RegionOf, ignored_offset
 from openmps.ops.geometry import read
 from openmps.ops.reduce import CHANNELS, COLUMNS, ROWS, Reduction, reduce

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from html import escape
 from types import SimpleNamespace
 
-from openmps.core.image_descriptor import MPSImageDescriptor
-from openmps.core.padding import MPSNNPadding, checked_integer, custom_descriptor, padding_label
-from openmps.core.padding_geometry import Geometry, suggested_geometry, window_extent
-from openmps.core.padding_names import MPSGetPaddingPolicy
+from openmps.core.image.descriptor import MPSImageDescriptor
+from openmps.core.padding.geometry import Geometry, suggested_geometry, window_extent
+from openmps.core.padding.names import MPSGetPaddingPolicy
+from openmps.core.padding.policy import MPSNNPadding, checked_integer, custom_descriptor, padding_label
 from openmps.errors import MPSArgumentError
 from openmps.types import MPSImageEdgeMode, MPSImageFeatureChannelFormat, MPSOffset
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Generic, Self, TypeVar, overload
 
-from openmps.core.base_kernel import MPSKernel
+from openmps.core.kernel.base import MPSKernel
 from openmps.errors import MPSArgumentError
 
 T = TypeVar("T")

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor
 
-from openmps.core.base_kernel import KernelProperties, decided_as_a_whole
-from openmps.core.gradient_state import ForwardRecord, MPSNNGradientState, SourceRecord, attach, saved_by
-from openmps.core.image import MPSImage
-from openmps.core.image_batch import MPSImageBatch, as_batch
-from openmps.core.image_descriptor import MPSImageDescriptor
-from openmps.core.kernel_arguments import single
-from openmps.core.kernel_checks import (
+from openmps.core.image.batch import MPSImageBatch, as_batch
+from openmps.core.image.descriptor import MPSImageDescriptor
+from openmps.core.image.image import MPSImage
+from openmps.core.image.storage import Extent, Stack, Target
+from openmps.core.kernel.arguments import single
+from openmps.core.kernel.base import KernelProperties, decided_as_a_whole
+from openmps.core.kernel.checks import (
     Images,
     check_command_buffer,
     check_destination,
@@ -26,16 +26,16 @@ from openmps.core.kernel_checks import (
     check_sources,
     check_states,
 )
-from openmps.core.padding import custom_descriptor, suggested_geometry
-from openmps.core.state import MPSState, MPSStateBatch
-from openmps.core.storage import Extent, Stack, Target
+from openmps.core.padding.policy import custom_descriptor, suggested_geometry
+from openmps.core.state.gradient import ForwardRecord, MPSNNGradientState, SourceRecord, attach, saved_by
+from openmps.core.state.state import MPSState, MPSStateBatch
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.types import (
     MPSOffset,
 )
 
 if TYPE_CHECKING:
-    from openmps.core.padding_geometry import Geometry
+    from openmps.core.padding.geometry import Geometry
     from openmps.metal.command import CommandBuffer
 
 Operation = Callable[[tuple[Tensor, ...], Any], tuple[Tensor | None, Any]]

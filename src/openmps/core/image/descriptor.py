@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 
-from openmps.core.storage import Extent
+from openmps.core.image.storage import Extent
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.device import MTLDevice
 from openmps.types import (

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, overload
 
-from openmps.core.image import MPSImage
-from openmps.core.image_batch import MPSImageBatch, as_batch
-from openmps.core.kernel import ImageKernel
-from openmps.core.kernel_arguments import (
+from openmps.core.image.batch import MPSImageBatch, as_batch
+from openmps.core.image.image import MPSImage
+from openmps.core.kernel.arguments import (
     channel_count,
     channel_offset,
     image_edge_mode,
@@ -16,7 +15,8 @@ from openmps.core.kernel_arguments import (
     single,
     states_of,
 )
-from openmps.core.state import MPSState, MPSStateBatch
+from openmps.core.kernel.encode import ImageKernel
+from openmps.core.state.state import MPSState, MPSStateBatch
 from openmps.types import MPSImageEdgeMode, MPSOffset
 
 if TYPE_CHECKING:

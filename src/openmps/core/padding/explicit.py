@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Self
 
-from openmps.core.padding import checked_integer, set_edge_mode
-from openmps.core.padding_geometry import Axis, Placement, window_extent
+from openmps.core.padding.geometry import Axis, Placement, window_extent
+from openmps.core.padding.policy import checked_integer, set_edge_mode
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.types import MPSImageEdgeMode, MPSNNPaddingMethod, MPSOffset
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from openmps.core.image import MPSImage
-from openmps.core.image_batch import MPSImageBatch
-from openmps.core.temporary_image import MPSTemporaryImage
+from openmps.core.image.batch import MPSImageBatch
+from openmps.core.image.image import MPSImage
+from openmps.core.image.temporary import MPSTemporaryImage
 
 if TYPE_CHECKING:
-    from openmps.core.image_descriptor import MPSImageDescriptor
+    from openmps.core.image.descriptor import MPSImageDescriptor
     from openmps.metal.command import CommandBuffer
 
 

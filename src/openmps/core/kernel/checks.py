@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from openmps.core.image import MPSImage
-from openmps.core.image_batch import MPSImageBatch
+from openmps.core.image.batch import MPSImageBatch
+from openmps.core.image.image import MPSImage
+from openmps.core.image.temporary import MPSTemporaryImage
 from openmps.core.lifetime import check_device, check_is_open
-from openmps.core.state import MPSState, MPSStateBatch
-from openmps.core.temporary_image import MPSTemporaryImage
+from openmps.core.state.state import MPSState, MPSStateBatch
 from openmps.errors import MPSArgumentError, MPSLifetimeError, MPSTypeError, MTLCommandBufferError
 
 if TYPE_CHECKING:

@@ -9,12 +9,12 @@ from functools import wraps
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
-from openmps.core.allocator import MPSImageAllocator
-from openmps.core.kernel_arguments import channel_offset
+from openmps.core.image.allocator import MPSImageAllocator
+from openmps.core.image.storage import Extent
+from openmps.core.image.temporary import MPSTemporaryImage
+from openmps.core.kernel.arguments import channel_offset
 from openmps.core.lifetime import check_is_device
-from openmps.core.padding import MPSNNDefaultPadding, MPSNNPadding
-from openmps.core.storage import Extent
-from openmps.core.temporary_image import MPSTemporaryImage
+from openmps.core.padding.policy import MPSNNDefaultPadding, MPSNNPadding
 from openmps.errors import MPSTypeError
 from openmps.ops.geometry import Axis, Window
 from openmps.types import (

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, overload
 
-from openmps.core.image import MPSImage
-from openmps.core.image_descriptor import MPSImageDescriptor
+from openmps.core.image.descriptor import MPSImageDescriptor
+from openmps.core.image.image import MPSImage
 from openmps.core.lifetime import (
     check_device,
     check_is_device,
@@ -21,7 +21,7 @@ from openmps.core.lifetime import (
 )
 from openmps.core.read_count import ReadCounts
 from openmps.core.sequences import position
-from openmps.core.state_resources import MPSStateResourceList, Resource, Slot, device_of, slots_of
+from openmps.core.state.resources import MPSStateResourceList, Resource, Slot, device_of, slots_of
 from openmps.errors import MPSArgumentError, MPSLifetimeError, MPSTypeError
 from openmps.types import MPSStateResourceType, MPSStateTextureInfo
 

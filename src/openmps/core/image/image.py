@@ -9,15 +9,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from openmps.core import image_arrays, image_io, image_views
-from openmps.core.image_descriptor import (
+from openmps.core.image import arrays as image_arrays
+from openmps.core.image import io as image_io
+from openmps.core.image import views as image_views
+from openmps.core.image.descriptor import (
     MPSImageDescriptor,
     check_fits,
     check_is_descriptor,
     texture_type_of,
 )
+from openmps.core.image.storage import Block, Extent, Stack, Storage
 from openmps.core.lifetime import check_device, check_is_device, record_synchronize
-from openmps.core.storage import Block, Extent, Stack, Storage
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.types import (
     ELEMENT_BYTES,
@@ -35,7 +37,7 @@ from openmps.types import (
 )
 
 if TYPE_CHECKING:
-    from openmps.core.allocator import MPSImageAllocator
+    from openmps.core.image.allocator import MPSImageAllocator
     from openmps.metal.command import CommandBuffer
     from openmps.metal.device import MTLDevice
 
@@ -146,7 +148,7 @@ class MPSImage:
     @staticmethod
     def default_allocator() -> MPSImageAllocator:
         """The allocator of ordinary images."""
-        from openmps.core.allocator import ORDINARY  # it makes batches, which are made of images
+        from openmps.core.image.allocator import ORDINARY  # it makes batches, which are made of images
 
         return ORDINARY
 
@@ -335,7 +337,7 @@ class MPSImage:
         They share its memory both ways. Views of a temporary image together hold one of its reads, given back when the
         last of them was read.
         """
-        from openmps.core.image_batch import MPSImageBatch  # it is made of images
+        from openmps.core.image.batch import MPSImageBatch  # it is made of images
 
         return MPSImageBatch(self._views(image_views.of_images(self.name, self.storage, sub_range)))
 

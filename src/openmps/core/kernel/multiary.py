@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, overload
 
-from openmps.core.base_kernel import SourceProperties
-from openmps.core.image import MPSImage
-from openmps.core.image_batch import MPSImageBatch, as_batch
-from openmps.core.image_descriptor import MPSImageDescriptor
-from openmps.core.kernel import ImageKernel
-from openmps.core.kernel_arguments import (
+from openmps.core.image.batch import MPSImageBatch, as_batch
+from openmps.core.image.descriptor import MPSImageDescriptor
+from openmps.core.image.image import MPSImage
+from openmps.core.kernel.arguments import (
     channel_count,
     channel_offset,
     image_edge_mode,
@@ -18,8 +16,10 @@ from openmps.core.kernel_arguments import (
     single,
     states_of,
 )
-from openmps.core.kernel_property import at_least
-from openmps.core.state import MPSState, MPSStateBatch
+from openmps.core.kernel.base import SourceProperties
+from openmps.core.kernel.encode import ImageKernel
+from openmps.core.kernel.property import at_least
+from openmps.core.state.state import MPSState, MPSStateBatch
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.types import MPSImageEdgeMode, MPSOffset
 

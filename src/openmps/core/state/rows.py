@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Self
 
 from openmps.core.lifetime import check_is_open
-from openmps.core.state import MPSState
-from openmps.core.state_resources import MPSStateResourceList
+from openmps.core.state.resources import MPSStateResourceList
+from openmps.core.state.state import MPSState
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.memory import MTLBuffer
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from openmps.core.image import MPSImage
+from openmps.core.image.image import MPSImage
+from openmps.core.image.storage import Block, Storage
+from openmps.core.image.temporary import MPSTemporaryImage
 from openmps.core.lifetime import check_device, check_lifetime, check_reads, temporary_counts
-from openmps.core.storage import Block, Storage
-from openmps.core.temporary_image import MPSTemporaryImage
 
 if TYPE_CHECKING:
-    from openmps.core.image_descriptor import MPSImageDescriptor
+    from openmps.core.image.descriptor import MPSImageDescriptor
     from openmps.metal.command import CommandBuffer
     from openmps.metal.device import MTLDevice
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from threading import Lock
 
-from openmps.core.image import MPSImage
-from openmps.core.image_descriptor import MPSImageDescriptor, check_fits, check_is_descriptor
+from openmps.core.image.descriptor import MPSImageDescriptor, check_fits, check_is_descriptor
+from openmps.core.image.image import MPSImage
 from openmps.core.lifetime import check_device, check_is_device
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.command import CommandBuffer

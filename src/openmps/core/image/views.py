@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from openmps.core.image_descriptor import slices_of
-from openmps.core.storage import Storage
+from openmps.core.image.descriptor import slices_of
+from openmps.core.image.storage import Storage
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.types import NSRange
 

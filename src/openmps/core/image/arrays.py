@@ -9,9 +9,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from openmps.core.image_descriptor import MPSImageDescriptor, check_fits
+from openmps.core.image.descriptor import MPSImageDescriptor, check_fits
+from openmps.core.image.storage import DTYPES, Block, Extent, encode
 from openmps.core.lifetime import check_is_device
-from openmps.core.storage import DTYPES, Block, Extent, encode
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.device import MTLDevice
 from openmps.types import MPSImageFeatureChannelFormat as Format

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from openmps.core.padding import MPSNNDefaultPadding, MPSNNPadding
-from openmps.core.padding_explicit import ExplicitPadding
+from openmps.core.padding.explicit import ExplicitPadding
+from openmps.core.padding.policy import MPSNNDefaultPadding, MPSNNPadding
 from openmps.errors import MPSArgumentError
 from openmps.types import MPSNNPaddingMethod as Method
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from openmps.core.image import MPSImage, new_storage
-from openmps.core.image_descriptor import MPSImageDescriptor, check_is_descriptor, slices_of
+from openmps.core.image.descriptor import MPSImageDescriptor, check_is_descriptor, slices_of
+from openmps.core.image.image import MPSImage, new_storage
+from openmps.core.image.storage import Storage
 from openmps.core.lifetime import check_is_open, check_lifetime, check_not_ended, check_reads, temporary_counts
 from openmps.core.read_count import ReadCounts
-from openmps.core.storage import Storage
 from openmps.errors import MPSArgumentError, MPSLifetimeError, MPSTypeError
 from openmps.types import MPSPurgeableState, MTLStorageMode
 
 if TYPE_CHECKING:
-    from openmps.core.allocator import MPSImageAllocator
+    from openmps.core.image.allocator import MPSImageAllocator
     from openmps.metal.command import CommandBuffer
 
 
@@ -87,7 +87,7 @@ class MPSTemporaryImage(MPSImage):
     @staticmethod
     def default_allocator() -> MPSImageAllocator:
         """The allocator of temporary images, the default of a kernel's encode."""
-        from openmps.core.allocator import TEMPORARY  # it makes batches, which are made of images
+        from openmps.core.image.allocator import TEMPORARY  # it makes batches, which are made of images
 
         return TEMPORARY
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Generic, Self, TypeVar, overload
 
-from openmps.core.base_kernel import SourceProperties
-from openmps.core.image import MPSImage
-from openmps.core.image_batch import MPSImageBatch, as_batch
-from openmps.core.kernel import ImageKernel
-from openmps.core.kernel_arguments import (
+from openmps.core.image.batch import MPSImageBatch, as_batch
+from openmps.core.image.image import MPSImage
+from openmps.core.kernel.arguments import (
     channel_count,
     channel_offset,
     image_edge_mode,
@@ -17,7 +15,9 @@ from openmps.core.kernel_arguments import (
     single,
     states_of,
 )
-from openmps.core.state import MPSState, MPSStateBatch
+from openmps.core.kernel.base import SourceProperties
+from openmps.core.kernel.encode import ImageKernel
+from openmps.core.state.state import MPSState, MPSStateBatch
 from openmps.errors import MPSArgumentError
 from openmps.types import MPSImageEdgeMode, MPSOffset
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from openmps.core.state import BatchableState, MPSState, MPSStateBatch, Saved
+from openmps.core.state.state import BatchableState, MPSState, MPSStateBatch, Saved
 from openmps.errors import MPSArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from openmps.core.storage import Extent, Target
+    from openmps.core.image.storage import Extent, Target
     from openmps.ops.geometry import Window
     from openmps.types import MPSImageEdgeMode
 

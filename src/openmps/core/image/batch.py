@@ -9,14 +9,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from openmps.core import image_arrays
-from openmps.core.image import MPSImage, new_storage
-from openmps.core.image_descriptor import MPSImageDescriptor, check_is_descriptor
+from openmps.core.image import arrays as image_arrays
+from openmps.core.image.descriptor import MPSImageDescriptor, check_is_descriptor
+from openmps.core.image.image import MPSImage, new_storage
+from openmps.core.image.members import Members, TemporaryMembers
+from openmps.core.image.storage import Extent, Stack, Storage, merge
+from openmps.core.image.temporary import private_copy
 from openmps.core.lifetime import check_device, check_is_device, check_is_open
-from openmps.core.members import Members, TemporaryMembers
 from openmps.core.sequences import position
-from openmps.core.storage import Extent, Stack, Storage, merge
-from openmps.core.temporary_image import private_copy
 from openmps.errors import MPSArgumentError, MPSTypeError
 
 if TYPE_CHECKING:

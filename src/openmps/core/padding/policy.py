@@ -1,7 +1,7 @@
 """Padding policies: the objects that size a kernel's result and place its window.
 
 A policy answers ``padding_method()``, the bits of `MPSNNPaddingMethod`; the integers that follow from them are in
-`openmps.core.padding_geometry`. Where the custom bit is set, the policy's ``destination_image_descriptor`` then adjusts
+`openmps.core.padding.geometry`. Where the custom bit is set, the policy's ``destination_image_descriptor`` then adjusts
 the suggested descriptor and the kernel.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from operator import index
 from typing import Any, ClassVar, Protocol, Self, cast, runtime_checkable
 
-from openmps.core.padding_geometry import (
+from openmps.core.padding.geometry import (
     Geometry,
     Placement,
     axis_placement,

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from openmps.core.storage import Extent, Storage
+from openmps.core.image.storage import Extent, Storage
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.types import NUMPY_DTYPES, MPSDataLayout, MPSImageReadWriteParams, MTLRegion
 

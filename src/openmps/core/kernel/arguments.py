@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from openmps.core.image import MPSImage
-from openmps.core.state import MPSState, MPSStateBatch, as_state_batch
+from openmps.core.image.image import MPSImage
+from openmps.core.state.state import MPSState, MPSStateBatch, as_state_batch
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.types import MPSImageEdgeMode, MPSOffset
 

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from openmps.core.base_kernel import ULONG_MAX
-from openmps.core.binary_kernel import MPSCNNBinaryKernel
-from openmps.core.gradient_state import ForwardRecord, MPSNNGradientState, SourceRecord
-from openmps.core.image import MPSImage
-from openmps.core.image_batch import MPSImageBatch, as_batch
-from openmps.core.image_descriptor import MPSImageDescriptor
-from openmps.core.kernel import Operation, Plan
-from openmps.core.kernel_arguments import pixel_distance, single, states_of
-from openmps.core.kernel_checks import Images, check_states
-from openmps.core.kernel_property import KernelProperty
-from openmps.core.state import MPSState, MPSStateBatch
-from openmps.core.storage import Extent, Target
+from openmps.core.image.batch import MPSImageBatch, as_batch
+from openmps.core.image.descriptor import MPSImageDescriptor
+from openmps.core.image.image import MPSImage
+from openmps.core.image.storage import Extent, Target
+from openmps.core.kernel.arguments import pixel_distance, single, states_of
+from openmps.core.kernel.base import ULONG_MAX
+from openmps.core.kernel.binary import MPSCNNBinaryKernel
+from openmps.core.kernel.checks import Images, check_states
+from openmps.core.kernel.encode import Operation, Plan
+from openmps.core.kernel.property import KernelProperty
+from openmps.core.state.gradient import ForwardRecord, MPSNNGradientState, SourceRecord
+from openmps.core.state.state import MPSState, MPSStateBatch
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.ops.geometry import Axis, Window
 from openmps.types import MPSImageEdgeMode, MPSOffset, MPSRectNoClip, MTLOrigin, MTLRegion, MTLSize

@@ -1,0 +1,1 @@
+"""Images: their memory, their descriptors, batches, allocators, and the ways in and out of them."""

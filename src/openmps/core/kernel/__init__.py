@@ -1,0 +1,1 @@
+"""What every kernel obeys: properties, checks and the one encode path."""

@@ -1,0 +1,1 @@
+"""Padding policies: how large results are, and where windows lie."""

@@ -1,0 +1,1 @@
+"""States: what kernels hand to one another besides images."""
