@@ -15,6 +15,7 @@ import measured
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--record-errors", type=Path, help="write the largest errors seen, by kernel, to this JSON file")
+    parser.addoption("--lower-budgets", action="store_true", help="write the calls of encodes that are below budget")
 
 
 def pytest_configure() -> None:

@@ -15,10 +15,8 @@ from openmps.core.image.image import MPSImage
 from openmps.core.image.temporary import MPSTemporaryImage
 from openmps.core.kernel.encode import ImageKernel
 from openmps.core.kernel.multiary import MPSCNNMultiaryKernel
-from openmps.core.state.state import MPSStateBatch
-from openmps.metal.command import MTLCommandBuffer
-from openmps.metal.device import MTLDevice, mtl_device
-from openmps.metal.queue import MTLCommandQueue
+from openmps.core.state.batch import MPSStateBatch
+from openmps.metal.device import MTLCommandBuffer, MTLCommandQueue, MTLDevice, mtl_device
 from openmps.types import NUMPY_DTYPES, MPSCNNConvolutionGradientOption, MPSImageFeatureChannelFormat
 
 Format = MPSImageFeatureChannelFormat

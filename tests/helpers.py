@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -86,3 +88,13 @@ def _difference(got: np.ndarray, want: np.ndarray) -> tuple[np.ndarray, float]:
 def inner(a: Any, b: Any) -> float:
     """The scalar product of two arrays."""
     return float(np.sum(array(a) * array(b)))
+
+
+def tool(name: str) -> Any:
+    """The module of a file in tools/, which is no package."""
+    path = Path(__file__).resolve().parents[1] / "tools" / f"{name}.py"
+    specification = importlib.util.spec_from_file_location(name, path)
+    assert specification is not None and specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module

@@ -33,9 +33,8 @@ from openmps.kernels.convolution import MPSCNNConvolution, MPSCNNConvolutionDesc
 from openmps.kernels.dropout import MPSCNNDropout
 from openmps.kernels.neuron import MPSCNNNeuronReLU, MPSCNNNeuronTanH
 from openmps.kernels.pooling import MPSCNNPoolingMax
-from openmps.metal.command import CommandBuffer, MTLCommandBuffer
+from openmps.metal.device import CommandBuffer, MTLCommandBuffer, MTLCommandQueue
 from openmps.metal.mps_command_buffer import MPSCommandBuffer
-from openmps.metal.queue import MTLCommandQueue
 from openmps.types import MPSImageEdgeMode, MTLCommandBufferStatus, MTLResourceOptions
 from samples.convolution import ArraySource
 

@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-from typing import Any
-
 import kernel_page
 from catalogue import GRADIENTS, OTHERS, SAMPLES
+from helpers import tool
 
-ROOT = Path(__file__).resolve().parents[1]
 LIMIT = 1e-5
 
 
-def _tool(name: str) -> Any:
-    specification = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
-    assert specification is not None and specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
-
-
 def test_the_reference_is_that_of_the_docstrings() -> None:
-    reference = _tool("reference_pages")
+    reference = tool("reference_pages")
     pages = reference.pages()
     assert {path for path, text in pages.items() if not path.exists() or path.read_text() != text} == set(), "make docs"
     assert set(reference.FOLDER.iterdir()) == set(pages)

@@ -7,6 +7,7 @@ import re
 import tomllib
 from pathlib import Path
 
+import grimp
 import pytest
 from packaging.requirements import Requirement
 
@@ -53,6 +54,36 @@ def test_oracles_know_nothing_of_the_project() -> None:
                 f"{_name(path)}:{node.lineno}" for module in modules if module.split(".")[0] in ("openmps", "torch")
             ]
     assert found == []
+
+
+def _circles(graph: grimp.ImportGraph) -> list[list[str]]:
+    """The largest sets of modules of which each reaches all the others by imports."""
+    below = {module: graph.find_upstream_modules(module) for module in graph.modules}
+    found = {frozenset({module} | {other for other in below[module] if module in below[other]}) for module in below}
+    return sorted(sorted(circle) for circle in found if len(circle) > 1)
+
+
+def _imports(graph: grimp.ImportGraph, circle: list[str]) -> list[str]:
+    """The lines by which the modules of a circle import one another."""
+    pairs = [
+        (module, other)
+        for module in circle
+        for other in circle
+        if graph.direct_import_exists(importer=module, imported=other)
+    ]
+    return [
+        f"  {module}:{each['line_number']}: {each['line_contents']}"
+        for module, other in pairs
+        for each in graph.get_import_details(importer=module, imported=other)
+    ]
+
+
+def test_imports_have_no_circles_but_the_known_ones() -> None:
+    # Imports for annotations and within functions count: they hide a circle, and it is one all the same.
+    graph = grimp.build_graph("openmps", exclude_type_checking_imports=False, cache_dir=None)
+    found = {" ".join(name.removeprefix("openmps.") for name in circle): circle for circle in _circles(graph)}
+    lines = [line for name in found for line in (name, *_imports(graph, found[name]))]
+    assert lines == [], "\n".join(["a circle of imports:", *lines])
 
 
 def test_one_version() -> None:

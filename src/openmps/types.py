@@ -572,16 +572,6 @@ def _require_integers(struct: object, *names: str, least: int | None = 0) -> Non
             raise MPSArgumentError(type(struct).__name__, name, f"must be at least {least}", value)
 
 
-def _require_numbers(struct: object, *names: str) -> None:
-    for name in names:
-        value = getattr(struct, name)
-        if type(value) is not float:
-            try:
-                object.__setattr__(struct, name, float(value))
-            except (TypeError, ValueError, OverflowError):
-                raise MPSTypeError(type(struct).__name__, name, "must be a real number", repr(value)) from None
-
-
 def _require_kinds(struct: object, **kinds: type) -> None:
     for name, kind in kinds.items():
         value = getattr(struct, name)
@@ -589,28 +579,46 @@ def _require_kinds(struct: object, **kinds: type) -> None:
             raise MPSTypeError(type(struct).__name__, name, f"must be an {kind.__name__}", repr(value))
 
 
+class _Counts:
+    """A struct of integers from 0 on."""
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        _require_integers(self, *self.__slots__)
+
+
+class _Numbers:
+    """A struct of real numbers."""
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            value = getattr(self, name)
+            if type(value) is not float:
+                try:
+                    object.__setattr__(self, name, float(value))
+                except (TypeError, ValueError, OverflowError):
+                    raise MPSTypeError(type(self).__name__, name, "must be a real number", repr(value)) from None
+
+
 @dataclass(frozen=True, slots=True)
-class MTLOrigin:
+class MTLOrigin(_Counts):
     """A position in a texture, in pixels from the top left corner (MTLTypes.h, macOS 10.11)."""
 
     x: int = 0
     y: int = 0
     z: int = 0
 
-    def __post_init__(self) -> None:
-        _require_integers(self, "x", "y", "z")
-
 
 @dataclass(frozen=True, slots=True)
-class MTLSize:
+class MTLSize(_Counts):
     """The size of a region of a texture, in pixels (MTLTypes.h, macOS 10.11)."""
 
     width: int
     height: int
     depth: int = 1
-
-    def __post_init__(self) -> None:
-        _require_integers(self, "width", "height", "depth")
 
 
 @dataclass(frozen=True, slots=True)
@@ -641,27 +649,21 @@ class MPSOffset:
 
 
 @dataclass(frozen=True, slots=True)
-class MPSOrigin:
+class MPSOrigin(_Numbers):
     """A position in an image that need not fall on a pixel (MPSCoreTypes.h, macOS 10.13)."""
 
     x: float = 0.0
     y: float = 0.0
     z: float = 0.0
 
-    def __post_init__(self) -> None:
-        _require_numbers(self, "x", "y", "z")
-
 
 @dataclass(frozen=True, slots=True)
-class MPSSize:
+class MPSSize(_Numbers):
     """The size of a region of an image, in fractions of pixels too (MPSCoreTypes.h, macOS 10.13)."""
 
     width: float
     height: float
     depth: float = 1.0
-
-    def __post_init__(self) -> None:
-        _require_numbers(self, "width", "height", "depth")
 
 
 @dataclass(frozen=True, slots=True)
@@ -676,7 +678,7 @@ class MPSRegion:
 
 
 @dataclass(frozen=True, slots=True)
-class MPSScaleTransform:
+class MPSScaleTransform(_Numbers):
     """Result pixel = scale · source pixel + translation, for each axis (MPSCoreTypes.h, macOS 10.13)."""
 
     scale_x: float = 1.0
@@ -684,20 +686,14 @@ class MPSScaleTransform:
     translate_x: float = 0.0
     translate_y: float = 0.0
 
-    def __post_init__(self) -> None:
-        _require_numbers(self, "scale_x", "scale_y", "translate_x", "translate_y")
-
 
 @dataclass(frozen=True, slots=True)
-class MPSImageCoordinate:
+class MPSImageCoordinate(_Counts):
     """A pixel and one of its feature channels, or counts of them (MPSCoreTypes.h, macOS 10.13)."""
 
     x: int = 0
     y: int = 0
     channel: int = 0
-
-    def __post_init__(self) -> None:
-        _require_integers(self, "x", "y", "channel")
 
 
 @dataclass(frozen=True, slots=True)
@@ -712,7 +708,7 @@ class MPSImageRegion:
 
 
 @dataclass(frozen=True, slots=True)
-class MPSImageReadWriteParams:
+class MPSImageReadWriteParams(_Counts):
     """Which feature channels a read or write of an image touches (MPSImage.h, macOS 10.13).
 
     The offset is a multiple of 4, and so is the number unless the offset is 0; the image that is accessed checks both.
@@ -721,19 +717,13 @@ class MPSImageReadWriteParams:
     feature_channel_offset: int
     number_of_feature_channels_to_read_write: int
 
-    def __post_init__(self) -> None:
-        _require_integers(self, "feature_channel_offset", "number_of_feature_channels_to_read_write")
-
 
 @dataclass(frozen=True, slots=True)
-class MPSDimensionSlice:
+class MPSDimensionSlice(_Counts):
     """``length`` elements of one dimension of an array, from ``start`` on (MPSCoreTypes.h, macOS 10.15)."""
 
     start: int
     length: int
-
-    def __post_init__(self) -> None:
-        _require_integers(self, "start", "length")
 
 
 @dataclass(frozen=True, slots=True)
@@ -754,25 +744,14 @@ class MPSStateTextureInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class NSRange:
+class NSRange(_Counts):
     """``length`` positions from ``location`` on (Foundation's NSRange.h)."""
 
     location: int
     length: int
 
-    def __post_init__(self) -> None:
-        _require_integers(self, "location", "length")
-
 
 # --- facts of formats ----------------------------------------------------------------------------------------------
-
-ELEMENT_BYTES: Final[Mapping[MPSImageFeatureChannelFormat, int]] = {
-    MPSImageFeatureChannelFormat.UNORM8: 1,
-    MPSImageFeatureChannelFormat.UNORM16: 2,
-    MPSImageFeatureChannelFormat.FLOAT16: 2,
-    MPSImageFeatureChannelFormat.FLOAT32: 4,
-}
-"""Bytes of one feature channel of one pixel."""
 
 PRECISION_BITS: Final[Mapping[MPSImageFeatureChannelFormat, int]] = {
     MPSImageFeatureChannelFormat.UNORM8: 8,
@@ -789,6 +768,11 @@ NUMPY_DTYPES: Final[Mapping[MPSImageFeatureChannelFormat, np.dtype[np.generic]]]
     MPSImageFeatureChannelFormat.FLOAT32: np.dtype(np.float32),
 }
 """The NumPy type of one feature channel as it is stored."""
+
+ELEMENT_BYTES: Final[Mapping[MPSImageFeatureChannelFormat, int]] = {
+    channel_format: dtype.itemsize for channel_format, dtype in NUMPY_DTYPES.items()
+}
+"""Bytes of one feature channel of one pixel."""
 
 DATA_TYPE_DTYPES: Final[Mapping[MPSDataType, np.dtype[np.generic]]] = {
     MPSDataType.FLOAT32: np.dtype(np.float32),

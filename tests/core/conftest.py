@@ -8,9 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from openmps.metal.command import CommandBuffer
-from openmps.metal.device import MTLDevice, mtl_device
-from openmps.metal.queue import MTLCommandQueue
+from openmps.metal.device import CommandBuffer, MTLCommandQueue, MTLDevice, mtl_device
 
 
 @pytest.fixture

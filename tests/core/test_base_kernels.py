@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import itertools
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from encoding import Bench, finish, keep_results, numbers
+from encoding import Bench, finish, keep_results, numbers, run
 from helpers import assert_close
 from openmps.core.image.image import MPSImage
 from openmps.core.image.temporary import MPSTemporaryImage
@@ -19,11 +20,13 @@ from openmps.core.kernel.binary import MPSCNNBinaryKernel
 from openmps.core.kernel.gradient import MPSCNNGradientKernel
 from openmps.core.kernel.unary import MPSCNNKernel
 from openmps.core.padding.policy import MPSNNDefaultPadding
+from openmps.core.state.batch import MPSStateBatch
 from openmps.core.state.gradient import MPSNNBinaryGradientState, MPSNNGradientState
-from openmps.core.state.state import MPSState, MPSStateBatch
+from openmps.core.state.state import MPSState
 from openmps.errors import MPSArgumentError, MPSDeviceError, MPSTypeError
 from openmps.metal.device import MTLDevice, mtl_device
-from openmps.ops.geometry import read, read_adjoint
+from openmps.ops.geometry import Window
+from openmps.ops.op import Op
 from openmps.types import (
     MPSImageEdgeMode,
     MPSKernelOptions,
@@ -51,9 +54,33 @@ def _taps(window: Any) -> list[tuple[slice, slice]]:
     return list(itertools.product(places(window.y), places(window.x)))
 
 
-def _window_sum(value: torch.Tensor, source: Any) -> torch.Tensor:
-    region = read(value, source.window, source.edge_mode)
-    return torch.stack([region[:, :, rows, columns] for rows, columns in _taps(source.window)]).sum(0)
+@dataclass(frozen=True, slots=True)
+class WindowSum(Op):
+    window: Window
+
+    def run(self, wanted, *operands):
+        (region,) = operands
+        return torch.stack([region[:, :, rows, columns] for rows, columns in _taps(self.window)]).sum(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Minus(Op):
+    def run(self, wanted, *operands):
+        return operands[0] - operands[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Spread(Op):
+    """The adjoint of `WindowSum`."""
+
+    window: Window
+
+    def run(self, wanted, *operands):
+        (gradient,) = operands
+        region = gradient.new_zeros((*gradient.shape[:2], *self.window.region))
+        for rows, columns in _taps(self.window):
+            region[:, :, rows, columns] += gradient
+        return region
 
 
 class Sum(MPSCNNKernel):
@@ -63,12 +90,11 @@ class Sum(MPSCNNKernel):
 
     def __init__(self, device: MTLDevice, size=(1, 1), stride=(1, 1), dilation=(1, 1)) -> None:
         super().__init__(device)
-        (source,) = self._sources
-        (source.kernel_width, source.kernel_height), (source.stride_x, source.stride_y) = size, stride
-        source.dilation_x, source.dilation_y = dilation
+        self._set_window(*size, *stride)
+        self._set_dilation(*dilation)
 
-    def _operation(self, sources, target, states):
-        return lambda values, saved: (_window_sum(values[0], sources[0]), None)
+    def _body(self, at, *images):
+        return WindowSum(at.window)(at.read(images[0]))
 
 
 class Difference(MPSCNNBinaryKernel):
@@ -76,8 +102,9 @@ class Difference(MPSCNNBinaryKernel):
 
     _gradient_state_class = MPSNNBinaryGradientState
 
-    def _operation(self, sources, target, states):
-        return lambda values, saved: (_window_sum(values[0], sources[0]) - _window_sum(values[1], sources[1]), None)
+    def _body(self, at, *images):
+        first, second = (WindowSum(at.sources[i].window)(at.read(image, i)) for i, image in enumerate(images))
+        return Minus()(first, second)
 
 
 class SumGradient(MPSCNNGradientKernel):
@@ -85,15 +112,8 @@ class SumGradient(MPSCNNGradientKernel):
 
     _strides = range(1, 99)
 
-    def _gradient(self, geometry, sources, states):
-        def differentiate(gradient, source, saved):
-            window = geometry.data
-            region = gradient.new_zeros((*gradient.shape[:2], *window.region))
-            for rows, columns in _taps(window):
-                region[:, :, rows, columns] += gradient
-            return read_adjoint(region, window, geometry.edge_mode), None
-
-        return differentiate
+    def _differentiate(self, at, gradient, source):
+        return at.back(Spread(at.geometry.data)(gradient))
 
 
 @pytest.fixture
@@ -227,6 +247,41 @@ def test_the_descriptor_takes_the_states_word(x: np.ndarray) -> None:
     assert kernel.offset == MPSOffset(5, 5, 0)
 
 
+@pytest.mark.parametrize("arrange", ["image", "batch"])
+def test_a_subclass_may_size_its_results(arrange: str, x: np.ndarray) -> None:
+    """Encodes that make their result ask the kernel's own method."""
+
+    class Narrow(Sum):
+        def destination_image_descriptor(self, source_images, source_states=None):
+            descriptor = super().destination_image_descriptor(source_images, source_states)
+            descriptor.width -= 1
+            self.offset = MPSOffset(1, 0, 0)
+            return descriptor
+
+    bench = Bench(CPU)
+    kernel, plain = Narrow(CPU, (3, 3), (1, 1)), Sum(CPU, (3, 3), (1, 1))
+    images = getattr(bench, arrange)(x)
+    assert_close(run(bench, kernel, [images]), run(bench, plain, [images])[..., 1:], 0.0)
+
+
+def test_an_allocator_may_change_the_kernel_that_it_is_given(x: np.ndarray) -> None:
+    """In time for the encode that asks it."""
+
+    class Clamping:
+        def image(self, command_buffer, image_descriptor, kernel):
+            kernel.edge_mode = CLAMP
+            return MPSImage(command_buffer.device, image_descriptor)
+
+    bench = Bench(CPU)
+    kernel, plain = Sum(CPU, (3, 3), (1, 1)), Sum(CPU, (3, 3), (1, 1))
+    plain.edge_mode = CLAMP
+    kernel.destination_image_allocator = Clamping()
+    command_buffer = bench.command_buffer()
+    result = kernel.encode(command_buffer, bench.image(x[:1]))
+    finish(command_buffer)
+    assert_close(numbers(result), run(bench, plain, [bench.image(x[:1])]), 0.0)
+
+
 def test_states_of_one_source(x: np.ndarray, device: torch.device) -> None:
     bench = Bench.on(device)
     kernel = Sum(bench.device)
@@ -316,8 +371,8 @@ def test_defaults_of_a_kernel_with_two_sources() -> None:
 def test_every_property_of_two_sources(arrange: str, x: np.ndarray, y: np.ndarray, device: torch.device) -> None:
     bench = Bench.on(device)
     kernel = Difference(bench.device)
-    first, second = kernel.source_properties(0), kernel.source_properties(1)
-    first.kernel_width, first.dilation_x, second.kernel_height, second.dilation_y = 3, 2, 2, 3
+    kernel._change_source(0, kernel_width=3, dilation_x=2)
+    kernel._change_source(1, kernel_height=2, dilation_y=3)
     assert (kernel.primary_kernel_width, kernel.primary_dilation_rate_x, kernel.primary_kernel_height) == (3, 2, 1)
     assert (kernel.secondary_kernel_height, kernel.secondary_dilation_rate_y, kernel.secondary_kernel_width) == (
         2,

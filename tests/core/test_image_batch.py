@@ -23,9 +23,8 @@ from openmps.core.image.image import MPSImage
 from openmps.core.image.storage import DTYPES, Target
 from openmps.core.image.temporary import MPSTemporaryImage
 from openmps.errors import MPSArgumentError, MPSDeviceError, MPSLifetimeError, MPSTypeError
-from openmps.metal.command import MTLCommandBuffer
-from openmps.metal.device import MTLDevice, mtl_device
-from openmps.metal.queue import MTLCommandQueue
+from openmps.metal.device import MTLCommandBuffer, MTLCommandQueue, MTLDevice, mtl_device
+from openmps.ops.elements import encode
 from openmps.types import MPSImageFeatureChannelFormat, NSRange
 
 Format = MPSImageFeatureChannelFormat
@@ -298,7 +297,8 @@ def test_a_batch_is_written_as_one_tensor(
     if used:
         batch.numpy()
     numbers = torch.tensor([0.0, 1.0, 0.2], device=mtl.torch_device).reshape(3, 1, 1, 1)
-    batch.stack().write(numbers.expand(3, target.channels, target.height, target.width), target)
+    stored = encode(numbers.expand(3, target.channels, target.height, target.width), channel_format)
+    batch.stack().write(stored, target, is_shared=False)
     expected = np.zeros((3, HEIGHT, WIDTH, CHANNELS))
     rows, columns = slice(target.y, target.y + target.height), slice(target.x, target.x + target.width)
     steps = {Format.UNORM8: 255, Format.UNORM16: 65535}.get(channel_format)
@@ -314,7 +314,7 @@ def test_a_batch_is_written_as_one_tensor(
 def test_a_result_that_is_a_source_is_copied() -> None:
     source, result = filled(CPU, 2), MPSImageBatch.allocate(CPU, descriptor(), 2)
     values = source.stack().values()
-    result.stack().write(values, Target(0, 0, WIDTH, HEIGHT, 0, CHANNELS), (values,))
+    result.stack().write(values, Target(0, 0, WIDTH, HEIGHT, 0, CHANNELS), is_shared=True)
     before = source.numpy()
     result.tensor().zero_()
     np.testing.assert_array_equal(source.numpy(), before)
@@ -323,7 +323,7 @@ def test_a_result_that_is_a_source_is_copied() -> None:
 def test_results_have_the_target_s_shape() -> None:
     stack = MPSImageBatch.allocate(CPU, descriptor(), 2).stack()
     with pytest.raises(MPSArgumentError, match=r"values must be shaped \(2, 4, 2, 3\), got \(1, 4, 2, 3\)"):
-        stack.write(torch.zeros(1, 4, 2, 3), Target(0, 0, WIDTH, HEIGHT, 0, CHANNELS))
+        stack.write(torch.zeros(1, 4, 2, 3), Target(0, 0, WIDTH, HEIGHT, 0, CHANNELS), is_shared=False)
 
 
 def test_overlaps() -> None:

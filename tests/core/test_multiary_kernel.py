@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,14 +14,16 @@ from encoding import FLOAT16, Bench, finish, keep_results, numbers, temporary_co
 from helpers import assert_close
 from openmps.core.image.image import MPSImage
 from openmps.core.image.temporary import MPSTemporaryImage
+from openmps.core.kernel.configuration import Setting
 from openmps.core.kernel.multiary import MPSCNNMultiaryKernel
 from openmps.core.padding.policy import MPSNNDefaultPadding
+from openmps.core.state.batch import MPSStateBatch
 from openmps.core.state.gradient import MPSNNMultiaryGradientState
-from openmps.core.state.state import MPSStateBatch
 from openmps.errors import MPSArgumentError, MPSDeviceError, MPSError, MPSLifetimeError, MPSTypeError
 from openmps.kernels.concatenation import Concatenation, ConcatenationGradient
 from openmps.metal.device import MTLDevice, mtl_device
-from openmps.ops.geometry import read
+from openmps.ops.geometry import Window
+from openmps.ops.op import Op
 from openmps.types import (
     MPSImageEdgeMode,
     MPSNNPaddingMethod,
@@ -36,25 +39,31 @@ CPU = mtl_device("cpu")
 SHAPE = (2, 4, 5, 6)
 
 
+@dataclass(frozen=True, slots=True)
+class WeightedWindows(Op):
+    weights: tuple[float, ...]
+    windows: tuple[Window, ...]
+
+    def run(self, wanted, *operands):
+        total = 0.0
+        for weight, region, window in zip(self.weights, operands, self.windows, strict=True):
+            for j, i in itertools.product(range(window.y.size), range(window.x.size)):
+                total = total + weight * region[:, :, _taps(window.y, j)][..., _taps(window.x, i)]
+        return total
+
+
 class WeightedSum(MPSCNNMultiaryKernel):
     """Y = sum_i weight_i * (the sum of source i's window)."""
 
+    weights = Setting[tuple[float, ...]]()
+
     def __init__(self, device: MTLDevice, weights: list[float]) -> None:
         super().__init__(device, len(weights))
-        self.weights = weights
+        self.weights = tuple(weights)
 
-    def _operation(self, sources, target, states):
-        weights = list(self.weights)
-
-        def operation(values, saved):
-            total = 0.0
-            for weight, value, source in zip(weights, values, sources, strict=True):
-                region, window = read(value, source.window, source.edge_mode), source.window
-                for j, i in itertools.product(range(window.y.size), range(window.x.size)):
-                    total = total + weight * region[:, :, _taps(window.y, j)][..., _taps(window.x, i)]
-            return total, None
-
-        return operation
+    def _body(self, at, *images):
+        regions = [at.read(image, index) for index, image in enumerate(images)]
+        return WeightedWindows(self.weights, tuple(source.window for source in at.sources))(*regions)
 
 
 class WithStates(WeightedSum):

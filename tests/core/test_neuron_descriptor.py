@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from openmps.core.kernel.encoding import Constant
 from openmps.core.neuron import DEFAULT_PARAMETERS, MPSNNNeuronDescriptor
 from openmps.errors import MPSArgumentError
 from openmps.types import MPSCNNNeuronType as Kind
@@ -49,15 +50,17 @@ def test_copies_are_equal_and_their_own() -> None:
 
 
 def test_slopes_of_the_first_channels(device: torch.device) -> None:
-    made = MPSNNNeuronDescriptor(Kind.PRELU, data=[1.0, 2.0, 3.0])
-    slopes = made.slopes("Kernel", 2, device)
+    made = MPSNNNeuronDescriptor(Kind.PRELU, data=[1.0, 2.0, 3.0]).parameters()
+    slopes = made.slopes("Kernel", 2)
     assert slopes is not None
-    assert (slopes.tolist(), slopes.device.type) == ([1.0, 2.0], device.type)
-    assert MPSNNNeuronDescriptor(Kind.RELU).slopes("Kernel", 2, device) is None
+    on_device = Constant(slopes).on(device).value()
+    assert on_device is not None
+    assert (on_device.tolist(), on_device.device.type) == ([1.0, 2.0], device.type)
+    assert MPSNNNeuronDescriptor(Kind.RELU).parameters().slopes("Kernel", 2) is None
     with pytest.raises(
         MPSArgumentError, match=r"Kernel: neuron data must hold one number a channel, 4, got 3 number\(s\)"
     ):
-        made.slopes("Kernel", 4, device)
+        made.slopes("Kernel", 4)
 
 
 @pytest.mark.parametrize(

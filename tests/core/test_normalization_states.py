@@ -13,9 +13,8 @@ from openmps.core.state.rows import (
 )
 from openmps.core.state.state import MPSState
 from openmps.errors import MPSArgumentError, MPSLifetimeError, MPSTypeError, MTLCommandBufferError
-from openmps.metal.device import MTLDevice
+from openmps.metal.device import MTLCommandQueue, MTLDevice
 from openmps.metal.mps_command_buffer import MPSCommandBuffer
-from openmps.metal.queue import MTLCommandQueue
 from openmps.types import MPSStateResourceType, MTLStorageMode
 
 KINDS: list[tuple[Any, tuple[str, str]]] = [

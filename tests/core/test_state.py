@@ -13,16 +13,14 @@ import pytest
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.image.image import MPSImage
 from openmps.core.image.temporary import MPSTemporaryImage
-from openmps.core.state.state import (
-    BatchableState,
-    MPSState,
+from openmps.core.state.batch import (
     MPSStateBatch,
     MPSStateBatchIncrementReadCount,
     MPSStateBatchResourceSize,
     MPSStateBatchSynchronize,
-    MPSStateResourceList,
     as_state_batch,
 )
+from openmps.core.state.state import BatchableState, MPSState, MPSStateResourceList
 from openmps.errors import (
     MPSArgumentError,
     MPSDeviceError,
@@ -30,10 +28,7 @@ from openmps.errors import (
     MPSTypeError,
     MTLCommandBufferError,
 )
-from openmps.metal.command import MTLCommandBuffer
-from openmps.metal.device import MTLDevice, mtl_device
-from openmps.metal.memory import MTLBuffer
-from openmps.metal.queue import MTLCommandQueue
+from openmps.metal.device import MTLBuffer, MTLCommandBuffer, MTLCommandQueue, MTLDevice, mtl_device
 from openmps.types import (
     MPSImageFeatureChannelFormat,
     MPSStateResourceType,
@@ -289,10 +284,10 @@ def test_where_a_temporary_state_may_be_used(
 def test_contents_go_back_after_the_last_read_in_queue_order(command_buffer: MTLCommandBuffer, encode: Encode) -> None:
     state = MPSState.temporary_state(command_buffer, buffer_size=4)
     held = weakref.ref(state.resource)
-    command_buffer.record("forward", lambda: state.absorb("mask"))
+    command_buffer.record("forward", lambda: state.saved.take("mask", is_shared=False))
     seen: list[Any] = []
-    encode(command_buffer, state, work=lambda: seen.append((state.saved.value, held() is None)))
-    command_buffer.record("look", lambda: seen.append((state.saved.value, held() is None)))
+    encode(command_buffer, state, work=lambda: seen.append((state.saved.value(), held() is None)))
+    command_buffer.record("look", lambda: seen.append((state.saved.value(), held() is None)))
     finish(command_buffer)
     assert seen == [("mask", False), (None, True)]
 
@@ -302,9 +297,9 @@ def test_contents_with_reads_left_go_back_after_the_last_work(command_buffer: MT
     permanent = MPSState(command_buffer.device, buffer_size=4)
     held = weakref.ref(state.resource)
     for each in (state, permanent):
-        command_buffer.record("forward", lambda each=each: each.absorb("mask"))
+        command_buffer.record("forward", lambda each=each: each.saved.take("mask", is_shared=False))
     finish(command_buffer)
-    assert (state.saved.value, held(), permanent.saved.value) == (None, None, "mask")
+    assert (state.saved.value(), held(), permanent.saved.value()) == (None, None, "mask")
 
 
 def test_states_are_freed_without_the_garbage_collector(command_buffer: MTLCommandBuffer) -> None:
@@ -368,7 +363,7 @@ def test_states_of_a_batch_are_counted_apart(command_buffer: MTLCommandBuffer, e
     shared = PerImage(command_buffer.device)
     shared.make_temporary(command_buffer)
     batch = MPSStateBatch.of_images(shared, 3)
-    shared.saved.value = "masks"
+    shared.saved.take("masks", is_shared=False)
     assert (MPSStateBatchIncrementReadCount(batch, 1), [state.read_count for state in batch]) == (3, [2, 2, 2])
     encode(command_buffer, *batch.counted())
     encode(command_buffer, batch[0])
@@ -380,7 +375,7 @@ def test_states_of_a_batch_are_counted_apart(command_buffer: MTLCommandBuffer, e
     encode(command_buffer, *batch[1:].counted())
     assert shared.read_count == 0
     finish(command_buffer)
-    assert shared.saved.value is None
+    assert shared.saved.value() is None
 
 
 def test_a_count_set_through_the_whole(command_buffer: MTLCommandBuffer) -> None:

@@ -12,9 +12,10 @@ import torch
 from openmps.core.image import storage
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.image.image import MPSImage
-from openmps.core.image.storage import Block, Extent, decode, encode
+from openmps.core.image.storage import Block, Extent
 from openmps.errors import MPSMemoryError
 from openmps.metal.device import MTLDevice, mtl_device
+from openmps.ops.elements import DTYPES, decode, encode
 from openmps.types import (
     MPSImageFeatureChannelFormat,
     MTLCommandBufferErrorCode,
@@ -35,7 +36,7 @@ def descriptor(width: int = 5, height: int = 4, channels: int = 3, images: int =
 
 def test_unorm_numbers_are_exact_and_come_back(device: torch.device) -> None:
     for channel_format, count in ((Format.UNORM8, 256), (Format.UNORM16, 65536)):
-        dtype = storage.DTYPES[channel_format]
+        dtype = DTYPES[channel_format]
         stored = torch.arange(count, dtype=torch.int32, device=device).to(dtype)
         numbers = decode(stored, channel_format)
         expected = (np.arange(count, dtype=np.float64) / (count - 1)).astype(np.float32)

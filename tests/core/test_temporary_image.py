@@ -24,10 +24,8 @@ from openmps.errors import (
     MPSTypeError,
     MTLCommandBufferError,
 )
-from openmps.metal.command import MTLCommandBuffer
-from openmps.metal.device import MTLDevice, mtl_device
+from openmps.metal.device import MTLCommandBuffer, MTLCommandQueue, MTLDevice, mtl_device
 from openmps.metal.mps_command_buffer import MPSCommandBuffer
-from openmps.metal.queue import MTLCommandQueue
 from openmps.types import MPSImageFeatureChannelFormat, MPSPurgeableState, MTLStorageMode, NSRange
 
 Format = MPSImageFeatureChannelFormat
@@ -459,7 +457,7 @@ def test_a_whole_result_becomes_the_memory(command_buffer: MTLCommandBuffer) -> 
     addresses: list[int] = []
 
     def work() -> None:
-        batch.stack().write(result, Target(0, 0, 5, 4, 0, 4))
+        batch.stack().write(result, Target(0, 0, 5, 4, 0, 4), is_shared=False)
         addresses.append(batch[0].storage.block.tensor().data_ptr())
 
     command_buffer.record("Kernel", work)
@@ -475,7 +473,7 @@ def test_the_queue_and_the_program_use_an_image_at_once(queue: MTLCommandQueue) 
 
         def ones(image: MPSImage = image) -> None:
             value = image.storage.values().new_ones((1, 3, 4, 5))
-            image.stack(0, 1).write(value, Target(0, 0, 5, 4, 0, 3))
+            image.stack(0, 1).write(value, Target(0, 0, 5, 4, 0, 3), is_shared=False)
 
         command_buffer.record("Kernel", ones)
         committing = threading.Thread(target=command_buffer.commit)

@@ -18,6 +18,7 @@ from openmps.kernels.dropout import MPSCNNDropout
 from openmps.kernels.optimizers import MPSNNOptimizerAdam
 from openmps.kernels.pooling import MPSCNNPoolingMax
 from openmps.kernels.random import MPSMatrixRandomPhilox
+from openmps.kernels.reshape import MPSNNReshape
 from openmps.metal.device import mtl_device
 from openmps.types import MPSDataType, MPSNNPaddingMethod
 from stress import hasty_threads, run_threads
@@ -51,6 +52,25 @@ def test_encodes_with_images_of_different_sizes(device: torch.device) -> None:
     for results, wanted in zip(found, expected, strict=True):
         for result in results:
             np.testing.assert_array_equal(numbers(result), wanted)
+
+
+def test_each_encode_of_a_reshape_has_the_shape_that_it_asks_for() -> None:
+    bench, kernel = Bench(CPU), MPSNNReshape(CPU)
+    keep_results(kernel)
+    image = bench.image(drawn("image", (1, 4, 3, 2)))
+    shapes = [(24, 1, 1), (2, 3, 4)]
+    found: list[list[Any]] = [[], []]
+
+    def encode(index: int) -> None:
+        command_buffer = CPU.new_command_queue().command_buffer()
+        names = ("reshaped_width", "reshaped_height", "reshaped_feature_channels")
+        asked: Any = dict(zip(names, shapes[index], strict=True))
+        found[index] = [kernel.encode(command_buffer, image, **asked) for _ in range(ENCODES)]
+        finish(command_buffer)
+
+    _twice(encode)
+    for results, shape in zip(found, shapes, strict=True):
+        assert {(result.width, result.height, result.feature_channels) for result in results} == {shape}
 
 
 def test_each_encode_of_a_dropout_has_a_mask_of_its_own() -> None:

@@ -27,9 +27,7 @@ from openmps.errors import (
     MPSTypeError,
     MTLCommandBufferError,
 )
-from openmps.metal.command import MTLCommandBuffer
-from openmps.metal.device import MTLDevice, mtl_device
-from openmps.metal.queue import MTLCommandQueue
+from openmps.metal.device import MTLCommandBuffer, MTLCommandQueue, MTLDevice, mtl_device
 from openmps.types import MPSDataType, MTLResourceOptions, MTLStorageMode
 
 Encode = Callable[..., None]

@@ -11,10 +11,11 @@ import torch
 
 from encoding import Bench, finish, keep_results, numbers, run, temporary_copy
 from helpers import assert_close
+from openmps.core.image.storage import Extent, Shape
+from openmps.core.numbers import FLT_MAX
 from openmps.errors import MPSArgumentError, MPSLifetimeError, MPSTypeError
 from openmps.kernels import arithmetic as kernels
 from openmps.kernels.arithmetic import (
-    FLT_MAX,
     MPSCNNAdd,
     MPSCNNAddGradient,
     MPSCNNArithmeticGradientState,
@@ -26,7 +27,7 @@ from openmps.kernels.arithmetic import (
     MPSNNCompare,
 )
 from openmps.metal.device import mtl_device
-from openmps.types import MPSImageEdgeMode, MPSNNComparisonType, MPSOffset
+from openmps.types import MPSImageEdgeMode, MPSImageFeatureChannelFormat, MPSNNComparisonType, MPSOffset
 from oracles import arithmetic as oracle
 
 CPU = mtl_device("cpu")
@@ -501,3 +502,28 @@ def test_images_from_an_offset_on() -> None:
     kernel.primary_offset = MPSOffset(0, 0, 2)
     images = [bench.image(np.arange(n, dtype=np.float64).reshape(n, 1, 1, 1)) for n in (5, 4)]
     assert run(bench, kernel, images).ravel().tolist() == [2, 4, 6]
+
+
+def test_a_sum_of_float16_images_is_rounded_once(device: torch.device, rng: np.random.Generator) -> None:
+    """Plain sums read float16 as it is stored; scales and limits compute in float32 first. Both round at the end."""
+    bench = Bench.on(device)
+    x, y = (rng.standard_normal((1, 8, 3, 5)).astype(np.float16) for _ in range(2))
+    sources = [bench.image(each, MPSImageFeatureChannelFormat.FLOAT16) for each in (x, y)]
+    for scale, limit in [(1.0, FLT_MAX), (0.3, FLT_MAX), (1.0, 0.7)]:
+        kernel = MPSCNNAdd(bench.device)
+        kernel.secondary_scale, kernel.maximum_value = scale, limit
+        exact = x.astype(np.float32) + np.float32(scale) * y.astype(np.float32)
+        expected = np.minimum(exact, np.float32(limit)).astype(np.float16)
+        np.testing.assert_array_equal(run(bench, kernel, sources), expected)
+
+
+@pytest.mark.parametrize("is_saved", [False, True])
+def test_a_mask_is_made_for_a_state_only(is_saved: bool, device: torch.device) -> None:
+    bench = Bench.on(device)
+    kernel = MPSCNNAdd(bench.device)
+    shapes = (Shape(Extent(3, 2, 4, 1), MPSImageFeatureChannelFormat.FLOAT32),) * 2
+    assert "saved" not in kernel.plan(shapes, shapes[0]).body.outputs  # without limits nothing is clamped
+    kernel.maximum_value = 1.0
+    plan = kernel.plan(shapes, shapes[0])
+    (action,) = (plan.body if is_saved else plan.bare).actions
+    assert action.wanted == (True, is_saved)

@@ -13,6 +13,7 @@ import torch
 from encoding import FLOAT16, FLOAT32, Bench, finish, keep_results, numbers, temporary_copy
 from helpers import array, assert_close, assert_digits, inner
 from measured import note_error
+from openmps.core.kernel.plan import Plan
 from openmps.core.neuron import MPSNNNeuronDescriptor
 from openmps.core.state.rows import (
     MPSCNNNormalizationGammaAndBetaState,
@@ -797,3 +798,43 @@ def test_a_neuron_is_that_of_its_time(device: torch.device, rng: np.random.Gener
     read = stages.step(command_buffer, state, x, g, (7,))
     finish(command_buffer)
     Expected.of(x, g, NEURONS["relu"]).check(state, *read())
+
+
+# --- what the encodes record ------------------------------------------------------------------------------------------
+
+
+def _steps(body: Any) -> list[str]:
+    return [type(step.op).__name__ for step in body.steps]
+
+
+@pytest.mark.parametrize("fused", ["no neuron", "none"])
+def test_half_precision_images_are_read_as_they_are_stored(fused: str, rng: np.random.Generator) -> None:
+    """No stage widens an image; stores find numbers that are rounded already."""
+    x, g = batch(rng)
+    stages = Stages(Bench.on(torch.device("cpu")), NEURONS[fused])
+    state, command_buffer = stages.state(x), stages.bench.command_buffer()
+    stages.step(command_buffer, state, x, g, (4, 3), FLOAT16)
+    kernels = (stages.statistics, stages.forward, stages.sums, stages.backward)
+    found = {name for kernel in kernels for plan in _plans(kernel, FLOAT16) for name in _steps(plan.body)}
+    assert found == {"BatchMoments", "MergedMoments", "Normalize", "ParameterSums", "DataGradient", "Store"}
+
+
+def test_a_plan_serves_all_batches(rng: np.random.Generator) -> None:
+    """How many pixels a batch has, and which part of them a piece brings, are numbers of an encode, not of a plan."""
+    x, g = batch(rng)
+    stages = Stages(Bench.on(torch.device("cpu")))
+    state, command_buffer = stages.state(x), stages.bench.command_buffer()
+    kernels = (stages.statistics, stages.forward, stages.sums, stages.backward)
+    stages.step(command_buffer, state, x, g, (2, 2, 2))
+    before = [_plans(kernel) for kernel in kernels]
+    for pieces in ((2, 2), (2,), (2, 2, 2)):
+        stages.step(command_buffer, state, x, g, pieces)
+    assert [_plans(kernel) for kernel in kernels] == before
+
+
+def _plans(kernel: Any, channel_format: Any = FLOAT32) -> list[Plan]:
+    """What was planned for images of a format; kernels with equal properties share it."""
+    plans = kernel._configuration.plans
+    return [
+        plan for key, plan in plans.items() if isinstance(plan, Plan) and key[0][0].channel_format is channel_format
+    ]

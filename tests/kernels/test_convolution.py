@@ -649,3 +649,18 @@ def test_fully_connected_refusals() -> None:
     image, flow = bench.image(np.zeros((1, 2, 3, 3))), bench.image(np.zeros((1, 3, 2, 2)))
     with pytest.raises(MPSArgumentError, match="^MPSCNNFullyConnectedGradient 'fcg': source_gradient must have 1x1"):
         gradient.encode(bench.command_buffer(), flow, image, state, bench.empty((1, 2, 3, 3)))
+
+
+def test_a_kernel_says_the_neuron_that_it_applies() -> None:
+    """The descriptors that it gives out are copies: changing them changes neither what it says nor what it does."""
+    bench, source = Bench(CPU), Layer(1, 1, 1, 1, biases=False).source()
+    source.descriptor().fused_neuron_descriptor = MPSNNNeuronDescriptor(MPSCNNNeuronType.LINEAR, 2.0, 0.0)
+    kernel, image = MPSCNNConvolution(CPU, weights=source), bench.batch(np.ones((1, 1, 1, 1)))
+    before = run(bench, kernel, [image])
+    neuron = kernel.fused_neuron_descriptor
+    assert neuron is not None
+    neuron.a = 5.0
+    kernel.convolution_descriptor.stride_in_pixels_x = 3
+    assert kernel.neuron_parameter_a == 2.0
+    assert kernel.convolution_descriptor.stride_in_pixels_x == 1
+    assert_close(run(bench, kernel, [image]), before, 0.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,18 +11,22 @@ import torch
 
 from encoding import Bench, finish, keep_results, numbers, run
 from helpers import assert_close
-from openmps.errors import MPSArgumentError
+from openmps.core.image.image import MPSImage, MPSImageDescriptor
+from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.kernels.convolution import (
     MPSCNNConvolution,
     MPSCNNConvolutionDescriptor,
     MPSCNNConvolutionGradient,
     MPSCNNConvolutionTranspose,
     MPSCNNConvolutionTransposeGradient,
+    MPSCNNConvolutionWeightsAndBiasesState,
     MPSCNNFullyConnected,
     MPSCNNFullyConnectedGradient,
 )
 from openmps.metal.device import mtl_device
+from openmps.training.data_sources import ArrayConvolutionDataSource
 from openmps.types import MPSDataType, MPSNNConvolutionAccumulatorPrecisionOption
+from openmps.types import MPSImageFeatureChannelFormat as Format
 from oracles import convolution as oracle
 from oracles.geometry import Axis
 from samples.convolution import ArraySource, Layer
@@ -87,10 +92,10 @@ def test_weights_are_rounded_where_it_is_asked_for(
     assert_close(run(bench, kernel.copy(), [bench.batch(x)]), found, 0.0)
 
 
-def test_the_switch_is_off_and_is_captured_by_the_encode(device: torch.device) -> None:
+def test_the_switch_is_open_and_is_captured_by_the_encode(device: torch.device) -> None:
     bench = Bench.on(device)
     kernel = MPSCNNConvolution(bench.device, MPSCNNConvolutionDescriptor(1, 1, 1, 1), [1.0 + 2.0**-12])
-    assert kernel.weights_fp16 is False
+    assert kernel.weights_fp16 is None
     keep_results(kernel)
     command_buffer = bench.command_buffer()
     image = bench.image(np.ones((1, 1, 1, 1)))
@@ -100,6 +105,33 @@ def test_the_switch_is_off_and_is_captured_by_the_encode(device: torch.device) -
     kernel.weights_fp16 = False
     finish(command_buffer)
     assert (numbers(single).item(), numbers(half).item()) == (1.0 + 2.0**-12, 1.0)
+
+
+@pytest.mark.parametrize("switch", [None, False, True])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_a_gradient_has_the_weights_of_its_forward_encode(
+    transposed: bool, switch: bool | None, device: torch.device
+) -> None:
+    """Unless it is told otherwise: ``W = 1 + 2^-12`` is 1 where it is rounded, by the switch or for float16 images."""
+    bench = Bench.on(device)
+    kinds = (MPSCNNConvolution, MPSCNNConvolutionGradient)
+    if transposed:
+        kinds = (MPSCNNConvolutionTranspose, MPSCNNConvolutionTransposeGradient)
+    weights = np.full((1, 1, 1, 1), 1.0 + 2.0**-12, np.float32)
+    source = ArrayConvolutionDataSource(MPSCNNConvolutionDescriptor(1, 1, 1, 1), weights)
+    forward, gradient = (kind(bench.device, weights=source) for kind in kinds)
+    keep_results(forward)
+    for form, rounded in ((Format.FLOAT16, switch is not False), (Format.FLOAT32, switch is True)):
+        for own, expected in ((None, rounded), (True, True), (False, False)):
+            forward.weights_fp16, gradient.weights_fp16 = switch, own
+            command_buffer = bench.command_buffer()
+            x = MPSImage.from_numpy(bench.device, np.ones((1, 1, 1), np.float32), form)
+            flow = MPSImage.from_numpy(bench.device, np.ones((1, 1, 1), np.float32))
+            _, state = forward.encode(command_buffer, x, destination_state_is_temporary=False)
+            result = MPSImage(bench.device, MPSImageDescriptor(Format.FLOAT32, 1, 1, 1))
+            gradient.encode(command_buffer, flow, x, state, destination_gradient=result)
+            finish(command_buffer)
+            assert numbers(result).item() == (1.0 if expected else 1.0 + 2.0**-12), (form, own)
 
 
 @pytest.mark.parametrize("way", ["switch", "source"])
@@ -308,3 +340,103 @@ def test_float32_weights_need_a_float_accumulator() -> None:
             open_kernel = kind(CPU, weights=source)
             open_kernel.accumulator_precision_option = HALF
             open_kernel.encode(bench.command_buffer(), image)
+
+
+# --- float16 images ---------------------------------------------------------------------------------------------------
+
+PAIRS = [
+    (MPSCNNConvolution, MPSCNNConvolutionGradient),
+    (MPSCNNFullyConnected, MPSCNNFullyConnectedGradient),
+    (MPSCNNConvolutionTranspose, MPSCNNConvolutionTransposeGradient),
+]
+
+
+@pytest.mark.parametrize(("forward", "backward"), PAIRS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("switch", [None, False, True])
+@pytest.mark.parametrize("asked", [None, FLOAT32, FLOAT16], ids=str)
+@pytest.mark.parametrize("stored", [Format.FLOAT16, Format.FLOAT32], ids=lambda value: value.name)
+def test_weights_for_float16_images(
+    forward: Any,
+    backward: Any,
+    switch: bool | None,
+    asked: Any,
+    stored: Format,
+    device: torch.device,
+    rng: np.random.Generator,
+) -> None:
+    """Rounded by default where the forward source is FLOAT16, unless its data source says FLOAT32; gradients alike."""
+    bench = Bench.on(device)
+    layer = _layer(forward)
+    kernels = [
+        kind(bench.device, weights=layer.source() if asked is None else _asking(layer, asked))
+        for kind in (forward, backward)
+    ]
+    half = replace(layer, half=True)
+    twins = [kind(bench.device, weights=_asking(half, FLOAT32)) for kind in (forward, backward)]
+    singles = [kind(bench.device, weights=layer.source()) for kind in (forward, backward)]
+    for kernel in (*twins, *singles):
+        kernel.weights_fp16 = False
+    for kernel in kernels:
+        kernel.weights_fp16 = switch
+    is_rounded = asked is FLOAT16 or bool(switch) or (switch is None and stored is Format.FLOAT16 and asked is None)
+    x = _half(rng.normal(size=(2, 3, 4, 5)))
+    images = bench.batch(x, stored)
+    command_buffer = bench.command_buffer()
+    flow: Any = None
+    found = []
+    for pair in (kernels, twins, singles):
+        for kernel in pair:
+            keep_results(kernel)
+        # Results of FLOAT32, so that nothing but the weights is rounded.
+        probe = pair[0].destination_image_descriptor([images[0]])
+        result = bench.batch(np.zeros((2, 4, probe.height, probe.width)))
+        states = pair[0].result_state_batch(images)
+        pair[0].encode_batch(command_buffer, images, destination_images=result, destination_states=states)
+        if flow is None:
+            flow = bench.batch(_half(rng.normal(size=(2, 4, probe.height, probe.width))))
+        back = pair[1].encode_batch(command_buffer, flow, images, states)
+        found.append((result, back, states[0]))
+    finish(command_buffer)
+    for index in (0, 1):
+        mine, rounded, single = (numbers(each[index]) for each in found)
+        assert_close(mine, rounded if is_rounded else single, 1e-6)
+        assert np.abs(rounded - single).max() > 1e-4
+    mine, _, single = (each[2].gradient_for_weights.tensor(torch.float32).cpu() for each in found)
+    assert_close(mine, single, 1e-6, "parameter gradients need no weights")
+
+
+def test_the_master_weights_stay_float32(device: torch.device) -> None:
+    bench = Bench.on(device)
+    layer = Layer(3, 4, 2, 3)
+    kernel = MPSCNNConvolution(bench.device, weights=layer.source())
+    run(bench, kernel, [bench.batch(np.ones((1, 3, 4, 5)), Format.FLOAT16)])
+    np.testing.assert_array_equal(kernel.parameters.weights.cpu().numpy(), layer.weights().astype(np.float32))
+    command_buffer = bench.command_buffer()
+    state = kernel.export_weights_and_biases(command_buffer)
+    finish(command_buffer)
+    exported = state.weights.tensor(torch.float32).cpu().numpy()
+    np.testing.assert_array_equal(exported, layer.weights().astype(np.float32).ravel())
+
+
+def test_rounded_weights_follow_a_reload_that_is_queued_behind_an_encode(device: torch.device) -> None:
+    """What is multiplied with is looked up when the work runs, in its order."""
+    bench = Bench.on(device)
+    source = ArraySource(MPSCNNConvolutionDescriptor(1, 1, 1, 1), np.array([1.0 + 2.0**-12], np.float32))
+    kernel = MPSCNNConvolution(bench.device, weights=source)
+    keep_results(kernel)
+    image = bench.image(np.ones((1, 1, 1, 1)), Format.FLOAT16)
+    new = MPSCNNConvolutionWeightsAndBiasesState(weights=bench.device.new_buffer(data=np.full(1, 3.0, np.float32)))
+    command_buffer = bench.command_buffer()
+    before = kernel.encode(command_buffer, image)
+    kernel.reload_weights_and_biases(command_buffer, new)
+    after = kernel.encode(command_buffer, image)
+    finish(command_buffer)
+    assert (numbers(before).item(), numbers(after).item()) == (1.0, 3.0)
+
+
+@pytest.mark.parametrize("value", ["yes", 2, 0.5])
+def test_switches_that_there_are_not(value: Any) -> None:
+    kernel = MPSCNNConvolution(CPU, weights=Layer(1, 1).source())
+    with pytest.raises(MPSTypeError, match="weights_fp16 must be None, True or False"):
+        kernel.weights_fp16 = value
+    assert kernel.weights_fp16 is None

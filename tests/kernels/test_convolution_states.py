@@ -14,8 +14,9 @@ import torch
 from encoding import Bench, finish, keep_results, numbers
 from helpers import assert_close
 from openmps.core.image.descriptor import MPSImageDescriptor
+from openmps.core.state.batch import MPSStateBatch, MPSStateBatchSynchronize
 from openmps.core.state.gradient import MPSImageSizeEncodingState
-from openmps.core.state.state import MPSState, MPSStateBatch, MPSStateBatchSynchronize
+from openmps.core.state.state import MPSState
 from openmps.errors import MPSArgumentError, MPSLifetimeError, MPSTypeError
 from openmps.kernels.convolution import (
     MPSCNNConvolution,
@@ -564,3 +565,25 @@ def test_a_reload_from_nothing_is_refused(kind: Kind) -> None:
             kernel.reload_weights_and_biases(bench.command_buffer(), None)
         with pytest.raises(MPSTypeError, match="command_buffer must be a command buffer, got NoneType"):
             kernel.reload_weights_and_biases(None, state)
+
+
+def test_pieces_are_read_alike_or_differentiated_one_by_one(device: torch.device) -> None:
+    """There is one record: a piece that is read in another way would overrule that of the piece before it."""
+    bench = Bench.on(device)
+    forward, gradient = KINDS["convolution"].kernels(bench)
+    images = list(bench.batch(np.ones((2, *SOURCE))))
+    command_buffer = bench.command_buffer()
+    states = forward.result_state_batch(images)
+    flow = None
+    for index, offset in enumerate((0, 1)):
+        forward.offset = MPSOffset(offset, 0, 0)
+        result = bench.batch(np.zeros((1, 4, 3, 6)))
+        forward.encode_batch(command_buffer, images[index : index + 1], result, states[index : index + 1])
+        flow = gradient.encode_batch(command_buffer, result, images[index : index + 1], states[index : index + 1])
+    assert flow is not None
+    states = forward.result_state_batch(images)
+    forward.encode_batch(command_buffer, images[:1], bench.batch(np.zeros((1, 4, 3, 6))), states[:1])
+    forward.offset = MPSOffset(0, 0, 0)
+    with pytest.raises(MPSArgumentError, match="before a piece that is read in another way"):
+        forward.encode_batch(command_buffer, images[1:], bench.batch(np.zeros((1, 4, 3, 6))), states[1:])
+    finish(command_buffer)

@@ -149,7 +149,7 @@ def test_properties() -> None:
     assert kernel.is_backwards
     assert kernel.is_result_state_reused_across_batch()
     assert kernel.fused_neuron_descriptor is None
-    assert kernel.weights_fp16 is False
+    assert kernel.weights_fp16 is None
     gradient = MPSCNNConvolutionTransposeGradient(CPU, weights=source)
     assert (gradient.source_gradient_feature_channels, gradient.source_image_feature_channels) == (16, 8)
     assert (gradient.groups, gradient.data_source, gradient.label) == (2, source, "source")

@@ -82,7 +82,7 @@ FAMILIES = {
         "data_source",
         lambda: GammaAndBetaSource(1, 1, np.ones(1, np.float32)),
         _gamma_and_beta,
-        lambda kernel: kernel.settings.numbers.gamma,
+        lambda kernel: kernel.numbers.gamma.value(),
         "reload_gamma_and_beta_from_data_source",
     ),
 }

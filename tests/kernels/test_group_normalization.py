@@ -15,8 +15,9 @@ from torch.nn import functional
 
 from encoding import FLOAT16, FLOAT32, Bench, encode, finish, keep_results, numbers, run
 from helpers import assert_close, assert_digits
+from openmps.core.kernel.plan import Plan
+from openmps.core.state.batch import MPSStateBatchResourceSize
 from openmps.core.state.rows import MPSCNNNormalizationGammaAndBetaState
-from openmps.core.state.state import MPSStateBatchResourceSize
 from openmps.core.vector import MPSVector
 from openmps.core.vector_descriptor import MPSVectorDescriptor
 from openmps.errors import (
@@ -531,6 +532,52 @@ def test_the_gradient_uses_the_epsilon_and_groups_of_the_forward_encode(device: 
     keep_results(kernel)
     expected = oracle.forward(x, GAMMA, BETA, Axis(3), Axis(5), 0, 1, 9.0)
     assert_close(run(bench, kernel, [images]), expected, 1e-5)
+
+
+def test_states_that_were_looked_at_learn_of_the_next_encode(kind: Any, device: torch.device, rng: Any) -> None:
+    """Also if another kernel fills them in: its epsilon, its gamma."""
+    bench = Bench.on(device)
+    x, g = _draw(rng), _draw(rng)
+    images, command_buffer = bench.batch(x), bench.command_buffer()
+    first, second = _kernel(kind, bench.device), _kernel(kind, bench.device, 0.25)
+    states = first.result_state_batch(images)
+    first.encode_batch(command_buffer, images, destination_states=states)
+    looked_at = list(states)
+    second.encode_batch(command_buffer, images, destination_states=states)
+    back = _gradient(kind, bench.device).encode_batch(command_buffer, bench.batch(g), images, looked_at)
+    finish(command_buffer)
+    assert_close(numbers(back), _expected(kind, g, x, 0.25)[0], 1e-5)
+    assert looked_at[0].gamma is states[1].gamma
+    assert looked_at[0].gamma is second.numbers.gamma.buffer
+
+
+def test_states_of_kernels_with_the_same_settings(kind: Any, rng: np.random.Generator) -> None:
+    """Each kernel has its own gamma: their states cannot be taken together."""
+    bench = Bench(CPU)
+    image, command_buffer = bench.image(_draw(rng, 1)), bench.command_buffer()
+    encodes = [_kernel(kind).encode(command_buffer, image, destination_state_is_temporary=False) for _ in range(2)]
+    with pytest.raises(MPSArgumentError, match="gradient_states must come from one kernel with the same epsilon"):
+        _gradient(kind).encode_batch(command_buffer, [image, image], [image, image], [state for _, state in encodes])
+
+
+def test_half_precision_images_are_read_as_they_are_stored(kind: Any, rng: np.random.Generator) -> None:
+    bench = Bench(CPU)
+    images, command_buffer = bench.batch(_draw(rng), FLOAT16), bench.command_buffer()
+    kernel, gradient = _kernel(kind), _gradient(kind)
+    _, states = kernel.encode_batch(command_buffer, images, destination_state_is_temporary=False)
+    gradient.encode_batch(command_buffer, images, images, states)
+    for each in (kernel, gradient):
+        plans = [
+            plan
+            for key, plan in each._configuration.plans.items()
+            if isinstance(plan, Plan) and key[0][0].channel_format is FLOAT16
+        ]
+        assert plans
+        for plan in plans:
+            assert [type(step.op).__name__ for step in plan.body.steps] in (
+                ["GroupNormalization", "Store"],
+                ["GroupNormalizationGradient", "Store"],
+            )
 
 
 def test_temporary_states(kind: Any, device: torch.device, rng: np.random.Generator) -> None:

@@ -147,6 +147,22 @@ def test_without_a_transform_the_clip_rectangles_corner_shows_the_sources(
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_the_scale_is_planned_for_each_size_of_the_destination(kind: Any, rng: np.random.Generator) -> None:
+    """By turns, and by kernels with equal properties, which share their plans; planning leaves no trace."""
+    bench = Bench(CPU)
+    x = _picture(rng, 1, 2, 7, 6)
+    kernels, source = [kind(CPU), kind(CPU)], bench.image(x)
+    for width in (9, 4, 9):
+        for kernel in kernels:
+            before = dict(vars(kernel))
+            found = _encoded(bench, kernel, source, bench.empty((1, 2, 5, width)))
+            expected = _scaled(x, kind, (5, width), MPSScaleTransform(width / 6, 5 / 7))
+            assert_close(found, expected, TOLERANCE)
+            del before["_configuration"]
+            assert {name: value for name, value in vars(kernel).items() if name in before} == before
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_many_images(kind: Any, device: torch.device, rng: np.random.Generator) -> None:
     """A batch, an object of many images and single images give the same."""
     bench = Bench.on(device)

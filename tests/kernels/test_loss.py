@@ -11,10 +11,11 @@ import torch
 
 from encoding import Bench, finish, keep_results, numbers
 from helpers import assert_close, assert_digits
-from openmps.core.state.state import MPSStateBatch
+from openmps.core.state.batch import MPSStateBatch
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.kernels.loss import MPSCNNLoss, MPSCNNLossDataDescriptor, MPSCNNLossDescriptor, MPSCNNLossLabels
 from openmps.metal.device import mtl_device
+from openmps.ops.loss import Loss
 from openmps.types import (
     MPSCNNLossType,
     MPSCNNReductionType,
@@ -501,3 +502,48 @@ def test_wrong_label_arguments() -> None:
         MPSCNNLossLabels(CPU, labels_image=bench.empty((2, 2, 1, 1)))
     with pytest.raises(MPSTypeError, match="loss_image_size must be an MTLSize"):
         MPSCNNLossLabels(CPU, data, loss_image_size=(1, 1, 1))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("weighting", ["none", "one number", "one a label"])
+def test_softmax_cross_entropy_reads_float16_as_it_is_stored(
+    weighting: str, device: torch.device, rng: np.random.Generator
+) -> None:
+    """The same numbers as from float32 images, the gradient rounded once; nothing runs that only converts."""
+    bench = Bench.on(device)
+    y = rng.standard_normal((3, 8, 2, 5)).astype(np.float16)
+    t = np.eye(8)[rng.integers(0, 8, (3, 2, 5))].transpose(0, 3, 1, 2)
+    weights = rng.random(t.shape) if weighting == "one a label" else None
+    factor = 0.3 if weighting == "one number" else 1.0
+    descriptor = _descriptor(Type.SOFT_MAX_CROSS_ENTROPY, Reduction.MEAN, weight=factor, label_smoothing=0.1)
+    kernel = MPSCNNLoss(bench.device, descriptor)
+    keep_results(kernel)
+    found = []
+    for channel_format in (MPSImageFeatureChannelFormat.FLOAT32, MPSImageFeatureChannelFormat.FLOAT16):
+        labels = _labels(bench, t, weights)
+        command_buffer = bench.command_buffer()
+        gradient = kernel.encode_batch(command_buffer, bench.batch(y, channel_format), labels)
+        finish(command_buffer)
+        found.append((numbers([each.loss_image() for each in labels]), numbers(gradient)))
+    (losses, gradient), (half_losses, half_gradient) = found
+    assert_close(half_losses, losses, 1e-6)
+    assert_close(half_gradient, gradient.astype(np.float16), 0.0 if device.type == "cpu" else 1e-3)
+
+    y_half, loss = torch.tensor(y, device=device), Loss(descriptor.parameters())
+    _, slope = loss.run((True, True), y_half, torch.tensor(t, dtype=torch.float32, device=device), None)
+    assert loss.takes_half
+    assert slope is not None
+    assert slope.dtype is torch.float16
+
+
+def test_labels_are_no_part_of_what_is_planned(device: torch.device, rng: np.random.Generator) -> None:
+    """Encodes with other labels of the same shape find the plan of the first one; with weights there is another."""
+    bench = Bench.on(device)
+    y = rng.random((2, 3, 1, 1))
+    kernel = MPSCNNLoss(bench.device, _descriptor(Type.MEAN_SQUARED_ERROR, Reduction.SUM))
+    source, destination = bench.batch(y), bench.batch(y)
+    planned = []
+    for weights in (None, None, y, y):
+        kernel.encode_batch(bench.command_buffer(), source, _labels(bench, y, weights), destination)
+        planned.append(len(kernel._configuration.plans))
+    assert planned[1] == planned[0]
+    assert planned[2:] == [planned[0] + 1] * 2

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from encoding import Bench, finish, keep_results, numbers, run
+from encoding import FLOAT32, Bench, finish, keep_results, numbers, run
 from helpers import assert_close, assert_digits
-from openmps.core.image.storage import Extent
+from openmps.core.image.storage import Extent, Shape
 from openmps.core.padding.policy import MPSNNDefaultPadding
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.kernels.pooling import (
@@ -271,11 +271,14 @@ def test_maxima_are_located_for_a_state_only(kind: Any, device: torch.device, rn
     alone = kernel.encode(command_buffer, image)
     finish(command_buffer)
     np.testing.assert_array_equal(numbers(alone), numbers(located))
-    plan = kernel.plan((Extent(5, 6, 3, 1),), Extent(located.width, located.height, 3, 1))
-    values = (torch.tensor(x, device=device),)
-    assert plan.operation(values, None)[1] is not None
+    source, result = Extent(5, 6, 3, 1), Extent(located.width, located.height, 3, 1)
+    plan = kernel.plan((Shape(source, FLOAT32),), Shape(result, FLOAT32))
+    values = torch.tensor(x, device=device)
+    assert len(plan.body.run([values])) == 2
+    assert len(plan.bare.run([values])) == 1
     if device.type == "cpu":
-        assert kernel.without_state(plan).operation(values, None)[1] is None
+        (step,) = plan.bare.steps
+        assert step.op.run((True, False), values)[1] is None
 
 
 def test_class_hierarchy() -> None:

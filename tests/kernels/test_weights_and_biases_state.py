@@ -19,8 +19,7 @@ from openmps.kernels.convolution import (
     MPSCNNDepthWiseConvolutionDescriptor,
     MPSCNNFullyConnected,
 )
-from openmps.metal.device import MTLDevice, mtl_device
-from openmps.metal.memory import MTLBuffer
+from openmps.metal.device import MTLBuffer, MTLDevice, mtl_device
 from openmps.types import MTLStorageMode
 from samples.convolution import Layer
 

@@ -13,8 +13,7 @@ import pytest
 import torch
 
 import openmps
-from openmps.metal.device import MTLDevice, mtl_device
-from openmps.metal.queue import MTLCommandQueue
+from openmps.metal.device import MTLCommandQueue, MTLDevice, mtl_device
 
 PATIENCE = 60.0
 """Seconds after which a wait of a test counts as a deadlock."""

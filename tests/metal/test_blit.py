@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from openmps.errors import MPSArgumentError, MPSDeviceError, MPSTypeError, MTLCommandBufferError
-from openmps.metal.device import MTLDevice, mtl_device
+from openmps.metal.device import MTLCommandQueue, MTLDevice, mtl_device
 from openmps.metal.mps_command_buffer import MPSCommandBuffer, MPSPredicate
-from openmps.metal.queue import MTLCommandQueue
 from openmps.types import MTLResourceOptions, NSRange
 
 

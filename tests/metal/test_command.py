@@ -13,8 +13,7 @@ import pytest
 import torch
 
 from openmps.errors import MPSTypeError, MTLCommandBufferError, MTLExecutionError
-from openmps.metal.command import CommandBuffer, MTLCommandBuffer
-from openmps.metal.queue import MTLCommandQueue
+from openmps.metal.device import CommandBuffer, MTLCommandBuffer, MTLCommandQueue
 from openmps.types import MTLCommandBufferErrorCode as Code
 from openmps.types import MTLCommandBufferStatus as Status
 
@@ -372,6 +371,27 @@ def test_debug_groups_stand_before_the_labels(queue: MTLCommandQueue) -> None:
     buffer.commit()
     with pytest.raises(MTLExecutionError, match="work 'net/loss/softmax'"):
         buffer.wait_until_completed()
+
+
+def test_encodings_are_what_it_holds_until_it_runs(queue: MTLCommandQueue) -> None:
+    ran: list[str] = []
+    first, second = (partial(ran.append, name) for name in ("first", "second"))
+    buffer = queue.command_buffer()
+    assert buffer.encodings == ()
+    buffer.record("clamp", first)
+    before = buffer.encodings
+    buffer.push_debug_group("net")
+    buffer.record("softmax", second)
+    assert before == (("clamp", first),)
+    assert buffer.encodings == (("clamp", first), ("net/softmax", second))
+    with buffer.blit_command_encoder() as blit:
+        blit.fill_buffer(queue.device.new_buffer(4), range(4), 1)
+        assert len(buffer.encodings) == 2
+    assert [label for label, _ in buffer.encodings] == ["clamp", "net/softmax", "net/fill_buffer"]
+    assert ran == []
+    finish(buffer)
+    assert ran == ["first", "second"]
+    assert buffer.encodings == ()
 
 
 # --- misuse ----------------------------------------------------------------------------------------------------------

@@ -8,8 +8,8 @@ from contextlib import AbstractContextManager
 import pytest
 import torch
 
+from openmps.metal.device import MTLCommandQueue
 from openmps.metal.execution import Execution, HostTimer, Latch
-from openmps.metal.queue import MTLCommandQueue
 
 
 @pytest.mark.parametrize("launch_here", [False, True])

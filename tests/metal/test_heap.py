@@ -12,9 +12,8 @@ import pytest
 import torch
 
 from openmps.errors import MPSArgumentError, MPSTypeError
-from openmps.metal.device import MTLDevice
-from openmps.metal.heap import ALIGNMENT, MTLHeap, MTLHeapDescriptor
-from openmps.metal.queue import MTLCommandQueue
+from openmps.metal.device import MTLCommandQueue, MTLDevice, MTLHeap
+from openmps.metal.heap import ALIGNMENT, MTLHeapDescriptor
 from openmps.types import MPSPurgeableState, MTLCPUCacheMode, MTLResourceOptions, MTLStorageMode
 
 

@@ -16,9 +16,7 @@ import pytest
 
 import openmps
 from openmps.errors import MTLCommandBufferError
-from openmps.metal.command import MTLCommandBuffer
-from openmps.metal.device import mtl_device
-from openmps.metal.queue import MTLCommandQueue
+from openmps.metal.device import MTLCommandBuffer, MTLCommandQueue, mtl_device
 from openmps.types import MTLCommandBufferStatus as Status
 
 PATIENCE = 60.0

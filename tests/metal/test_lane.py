@@ -13,9 +13,7 @@ import pytest
 import torch
 
 from openmps.errors import MPSArgumentError, MPSTypeError
-from openmps.metal.command import MTLCommandBuffer
-from openmps.metal.device import MTLDevice, mtl_device
-from openmps.metal.queue import MTLCommandQueue
+from openmps.metal.device import MTLCommandBuffer, MTLCommandQueue, MTLDevice, mtl_device
 from openmps.types import MTLCommandBufferStatus as Status
 
 PATIENCE = 60.0

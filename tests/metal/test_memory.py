@@ -11,9 +11,7 @@ import pytest
 import torch
 
 from openmps.errors import MPSArgumentError, MPSDeviceError, MPSTypeError
-from openmps.metal.device import MTLDevice, mtl_device
-from openmps.metal.memory import MTLBuffer
-from openmps.metal.queue import MTLCommandQueue
+from openmps.metal.device import MTLBuffer, MTLCommandQueue, MTLDevice, mtl_device
 from openmps.types import MPSPurgeableState, MTLCPUCacheMode, MTLResourceOptions, MTLStorageMode, NSRange
 
 PRIVATE = MTLResourceOptions.STORAGE_MODE_PRIVATE

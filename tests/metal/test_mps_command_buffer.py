@@ -16,11 +16,9 @@ from openmps.errors import (
     MTLCommandBufferError,
     MTLExecutionError,
 )
-from openmps.metal.command import CommandBuffer
-from openmps.metal.device import MTLDevice, mtl_device
-from openmps.metal.heap import MTLHeap, MTLHeapDescriptor
+from openmps.metal.device import CommandBuffer, MTLCommandQueue, MTLDevice, MTLHeap, mtl_device
+from openmps.metal.heap import MTLHeapDescriptor
 from openmps.metal.mps_command_buffer import MPSCommandBuffer, MPSPredicate
-from openmps.metal.queue import MTLCommandQueue
 from openmps.types import MTLCommandBufferStatus as Status
 from openmps.types import MTLStorageMode
 
@@ -66,6 +64,18 @@ def test_it_goes_on_with_a_given_buffer(queue: MTLCommandQueue) -> None:
     finish(buffer)
     assert order == ["inner", "outer"]
     assert inner.status is Status.COMPLETED
+
+
+def test_encodings_are_those_of_the_present_metal_command_buffer(queue: MTLCommandQueue) -> None:
+    buffer = MPSCommandBuffer(queue)
+    buffer.record("one", lambda: None)
+    assert buffer.encodings == buffer.root_command_buffer.encodings
+    assert [label for label, _ in buffer.encodings] == ["one"]
+    buffer.commit_and_continue()
+    assert buffer.encodings == ()
+    buffer.record("two", lambda: None)
+    assert [label for label, _ in buffer.encodings] == ["two"]
+    finish(buffer)
 
 
 def test_commit_and_continue(queue: MTLCommandQueue) -> None:
@@ -167,6 +177,15 @@ def test_wrong_constructors(queue: MTLCommandQueue) -> None:
 
 def predicate(device: MTLDevice, value: int) -> MPSPredicate:
     return MPSPredicate(device.new_buffer(data=np.array([7, value], np.uint32)), 4)
+
+
+def test_the_record_shows_predicates_and_the_work_under_them(queue: MTLCommandQueue) -> None:
+    buffer = MPSCommandBuffer(queue)
+    buffer.predicate, work = predicate(queue.device, 1), list
+    buffer.record("one", work)
+    ((label, under),) = buffer.encodings
+    assert (label, under.predicate, under.work) == ("one", buffer.predicate, work)
+    finish(buffer)
 
 
 @pytest.mark.parametrize("value", [0, 1, 0x80000000])

@@ -10,15 +10,20 @@ import torch
 
 from helpers import LAYOUTS, TOLERANCE, array, assert_close, assert_digits, tensor
 from openmps.ops.batch_normalization import (
+    BatchMoments,
+    DataGradient,
+    MergedMoments,
     Moments,
     Normalization,
+    Normalize,
     ParameterGradients,
+    ParameterSums,
     batch_moments,
-    data_gradient,
     merged_moments,
     normalize,
-    parameter_gradients,
 )
+from openmps.ops.batch_normalization import data_gradient as ops_data_gradient
+from openmps.ops.batch_normalization import parameter_gradients as ops_parameter_gradients
 from oracles import batch_normalization as oracle
 from oracles import finite_difference
 
@@ -39,6 +44,16 @@ def _how(
 ) -> Normalization:
     options = {"dtype": like.dtype, "device": like.device}
     return Normalization(moments, torch.tensor(gamma, **options), torch.tensor(beta, **options), epsilon)
+
+
+def parameter_gradients(gradient: torch.Tensor, x: torch.Tensor, how: Normalization) -> ParameterGradients:
+    return ops_parameter_gradients(gradient, x, how.moments, how.epsilon)
+
+
+def data_gradient(
+    gradient: torch.Tensor, x: torch.Tensor, how: Normalization, sums: ParameterGradients | None, pixels: int
+) -> torch.Tensor:
+    return ops_data_gradient(gradient, x, how.moments, how.gamma, how.epsilon, sums, pixels)
 
 
 def _exact(moments: Moments) -> tuple[np.ndarray, np.ndarray]:
@@ -220,3 +235,53 @@ def test_golden() -> None:
     assert_digits(sums.beta, 1.0, 5)
     assert_digits(data_gradient(g, x, how, sums, 4), [0.26833, -0.35777, -0.08944, 0.17888], 5)
     assert isinstance(sums, ParameterGradients)
+
+
+# --- operations -------------------------------------------------------------------------------------------------------
+
+
+def test_half_precision_operands(device: torch.device, rng: np.random.Generator) -> None:
+    """Sums in float32; images rounded once."""
+    x, g, gamma, beta = _case(rng, (4, 5, 3, 2))
+    source, flow = (tensor(each, torch.float32, device).half() for each in (x, g))
+    wide, wide_flow = source.double(), flow.double()
+    moments = BatchMoments().run((True,) * 3, source)
+    exact = batch_moments(wide)
+    how = _how(exact, gamma, beta, wide)
+    scale, shift = (tensor(each, torch.float32, device) for each in (gamma, beta))
+    assert {row.dtype for row in moments} == {torch.float32}
+    assert_close(moments.variance, exact.variance, 1e-5)
+    z = Normalize(EPSILON).run((True,), source, *moments, scale, shift)
+    assert z.dtype is torch.float32
+    assert_close(z, normalize(wide, how), 1e-5)
+    rounded = Normalize(EPSILON, is_rounded=True).run((True,), source, *moments, scale, shift)
+    assert torch.equal(rounded, z.half())
+    sums = ParameterSums(EPSILON).run((True,) * 2, flow, source, *moments)
+    for mine, other in zip(sums, parameter_gradients(wide_flow, wide, how), strict=True):
+        assert mine.dtype is torch.float32
+        assert_close(mine, other, 1e-5)
+    expected = data_gradient(wide_flow, wide, how, parameter_gradients(wide_flow, wide, how), 24)
+    for gradient in (flow, flow.float()):
+        found = DataGradient(EPSILON).run((True,), gradient, source, *moments, scale, *sums, 24)
+        assert found.dtype is torch.float16
+        assert_close(found, expected, 2.0**-11 * 1.01)
+
+
+def test_stored_statistics_have_no_correction(rng: np.random.Generator) -> None:
+    x, g, gamma, beta = (torch.tensor(each) for each in _case(rng, (2, 3, 2, 2)))
+    mean, variance = torch.tensor([0.5, 1.0, 2.0]), torch.tensor([1.0, 2.0, 4.0])
+    how = Normalization(Moments(mean, torch.zeros(3), variance), gamma, beta, EPSILON)
+    assert torch.equal(Normalize(EPSILON).run((True,), x, mean, None, variance, gamma, beta), normalize(x, how))
+    found = DataGradient(EPSILON).run((True,), g, x, mean, None, variance, gamma)
+    assert torch.equal(found, data_gradient(g, x, how, None, 0))
+
+
+def test_sums_that_join(rng: np.random.Generator) -> None:
+    x, g, _, _ = (torch.tensor(each) for each in _case(rng, (4, 3, 2, 2)))
+    moments = batch_moments(x)
+    first = ParameterSums(EPSILON).run((True,) * 2, g[:1], x[:1], *moments)
+    both = ParameterSums(EPSILON).run((True,) * 2, g[1:], x[1:], *moments, *first)
+    for found, wanted in zip(both, ParameterSums(EPSILON).run((True,) * 2, g, x, *moments), strict=True):
+        assert_close(found, wanted, 1e-12)
+    merged = MergedMoments().run((True,) * 3, *batch_moments(x[:1]), *batch_moments(x[1:]), 0.75)
+    assert_close(merged.variance, moments.variance, 1e-12)

@@ -11,6 +11,8 @@ import torch
 
 from helpers import TOLERANCE, array, assert_close, inner, tensor
 from openmps.ops import convolution as ops
+from openmps.ops import geometry
+from openmps.ops.geometry import Window
 from openmps.types import MPSImageEdgeMode
 from oracles import convolution as oracle
 from oracles import finite_difference
@@ -490,3 +492,65 @@ def test_sub_pixels_are_pixel_shuffle_with_blocks_outermost(rng: np.random.Gener
     blocks_inside = plain.unflatten(1, (4, 3)).transpose(1, 2).flatten(1, 2)
     expected = torch.nn.functional.pixel_shuffle(blocks_inside, 2)
     assert torch.equal(ops.sub_pixels(plain, 2, 6, 8), expected)
+
+
+# --- float16 operands ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", cases(20, seed=7), ids=str)
+@pytest.mark.parametrize("few", [False, True], ids=["together", "image by image"])
+def test_weights_gradient_by_written_out_windows(
+    case: Case, few: bool, device: torch.device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a GPU computes from float16 operands, beside the engine's gradient of the same numbers."""
+    if few:
+        monkeypatch.setattr(ops, "_COLUMN_BYTES", 1)
+    window, edge = case.window(), case.edge_mode
+    rows, columns = window.source
+    x = tensor(rng.normal(size=(3, 4, rows, columns)), torch.float32, device, case.layout)
+    gradient = tensor(rng.normal(size=(3, 5, *window.result)), torch.float32, device, case.layout)
+    weights = torch.zeros((5, *window.size, 4), device=device)
+    x, gradient = x.half().float(), gradient.half().float()
+    expected = ops.convolution_gradient(gradient, x, weights, window, edge_mode=edge, with_source=False).weights
+    assert expected is not None
+    for dtype in (torch.float32, torch.float16):
+        found = ops.weights_gradient(gradient.to(dtype), x.to(dtype), window, edge)
+        assert (found.dtype, found.shape) == (torch.float32, expected.shape)
+        assert_close(found, expected, 1e-5)
+
+
+@pytest.mark.parametrize("groups", [1, 2, 4])
+def test_float16_operands(groups: int, device: torch.device, rng: np.random.Generator) -> None:
+    """The numbers are those of float32 factors, rounded about once; sums for weights and biases are not rounded."""
+    window = Window(x=geometry.Axis(6, 6, 3, offset=0), y=geometry.Axis(5, 5, 3, offset=0))
+    x, gradient = (torch.from_numpy(rng.normal(size=(2, 4, 5, 6))).to(device).half() for _ in range(2))
+    weights = torch.from_numpy(rng.normal(size=(4, 3, 3, 4 // groups))).to(device).half()
+    biases = torch.from_numpy(rng.normal(size=4)).to(device).float()
+    x, gradient = (each.contiguous(memory_format=torch.channels_last) for each in (x, gradient))
+    found = ops.convolution(x, weights, biases, window, groups=groups)
+    exact = ops.convolution(x.double(), weights.double(), biases.double(), window, groups=groups)
+    assert_close(found, exact, 2.0**-10)
+    made = ops.convolution_gradient(gradient, x, weights, window, groups=groups)
+    wanted = ops.convolution_gradient(gradient.double(), x.double(), weights.double(), window, groups=groups)
+    for mine, theirs, tolerance in zip(made, wanted, (2.0**-11, 1e-5, 1e-5), strict=True):
+        assert mine is not None and theirs is not None
+        assert_close(mine, theirs, tolerance)
+    assert (made.weights.dtype, made.biases.dtype) == (torch.float32, torch.float32)  # type: ignore[union-attr]
+
+
+def test_float16_operands_of_a_whole_image(device: torch.device, rng: np.random.Generator) -> None:
+    x = torch.from_numpy(rng.normal(size=(3, 4, 2, 5))).to(device).half().contiguous(memory_format=torch.channels_last)
+    gradient = torch.from_numpy(rng.normal(size=(3, 6, 1, 1))).to(device).half()
+    weights = torch.from_numpy(rng.normal(size=(6, 2, 5, 4))).to(device).half()
+    biases = torch.from_numpy(rng.normal(size=6)).to(device).float()
+    assert_close(
+        ops.fully_connected(x, weights, biases),
+        ops.fully_connected(x.double(), weights.double(), biases.double()),
+        2.0**-11 * 1.01,
+    )
+    made = ops.fully_connected_gradient(gradient, x, weights)
+    wanted = ops.fully_connected_gradient(gradient.double(), x.double(), weights.double())
+    for mine, theirs, tolerance in zip(made, wanted, (2.0**-11 * 1.01, 1e-5, 1e-5), strict=True):
+        assert mine is not None and theirs is not None
+        assert_close(mine, theirs, tolerance)
+    assert (made.weights.dtype, made.biases.dtype) == (torch.float32, torch.float32)  # type: ignore[union-attr]

@@ -125,7 +125,7 @@ def test_equals_loops(
     expected = oracle.mask((2, 3, 4, 5), p, 9, 4, 0, strides)
     xt, gt = tensor(x, dtype, device, layout), tensor(g, dtype, device, layout)
     kept = xt.clone()
-    result, back = ops.dropout(xt, mask, p), ops.dropout_gradient(gt, mask, p)
+    result, back = ops.dropout(xt, mask, p), ops.dropout(gt, mask, p)
     assert result.dtype == back.dtype == dtype
     assert torch.equal(xt, kept)
     assert_close(result, oracle.forward(x, expected, p), TOLERANCE[dtype], "dropout")
@@ -152,4 +152,4 @@ def test_channels_last_stays(device: torch.device) -> None:
     x = torch.randn(2, 4, 3, 5, device=device).contiguous(memory_format=torch.channels_last)
     mask = ops.dropout_mask((2, 4, 3, 5), 0.5, seed=1, step=0, device=device)
     assert ops.dropout(x, mask, 0.5).is_contiguous(memory_format=torch.channels_last)
-    assert ops.dropout_gradient(x, mask, 0.5).is_contiguous(memory_format=torch.channels_last)
+    assert ops.dropout(x, mask, 0.5).is_contiguous(memory_format=torch.channels_last)

@@ -254,3 +254,27 @@ def test_channels_last_stays_and_sources_too(groups: int, down: int, device: tor
     assert found.source.is_contiguous(memory_format=torch.channels_last)
     for each, kept in zip((x, g, gamma, beta), before, strict=True):
         assert torch.equal(each, kept)
+
+
+@pytest.mark.parametrize("groups", [1, 2, 4])
+def test_half_precision_operands(groups: int, device: torch.device, rng: np.random.Generator) -> None:
+    """Statistics and the gradients of gamma and beta in float32; images rounded once; what is missing made again."""
+    source, flow = (tensor(rng.normal(size=(3, 4, 3, 5)), torch.float32, device).half() for _ in range(2))
+    gamma, beta = (tensor(rng.normal(size=4), torch.float32, device) for _ in range(2))
+    window = geometry.Window(x=geometry.Axis(5, 5), y=geometry.Axis(3, 3))
+    result, statistics = ops.GroupNormalization(groups, 1e-3, window, ZERO).run((True,) * 2, source, gamma, beta)
+    wide, exact = ops.group_normalization(
+        source.double(), gamma.double(), beta.double(), window, ZERO, groups=groups, epsilon=1e-3
+    )
+    assert (result.dtype, statistics.dtype) == (torch.float16, torch.float32)
+    assert_close(result, wide, 2.0**-11 * 1.01)
+    wanted = ops.group_normalization_gradient(
+        flow.double(), source.double(), gamma.double(), exact, window, window, ZERO
+    )
+    differentiate = ops.GroupNormalizationGradient(groups, 1e-3, window, window, ZERO)
+    for remembered in (statistics, None, statistics[:2]):
+        found = differentiate.run((True,) * 3, flow, source, gamma, remembered)
+        assert [each.dtype for each in found] == [torch.float16, torch.float32, torch.float32]
+        assert_close(found.source, wanted.source, 2.0**-11 * 1.01)
+        assert_close(found.gamma, wanted.gamma, 1e-5)
+        assert_close(found.beta, wanted.beta, 1e-5)

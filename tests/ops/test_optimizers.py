@@ -40,6 +40,37 @@ def rule(p: Common) -> ops.GradientRule:
     )
 
 
+def adam(
+    values: torch.Tensor,
+    gradient: torch.Tensor,
+    momentum: torch.Tensor,
+    velocity: torch.Tensor,
+    result: torch.Tensor,
+    *,
+    learning_rate: float,
+    beta1: float,
+    beta2: float,
+    epsilon: float,
+    time_step: int,
+    rule: ops.GradientRule,
+    maximum_velocity: torch.Tensor | None = None,
+) -> None:
+    """One step of one vector; ``time_step`` counts it too, so the first is 1."""
+    ops.adam_step(
+        [values],
+        [gradient],
+        [momentum],
+        [velocity],
+        [result],
+        rate=ops.adam_rate(learning_rate, beta1, beta2, time_step),
+        beta1=beta1,
+        beta2=beta2,
+        epsilon=epsilon,
+        rule=rule,
+        maximum_velocities=None if maximum_velocity is None else [maximum_velocity],
+    )
+
+
 @dataclass
 class Moments:
     """The vectors that an optimizer keeps from step to step."""
@@ -97,7 +128,7 @@ def by_op(
             rule=rule(p),
         )
     else:
-        ops.adam(
+        adam(
             values,
             gradient,
             kept.first,
@@ -191,7 +222,7 @@ def test_printed_numbers(implementation: str, kind: str, expected: list[float], 
         nothing = ops.GradientRule()
         if kind == "adam":
             constants = {"learning_rate": 1e-3, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "time_step": step}
-            ops.adam(moving, tensor(g), state[0], state[1], moving, rule=nothing, **constants)
+            adam(moving, tensor(g), state[0], state[1], moving, rule=nothing, **constants)
         elif kind == "rmsprop":
             ops.rmsprop(moving, tensor(g), state[0], moving, learning_rate=0.1, decay=0.9, epsilon=1e-8, rule=nothing)
         else:
@@ -269,7 +300,7 @@ def test_adam_equals_pytorch(amsgrad: bool, decay: float, device: torch.device, 
 
     def step(v: torch.Tensor, g: torch.Tensor, number: int) -> None:
         optimizer.param_groups[0]["eps"] = epsilon / math.sqrt(1 - 0.999**number)
-        ops.adam(
+        adam(
             v,
             g,
             m,
@@ -318,6 +349,42 @@ def test_several_vectors_at_once(
         for a, b in zip(found, expected, strict=True):
             if b is not None:
                 assert_close(a, b, 1e-6 if on_device else 1e-12, f"vector {i}")
+
+
+OPERATIONS = {
+    "plain": (ops.StochasticGradientDescent, (0.8, False), 0),
+    "momentum": (ops.StochasticGradientDescent, (0.8, False), 1),
+    "nesterov": (ops.StochasticGradientDescent, (0.8, True), 1),
+    "rmsprop": (ops.RmsProp, (0.85, 1e-6), 1),
+    "adam": (ops.Adam, (0.8, 0.95, 1e-6), 2),
+    "amsgrad": (ops.Adam, (0.8, 0.95, 1e-6), 3),
+}
+"""The operation of each kind, its fields, and how many vectors of its own it has."""
+
+
+@pytest.mark.parametrize("on_device", [False, True], ids=["number", "tensor"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_operations_update_several_vectors(
+    kind: str, on_device: bool, device: torch.device, rng: np.random.Generator
+) -> None:
+    """As the loops do each; equal operations are the same key, whatever the rate is."""
+    operation, fields, count = OPERATIONS[kind]
+    p, sizes = COMMON[3], (5, 1)
+    op = operation(len(sizes), rule(p), *fields)
+    assert (op, hash(op)) == (operation(2, rule(p), *fields), hash(operation(2, rule(p), *fields)))
+    kinds = [[np.abs(rng.normal(size=n)) for n in sizes] for _ in range(2 + count)]
+    runs = [[tensor(v, device=device) for v in each] for each in kinds]
+    results = [torch.full_like(values, math.nan) for values in runs[1]]
+    is_adam = operation is ops.Adam
+    rate = ops.adam_rate(p.learning_rate, 0.8, 0.95, 2) if is_adam else p.learning_rate
+    given = torch.tensor(rate, dtype=torch.float64, device=device) if on_device else rate
+    op.run((), given, *(each for run in runs for each in run), *results)
+    for index in range(len(sizes)):
+        gradient, values, *own = (each[index] for each in kinds)
+        second, largest = own[1 if is_adam else 0] if count else np.zeros(1), own[2] if count == 3 else np.zeros(1)
+        kept = Moments(own[0] if count else np.zeros(1), second, largest)
+        expected = by_loops(kind, gradient, values, kept, 2, p)
+        assert_close(results[index], expected, 1e-6 if on_device else 1e-12, kind)
 
 
 @pytest.mark.parametrize("kind", ["adam", "amsgrad"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -61,6 +61,8 @@ class Layer:
     depthwise: bool = False
     biases: bool = True
     sub_pixels: int = 1
+    half: bool = False
+    """Whether the weights are float16 numbers."""
 
     def descriptor(self) -> Any:
         kind = kernels.MPSCNNConvolutionDescriptor
@@ -80,7 +82,8 @@ class Layer:
         """OHWI; the same numbers each time."""
         inputs = 1 if self.depthwise else self.inputs // self.groups
         random = np.random.default_rng(self.inputs * 1000 + self.outputs)
-        return exact(random.normal(size=(self.outputs, self.height, self.width, inputs)))
+        weights = exact(random.normal(size=(self.outputs, self.height, self.width, inputs)))
+        return weights.astype(np.float16).astype(np.float64) if self.half else weights
 
     def bias_terms(self) -> Array | None:
         return exact(np.linspace(-1.0, 1.0, self.outputs)) if self.biases else None
@@ -169,6 +172,7 @@ def _layer(
             ),
         ),
         traits=traits,
+        half_forward=replace(layer, half=True).forward,
     )
 
 
@@ -179,6 +183,7 @@ def _sub_pixels(name: str, layer: Layer, height: int, width: int, **properties: 
         ((layer.inputs, height, width),),
         layer.sub_pixel_forward,
         traits=frozenset({"affine", "blocks"}),
+        half_forward=replace(layer, half=True).sub_pixel_forward,
     )
 
 
@@ -201,6 +206,7 @@ def _transpose(name: str, layer: Layer, height: int, width: int, **properties: A
             ),
         ),
         traits=frozenset({"affine"}),
+        half_forward=replace(layer, half=True).transpose_forward,
     )
 
 

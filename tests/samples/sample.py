@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -81,6 +81,13 @@ class Sample:
     """For losses: the labels of some images, from the first one on."""
     operands: Callable[[Bench, int, int, bool], tuple[Any, ...]] | None = field(default=None, repr=False)
     """What else encodes take before the destination: for some images from the first one on, one object or a batch."""
+    half_forward: Forward | None = field(default=None, repr=False)
+    """The oracle for float16 images where it is another one: weights are rounded for them."""
+
+    def rounding(self) -> Sample:
+        """The same with the weights that float16 images are multiplied with."""
+        gradients = tuple(replace(each, make=_rounding(each.make)) for each in self.gradients)
+        return replace(self, make=_rounding(self.make), gradients=gradients)
 
     def random(self, what: str) -> np.random.Generator:
         return np.random.default_rng(zlib.crc32(f"{self.name} {what}".encode()))
@@ -106,6 +113,16 @@ class Sample:
 
     def __str__(self) -> str:
         return self.name
+
+
+def _rounding(make: Callable[[MTLDevice], Any]) -> Callable[[MTLDevice], Any]:
+    def made(device: MTLDevice) -> Any:
+        kernel = make(device)
+        if hasattr(kernel, "weights_fp16"):
+            kernel.weights_fp16 = True
+        return kernel
+
+    return made
 
 
 DOMAINS: dict[str, Callable[[np.random.Generator, tuple[int, ...]], Array]] = {

@@ -12,7 +12,7 @@ import torch
 from catalogue import SWEPT, having
 from encoding import Bench, Outcome, encode, finish, keep_results, numbers, parameter_gradients, train
 from helpers import assert_close
-from openmps.core.state.state import MPSStateBatchIncrementReadCount
+from openmps.core.state.batch import MPSStateBatchIncrementReadCount
 from openmps.types import MPSOffset, MTLOrigin, MTLRegion, MTLSize
 from samples.sample import REGIONS, Sample, placed_like
 

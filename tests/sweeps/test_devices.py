@@ -21,7 +21,8 @@ from helpers import assert_close
 from openmps.core.image.batch import MPSImageBatch
 from openmps.core.image.image import MPSImage
 from openmps.core.kernel.base import MPSKernel
-from openmps.core.state.state import MPSState, MPSStateBatch
+from openmps.core.state.batch import MPSStateBatch
+from openmps.core.state.state import MPSState
 from openmps.errors import MPSDeviceError
 from openmps.formats.archive import MPSKeyedArchiver, MPSKeyedUnarchiver
 from openmps.metal.device import MTLDevice, mtl_device

@@ -23,12 +23,12 @@ def _rounded(values: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("sample", SWEPT, ids=str)
 def test_half_precision_images(sample: Sample, device: torch.device) -> None:
     """The result has the source's format, and is the float32 result of the same numbers rounded once."""
-    bench = Bench.on(device)
+    bench, single = Bench.on(device), sample.rounding()
     sources = [_rounded(values) for values in sample.sources()]
-    expected = train(bench, sample, sources, bench.batch)
+    expected = train(bench, single, sources, bench.batch)
     flow = _rounded(sample.incoming(expected.result.shape))
     # Softmax gradients read the forward result, which was rounded too: they are held to a wider bound.
-    exact = train(bench, sample, sources, bench.batch, incoming=flow)
+    exact = train(bench, single, sources, bench.batch, incoming=flow)
     found = train(bench, sample, sources, lambda values: bench.batch(values, FLOAT16), incoming=flow)
     assert_close(found.result, expected.result, HALF * 1.01, "result")
     for backward, actual, wanted in zip(sample.gradients, found.gradients, exact.gradients, strict=True):

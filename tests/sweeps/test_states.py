@@ -11,8 +11,8 @@ import torch
 from catalogue import having
 from encoding import Bench, encode, finish, keep_results, numbers, train
 from helpers import assert_close
+from openmps.core.state.batch import MPSStateBatch
 from openmps.core.state.gradient import MPSImageSizeEncodingState, MPSNNGradientState
-from openmps.core.state.state import MPSStateBatch
 from openmps.metal.device import mtl_device
 from samples.sample import Sample
 

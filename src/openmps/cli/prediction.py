@@ -10,6 +10,7 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
+from openmps.checks import lengths_text
 from openmps.cli.options import Device, Run, note, percent
 from openmps.errors import MPSFileError
 from openmps.metal.device import mtl_device
@@ -55,9 +56,5 @@ def _load(path: Path, classifier: Classifier) -> NDArray[np.uint8]:
     wanted = (shape.height, shape.width, shape.channels)
     if own.shape == wanted:
         return own
-    note(f"{path} is {_text(own.shape)}, converted to the network's {_text(wanted)}")
+    note(f"{path} is {lengths_text(own.shape)}, converted to the network's {lengths_text(wanted)}")
     return load_image(path, size=wanted[:2], channels=cast("Channels", shape.channels))
-
-
-def _text(lengths: tuple[int, ...]) -> str:
-    return "x".join(str(length) for length in lengths)

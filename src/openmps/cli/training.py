@@ -8,14 +8,14 @@ from dataclasses import replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from openmps import __version__
 from openmps.cli.options import Device, channels_of, console, note, parse_size, percent
 from openmps.cli.resuming import check_options, given_options, open_run
-from openmps.metal.device import mtl_device
+from openmps.metal.device import MTLDevice, mtl_device
 from openmps.training import loop
 from openmps.training.data import load_dataset
 from openmps.training.dataset import DataSplit
@@ -25,9 +25,6 @@ from openmps.training.progress import TrainingProgress, format_seconds
 from openmps.training.run_description import describe_run, run_data, run_options
 from openmps.training.run_folder import RunFolder
 from openmps.types import MPSImageFeatureChannelFormat
-
-if TYPE_CHECKING:
-    from openmps.metal.device import MTLDevice
 
 _ENOUGH_BATCHES = 1000
 _FEWEST_EPOCHS = 2

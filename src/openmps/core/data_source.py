@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,10 +13,7 @@ from numpy.typing import NDArray
 
 from openmps.core.numbers import not_negative
 from openmps.errors import MPSArgumentError, MPSTypeError
-from openmps.metal.memory import MTLBuffer
-
-if TYPE_CHECKING:
-    from openmps.metal.device import MTLDevice
+from openmps.metal.device import MTLBuffer, MTLDevice
 
 FLT_MIN = float(np.finfo(np.float32).tiny)
 """Epsilon of a data source that has none: the smallest normal float32."""
@@ -28,6 +25,17 @@ def check_methods(who: str, argument: str, source: object, required: Sequence[st
     if missing:
         rule = f"must be a data source with the methods {', '.join(required)}"
         raise MPSTypeError(who, argument, rule, f"{type(source).__name__} without {', '.join(missing)}")
+
+
+class ArraySource:
+    """The part of a data source that has its numbers in arrays: there is nothing to load."""
+
+    def load(self) -> bool:
+        """Arrays are always there."""
+        return True
+
+    def purge(self) -> None:
+        """Arrays stay."""
 
 
 @contextmanager

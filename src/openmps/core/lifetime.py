@@ -2,39 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-from weakref import WeakSet
+from typing import cast
+from weakref import ref
 
 from openmps.core.read_count import ReadCounts
 from openmps.errors import MPSDeviceError, MPSLifetimeError, MPSTypeError, MTLCommandBufferError
-from openmps.metal.command import CommandBuffer, Lifetime, MTLCommandBuffer
-from openmps.metal.device import MTLDevice
-from openmps.metal.execution import Release
+from openmps.metal.device import CommandBuffer, MTLCommandBuffer, MTLDevice
+from openmps.metal.execution import Releasable, Release
+from openmps.metal.mps_command_buffer import MPSCommandBuffer
 
-
-class Releasable(Protocol):
-    """Memory of a temporary object."""
-
-    def release(self) -> None:
-        """Give the memory back; called when the work before it has run."""
-        ...
+_COMMAND_BUFFERS: frozenset[type] = frozenset({MTLCommandBuffer, MPSCommandBuffer})
+"""Told without asking an abstract class, which is slow."""
 
 
 class _Remaining:
     """Memory of temporary objects that goes back in queue order when their lifetime ends with reads left."""
 
     def __init__(self) -> None:
-        self.objects: WeakSet[Releasable] = WeakSet()
+        self._objects: list[ref[Releasable]] = []
+        self._limit = 1024
+
+    def add(self, memory: Releasable) -> None:
+        """Have memory go back then, unless nobody holds it any more."""
+        self._objects.append(ref(memory))
+        if len(self._objects) > self._limit:
+            self._objects = [each for each in self._objects if each() is not None]
+            self._limit = 1024 + 2 * len(self._objects)
 
     def __call__(self, last: MTLCommandBuffer) -> None:
-        remaining = list(self.objects)
-
-        def release() -> None:
-            for each in remaining:
-                each.release()
-
+        remaining = [memory for each in self._objects if (memory := each()) is not None]
         if remaining:
-            last.record("release of temporary objects", Release(release))
+            last.record("release of temporary objects", Release(*remaining))
 
 
 def temporary_counts(command_buffer: CommandBuffer, memory: Releasable, size: int) -> ReadCounts:
@@ -42,23 +40,17 @@ def temporary_counts(command_buffer: CommandBuffer, memory: Releasable, size: in
 
     Memory that still has reads left goes back after the last work of the command buffer.
     """
-    lifetime = command_buffer.lifetime
+    callbacks = command_buffer.lifetime.before_end
+    remaining = callbacks[0] if callbacks else None
+    if not isinstance(remaining, _Remaining):
+        callbacks.insert(0, remaining := _Remaining())
+    remaining.add(memory)
 
-    def release() -> None:
-        if not lifetime.ended:
-            command_buffer.root_command_buffer.record("release of a temporary object", Release(memory.release))
+    def give_back() -> None:
+        if not command_buffer.lifetime.ended:
+            command_buffer.root_command_buffer.record("release of a temporary object", Release(memory))
 
-    _remaining_of(lifetime).objects.add(memory)
-    return ReadCounts(size, release)
-
-
-def _remaining_of(lifetime: Lifetime) -> _Remaining:
-    for callback in lifetime.before_end:
-        if isinstance(callback, _Remaining):
-            return callback
-    remaining = _Remaining()
-    lifetime.before_end.append(remaining)
-    return remaining
+    return ReadCounts(size, give_back)
 
 
 def check_is_device(who: str, argument: str, device: object) -> MTLDevice:
@@ -71,51 +63,38 @@ def check_is_device(who: str, argument: str, device: object) -> MTLDevice:
 
 def check_is_open(who: str, command_buffer: object) -> CommandBuffer:
     """``command_buffer`` if it is one that temporary objects can be made for."""
-    if not isinstance(command_buffer, CommandBuffer):
+    if type(command_buffer) not in _COMMAND_BUFFERS and not isinstance(command_buffer, CommandBuffer):
         remedy = "Make one with command_queue.command_buffer()"
         got = type(command_buffer).__name__
         raise MPSTypeError(who, "command_buffer", "must be a command buffer", got, remedy)
-    if command_buffer.lifetime.ended:
-        got = f"status {command_buffer.status.name}"
+    checked = cast(CommandBuffer, command_buffer)
+    if checked.lifetime.ended:
+        got = f"status {checked.status.name}"
         remedy = "Make it before the commit, or for another command buffer"
         raise MTLCommandBufferError(who, "command_buffer", "must not be committed yet", got, remedy)
-    return command_buffer
+    return checked
 
 
 def check_device(who: str, argument: str, found: MTLDevice, needed: MTLDevice) -> None:
     """Raise `MPSDeviceError` unless both are the same device."""
     if found is not needed:
-        raise MPSDeviceError(
-            who,
-            argument,
-            f"must belong to the device {needed}",
-            found,
-            "Make kernels, images and command queue from one device",
-        )
+        rule = f"must belong to the device {needed}"
+        raise MPSDeviceError(who, argument, rule, found, "Make kernels, images and command queue from one device")
 
 
 def check_lifetime(who: str, argument: str, own: CommandBuffer, used: CommandBuffer) -> None:
     """Raise `MPSLifetimeError` unless a temporary object is used on the command buffer that it was made for."""
     if own.lifetime is not used.lifetime:
-        raise MPSLifetimeError(
-            who,
-            argument,
-            "is temporary and must be used on the command buffer that it was made for",
-            "another command buffer",
-            "Make an ordinary object, or use one MPSCommandBuffer with commit_and_continue()",
-        )
+        rule = "is temporary and must be used on the command buffer that it was made for"
+        remedy = "Make an ordinary object, or use one MPSCommandBuffer with commit_and_continue()"
+        raise MPSLifetimeError(who, argument, rule, "another command buffer", remedy)
 
 
 def check_reads(who: str, argument: str, fewest: int, name: str) -> None:
     """Raise `MPSLifetimeError` if a temporary object, or one of a batch, has no reads left."""
     if fewest == 0:
-        raise MPSLifetimeError(
-            who,
-            argument,
-            "must have reads left",
-            f"{name} with read_count 0",
-            "Raise its read_count before the encode that reads it last",
-        )
+        remedy = "Raise its read_count before the encode that reads it last"
+        raise MPSLifetimeError(who, argument, "must have reads left", f"{name} with read_count 0", remedy)
 
 
 def check_not_ended(who: str, argument: str, command_buffer: CommandBuffer) -> None:
@@ -130,8 +109,4 @@ def record_synchronize(who: str, command_buffer: CommandBuffer, device: MTLDevic
     checked = check_is_open(who, command_buffer)
     if device is not None:
         check_device(who, "command_buffer", checked.device, device)
-    checked.record(f"synchronize of {who}", _nothing)
-
-
-def _nothing() -> None:
-    """The work of a synchronize."""
+    checked.record(f"synchronize of {who}", lambda: None)

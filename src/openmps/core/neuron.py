@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from openmps.core.numbers import number
@@ -16,27 +15,49 @@ from openmps.types import MPSCNNNeuronType
 FloatArray = NDArray[np.float32]
 
 DEFAULT_PARAMETERS: dict[MPSCNNNeuronType, tuple[float, float, float]] = {
-    MPSCNNNeuronType.NONE: (0.0, 0.0, 0.0),
-    MPSCNNNeuronType.RELU: (0.0, 0.0, 0.0),
+    **{kind: (0.0, 0.0, 0.0) for kind in MPSCNNNeuronType if kind is not MPSCNNNeuronType.COUNT},
     MPSCNNNeuronType.LINEAR: (1.0, 0.0, 0.0),
-    MPSCNNNeuronType.SIGMOID: (0.0, 0.0, 0.0),
     MPSCNNNeuronType.HARD_SIGMOID: (0.2, 0.5, 0.0),
     MPSCNNNeuronType.TANH: (1.0, 1.0, 0.0),
-    MPSCNNNeuronType.ABSOLUTE: (0.0, 0.0, 0.0),
     MPSCNNNeuronType.SOFT_PLUS: (1.0, 1.0, 0.0),
-    MPSCNNNeuronType.SOFT_SIGN: (0.0, 0.0, 0.0),
     MPSCNNNeuronType.ELU: (1.0, 0.0, 0.0),
-    MPSCNNNeuronType.PRELU: (0.0, 0.0, 0.0),
     MPSCNNNeuronType.RELU_N: (1.0, 6.0, 0.0),
     MPSCNNNeuronType.POWER: (1.0, 0.0, 1.0),
     MPSCNNNeuronType.EXPONENTIAL: (1.0, 0.0, -1.0),
     MPSCNNNeuronType.LOGARITHM: (1.0, 0.0, -1.0),
-    MPSCNNNeuronType.GELU: (0.0, 0.0, 0.0),
 }
 """``a``, ``b``, ``c`` of each neuron for its default behaviour; 0 where the neuron does not read the parameter.
 
 ``RELU_N`` with ``a = 1`` lets negative values through: the ReLU6 of other frameworks is ``a = 0, b = 6``.
 """
+
+
+class NeuronParameters(NamedTuple):
+    """A neuron as a value: what a kernel's configuration holds of a descriptor."""
+
+    neuron_type: MPSCNNNeuronType
+    a: float
+    b: float
+    c: float
+    data: tuple[float, ...] | None
+
+    @property
+    def is_identity(self) -> bool:
+        """Whether there is nothing to apply."""
+        return self.neuron_type is MPSCNNNeuronType.NONE
+
+    def descriptor(self) -> MPSNNNeuronDescriptor:
+        """A descriptor of its own with these values."""
+        return MPSNNNeuronDescriptor(self.neuron_type, self.a, self.b, self.c, data=self.data)
+
+    def slopes(self, who: str, channels: int) -> FloatArray | None:
+        """PReLU's ``a`` of the first ``channels`` channels; None for the other neurons."""
+        if self.neuron_type is not MPSCNNNeuronType.PRELU or self.data is None:
+            return None
+        if len(self.data) < channels:
+            rule = f"must hold one number a channel, {channels}"
+            raise MPSArgumentError(who, "neuron data", rule, f"{len(self.data)} number(s)")
+        return np.array(self.data[:channels], np.float32)
 
 
 class MPSNNNeuronDescriptor:
@@ -106,14 +127,10 @@ class MPSNNNeuronDescriptor:
 
     __copy__ = copy
 
-    def slopes(self, who: str, channels: int, device: torch.device) -> torch.Tensor | None:
-        """PReLU's ``a`` of the first ``channels`` channels, on a device; None for the other neurons."""
-        if self.neuron_type is not MPSCNNNeuronType.PRELU or self.data is None:
-            return None
-        if self.data.size < channels:
-            rule = f"must hold one number a channel, {channels}"
-            raise MPSArgumentError(who, "neuron data", rule, f"{self.data.size} number(s)")
-        return torch.from_numpy(self.data[:channels].copy()).to(device)
+    def parameters(self) -> NeuronParameters:
+        """The values as they are now."""
+        data = None if self.data is None else tuple(self.data.tolist())
+        return NeuronParameters(self.neuron_type, self.a, self.b, self.c, data)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, MPSNNNeuronDescriptor):

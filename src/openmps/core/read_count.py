@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from openmps.errors import MPSArgumentError, MPSLifetimeError
+from openmps.checks import whole
+from openmps.errors import MPSLifetimeError
 
 
 class ReadCounts:
@@ -22,18 +23,17 @@ class ReadCounts:
     def __init__(self, size: int, on_exhausted: Callable[[], None] | None = None) -> None:
         self.size = size
         self._common = 1
-        self._own: dict[int, int] = {}
+        self._own: dict[int, int] | None = None
         self._alive = size
         self._on_exhausted = on_exhausted
 
     def get(self, index: int) -> int:
         """The count of one member."""
-        return self._own.get(index, self._common)
+        return self._common if self._own is None else self._own.get(index, self._common)
 
     def set(self, who: str, index: int, value: int) -> None:
         """Set one member's count. Changing a count after it reached zero is an error."""
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise MPSArgumentError(who, "read_count", "must be an integer of at least 0", repr(value))
+        whole(who, "read_count", value, 0)
         before = self.get(index)
         if before == 0 and value != 0:
             remedy = "Set it before the encode that reads it last"
@@ -42,6 +42,11 @@ class ReadCounts:
 
     def take(self, who: str, amount: int, members: Sequence[int] | None = None) -> None:
         """Take ``amount`` reads from each of ``members``, from all for None. Too few left is an error."""
+        if members is None and self._own is None and 0 < amount <= self._common:
+            self._common -= amount
+            if not self._common:
+                self._died(self.size)
+            return
         fewest = self.fewest(members)
         if fewest < amount:
             rule = f"must be at least {amount} for this encode"
@@ -63,6 +68,8 @@ class ReadCounts:
         """The smallest count among ``members``, among all for None."""
         if members is not None:
             return min((self.get(index) for index in members), default=0)
+        if self._own is None:
+            return self._common
         own = min(self._own.values(), default=self._common)
         return own if len(self._own) == self.size else min(own, self._common)
 
@@ -72,6 +79,8 @@ class ReadCounts:
         return self._alive == 0
 
     def _put(self, index: int, before: int, value: int) -> None:
+        if self._own is None:
+            self._own = {}
         self._own[index] = value
         self._died(1 if before and not value else 0)
 
@@ -79,11 +88,12 @@ class ReadCounts:
         died = 0
         if self._common:
             self._common = max(0, self._common + amount)
-            died = 0 if self._common else self.size - len(self._own)
-        for index, count in self._own.items():
+            died = 0 if self._common else self.size - len(self._own or ())
+        for index, count in (self._own or {}).items():
             if count:
-                self._own[index] = max(0, count + amount)
-                died += self._own[index] == 0
+                left = max(0, count + amount)
+                self._put(index, 0, left)
+                died += left == 0
         self._died(died)
 
     def _died(self, members: int) -> None:

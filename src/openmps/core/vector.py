@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from openmps.checks import Labelled, Shown, is_whole, lengths_text
+from openmps.core.kernel.encoding import Numbers
 from openmps.core.lifetime import (
     check_device,
     check_is_device,
@@ -21,12 +23,8 @@ from openmps.core.lifetime import (
 )
 from openmps.core.vector_descriptor import TORCH_TYPES, MPSMatrixDescriptor, MPSVectorDescriptor, bytes_needed
 from openmps.errors import MPSArgumentError, MPSLifetimeError, MPSTypeError
-from openmps.metal.memory import MTLBuffer
+from openmps.metal.device import CommandBuffer, MTLBuffer, MTLDevice
 from openmps.types import MPSDataType, MTLStorageMode
-
-if TYPE_CHECKING:
-    from openmps.metal.command import CommandBuffer
-    from openmps.metal.device import MTLDevice
 
 
 class _Memory:
@@ -40,11 +38,8 @@ class _Memory:
         self.buffer = None
 
 
-class _Elements:
+class _Elements(Labelled):
     """Numbers in a buffer: in one that is given, or in a new one of zeros, allocated on first use."""
-
-    label: str | None
-    """A name for errors and debugging."""
 
     def __init__(
         self,
@@ -54,12 +49,12 @@ class _Elements:
         offset: int,
     ) -> None:
         name = type(self).__name__
-        self.label = None
         self._data_type = MPSDataType(descriptor.data_type)
         self._shape = descriptor.shape()
-        self._strides = tuple(stride // descriptor.strides()[-1] for stride in descriptor.strides())
+        unit = descriptor.strides()[-1]
+        self._strides = tuple(stride // unit for stride in descriptor.strides())
         needed = bytes_needed(descriptor)
-        self._count = needed // descriptor.strides()[-1]
+        self._count = needed // unit
         if buffer is None:
             if device is None:
                 raise MPSTypeError(name, "buffer", "or device must be given, with a descriptor", None)
@@ -70,21 +65,16 @@ class _Elements:
             raise MPSTypeError(name, "buffer", "must be an MTLBuffer", type(buffer).__name__, remedy)
         elif device is not None:
             check_device(name, "buffer", buffer.device, check_is_device(name, "device", device))
-        self._offset = _offset(name, offset, descriptor.strides()[-1])
+        if not is_whole(offset, 0) or offset % unit:
+            rule = f"must be a multiple of {unit}, the bytes of an element"
+            raise MPSArgumentError(name, "offset", rule, repr(offset))
+        self._offset = offset
         if buffer.length - self._offset < needed:
             got = f"{buffer.length} bytes, offset {self._offset}"
             raise MPSArgumentError(name, "buffer", f"must hold {needed} bytes from the offset on", got)
         self._memory = _Memory(buffer)
 
-    @property
-    def name(self) -> str:
-        """Class and label, as errors call the object."""
-        return f"{type(self).__name__} {self.label!r}" if self.label else type(self).__name__
-
-    @property
-    def device(self) -> MTLDevice:
-        """The device of the buffer."""
-        return self.data.device
+    device = Shown[MTLDevice]("data.device", "The device of the buffer.")
 
     @property
     def data(self) -> MTLBuffer:
@@ -92,20 +82,12 @@ class _Elements:
         buffer = self._memory.buffer
         if buffer is None:
             rule = "is gone: the temporary object was read for the last time, or its command buffer is done"
-            raise MPSLifetimeError(
-                self.name, "data", rule, remedy="Raise read_count before the encode that reads it last"
-            )
+            remedy = "Raise read_count before the encode that reads it last"
+            raise MPSLifetimeError(self.name, "data", rule, remedy=remedy)
         return buffer
 
-    @property
-    def offset(self) -> int:
-        """Bytes before the first element (macOS 10.15)."""
-        return self._offset
-
-    @property
-    def data_type(self) -> MPSDataType:
-        """Type of an element."""
-        return self._data_type
+    offset = Shown[int]("_offset", "Bytes before the first element (macOS 10.15).")
+    data_type = Shown[MPSDataType]("_data_type", "Type of an element.")
 
     def resource_size(self) -> int:
         """Bytes of the buffer."""
@@ -143,8 +125,7 @@ class _Elements:
         """Take reads from the read count; ordinary objects have none."""
 
     def __repr__(self) -> str:
-        shape = "x".join(str(size) for size in self._shape)
-        return f"<{self.name} {shape} {self._data_type.name}>"
+        return f"<{self.name} {lengths_text(self._shape)} {self._data_type.name}>"
 
 
 class MPSVector(_Elements):
@@ -170,21 +151,17 @@ class MPSVector(_Elements):
             raise MPSTypeError(type(self).__name__, "descriptor", "must be an MPSVectorDescriptor", got)
         self._descriptor = descriptor.copy()
         super().__init__(self._descriptor, device, buffer, offset)
+        is_plain = self.vectors == 1 and self._data_type is MPSDataType.FLOAT32
+        self._numbers = Numbers(self.data, self._offset, self.length) if is_plain else None
 
-    @property
-    def length(self) -> int:
-        """Elements of a vector."""
-        return self._descriptor.length
+    length = Shown[int]("_descriptor.length", "Elements of a vector.")
+    vectors = Shown[int]("_descriptor.vectors", "Number of vectors.")
+    vector_bytes = Shown[int]("_descriptor.vector_bytes", "Bytes from one vector to the next.")
 
-    @property
-    def vectors(self) -> int:
-        """Number of vectors."""
-        return self._descriptor.vectors
 
-    @property
-    def vector_bytes(self) -> int:
-        """Bytes from one vector to the next."""
-        return self._descriptor.vector_bytes
+def numbers_of(vector: MPSVector) -> Numbers | None:
+    """Where the numbers are, if they are one permanent vector of float32."""
+    return vector._numbers  # pyright: ignore[reportPrivateUsage]
 
 
 class MPSMatrix(_Elements):
@@ -211,30 +188,11 @@ class MPSMatrix(_Elements):
         self._descriptor = descriptor.copy()
         super().__init__(self._descriptor, device, buffer, offset)
 
-    @property
-    def rows(self) -> int:
-        """Rows of a matrix."""
-        return self._descriptor.rows
-
-    @property
-    def columns(self) -> int:
-        """Columns of a matrix."""
-        return self._descriptor.columns
-
-    @property
-    def matrices(self) -> int:
-        """Number of matrices."""
-        return self._descriptor.matrices
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes from one row to the next."""
-        return self._descriptor.row_bytes
-
-    @property
-    def matrix_bytes(self) -> int:
-        """Bytes from one matrix to the next."""
-        return self._descriptor.matrix_bytes
+    rows = Shown[int]("_descriptor.rows", "Rows of a matrix.")
+    columns = Shown[int]("_descriptor.columns", "Columns of a matrix.")
+    matrices = Shown[int]("_descriptor.matrices", "Number of matrices.")
+    row_bytes = Shown[int]("_descriptor.row_bytes", "Bytes from one row to the next.")
+    matrix_bytes = Shown[int]("_descriptor.matrix_bytes", "Bytes from one matrix to the next.")
 
 
 class _Temporary(_Elements):
@@ -276,6 +234,7 @@ class MPSTemporaryVector(_Temporary, MPSVector):
     def __init__(self, command_buffer: CommandBuffer, descriptor: MPSVectorDescriptor) -> None:
         buffer = _temporary_buffer(type(self).__name__, command_buffer, descriptor)
         MPSVector.__init__(self, buffer, descriptor)
+        self._numbers = None
         self._tie(command_buffer)
 
     @staticmethod
@@ -310,9 +269,3 @@ def _temporary_buffer(who: str, command_buffer: CommandBuffer, descriptor: objec
     descriptor.validate()
     needed = command_buffer.device.check_length(who, "descriptor", bytes_needed(descriptor))
     return command_buffer.temporary_buffer(needed)
-
-
-def _offset(who: str, offset: object, unit: int) -> int:
-    if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0 or offset % unit:
-        raise MPSArgumentError(who, "offset", f"must be a multiple of {unit}, the bytes of an element", repr(offset))
-    return offset

@@ -7,6 +7,7 @@ from typing import Any, overload
 
 import torch
 
+from openmps.checks import Shown, is_whole, whole
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.types import MPSDataType, MPSSizeofMPSDataType
 
@@ -95,10 +96,7 @@ class MPSVectorDescriptor:
         self._vector_bytes = vector_bytes
         self.validate()
 
-    @property
-    def vectors(self) -> int:
-        """Number of vectors."""
-        return self._vectors
+    vectors = Shown[int]("_vectors", "Number of vectors.")
 
     def copy(self) -> MPSVectorDescriptor:
         """A descriptor of its own with the same values."""
@@ -109,9 +107,9 @@ class MPSVectorDescriptor:
     def validate(self) -> None:
         """Raise `MPSArgumentError` unless the values, which may have been changed, fit together."""
         name = "MPSVectorDescriptor"
-        _positive(name, "vectors", self._vectors)
+        whole(name, "vectors", self._vectors)
         size = _element_bytes(name, self.data_type)
-        tight = _positive(name, "length", self.length) * size
+        tight = whole(name, "length", self.length) * size
         _spaced(name, "vector_bytes", self.vector_bytes, tight, size)
 
     def shape(self) -> tuple[int, int]:
@@ -166,7 +164,7 @@ class MPSMatrixDescriptor:
     ) -> None:
         if (rows is None) == (dimensions is None):
             raise MPSTypeError("MPSMatrixDescriptor", "rows", "or dimensions, its older name, must be given, not both")
-        self.rows = _positive("MPSMatrixDescriptor", "rows", dimensions if rows is None else rows)
+        self.rows = whole("MPSMatrixDescriptor", "rows", dimensions if rows is None else rows)
         self.columns = columns
         self.data_type = data_type
         self._matrices = matrices
@@ -174,10 +172,7 @@ class MPSMatrixDescriptor:
         self._matrix_bytes = matrix_bytes
         self.validate()
 
-    @property
-    def matrices(self) -> int:
-        """Number of matrices."""
-        return self._matrices
+    matrices = Shown[int]("_matrices", "Number of matrices.")
 
     @property
     def matrix_bytes(self) -> int:
@@ -196,7 +191,7 @@ class MPSMatrixDescriptor:
         """Raise `MPSArgumentError` unless the values, which may have been changed, fit together."""
         name = "MPSMatrixDescriptor"
         for argument, value in (("rows", self.rows), ("columns", self.columns), ("matrices", self._matrices)):
-            _positive(name, argument, value)
+            whole(name, argument, value)
         size = _element_bytes(name, self.data_type)
         _spaced(name, "row_bytes", self.row_bytes, self.columns * size, size)
         _spaced(name, "matrix_bytes", self.matrix_bytes, self.rows * self.row_bytes, self.row_bytes)
@@ -222,12 +217,6 @@ def bytes_needed(descriptor: MPSVectorDescriptor | MPSMatrixDescriptor) -> int:
     return sum((size - 1) * stride for size, stride in spans) + MPSSizeofMPSDataType(descriptor.data_type)
 
 
-def _positive(who: str, argument: str, value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise MPSArgumentError(who, argument, "must be an integer of at least 1", repr(value))
-    return value
-
-
 def _element_bytes(who: str, data_type: MPSDataType) -> int:
     if data_type not in TORCH_TYPES:
         rule = f"must be one of {', '.join(kind.name for kind in TORCH_TYPES)}"
@@ -236,10 +225,10 @@ def _element_bytes(who: str, data_type: MPSDataType) -> int:
 
 
 def _spaced(who: str, argument: str, value: object, least: int, unit: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least or value % unit:
+    if not is_whole(value, least) or value % unit:
         raise MPSArgumentError(who, argument, f"must be a multiple of {unit}, at least {least}", repr(value))
 
 
 def _rounded(who: str, argument: str, elements: int, data_type: MPSDataType) -> int:
-    size = _positive(who, argument, elements) * _element_bytes(who, data_type)
+    size = whole(who, argument, elements) * _element_bytes(who, data_type)
     return -(-size // 16) * 16

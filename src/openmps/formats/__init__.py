@@ -1,55 +1,35 @@
 """Bytes on disk: weights, their layouts, and files that are written whole or not at all."""
 
-from openmps.formats.arrays import Array
-from openmps.formats.atomic import write_atomic
+from types import ModuleType as _ModuleType
+
+from openmps.formats.arrays import Array as Array
+from openmps.formats.atomic import write_atomic as write_atomic
 from openmps.formats.layouts import (
-    conv_transpose_to_ohwi,
-    depthwise_to_hwcm,
-    depthwise_to_oihw,
-    fully_connected_to_linear,
-    hwcm_to_depthwise,
-    hwio_to_ohwi,
-    linear_to_fully_connected,
-    ohwi_to_conv_transpose,
-    ohwi_to_hwio,
-    ohwi_to_oihw,
-    oihw_to_depthwise,
-    oihw_to_ohwi,
+    conv_transpose_to_ohwi as conv_transpose_to_ohwi,
+    depthwise_to_hwcm as depthwise_to_hwcm,
+    depthwise_to_oihw as depthwise_to_oihw,
+    fully_connected_to_linear as fully_connected_to_linear,
+    hwcm_to_depthwise as hwcm_to_depthwise,
+    hwio_to_ohwi as hwio_to_ohwi,
+    linear_to_fully_connected as linear_to_fully_connected,
+    ohwi_to_conv_transpose as ohwi_to_conv_transpose,
+    ohwi_to_hwio as ohwi_to_hwio,
+    ohwi_to_oihw as ohwi_to_oihw,
+    oihw_to_depthwise as oihw_to_depthwise,
+    oihw_to_ohwi as oihw_to_ohwi,
 )
 from openmps.formats.weights import (
-    dat_file_name,
-    dat_file_names,
-    load_dat,
-    load_dat_files,
-    load_safetensors,
-    save_dat,
-    save_dat_files,
-    save_safetensors,
-    split_name,
+    dat_file_name as dat_file_name,
+    dat_file_names as dat_file_names,
+    load_dat as load_dat,
+    load_dat_files as load_dat_files,
+    load_safetensors as load_safetensors,
+    save_dat as save_dat,
+    save_dat_files as save_dat_files,
+    save_safetensors as save_safetensors,
+    split_name as split_name,
 )
 
-__all__ = [
-    "Array",
-    "conv_transpose_to_ohwi",
-    "dat_file_name",
-    "dat_file_names",
-    "depthwise_to_hwcm",
-    "depthwise_to_oihw",
-    "fully_connected_to_linear",
-    "hwcm_to_depthwise",
-    "hwio_to_ohwi",
-    "linear_to_fully_connected",
-    "load_dat",
-    "load_dat_files",
-    "load_safetensors",
-    "ohwi_to_conv_transpose",
-    "ohwi_to_hwio",
-    "ohwi_to_oihw",
-    "oihw_to_depthwise",
-    "oihw_to_ohwi",
-    "save_dat",
-    "save_dat_files",
-    "save_safetensors",
-    "split_name",
-    "write_atomic",
-]
+__all__ = sorted(  # pyright: ignore[reportUnsupportedDunderAll]
+    name for name, value in globals().items() if not name.startswith("_") and not isinstance(value, _ModuleType)
+)

@@ -45,9 +45,8 @@ def write_atomic(path: str | os.PathLike[str], content: Content) -> None:
         temporary.replace(target)
     except OSError as error:
         temporary.unlink(missing_ok=True)
-        raise MPSFileError(
-            who, str(path), "could not be written", error.strerror or error, "The previous file is untouched."
-        ) from error
+        rule = "could not be written"
+        raise MPSFileError(who, str(path), rule, error.strerror or error, "The previous file is untouched.") from error
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise

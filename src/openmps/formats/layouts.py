@@ -122,9 +122,8 @@ def _permuted(weights: Array, axes: str, order: tuple[int, ...], who: str) -> ND
 def _checked(weights: Array, axes: str, who: str) -> NDArray[Any]:
     values = to_numpy(weights, who, "weights")
     if values.ndim != len(axes):
-        raise MPSArgumentError(
-            who, "weights", f"must have {len(axes)} axes, [{', '.join(axes)}]", f"shape {values.shape}"
-        )
+        rule = f"must have {len(axes)} axes, [{', '.join(axes)}]"
+        raise MPSArgumentError(who, "weights", rule, f"shape {values.shape}")
     return values
 
 

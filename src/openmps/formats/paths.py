@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 from openmps.errors import MPSFileError
@@ -13,13 +15,10 @@ _NONE = "nothing there"
 def require_file(path: str | os.PathLike[str], who: str) -> int:
     """The length in bytes of the plain file at ``path``; ``MPSFileError`` where there is none."""
     if not os.path.isfile(path):
-        raise MPSFileError(
-            who, os.fspath(path), "must be a file", "a folder or device" if os.path.exists(path) else _NONE
-        )
-    try:
+        rule = "must be a file"
+        raise MPSFileError(who, os.fspath(path), rule, "a folder or device" if os.path.exists(path) else _NONE)
+    with reading(path, who):
         return os.stat(path).st_size
-    except OSError as error:
-        raise unreadable(path, who, error) from error
 
 
 def require_folder(path: str | os.PathLike[str], who: str) -> None:
@@ -31,21 +30,21 @@ def require_folder(path: str | os.PathLike[str], who: str) -> None:
 def read_file(path: str | os.PathLike[str], who: str) -> bytes:
     """All bytes of the plain file at ``path``."""
     require_file(path, who)
-    try:
+    with reading(path, who):
         return Path(path).read_bytes()
-    except OSError as error:
-        raise unreadable(path, who, error) from error
 
 
 def visible_entries(path: str | os.PathLike[str], who: str) -> list[Path]:
     """What the folder at ``path`` holds, by name, without hidden files and folders."""
     require_folder(path, who)
-    try:
+    with reading(path, who):
         return sorted((entry for entry in Path(path).iterdir() if not entry.name.startswith(".")), key=lambda e: e.name)
+
+
+@contextmanager
+def reading(path: str | os.PathLike[str], who: str, rule: str = "could not be read") -> Generator[None]:
+    """Raise ``MPSFileError`` where the system refuses what is done within."""
+    try:
+        yield
     except OSError as error:
-        raise unreadable(path, who, error) from error
-
-
-def unreadable(path: str | os.PathLike[str], who: str, error: OSError) -> MPSFileError:
-    """The error to raise where the system refuses to read what is there."""
-    return MPSFileError(who, os.fspath(path), "could not be read", error.strerror or error)
+        raise MPSFileError(who, os.fspath(path), rule, error.strerror or error) from error

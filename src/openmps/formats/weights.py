@@ -22,10 +22,11 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
+from openmps.checks import lengths_text
 from openmps.errors import MPSArgumentError, MPSError, MPSFileError
 from openmps.formats.arrays import Array, to_float32
 from openmps.formats.atomic import write_atomic
-from openmps.formats.paths import require_file, unreadable
+from openmps.formats.paths import reading, require_file
 
 VERSION = 1
 _METADATA_KEY = "openmps.weights"
@@ -59,18 +60,18 @@ def load_dat(path: str | os.PathLike[str], shape: Sequence[int]) -> NDArray[np.f
     before anything is read. Raises ``MPSFileError`` naming the file, the bytes expected and the bytes found.
     """
     who = "load_dat"
-    expected = 4 * math.prod(_checked_shape(shape, who, "shape"))
+    if not shape or any(isinstance(length, bool) or length < 1 for length in shape):
+        raise MPSArgumentError(who, "shape", "must be one or more positive lengths", tuple(shape))
+    expected = 4 * math.prod(int(length) for length in shape)
     found = require_file(path, who)
     if found != expected:
         hint = (
             "It may hold float16: convert it to float32." if 2 * found == expected else "Check the shape and the file."
         )
-        rule = f"must hold {expected} bytes, float32 of shape {_shape_text(shape)}"
+        rule = f"must hold {expected} bytes, float32 of shape {lengths_text(shape)}"
         raise MPSFileError(who, str(path), rule, f"{found} bytes", hint)
-    try:
+    with reading(path, who):
         values = np.fromfile(path, dtype="<f4", count=expected // 4)
-    except OSError as error:
-        raise unreadable(path, who, error) from error
     if values.size * 4 != expected:
         raise MPSFileError(who, str(path), f"must hold {expected} bytes", f"{values.size * 4} bytes while reading")
     return values.astype(np.float32, copy=False).reshape(tuple(shape))
@@ -127,7 +128,7 @@ def save_safetensors(path: str | os.PathLike[str], arrays: Mapping[str, Array]) 
     """
     who = "save_safetensors"
     values = {name: to_float32(array, who, name) for name, array in arrays.items()}
-    layers = _layer_order(values, who)
+    layers = list(dict.fromkeys(split_name(name, who)[0] for name in values))
     # One key: safetensors writes several in an order that changes from call to call.
     facts = {"version": VERSION, "layout": _LAYOUT, "layers": layers, "sha256": _checksum(layers, values)}
     metadata = {_METADATA_KEY: json.dumps(facts)}
@@ -171,10 +172,6 @@ def split_name(name: str, who: str = "split_name") -> tuple[str, str]:
     return label, part
 
 
-def _layer_order(names: Iterable[str], who: str) -> list[str]:
-    return list(dict.fromkeys(split_name(name, who)[0] for name in names))
-
-
 def _checksum(layers: Sequence[str], arrays: Mapping[str, NDArray[np.float32]]) -> str:
     """Of the layers' order and of each array's name, shape and numbers."""
     digest = hashlib.sha256(json.dumps(list(layers)).encode())
@@ -212,13 +209,9 @@ def _read_facts(metadata: dict[str, str] | None, path: str, who: str) -> dict[st
     """What the metadata say: ``layers``, and ``sha256`` where there is a checksum."""
     text = (metadata or {}).get(_METADATA_KEY)
     if text is None:
-        raise MPSFileError(
-            who,
-            path,
-            f"must carry the metadata {_METADATA_KEY!r}: without it the order of the weights is not known",
-            f"the keys {sorted(metadata or {})}",
-            "Convert the arrays to OHWI (openmps.formats.layouts) and write them with save_safetensors.",
-        )
+        rule = f"must carry the metadata {_METADATA_KEY!r}: without it the order of the weights is not known"
+        remedy = "Convert the arrays to OHWI (openmps.formats.layouts) and write them with save_safetensors."
+        raise MPSFileError(who, path, rule, f"the keys {sorted(metadata or {})}", remedy)
     try:
         found: object = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -248,15 +241,5 @@ def _check_array(stored: _Slice, name: str, shapes: Mapping[str, Sequence[int]] 
     if stored.get_dtype() != "F32":
         raise MPSFileError(who, path, f"array {name!r} must be float32 (F32)", stored.get_dtype())
     if shapes is not None and list(stored.get_shape()) != list(shapes[name]):
-        rule = f"array {name!r} must have shape {_shape_text(shapes[name])}"
-        raise MPSFileError(who, path, rule, _shape_text(stored.get_shape()), "Use the weights of this network.")
-
-
-def _checked_shape(shape: Sequence[int], who: str, argument: str) -> tuple[int, ...]:
-    if not shape or any(isinstance(length, bool) or length < 1 for length in shape):
-        raise MPSArgumentError(who, argument, "must be one or more positive lengths", tuple(shape))
-    return tuple(int(length) for length in shape)
-
-
-def _shape_text(shape: Sequence[int]) -> str:
-    return "x".join(str(length) for length in shape)
+        rule = f"array {name!r} must have shape {lengths_text(shapes[name])}"
+        raise MPSFileError(who, path, rule, lengths_text(stored.get_shape()), "Use the weights of this network.")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
+from openmps.checks import Shown
+from openmps.core.numbers import FLT_MAX
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.graph.nodes import (
     MPSNNArithmeticGradientStateNode,
@@ -13,7 +15,6 @@ from openmps.graph.nodes import (
     MPSNNImageNode,
     MPSNNStateNode,
 )
-from openmps.kernels.arithmetic import FLT_MAX
 
 
 class MPSNNBinaryArithmeticNode(MPSNNFilterNode):
@@ -25,27 +26,27 @@ class MPSNNBinaryArithmeticNode(MPSNNFilterNode):
 
     _state_class = MPSNNArithmeticGradientStateNode
 
-    primary_scale: float
+    primary_scale: float = 1.0
     """Factor of the left source."""
-    secondary_scale: float
+    secondary_scale: float = 1.0
     """Factor of the right source."""
-    bias: float
+    bias: float = 0.0
     """Added to the result."""
-    primary_stride_in_pixels_x: int
+    primary_stride_in_pixels_x: int = 1
     """1, or 0 to use the left source's first column for all."""
-    primary_stride_in_pixels_y: int
+    primary_stride_in_pixels_y: int = 1
     """1, or 0 to use the left source's first row for all."""
-    primary_stride_in_feature_channels: int
+    primary_stride_in_feature_channels: int = 1
     """1, or 0 to use the left source's first feature channel for all."""
-    secondary_stride_in_pixels_x: int
+    secondary_stride_in_pixels_x: int = 1
     """1, or 0 to use the right source's first column for all."""
-    secondary_stride_in_pixels_y: int
+    secondary_stride_in_pixels_y: int = 1
     """1, or 0 to use the right source's first row for all."""
-    secondary_stride_in_feature_channels: int
+    secondary_stride_in_feature_channels: int = 1
     """1, or 0 to use the right source's first feature channel for all."""
-    minimum_value: float
+    minimum_value: float = -FLT_MAX
     """Smallest result."""
-    maximum_value: float
+    maximum_value: float = FLT_MAX
     """Largest result."""
 
     def __init__(
@@ -59,12 +60,6 @@ class MPSNNBinaryArithmeticNode(MPSNNFilterNode):
         if len(given) != 2:
             raise MPSArgumentError(type(self).__name__, "sources", "must be two image nodes", f"{len(given)}")
         super().__init__(given)
-        self.primary_scale = self.secondary_scale = 1.0
-        self.bias = 0.0
-        self.primary_stride_in_pixels_x = self.secondary_stride_in_pixels_x = 1
-        self.primary_stride_in_pixels_y = self.secondary_stride_in_pixels_y = 1
-        self.primary_stride_in_feature_channels = self.secondary_stride_in_feature_channels = 1
-        self.minimum_value, self.maximum_value = -FLT_MAX, FLT_MAX
 
     def gradient_class(self) -> type[MPSNNArithmeticGradientNode]:
         """The class of the gradient nodes."""
@@ -130,10 +125,9 @@ class MPSNNArithmeticGradientNode(MPSNNGradientFilterNode):
         for axis in ("pixels_x", "pixels_y", "feature_channels"):
             setattr(self, f"secondary_stride_in_{axis}", getattr(self.forward, f"{source}_stride_in_{axis}"))
 
-    @property
-    def is_secondary_source_filter(self) -> bool:
-        """Whether this is the gradient of the forward node's right source."""
-        return self._is_secondary
+    is_secondary_source_filter = Shown[bool](
+        "_is_secondary", "Whether this is the gradient of the forward node's right source."
+    )
 
 
 class MPSNNAdditionNode(MPSNNBinaryArithmeticNode):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from openmps.core.kernel.encode import ImageKernel
 from openmps.errors import MPSTypeError
@@ -32,10 +32,8 @@ from openmps.graph.softmax_nodes import (
     MPSCNNSoftMaxNode,
 )
 from openmps.kernels import arithmetic, concatenation, convolution, dropout, loss, neuron, pooling, softmax
+from openmps.metal.device import MTLDevice
 from openmps.types import MPSImageEdgeMode
-
-if TYPE_CHECKING:
-    from openmps.metal.device import MTLDevice
 
 MakeKernel = Callable[[Any, "MTLDevice"], ImageKernel]
 

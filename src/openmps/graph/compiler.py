@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
 
 from openmps.core.data_source import copy_of
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.image.image import MPSImage
-from openmps.core.image.storage import Extent
+from openmps.core.image.storage import Extent, Shape
 from openmps.core.kernel.encode import ImageKernel
-from openmps.core.state.gradient import ForwardRecord, MPSNNGradientState
-from openmps.core.state.state import MPSState, MPSStateBatch
+from openmps.core.kernel.scene import RESULT, SAVED
+from openmps.core.state.batch import MPSStateBatch
+from openmps.core.state.state import MPSState
 from openmps.graph.catalog import READS_FORWARD_RESULT, make_kernel
 from openmps.graph.convolution_nodes import MPSCNNConvolutionGradientNode
 from openmps.graph.fusion import fuse
 from openmps.graph.loss_nodes import MPSCNNLossNode
 from openmps.graph.nodes import MPSNNFilterNode, MPSNNGradientFilterNode, MPSNNImageNode, MPSNNStateNode
-from openmps.graph.passes import lifetimes, wants_parameter_gradients
-from openmps.graph.plan import Program, Shape, Step
-from openmps.kernels.convolution import (
-    MPSCNNConvolution,
-    MPSCNNConvolutionDataSource,
-    MPSCNNConvolutionGradient,
-)
+from openmps.graph.passes import wants_parameter_gradients
+from openmps.graph.program import Program, Stage
+from openmps.kernels.convolution import MPSCNNConvolution, MPSCNNConvolutionDataSource, MPSCNNConvolutionGradient
 from openmps.kernels.convolution.weights import ConvolutionWeights
+from openmps.metal.device import MTLDevice
 from openmps.types import MPSCNNConvolutionGradientOption, MPSImageFeatureChannelFormat
-
-if TYPE_CHECKING:
-    from openmps.metal.device import MTLDevice
-
 
 _WEIGHTED = MPSCNNConvolution | MPSCNNConvolutionGradient
 
@@ -97,107 +89,63 @@ class Compiler:
         channel_format: MPSImageFeatureChannelFormat,
         device: MTLDevice,
         formats: Mapping[MPSNNImageNode, MPSImageFeatureChannelFormat],
+        given: Mapping[MPSNNStateNode, MPSStateBatch],
     ) -> None:
+        self._given = given
         self._kernels = kernels
         self._formats = formats
         self._format = channel_format
         self._device = device
-        self._images = shapes[0].extent.images
-        self._registers = {node: register for register, node in enumerate(inputs)}
-        self._inputs = dict(self._registers)
-        self._shapes = list(shapes)
-        self._specimens = [self._specimen(_descriptor(shape)) for shape in shapes]
-        self._state_registers: dict[MPSNNStateNode, int] = {}
+        self._inputs = inputs
+        self._count = shapes[0].extent.images
+        self._shapes = dict(zip(inputs, shapes, strict=True))
         self._states: dict[MPSNNStateNode, MPSState] = {}
 
-    def compile(self, keep: set[MPSNNImageNode], keep_states: set[MPSNNStateNode], *, allow_fusion: bool) -> Program:
-        """Plan every filter in order; ``keep`` are images, ``keep_states`` states that are read from outside."""
-        steps = [self._step(node, kernel) for node, kernel in self._kernels.items()]
-        kept = {self._registers[image] for image in keep if image in self._registers}
-        kept_states = {self._state_registers[state] for state in keep_states}
-        steps = _without_unread_states(steps, kept_states)
+    def compile(
+        self, images: Iterable[MPSNNImageNode], states: Iterable[MPSNNStateNode], *, allow_fusion: bool
+    ) -> Program:
+        """Plan every filter in order; ``images`` and ``states`` are read from outside."""
+        stages = [self._stage(node, kernel) for node, kernel in self._kernels.items()]
+        descriptors = {node: _descriptor(shape) for node, shape in self._shapes.items()}
+        program = Program(self._count, stages, self._inputs, descriptors)
+        wanted = {(program.places[node.producer], RESULT) for node in images if node.producer in program.places}
+        wanted |= {(program.places[node.producer], SAVED) for node in states if node.producer in program.places}
+        body, makers = program.assemble(wanted)
+        fused: frozenset[int] = frozenset()
         if allow_fusion:
-            steps = fuse(steps, kept, kept_states)
-        lifetimes(steps, kept)
-        return Program(
-            images=self._images,
-            steps=steps,
-            registers=len(self._shapes),
-            states=len(self._state_registers),
-            inputs=self._inputs,
-            image_registers=self._registers,
-            state_registers=self._state_registers,
-            descriptors={node: _descriptor(self._shapes[index]) for node, index in self._registers.items()},
-        )
+            body, gone = fuse(body)
+            fused = frozenset(makers[slot] for slot in gone if slot in makers)
+        program.use(body, frozenset(stages[place].node for place in fused))
+        return program
 
-    def _step(self, node: MPSNNFilterNode, kernel: ImageKernel) -> Step:
-        inputs = tuple(self._registers[image] for image in self._sources(node))
-        specimens = [self._specimens[register] for register in inputs]
-        states = self._source_states(node)
-        suggested = kernel.destination_image_descriptor(specimens, list(states) if states is not None else None)
-        descriptor = suggested.copy()
-        chosen = self._formats[node.result_image]
-        descriptor.channel_format = self._format if chosen is MPSImageFeatureChannelFormat.NONE else chosen
-        extent = Extent(descriptor.width, descriptor.height, descriptor.feature_channels, self._images)
-        plan = kernel.plan(tuple(self._shapes[register].extent for register in inputs), extent, states)
-        output = self._add(node.result_image, Shape(extent, descriptor.channel_format), descriptor)
-        return Step(
-            node=node,
-            kernel=kernel,
-            plan=plan,
-            inputs=inputs,
-            input_formats=tuple(self._shapes[register].channel_format for register in inputs),
-            output=output,
-            shape=self._shapes[output],
-            covers=plan.target.covers(extent),
-            state_in=self._state_in(node),
-            state_out=self._state_out(node, kernel, plan.record),
-        )
-
-    def _sources(self, node: MPSNNFilterNode) -> tuple[MPSNNImageNode, ...]:
+    def _stage(self, node: MPSNNFilterNode, kernel: ImageKernel) -> Stage:
+        sources = node.sources
         if isinstance(node, READS_FORWARD_RESULT):
-            return (node.sources[0], node.forward.result_image)
-        return node.sources
+            sources = (sources[0], node.forward.result_image)
+        shapes = tuple(self._shapes[image] for image in sources)
+        states = self._source_states(node)
+        # Images that are asked for their shape only and never have memory.
+        specimens = [MPSImage(self._device, _descriptor(shape)) for shape in shapes]
+        sizing = list(states) if states is not None and isinstance(node, MPSNNGradientFilterNode) else None
+        suggested = kernel.destination_image_descriptor(specimens, sizing)
+        chosen = self._formats[node.result_image]
+        channel_format = self._format if chosen is MPSImageFeatureChannelFormat.NONE else chosen
+        extent = Extent(suggested.width, suggested.height, suggested.feature_channels, self._count)
+        shape = self._shapes[node.result_image] = Shape(extent, channel_format)
+        plan = kernel.plan(shapes, shape, kernel.given(states))
+        state_in = node.source_states[0] if node.source_states and not isinstance(node, MPSCNNLossNode) else None
+        if node.result_state is not None and (state := kernel.make_state()) is not None:
+            state.record = plan.record
+            self._states[node.result_state] = state
+        return Stage(node, kernel, plan, sources, state_in, shape)
 
     def _source_states(self, node: MPSNNFilterNode) -> MPSStateBatch | None:
-        """Stand-ins for the states that the kernel takes: gradient states with the forward record."""
-        if not isinstance(node, MPSNNGradientFilterNode) or not node.source_states:
+        """The states that the kernel takes: those that are given, stand-ins with the forward record for the others."""
+        if not node.source_states:
             return None
-        return MPSStateBatch([self._states[node.source_states[0]]] * self._images)
-
-    def _state_in(self, node: MPSNNFilterNode) -> int | None:
-        if isinstance(node, MPSCNNLossNode | MPSCNNConvolutionGradientNode) or not node.source_states:
-            return None
-        return self._state_registers.get(node.source_states[0])
-
-    def _state_out(self, node: MPSNNFilterNode, kernel: ImageKernel, record: ForwardRecord) -> int | None:
-        state_node = node.result_state
-        if state_node is None:
-            return None
-        state = kernel.make_state()
-        if isinstance(state, MPSNNGradientState):
-            state.record = record
-            self._states[state_node] = state
-        return self._state_registers.setdefault(state_node, len(self._state_registers))
-
-    def _add(self, image: MPSNNImageNode, shape: Shape, descriptor: MPSImageDescriptor) -> int:
-        register = len(self._shapes)
-        self._registers[image] = register
-        self._shapes.append(shape)
-        self._specimens.append(self._specimen(descriptor))
-        return register
-
-    def _specimen(self, descriptor: MPSImageDescriptor) -> MPSImage:
-        """An image that is asked for its shape only and never has memory."""
-        return MPSImage(self._device, descriptor)
-
-
-def _without_unread_states(steps: Sequence[Step], kept_states: set[int]) -> list[Step]:
-    """Steps that leave out the work whose only use is to fill a state that nobody reads."""
-    read = kept_states | {step.state_in for step in steps if step.state_in is not None}
-    return [
-        step if step.state_out in read else replace(step, plan=step.kernel.without_state(step.plan)) for step in steps
-    ]
+        if not isinstance(node, MPSNNGradientFilterNode):
+            return self._given.get(node.source_states[0])
+        return MPSStateBatch([self._states[node.source_states[0]]] * self._count)
 
 
 def _descriptor(shape: Shape) -> MPSImageDescriptor:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from openmps.checks import Shown
+from openmps.core.kernel.arguments import member
 from openmps.core.padding.policy import MPSNNDefaultPadding
 from openmps.errors import MPSArgumentError
 from openmps.graph.nodes import (
@@ -35,10 +37,7 @@ class _Weighted(MPSNNFilterNode):
         self._weights = weights
         self.label = weights.label()
 
-    @property
-    def weights(self) -> MPSCNNConvolutionDataSource:
-        """The data source."""
-        return self._weights
+    weights = Shown[MPSCNNConvolutionDataSource]("_weights", "The data source.")
 
     @property
     def training_style(self) -> MPSNNTrainingStyle:
@@ -50,10 +49,8 @@ class _Weighted(MPSNNFilterNode):
 
     @training_style.setter
     def training_style(self, value: MPSNNTrainingStyle) -> None:
-        if value not in list(MPSNNTrainingStyle):
-            rule = f"must be {', '.join(style.name for style in MPSNNTrainingStyle)}"
-            raise MPSArgumentError(self.name, "training_style", rule, repr(value))
-        self._training_style = MPSNNTrainingStyle(value)
+        rule = f"must be {', '.join(style.name for style in MPSNNTrainingStyle)}"
+        self._training_style = member(self.name, "training_style", MPSNNTrainingStyle, value, rule)
 
 
 class MPSCNNConvolutionNode(_Weighted):
@@ -76,9 +73,8 @@ class MPSCNNConvolutionNode(_Weighted):
 
     @accumulator_precision.setter
     def accumulator_precision(self, value: MPSNNConvolutionAccumulatorPrecisionOption) -> None:
-        if value not in list(MPSNNConvolutionAccumulatorPrecisionOption):
-            raise MPSArgumentError(self.name, "accumulator_precision", "must be HALF or FLOAT", repr(value))
-        self._accumulator_precision = MPSNNConvolutionAccumulatorPrecisionOption(value)
+        kind = MPSNNConvolutionAccumulatorPrecisionOption
+        self._accumulator_precision = member(self.name, "accumulator_precision", kind, value, "must be HALF or FLOAT")
 
     @property
     def convolution_gradient_state(self) -> MPSCNNConvolutionGradientStateNode:
@@ -132,21 +128,14 @@ class MPSCNNConvolutionGradientNode(MPSNNGradientFilterNode, _Weighted):
         descriptor = describe(self.name, self._weights)
         fused = descriptor.fused_neuron_descriptor
         if fused is not None and fused.neuron_type is not MPSCNNNeuronType.NONE:
-            raise MPSArgumentError(
-                self.name,
-                "weights.descriptor().fused_neuron_descriptor",
-                "must be None in a network that is trained",
-                repr(fused),
-                "Add a neuron node behind the convolution instead",
-            )
+            rule = "must be None in a network that is trained"
+            remedy = "Add a neuron node behind the convolution instead"
+            raise MPSArgumentError(self.name, "weights.descriptor().fused_neuron_descriptor", rule, repr(fused), remedy)
         if descriptor.batch_normalization is not None:
-            raise MPSArgumentError(
-                self.name,
-                "weights.descriptor()",
-                "must not fold batch normalization into the weights in a network that is trained",
-                "batch normalization parameters for inference",
-                "Add a normalization node behind the convolution instead",
-            )
+            rule = "must not fold batch normalization into the weights in a network that is trained"
+            got = "batch normalization parameters for inference"
+            remedy = "Add a normalization node behind the convolution instead"
+            raise MPSArgumentError(self.name, "weights.descriptor()", rule, got, remedy)
 
 
 class MPSCNNFullyConnectedGradientNode(MPSCNNConvolutionGradientNode):

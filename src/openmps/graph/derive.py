@@ -10,8 +10,6 @@ from openmps.graph.arithmetic_nodes import MPSNNAdditionNode
 from openmps.graph.loss_nodes import MPSCNNLossNode
 from openmps.graph.nodes import MPSNNFilterNode, MPSNNImageNode, NodeHandler
 
-_OWN_GRADIENT = (MPSCNNLossNode,)
-
 _Place = tuple[int, int]
 """A consumer of an image: its place among the forward nodes, producers first, and which of its sources the image is."""
 
@@ -96,19 +94,17 @@ def training_graph(
 ) -> list[MPSNNFilterNode] | None:
     """Gradient nodes for ``last`` and its ancestors; see `MPSNNFilterNode.training_graph`."""
     if source_gradient is not None and not isinstance(source_gradient, MPSNNImageNode):
-        raise MPSTypeError(
-            last.name, "source_gradient", "must be an MPSNNImageNode or None", type(source_gradient).__name__
-        )
+        rule = "must be an MPSNNImageNode or None"
+        raise MPSTypeError(last.name, "source_gradient", rule, type(source_gradient).__name__)
     if handler is not None and not callable(handler):
         raise MPSTypeError(last.name, "node_handler", "must be callable or None", type(handler).__name__)
     start = last.result_image if source_gradient is None else source_gradient
     derivation = _Derivation(handler)
     forward = ancestors(last)
-    if isinstance(last, _OWN_GRADIENT):
-        derivation.add(last.sources[0], start, (len(forward), 0))
+    is_loss = isinstance(last, MPSCNNLossNode)  # whose result is the gradient of its source
+    derivation.add(last.sources[0] if is_loss else last.result_image, start, (len(forward), 0))
+    if is_loss:
         forward = forward[:-1]
-    else:
-        derivation.add(last.result_image, start, (len(forward), 0))
     for place in reversed(range(len(forward))):
         node = forward[place]
         # Whoever reads a stopped image still gets its gradient nodes, and their sum is made; its producer gets none.

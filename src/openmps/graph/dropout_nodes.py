@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
+from openmps.checks import Shown
 from openmps.graph.nodes import (
     MPSNNFilterNode,
     MPSNNGradientFilterNode,
@@ -16,25 +17,23 @@ from openmps.types import MTLSize
 _EVERY_NUMBER = MTLSize(1, 1, 1)
 
 
+class _Parameters(NamedTuple):
+    keep_probability: float
+    seed: int
+    mask_stride: MTLSize
+
+
 class _DropoutParameters:
     """What dropout and its gradient are told; see `MPSCNNDropout`."""
 
-    _parameters: tuple[float, int, MTLSize]
+    _parameters: _Parameters
 
-    @property
-    def keep_probability(self) -> float:
-        """Probability that a number is kept. Default 0.5."""
-        return self._parameters[0]
-
-    @property
-    def seed(self) -> int:
-        """The key of the random numbers. Default 0."""
-        return self._parameters[1]
-
-    @property
-    def mask_stride_in_pixels(self) -> MTLSize:
-        """1 draws a mask value for each place of an axis, 0 shares one; depth stands for channels. Default 1, 1, 1."""
-        return self._parameters[2]
+    keep_probability = Shown[float]("_parameters.keep_probability", "Probability that a number is kept. Default 0.5.")
+    seed = Shown[int]("_parameters.seed", "The key of the random numbers. Default 0.")
+    mask_stride_in_pixels = Shown[MTLSize](
+        "_parameters.mask_stride",
+        "1 draws a mask value for each place of an axis, 0 shares one; depth stands for channels. Default 1, 1, 1.",
+    )
 
 
 class MPSCNNDropoutNode(_DropoutParameters, MPSNNFilterNode):
@@ -50,7 +49,7 @@ class MPSCNNDropoutNode(_DropoutParameters, MPSNNFilterNode):
         mask_stride_in_pixels: MTLSize = _EVERY_NUMBER,
     ) -> None:
         super().__init__([source])
-        self._parameters = (keep_probability, seed, mask_stride_in_pixels)
+        self._parameters = _Parameters(keep_probability, seed, mask_stride_in_pixels)
 
     def _gradient_nodes(self, gradient: MPSNNImageNode) -> list[MPSNNGradientFilterNode]:
         return [MPSCNNDropoutGradientNode(gradient, self.sources[0], self._result_states[0], *self._parameters)]
@@ -71,4 +70,4 @@ class MPSCNNDropoutGradientNode(_DropoutParameters, MPSNNGradientFilterNode):
         mask_stride_in_pixels: MTLSize,
     ) -> None:
         super().__init__(source_gradient, source_image, gradient_state)
-        self._parameters = (keep_probability, seed, mask_stride_in_pixels)
+        self._parameters = _Parameters(keep_probability, seed, mask_stride_in_pixels)

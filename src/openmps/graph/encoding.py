@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from torch import Tensor
-
-from openmps.core.image.allocator import MPSImageAllocator
-from openmps.core.image.batch import MPSImageBatch, as_batch
+from openmps.core.image.batch import MPSImageBatch, as_batch, fewest_reads
 from openmps.core.image.descriptor import MPSImageDescriptor
-from openmps.core.image.image import MPSImage
-from openmps.core.image.storage import Extent, Stack
-from openmps.core.image.temporary import MPSTemporaryImage
-from openmps.core.state.state import MPSState, MPSStateBatch, as_state_batch
+from openmps.core.image.image import MPSImage, MPSImageAllocator
+from openmps.core.image.storage import Extent
+from openmps.core.kernel.encoding import Bound, Pixels, Several, Sink
+from openmps.core.kernel.scene import RESULT, SAVED
+from openmps.core.state.batch import MPSStateBatch, as_state_batch
+from openmps.core.state.state import MPSState, Saved
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.graph.convolution_nodes import MPSCNNConvolutionGradientNode
-from openmps.graph.executor import Binding
 from openmps.graph.interface import Interface
-from openmps.graph.loss_nodes import MPSCNNLossNode
-from openmps.graph.nodes import MPSNNImageNode, MPSNNStateNode
-from openmps.graph.plan import Program, Shape
+from openmps.graph.nodes import MPSNNFilterNode, MPSNNImageNode, MPSNNStateNode
+from openmps.graph.program import Output, Program, all_of
 from openmps.kernels.convolution import MPSCNNConvolutionGradientState
-from openmps.kernels.loss import MPSCNNLoss, labels_reader, loss_writer
-
-if TYPE_CHECKING:
-    from openmps.metal.command import CommandBuffer
+from openmps.metal.device import CommandBuffer
 
 Images = MPSImage | MPSImageBatch
 
@@ -81,11 +75,6 @@ def count_of(images: Images) -> int:
     return images.number_of_images if isinstance(images, MPSImage) else len(images)
 
 
-def stack_of(images: Images) -> Stack:
-    """All images, as a program reads or writes them."""
-    return images.stack(0, images.number_of_images) if isinstance(images, MPSImage) else images.stack()
-
-
 def check_sources(
     who: str,
     interface: Interface,
@@ -117,15 +106,30 @@ def check_sources(
             state.check_usable(who, f"source_states[{index}]", command_buffer)
 
 
-def bind_labels(program: Program, binding: Binding, given: Mapping[MPSNNStateNode, MPSStateBatch]) -> None:
-    """Have loss steps read their labels and write their losses."""
-    for step in program.steps:
-        node, kernel = step.node, step.kernel
-        if isinstance(node, MPSCNNLossNode) and isinstance(kernel, MPSCNNLoss):
-            labels = given[node.input_labels]
-            kernel.check_labels(labels, step.plan.sources[0])
-            binding.labels[node] = labels_reader(kernel.name, labels)
-            binding.keepers.setdefault(node, []).append(loss_writer(labels))
+# --- what a program is bound to ---------------------------------------------------------------------------------------
+
+
+def bindings(program: Program, sources: Sequence[Images], states: StagesStates) -> tuple[Bound, ...]:
+    """What each input of the program's body is bound to in this encode."""
+    known = states.known()
+    return tuple(
+        [
+            sources[place].whole() if stage is None else stage.kernel.bound(role, name, stage.plan, known.get(place))
+            for role, name, place, stage in program.parts
+        ]
+    )
+
+
+def sinks(program: Program, images: Mapping[MPSNNImageNode, Images], states: StagesStates) -> tuple[Sink, ...]:
+    """Where each output of the program's body goes."""
+    found: list[Sink] = []
+    for output in program.outputs:
+        if output.name == RESULT:
+            stack = images[program.stages[output.stage].node.result_image].whole()
+            found.append(Pixels(stack, all_of(stack.extent)))
+        else:
+            found.append(states.sink(output))
+    return tuple(found)
 
 
 # --- images that come out ---------------------------------------------------------------------------------------------
@@ -145,15 +149,11 @@ def make_outputs(
         descriptor = program.descriptors[node]
         made[node] = _allocate(allocator, command_buffer, descriptor, kernel, program.images, single)
         shape = Extent(descriptor.width, descriptor.height, descriptor.feature_channels, program.images)
-        extent = stack_of(made[node]).extent
+        extent = made[node].whole().extent
         if extent != shape:
-            raise MPSArgumentError(
-                kernel.name,
-                "image allocator",
-                f"must make images as the descriptor says, {shape}",
-                str(extent),
-                "Return MPSImage(command_buffer.device, image_descriptor)",
-            )
+            rule = f"must make images as the descriptor says, {shape}"
+            remedy = "Return MPSImage(command_buffer.device, image_descriptor)"
+            raise MPSArgumentError(kernel.name, "image allocator", rule, str(extent), remedy)
         made[node].check_usable(kernel.name, "image allocator", command_buffer)
     return made
 
@@ -180,45 +180,78 @@ def _allocate(
 # --- states that come out ---------------------------------------------------------------------------------------------
 
 
+class StagesStates:
+    """The states that the kernels of one encode work with, by stage."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self.given: dict[int, MPSStateBatch] = {}
+        """Those that a kernel takes from the user: labels."""
+        self.saved: dict[int, Saved] = {}
+        """Where what a forward kernel saves goes, for states that come out."""
+        self.gradients: dict[int, list[MPSStateBatch]] = {}
+        """Those that take the gradients of a kernel's parameters."""
+
+    def give(self, given: Mapping[MPSNNStateNode, MPSStateBatch]) -> None:
+        """Hand states of the user's to the kernels that read them."""
+        for node, states in given.items():
+            for place in self._program.readers(node):
+                self.given[place] = states
+
+    def add_gradients(self, place: int, state: MPSState) -> None:
+        """Have the gradients of parameters that one kernel computes added to ``state``."""
+        self.gradients.setdefault(place, []).append(MPSStateBatch.repeated(state, 1))
+
+    def add_all_gradients(self, forward: MPSNNFilterNode, state: MPSState) -> None:
+        """Have the gradients of a layer's parameters, whichever kernels compute them, added to ``state``."""
+        for place, stage in enumerate(self._program.stages):
+            if isinstance(stage.node, MPSCNNConvolutionGradientNode) and stage.node.forward is forward:
+                self.add_gradients(place, state)
+
+    def known(self) -> dict[int, MPSStateBatch]:
+        """Those that each kernel finds its memory by."""
+        return self.given | {place: taking[0] for place, taking in self.gradients.items()}
+
+    def sink(self, output: Output) -> Sink:
+        """Where something that comes out goes."""
+        place = output.stage
+        if output.name == SAVED:
+            return self.saved[place]
+        kernel = self._program.stages[place].kernel
+        takers = self.gradients.get(place)
+        if takers is None or len(takers) == 1:
+            return kernel.sink(output.name, self.given.get(place) if takers is None else takers[0])
+        sinks = [kernel.sink(output.name, states) for states in takers]
+        return Several(sinks)
+
+
 def make_states(
     command_buffer: CommandBuffer,
     program: Program,
-    binding: Binding,
+    states: StagesStates,
     wanted: Sequence[MPSNNStateNode],
     *,
     temporary: bool,
 ) -> list[MPSStateBatch]:
     """A batch of states for each exported state node, filled in when the program runs."""
-    steps = {step.node: step for step in program.steps}
     made: list[MPSStateBatch] = []
     for node in wanted:
-        step = steps[node.producer] if node.producer is not None else None
-        state = None if step is None else step.kernel.make_state()
-        if step is None or state is None:
+        place = program.places[node.producer] if node.producer is not None else None
+        stage = None if place is None else program.stages[place]
+        state = None if stage is None else stage.kernel.make_state()
+        if place is None or stage is None or state is None:
             continue
-        state.record = step.record
-        whole = step.kernel.is_result_state_reused_across_batch()
+        state.record = stage.plan.record
+        whole = stage.kernel.is_result_state_reused_across_batch()
         if temporary:
             state.make_temporary(command_buffer, 1 if whole else program.images)
-        for filler, keep in _fillers(program, step.node, state):
-            binding.keepers.setdefault(filler, []).append(keep)
+        states.saved[place] = state.saved
+        if isinstance(state, MPSCNNConvolutionGradientState):
+            states.add_all_gradients(stage.node, state)
         made.append(
             MPSStateBatch([state] * program.images) if whole else MPSStateBatch.of_images(state, program.images)
         )
     return made
-
-
-def _fillers(program: Program, maker: Any, state: Any) -> list[tuple[Any, Callable[[Any], None]]]:
-    """The nodes whose work fills a state: a convolution's gradients come from its gradient nodes, and add up."""
-    if not isinstance(state, MPSCNNConvolutionGradientState):
-        return [(maker, state.absorb)]
-
-    def add(produced: tuple[Tensor, Tensor]) -> None:
-        # The update has the gradients in a state of its own: this one must not share their memory.
-        state.absorb(tuple(gradient.clone() for gradient in produced))
-
-    gradients = [step.node for step in program.steps if isinstance(step.node, MPSCNNConvolutionGradientNode)]
-    return [(node, add) for node in gradients if node.forward is maker]
 
 
 # --- read counts ------------------------------------------------------------------------------------------------------
@@ -227,21 +260,10 @@ def _fillers(program: Program, maker: Any, state: Any) -> list[tuple[Any, Callab
 def count_reads(interface: Interface, sources: Sequence[Images], states: Sequence[MPSStateBatch]) -> None:
     """Take from temporary inputs as many reads as filters make, or one if they have fewer: MPSNNGraph.h says both."""
     for node, images in zip(interface.inputs, sources, strict=True):
-        reads, fewest = interface.reads(node), _fewest(images)
+        reads, fewest = interface.reads(node), fewest_reads(images)
         if fewest is not None:
             images.count_read(reads if fewest >= reads else 1)
     for node, batch in zip(interface.input_states, states, strict=True):
         reads = interface.reads(node)
         for state in batch.counted():
             state.count_read(reads if state.lives_on is None or state.read_count >= reads else 1)
-
-
-def _fewest(images: Images) -> int | None:
-    """The smallest read count among the temporary images; None if there are none."""
-    listed: Sequence[MPSImage] = [images] if isinstance(images, MPSImage) else images
-    return min((image.read_count for image in listed if isinstance(image, MPSTemporaryImage)), default=None)
-
-
-def shapes_of(sources: Sequence[Images]) -> tuple[Shape, ...]:
-    """The shapes that a program is compiled for."""
-    return tuple(Shape(stack.extent, stack.channel_format) for stack in map(stack_of, sources))

@@ -1,149 +1,150 @@
-"""Fusions: steps that become one without changing a number, each turned off with ``MPSNNGraph.allow_fusion``.
+"""Fusions: rules over the kinds and fields of operations, each with the steps that it must equal.
 
 `pool_before_relu`: max pooling behind a ReLU runs before it, since ``max(f(x)) = f(max(x))`` for a function that never
 falls. The ReLU then works on the pooled image, and the image between the two never exists; in the gradient pass the
-mask is applied to the pooled gradient. It needs a max pooling that is the only reader of the ReLU's result besides the
-two gradient steps, which must be neighbours too; exported images and states stand in its way.
+mask is applied to the pooled gradient. It needs a max pooling that is the only reader of the ReLU's result besides its
+own gradient, which must be followed by the ReLU's alone; images that come out stand in its way.
+
+Every fusion is turned off with ``MPSNNGraph.allow_fusion``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor
 
-from openmps.graph.plan import Step
-from openmps.kernels.neuron import MPSCNNNeuron, MPSCNNNeuronGradient
-from openmps.kernels.pooling import MPSCNNPoolingMax, MPSCNNPoolingMaxGradient
+from openmps.graph.passes import verify
+from openmps.ops.elements import Store
 from openmps.ops.geometry import Window
-from openmps.ops.neuron import neuron, neuron_gradient
-from openmps.ops.pooling import max_pooling, max_pooling_gradient
-from openmps.types import MPSCNNNeuronType, MPSImageEdgeMode
+from openmps.ops.neuron import Neuron, NeuronGradient, neuron, neuron_gradient
+from openmps.ops.op import Body, Kind, Op, Step
+from openmps.ops.pooling import MaxPooling, MaxPoolingGradient, max_pooling_gradient
+from openmps.types import MPSCNNNeuronType, MPSImageEdgeMode, MPSImageFeatureChannelFormat
 
 _RELU = MPSCNNNeuronType.RELU
+_STORE_HALF = Store(MPSImageFeatureChannelFormat.FLOAT16)
 
 
-@dataclass(frozen=True, slots=True)
-class _Match:
+def fuse(body: Body) -> tuple[Body, set[int]]:
+    """The body after every fusion, and the slots that are never filled any more."""
+    gone: set[int] = set()
+    for step in body.steps:
+        if isinstance(step.op, Neuron):
+            match = _match(_Readers(body), step)
+            if match is not None:
+                body = _pool_before_relu(body, match)
+                gone |= {*match.relu.writes, match.stored, *match.between}
+    verify(body)
+    return body, gone
+
+
+class _Readers:
+    """Who reads each slot of a body."""
+
+    def __init__(self, body: Body) -> None:
+        self.outputs = set(body.output_slots)
+        self._readers: dict[int, list[Step]] = {}
+        for step in body.steps:
+            for index in step.reads:
+                self._readers.setdefault(index, []).append(step)
+
+    def of(self, slot: int) -> list[Step]:
+        """The steps that read a slot."""
+        return self._readers.get(slot, [])
+
+    def only(self, slot: int) -> Step | None:
+        """The one step that reads a slot; None if there is another, or if the slot comes out."""
+        readers = self.of(slot)
+        return readers[0] if len(readers) == 1 and slot not in self.outputs else None
+
+    def stored(self, slot: int) -> int:
+        """The slot that ``slot`` is stored in as float16, if that is all that reads it; else the slot itself."""
+        reader = self.only(slot)
+        return reader.writes[0] if reader is not None and reader.op == _STORE_HALF else slot
+
+
+class _Match(NamedTuple):
     """The four steps, or two where nothing is trained, that one fusion replaces."""
 
     relu: Step
+    stored: int
+    """The ReLU's result as the pooling reads it."""
     pool: Step
     pool_gradient: Step | None
     relu_gradient: Step | None
+    between: tuple[int, ...]
+    """The slots between the two gradients."""
 
 
-def fuse(steps: Sequence[Step], kept: set[int], kept_states: set[int]) -> list[Step]:
-    """The steps after every fusion; ``kept`` registers and states are read from outside."""
-    fused = list(steps)
-    for step in steps:
-        match = _match(fused, step, kept, kept_states)
-        if match is not None:
-            fused = _pool_before_relu(fused, match)
-    return fused
-
-
-def _match(steps: Sequence[Step], relu: Step, kept: set[int], kept_states: set[int]) -> _Match | None:
-    if not _is_plain_relu(relu) or relu.output in kept or relu.state_out in kept_states:
+def _match(readers: _Readers, relu: Step) -> _Match | None:
+    op = relu.op
+    if not isinstance(op, Neuron) or op.function is not _RELU or op.a < 0:
         return None
-    readers = [step for step in steps if relu.output in step.inputs]
-    pools = [step for step in readers if isinstance(step.kernel, MPSCNNPoolingMax)]
-    if len(pools) != 1 or pools[0].state_out in kept_states or not _reads_all_channels(pools[0], 0):
+    stored = readers.stored(relu.writes[0])
+    pools = [step for step in readers.of(stored) if isinstance(step.op, MaxPooling)]
+    others = [step for step in readers.of(stored) if not isinstance(step.op, MaxPooling)]
+    if stored in readers.outputs or len(pools) != 1 or pools[0].writes[1] in readers.outputs:
         return None
     pool = pools[0]
-    gradients = [step for step in readers if step is not pool]
-    relu_gradients = [step for step in steps if _takes_state(step, relu.state_out)]
-    if not gradients and not relu_gradients:
-        return _Match(relu, pool, None, None)
-    if len(gradients) != 1 or len(relu_gradients) != 1:
+    if stored != relu.writes[0] and readers.stored(pool.writes[0]) == pool.writes[0]:
+        return None  # The pooled image is stored with more digits than the ReLU's was.
+    relu_gradients = [step for step in readers.of(relu.reads[0]) if isinstance(step.op, NeuronGradient)]
+    if not others and not relu_gradients:
+        return _Match(relu, stored, pool, None, None, ())
+    if len(others) != 1 or len(relu_gradients) != 1:
         return None
-    pool_gradient, relu_gradient = gradients[0], relu_gradients[0]
-    neighbours = (
-        isinstance(pool_gradient.kernel, MPSCNNPoolingMaxGradient)
-        and _takes_state(pool_gradient, pool.state_out)
-        and isinstance(relu_gradient.kernel, MPSCNNNeuronGradient)
-        and relu_gradient.inputs == (pool_gradient.output, relu.inputs[0])
-        and [step for step in steps if pool_gradient.output in step.inputs] == [relu_gradient]
-        and pool_gradient.output not in kept
-        and pool_gradient.shape.channel_format == relu_gradient.shape.channel_format
-        and pool_gradient.covers
-        and relu_gradient.covers
-        and _reads_all_channels(pool_gradient, 1)
-    )
-    return _Match(relu, pool, pool_gradient, relu_gradient) if neighbours else None
+    pool_gradient, relu_gradient = others[0], relu_gradients[0]
+    if not isinstance(pool_gradient.op, MaxPoolingGradient) or pool_gradient.reads[1:] != (stored, pool.writes[1]):
+        return None
+    end = readers.stored(pool_gradient.writes[0])
+    if readers.only(end) is not relu_gradient or relu_gradient.reads != (end, relu.reads[0]):
+        return None
+    return _Match(relu, stored, pool, pool_gradient, relu_gradient, (pool_gradient.writes[0], end))
 
 
-def _is_plain_relu(step: Step) -> bool:
-    """A ReLU that never falls, over the whole of an image whose format its result shares."""
-    kernel = step.kernel
-    if not isinstance(kernel, MPSCNNNeuron) or kernel.neuron_type is not _RELU or kernel.a < 0:
-        return False
-    window = step.plan.sources[0].window
-    whole = window.source == window.result and (window.x.offset, window.y.offset) == (0, 0)
-    return whole and step.covers and _reads_all_channels(step, 0) and step.input_formats[0] == step.shape.channel_format
-
-
-def _reads_all_channels(step: Step, source: int) -> bool:
-    record = step.plan.sources[source]
-    return record.channels == record.extent.channels
-
-
-def _takes_state(step: Step, state: int | None) -> bool:
-    return state is not None and step.state_in == state
-
-
-def _pool_before_relu(steps: Sequence[Step], match: _Match) -> list[Step]:
-    record = match.pool.plan.sources[0]
-    kernel = match.relu.kernel
-    assert isinstance(kernel, MPSCNNNeuron)
-    pair = _ReluPool(record.window, record.edge_mode, kernel.a, is_trained=match.pool_gradient is not None)
-    forward = replace(
-        match.pool,
-        inputs=match.relu.inputs,
-        input_formats=match.relu.input_formats,
-        plan=match.pool.plan._replace(operation=pair.forward),
-    )
-    replaced = {id(match.pool): forward}
-    dropped = {id(match.relu)}
-    if match.pool_gradient is not None and match.relu_gradient is not None:
-        gradient, last = match.pool_gradient, match.relu_gradient
-        replaced[id(last)] = replace(
-            gradient,
-            inputs=(gradient.inputs[0], last.inputs[1]),
-            input_formats=(gradient.input_formats[0], last.input_formats[1]),
-            output=last.output,
-            shape=last.shape,
-            node=last.node,
-            plan=gradient.plan._replace(operation=pair.gradient),
-        )
-        dropped.add(id(gradient))
-    return [replaced.get(id(step), step) for step in steps if id(step) not in dropped]
+def _pool_before_relu(body: Body, match: _Match) -> Body:
+    """The pooling on the ReLU's source, the ReLU on what it gives."""
+    assert isinstance(match.relu.op, Neuron)
+    assert isinstance(match.pool.op, MaxPooling)
+    result, choice = match.pool.writes
+    pooled = body.slots
+    dropped = {id(match.relu), id(match.pool), id(match.pool_gradient)}
+    passed = {match.relu.writes[0], match.stored, *match.between}
+    steps: list[Step] = []
+    for step in body.steps:
+        if id(step) == id(match.pool):
+            steps.append(Step(match.pool.op, match.relu.reads, (pooled, choice)))
+            steps.append(Step(match.relu.op, (pooled,), (result,)))
+        elif match.pool_gradient is not None and id(step) == id(match.relu_gradient):
+            op = ReluPoolGradient(match.pool.op.window, match.pool.op.edge_mode, match.relu.op.a)
+            reads = (match.pool_gradient.reads[0], pooled, match.relu.reads[0], choice)
+            steps.append(Step(op, reads, step.writes))
+        elif id(step) not in dropped and not passed.issuperset(step.writes):
+            steps.append(step)
+    return body.with_steps(steps, body.slots + 1)
 
 
 @dataclass(frozen=True, slots=True)
-class _ReluPool:
-    """ReLU and max pooling as one operation, and its gradient."""
+class ReluPoolGradient(Op):
+    """The gradient of a max pooling in front of a ReLU: of a gradient, the pooled source, the source and the choice."""
+
+    kind: ClassVar[Kind] = Kind.WINDOW
 
     window: Window
     edge_mode: MPSImageEdgeMode
     slope: float
-    is_trained: bool
 
-    def forward(self, values: tuple[Tensor, ...], saved: Any) -> tuple[Tensor, Any]:
-        pooled, choice = max_pooling(values[0], self.window, self.edge_mode, with_choice=self.is_trained)
-        return neuron(pooled, _RELU, self.slope, 0.0, 0.0), (pooled, choice)
-
-    def gradient(self, values: tuple[Tensor, ...], saved: Any) -> tuple[Tensor, None]:
-        gradient, source = values
-        pooled, choice = saved
+    def run(self, wanted: tuple[bool, ...], *operands: Any) -> Tensor:
+        """The mask on the pooled gradient, then to the places of the largest numbers."""
+        gradient, pooled, source, choice = operands
         if self.slope == 0.0 and bool((pooled == 0).any()):
-            return self._unfused(gradient, source), None
+            return self._one_by_one(gradient, source)
         masked = neuron_gradient(gradient, pooled, _RELU, self.slope, 0.0, 0.0)
-        return max_pooling_gradient(masked, source, choice, self.window, self.edge_mode), None
+        return max_pooling_gradient(masked, source, choice, self.window, self.edge_mode)
 
-    def _unfused(self, gradient: Tensor, source: Tensor) -> Tensor:
+    def _one_by_one(self, gradient: Tensor, source: Tensor) -> Tensor:
         """The two gradients one after the other.
 
         Where a window's maximum is exactly 0, the ReLU has made it equal to the negative numbers before it in the

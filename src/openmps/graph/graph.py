@@ -3,49 +3,54 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
-from openmps.core.image.allocator import MPSImageAllocator
+from openmps.checks import Shown, whole
 from openmps.core.image.batch import MPSImageBatch
 from openmps.core.image.descriptor import MPSImageDescriptor
-from openmps.core.image.image import MPSImage
-from openmps.core.image.storage import Extent
+from openmps.core.image.image import MPSImage, MPSImageAllocator
+from openmps.core.image.storage import Extent, Shape
 from openmps.core.kernel.base import MPSKernel
 from openmps.core.kernel.checks import check_command_buffer
 from openmps.core.kernel.encode import ImageKernel
-from openmps.core.state.state import MPSState, MPSStateBatch
+from openmps.core.kernel.encoding import Encoding
+from openmps.core.numbers import integer
+from openmps.core.state.batch import MPSStateBatch
+from openmps.core.state.state import MPSState
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.graph.compiler import Compiler, copy_kernels, make_kernels
 from openmps.graph.encoding import (
     Images,
+    StagesStates,
     batch_list,
-    bind_labels,
+    bindings,
     check_receiver,
     check_sources,
     count_reads,
     image_list,
     make_outputs,
     make_states,
-    shapes_of,
-    stack_of,
+    sinks,
     state_batch_list,
     state_list,
 )
-from openmps.graph.executor import Binding, execute
 from openmps.graph.interface import Interface, Results
-from openmps.graph.nodes import MPSHandle, MPSNNFilterNode, MPSNNImageNode, checked_allocator, checked_format
-from openmps.graph.non_finite import execute_checked
+from openmps.graph.nodes import (
+    MPSHandle,
+    MPSNNFilterNode,
+    MPSNNImageNode,
+    MPSNNStateNode,
+    checked_allocator,
+    checked_format,
+)
+from openmps.graph.non_finite import CheckedEncoding
 from openmps.graph.passes import Network, reachable, required
-from openmps.graph.plan import Program, Shape
+from openmps.graph.program import Program
 from openmps.graph.stale_weights import StaleWeights
 from openmps.graph.update import Updates
 from openmps.kernels.convolution import MPSCNNConvolution
+from openmps.metal.device import CommandBuffer, MTLCommandQueue, MTLDevice
 from openmps.types import MPSImageFeatureChannelFormat
-
-if TYPE_CHECKING:
-    from openmps.metal.command import CommandBuffer
-    from openmps.metal.device import MTLDevice
-    from openmps.metal.queue import MTLCommandQueue
 
 CompletionHandler = Callable[[MPSImage | None, Exception | None], object]
 Formats = Mapping[MPSNNImageNode, MPSImageFeatureChannelFormat]
@@ -64,11 +69,11 @@ class MPSNNGraph(MPSKernel):
         MPSTypeError: A result is no image node, or a node has no kernel.
     """
 
-    output_state_is_temporary: bool
+    output_state_is_temporary: bool = False
     """Whether exported states live on the command buffer only. Default False."""
-    allow_fusion: bool
+    allow_fusion: bool = True
     """Let neighbouring filters run as one where no number changes; may be changed at any time. Default True."""
-    stop_on_non_finite: bool
+    stop_on_non_finite: bool = False
     """Fail a run in which a loss, a gradient of weights or a result is NaN or infinite, before anything is updated.
 
     The error is an `MPSNonFiniteError` that names the first kernel, image and channel at fault. Default False.
@@ -88,12 +93,8 @@ class MPSNNGraph(MPSKernel):
         network = reachable(results.nodes)
         filters, read = required(network.filters, results.wanted())
         if not filters:
-            raise MPSArgumentError(
-                self.name,
-                "result_image_is_needed",
-                "must leave something to do",
-                "no result, no exported image or state, and no data source with an update() in a gradient node",
-            )
+            got = "no result, no exported image or state, and no data source with an update() in a gradient node"
+            raise MPSArgumentError(self.name, "result_image_is_needed", "must leave something to do", got)
         self._assemble(network, filters, read, results)
 
     @classmethod
@@ -113,15 +114,16 @@ class MPSNNGraph(MPSKernel):
         self._use(make_kernels(filters, read, self._device))
         self._format = MPSImageFeatureChannelFormat.FLOAT16
         self._allocator: MPSImageAllocator = MPSImage.default_allocator()
-        self.output_state_is_temporary = False
-        self.allow_fusion = True
-        self.stop_on_non_finite = False
 
     def _use(self, kernels: dict[MPSNNFilterNode, ImageKernel]) -> None:
         self._kernels = kernels
         self._updates = Updates(self._network.filters, kernels)
         self._stale_weights = StaleWeights(kernels.values())
         self._programs: dict[Any, Program] = {}
+        taken = set(self._interface.input_states)
+        self._state_readers = [
+            (state, kernel) for node, kernel in kernels.items() for state in node.source_states if state in taken
+        ]
         self._queue: MTLCommandQueue | None = None
 
     def _unshare(self) -> None:
@@ -184,10 +186,7 @@ class MPSNNGraph(MPSKernel):
         """The handle of the result image."""
         return self._interface.handle(self._interface.result)
 
-    @property
-    def result_image_is_needed(self) -> bool:
-        """Whether encodes return the result."""
-        return self._interface.result_is_needed
+    result_image_is_needed = Shown[bool]("_interface.result_is_needed", "Whether encodes return the result.")
 
     def read_count_for_source_image_at_index(self, index: int) -> int:
         """How often filters read source image ``index`` (macOS 10.14.1).
@@ -201,19 +200,17 @@ class MPSNNGraph(MPSKernel):
         return self._interface.reads(self._input(self._interface.input_states, index))
 
     def _input(self, nodes: Sequence[Any], index: int) -> Any:
-        if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < len(nodes):
-            raise MPSArgumentError(self.name, "index", f"must be an integer from 0, below {len(nodes)}", repr(index))
-        return nodes[index]
+        rule = f"must be an integer from 0, below {len(nodes)}"
+        return nodes[integer(self.name, "index", index, 0, len(nodes) - 1, rule=rule)]
 
     @property
     def kernels(self) -> dict[MPSNNFilterNode, Any]:
         """The kernel of each filter that runs, in order; for those who look inside."""
         return dict(self._kernels)
 
-    @property
-    def interface(self) -> Interface:
-        """The image and state nodes that the graph shares with its user; for those who look inside."""
-        return self._interface
+    interface = Shown[Interface](
+        "_interface", "The image and state nodes that the graph shares with its user; for those who look inside."
+    )
 
     def reload_from_data_sources(self) -> None:
         """Read every data source of this graph again, at once; queued work is not waited for.
@@ -315,36 +312,35 @@ class MPSNNGraph(MPSKernel):
         for argument, receiver in zip(("intermediate_images", "destination_states"), receivers, strict=True):
             check_receiver(self.name, argument, receiver)
         check_sources(self.name, interface, command_buffer, sources, states)
-        shapes = shapes_of(sources)
-        program = self._program(shapes, {})
-        allocators = {**interface.allocators, **self._result_allocator()}
+        given = dict(zip(interface.input_states, states, strict=True))
+        shapes = tuple(images.whole().shape for images in sources)
+        program = self._program(shapes, {}, given)
+        allocators = {
+            **interface.allocators,
+            **({interface.result: self._allocator} if interface.result_is_needed else {}),
+        }
         single = isinstance(sources[0], MPSImage)
         outputs = make_outputs(self, command_buffer, program, allocators, single=single)
         formats = _other_formats(program, outputs)
-        program = self._program(shapes, formats) if formats else program
-        binding = Binding([stack_of(images) for images in sources])
-        bind_labels(program, binding, dict(zip(interface.input_states, states, strict=True)))
-        for node, images in outputs.items():
-            binding.outputs.setdefault(program.image_registers[node], []).append(stack_of(images))
+        program = self._program(shapes, formats, given) if formats else program
+        working = StagesStates(program)
+        working.give(given)
         made = make_states(
-            command_buffer, program, binding, interface.result_states, temporary=self.output_state_is_temporary
+            command_buffer, program, working, interface.result_states, temporary=self.output_state_is_temporary
         )
-        for node, kernel in self._kernels.items():
-            token = kernel.next_token()
-            if token is not None:
-                binding.tokens[node] = token
         self._stale_weights.warn()
-        update = self._updates.begin(program, binding)
-        run = execute_checked if self.stop_on_non_finite else execute
-        command_buffer.record(self.name, lambda: run(program, binding))
+        update = self._updates.begin(program, working)
+        kind = CheckedEncoding if self.stop_on_non_finite else Encoding
+        bound = bindings(program, sources, working)
+        encoding = kind(program.body, bound, program.used, sinks(program, outputs, working))
+        if isinstance(encoding, CheckedEncoding):
+            encoding.program = program
+        command_buffer.record(self.name, encoding)
         if interface.result in interface.allocators and interface.result_is_needed:
             outputs[interface.result].add_reads(1)
         count_reads(interface, sources, states)
         update.encode(command_buffer)
         return outputs, made
-
-    def _result_allocator(self) -> dict[MPSNNImageNode, MPSImageAllocator]:
-        return {self._interface.result: self._allocator} if self._interface.result_is_needed else {}
 
     # --- programs -----------------------------------------------------------------------------------------------------
 
@@ -360,28 +356,33 @@ class MPSNNGraph(MPSKernel):
         if len(image_descriptors) != len(inputs):
             rule = f"must have {len(inputs)} entries, for the handles {self._interface.labels(inputs)}"
             raise MPSArgumentError(self.name, "image_descriptors", rule, len(image_descriptors))
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise MPSArgumentError(self.name, "count", "must be an integer of at least 1", repr(count))
+        whole(self.name, "count", count)
         shapes: list[Shape] = []
         for descriptor in image_descriptors:
             descriptor.validate(self.name)
             extent = Extent(descriptor.width, descriptor.height, descriptor.feature_channels, count)
             shapes.append(Shape(extent, descriptor.channel_format))
-        return self._program(tuple(shapes), {}, allow_fusion=allow_fusion)
+        return self._program(tuple(shapes), {}, {}, allow_fusion=allow_fusion)
 
-    def _program(self, shapes: tuple[Shape, ...], formats: Formats, *, allow_fusion: bool = True) -> Program:
-        """The program for these source shapes; ``formats`` overrules what graph and nodes say on some images."""
+    def _program(
+        self,
+        shapes: tuple[Shape, ...],
+        formats: Formats,
+        states: Mapping[MPSNNStateNode, MPSStateBatch],
+        *,
+        allow_fusion: bool = True,
+    ) -> Program:
+        """The program for these source shapes and states; ``formats`` overrules what graph and nodes say on images."""
         fusing = allow_fusion and self.allow_fusion and not self._device.is_cuda
-        key = (shapes, self._format, fusing, tuple(formats.items()))
+        given = tuple(kernel.given(states[node]) for node, kernel in self._state_readers if node in states)
+        key = (shapes, given, self._format, fusing, tuple(formats.items()))
         program = self._programs.get(key)
         if program is None:
             interface = self._interface
             chosen = {**interface.formats, **formats}
-            compiler = Compiler(self._kernels, interface.inputs, shapes, self._format, self._device, chosen)
+            compiler = Compiler(self._kernels, interface.inputs, shapes, self._format, self._device, chosen, states)
             program = self._programs[key] = compiler.compile(
-                {*interface.inputs, *interface.outputs()},
-                set(interface.result_states),
-                allow_fusion=fusing,
+                interface.outputs(), interface.result_states, allow_fusion=fusing
             )
         return program
 
@@ -391,7 +392,7 @@ class MPSNNGraph(MPSKernel):
 
 def _other_formats(program: Program, outputs: Mapping[MPSNNImageNode, Images]) -> Formats:
     """The formats of images that an allocator made in another one than it was asked for: it may, and they are exact."""
-    formats = {node: stack_of(images).channel_format for node, images in outputs.items()}
+    formats = {node: images.whole().channel_format for node, images in outputs.items()}
     return {node: made for node, made in formats.items() if made is not program.descriptors[node].channel_format}
 
 

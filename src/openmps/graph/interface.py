@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from openmps.core.image.allocator import MPSImageAllocator
+from openmps.core.image.image import MPSImageAllocator
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.graph.nodes import Handle, MPSHandle, MPSNNFilterNode, MPSNNImageNode, MPSNNStateNode
 from openmps.graph.passes import Network

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from openmps.checks import Shown
 from openmps.errors import MPSTypeError
 from openmps.graph.nodes import MPSNNFilterNode, MPSNNGradientFilterNode, MPSNNImageNode, MPSNNLabelsNode
 from openmps.kernels.loss import MPSCNNLossDescriptor
@@ -23,23 +24,15 @@ class MPSCNNLossNode(MPSNNFilterNode):
         super().__init__([source], [self._labels])
         self._descriptor = loss_descriptor.copy()
 
-    @property
-    def loss_descriptor(self) -> MPSCNNLossDescriptor:
-        """Which loss: a copy of the descriptor that was given."""
-        return self._descriptor
-
-    @property
-    def input_labels(self) -> MPSNNLabelsNode:
-        """The labels, an input of the graph; set its handle to find it in `MPSNNGraph.source_state_handles`."""
-        return self._labels
+    loss_descriptor = Shown[MPSCNNLossDescriptor]("_descriptor", "Which loss: a copy of the descriptor that was given.")
+    input_labels = Shown[MPSNNLabelsNode](
+        "_labels", "The labels, an input of the graph; set its handle to find it in `MPSNNGraph.source_state_handles`."
+    )
 
     def gradient_filters(
         self, source: MPSNNImageNode | None = None, sources: Sequence[MPSNNImageNode] | None = None
     ) -> list[MPSNNGradientFilterNode]:
         """Not offered: the result image is the gradient."""
-        raise MPSTypeError(
-            self.name,
-            "gradient_filters",
-            "is not offered: the result image of a loss is its gradient",
-            remedy="Call training_graph on the loss, or gradient_filters on the node before it",
-        )
+        rule = "is not offered: the result image of a loss is its gradient"
+        remedy = "Call training_graph on the loss, or gradient_filters on the node before it"
+        raise MPSTypeError(self.name, "gradient_filters", rule, remedy=remedy)

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from numpy.typing import NDArray
 
+from openmps.checks import Shown
 from openmps.core.neuron import MPSNNNeuronDescriptor
 from openmps.errors import MPSTypeError
 from openmps.graph.nodes import (
@@ -26,6 +27,7 @@ class MPSCNNNeuronNode(MPSNNFilterNode):
     """
 
     _state_class = MPSNNGradientStateNode
+    _neuron_type: ClassVar[MPSCNNNeuronType]
 
     def __init__(self, source: MPSNNImageNode, descriptor: MPSNNNeuronDescriptor) -> None:
         super().__init__([source])
@@ -36,28 +38,22 @@ class MPSCNNNeuronNode(MPSNNFilterNode):
             # The subclasses differ in their constructors only.
             self.__class__ = _CLASSES.get(descriptor.neuron_type, MPSCNNNeuronNode)
 
-    @property
-    def descriptor(self) -> MPSNNNeuronDescriptor:
-        """Type and parameters: a copy of what was given."""
-        return self._descriptor
+    def __init_subclass__(cls, neuron_type: MPSCNNNeuronType | None = None) -> None:
+        if neuron_type is not None:
+            cls._neuron_type = neuron_type
+            _CLASSES[neuron_type] = cls
 
-    @property
-    def a(self) -> float:
-        """Parameter a."""
-        return self._descriptor.a
-
-    @property
-    def b(self) -> float:
-        """Parameter b."""
-        return self._descriptor.b
-
-    @property
-    def c(self) -> float:
-        """Parameter c."""
-        return self._descriptor.c
+    descriptor = Shown[MPSNNNeuronDescriptor]("_descriptor", "Type and parameters: a copy of what was given.")
+    a = Shown[float]("_descriptor.a", "Parameter a.")
+    b = Shown[float]("_descriptor.b", "Parameter b.")
+    c = Shown[float]("_descriptor.c", "Parameter c.")
 
     def _gradient_nodes(self, gradient: MPSNNImageNode) -> list[MPSNNGradientFilterNode]:
         return [MPSCNNNeuronGradientNode(gradient, self.sources[0], self._result_states[0], self._descriptor)]
+
+
+_CLASSES: dict[MPSCNNNeuronType, type[MPSCNNNeuronNode]] = {}
+"""The subclass of each type."""
 
 
 class MPSCNNNeuronGradientNode(MPSNNGradientFilterNode):
@@ -77,137 +73,97 @@ class MPSCNNNeuronGradientNode(MPSNNGradientFilterNode):
             raise MPSTypeError(self.name, "descriptor", "must be an MPSNNNeuronDescriptor", type(descriptor).__name__)
         self._descriptor = descriptor.copy()
 
-    @property
-    def descriptor(self) -> MPSNNNeuronDescriptor:
-        """Type and parameters of the forward neuron."""
-        return self._descriptor
+    descriptor = Shown[MPSNNNeuronDescriptor]("_descriptor", "Type and parameters of the forward neuron.")
 
 
-class MPSCNNNeuronAbsoluteNode(MPSCNNNeuronNode):
+class _Plain(MPSCNNNeuronNode):
+    """A function without parameters."""
+
+    def __init__(self, source: MPSNNImageNode) -> None:
+        super().__init__(source, MPSNNNeuronDescriptor(self._neuron_type))
+
+
+class _WithA(MPSCNNNeuronNode):
+    """A function with the parameter a."""
+
+    def __init__(self, source: MPSNNImageNode, a: float | None = None) -> None:
+        super().__init__(source, MPSNNNeuronDescriptor(self._neuron_type, a))
+
+
+class _WithAB(MPSCNNNeuronNode):
+    """A function with the parameters a and b."""
+
+    def __init__(self, source: MPSNNImageNode, a: float | None = None, b: float | None = None) -> None:
+        super().__init__(source, MPSNNNeuronDescriptor(self._neuron_type, a, b))
+
+
+class _WithABC(MPSCNNNeuronNode):
+    """A function with the parameters a, b and c."""
+
+    def __init__(
+        self, source: MPSNNImageNode, a: float | None = None, b: float | None = None, c: float | None = None
+    ) -> None:
+        super().__init__(source, MPSNNNeuronDescriptor(self._neuron_type, a, b, c))
+
+
+class MPSCNNNeuronAbsoluteNode(_Plain, neuron_type=MPSCNNNeuronType.ABSOLUTE):
     """abs(x) (MPSNNGraphNodes.h, macOS 10.13)."""
 
-    def __init__(self, source: MPSNNImageNode) -> None:
-        super().__init__(source, MPSNNNeuronDescriptor(MPSCNNNeuronType.ABSOLUTE))
 
-
-class MPSCNNNeuronELUNode(MPSCNNNeuronNode):
+class MPSCNNNeuronELUNode(_WithA, neuron_type=MPSCNNNeuronType.ELU):
     """x >= 0 ? x : a (exp(x) - 1) (MPSNNGraphNodes.h, macOS 10.13)."""
 
-    def __init__(self, source: MPSNNImageNode, a: float | None = None) -> None:
-        super().__init__(source, MPSNNNeuronDescriptor(MPSCNNNeuronType.ELU, a))
 
-
-class MPSCNNNeuronReLUNNode(MPSCNNNeuronNode):
+class MPSCNNNeuronReLUNNode(_WithAB, neuron_type=MPSCNNNeuronType.RELU_N):
     """min(x >= 0 ? x : a x, b) (MPSNNGraphNodes.h, macOS 10.13)."""
 
-    def __init__(self, source: MPSNNImageNode, a: float | None = None, b: float | None = None) -> None:
-        super().__init__(source, MPSNNNeuronDescriptor(MPSCNNNeuronType.RELU_N, a, b))
 
-
-class MPSCNNNeuronLinearNode(MPSCNNNeuronNode):
+class MPSCNNNeuronLinearNode(_WithAB, neuron_type=MPSCNNNeuronType.LINEAR):
     """a x + b (MPSNNGraphNodes.h, macOS 10.13)."""
 
-    def __init__(self, source: MPSNNImageNode, a: float | None = None, b: float | None = None) -> None:
-        super().__init__(source, MPSNNNeuronDescriptor(MPSCNNNeuronType.LINEAR, a, b))
 
-
-class MPSCNNNeuronReLUNode(MPSCNNNeuronNode):
+class MPSCNNNeuronReLUNode(_WithA, neuron_type=MPSCNNNeuronType.RELU):
     """x >= 0 ? x : a x (MPSNNGraphNodes.h, macOS 10.13)."""
 
-    def __init__(self, source: MPSNNImageNode, a: float | None = None) -> None:
-        super().__init__(source, MPSNNNeuronDescriptor(MPSCNNNeuronType.RELU, a))
 
-
-class MPSCNNNeuronSigmoidNode(MPSCNNNeuronNode):
+class MPSCNNNeuronSigmoidNode(_Plain, neuron_type=MPSCNNNeuronType.SIGMOID):
     """1 / (1 + exp(-x)) (MPSNNGraphNodes.h, macOS 10.13)."""
 
-    def __init__(self, source: MPSNNImageNode) -> None:
-        super().__init__(source, MPSNNNeuronDescriptor(MPSCNNNeuronType.SIGMOID))
 
-
-class MPSCNNNeuronHardSigmoidNode(MPSCNNNeuronNode):
+class MPSCNNNeuronHardSigmoidNode(_WithAB, neuron_type=MPSCNNNeuronType.HARD_SIGMOID):
     """clamp(a x + b, 0, 1) (MPSNNGraphNodes.h, macOS 10.13)."""
 
-    def __init__(self, source: MPSNNImageNode, a: float | None = None, b: float | None = None) -> None:
-        super().__init__(source, MPSNNNeuronDescriptor(MPSCNNNeuronType.HARD_SIGMOID, a, b))
 
-
-class MPSCNNNeuronSoftPlusNode(MPSCNNNeuronNode):
+class MPSCNNNeuronSoftPlusNode(_WithAB, neuron_type=MPSCNNNeuronType.SOFT_PLUS):
     """a log(1 + exp(b x)) (MPSNNGraphNodes.h, macOS 10.13)."""
 
-    def __init__(self, source: MPSNNImageNode, a: float | None = None, b: float | None = None) -> None:
-        super().__init__(source, MPSNNNeuronDescriptor(MPSCNNNeuronType.SOFT_PLUS, a, b))
 
-
-class MPSCNNNeuronSoftSignNode(MPSCNNNeuronNode):
+class MPSCNNNeuronSoftSignNode(_Plain, neuron_type=MPSCNNNeuronType.SOFT_SIGN):
     """x / (1 + abs(x)) (MPSNNGraphNodes.h, macOS 10.13)."""
 
-    def __init__(self, source: MPSNNImageNode) -> None:
-        super().__init__(source, MPSNNNeuronDescriptor(MPSCNNNeuronType.SOFT_SIGN))
 
-
-class MPSCNNNeuronTanHNode(MPSCNNNeuronNode):
+class MPSCNNNeuronTanHNode(_WithAB, neuron_type=MPSCNNNeuronType.TANH):
     """a tanh(b x) (MPSNNGraphNodes.h, macOS 10.13)."""
 
-    def __init__(self, source: MPSNNImageNode, a: float | None = None, b: float | None = None) -> None:
-        super().__init__(source, MPSNNNeuronDescriptor(MPSCNNNeuronType.TANH, a, b))
 
-
-class MPSCNNNeuronPowerNode(MPSCNNNeuronNode):
+class MPSCNNNeuronPowerNode(_WithABC, neuron_type=MPSCNNNeuronType.POWER):
     """(a x + b) ^ c (MPSNNGraphNodes.h, macOS 10.13.4)."""
 
-    def __init__(
-        self, source: MPSNNImageNode, a: float | None = None, b: float | None = None, c: float | None = None
-    ) -> None:
-        super().__init__(source, MPSNNNeuronDescriptor(MPSCNNNeuronType.POWER, a, b, c))
 
-
-class MPSCNNNeuronExponentialNode(MPSCNNNeuronNode):
+class MPSCNNNeuronExponentialNode(_WithABC, neuron_type=MPSCNNNeuronType.EXPONENTIAL):
     """c ^ (a x + b), base e if c = -1 (MPSNNGraphNodes.h, macOS 10.13.4)."""
 
-    def __init__(
-        self, source: MPSNNImageNode, a: float | None = None, b: float | None = None, c: float | None = None
-    ) -> None:
-        super().__init__(source, MPSNNNeuronDescriptor(MPSCNNNeuronType.EXPONENTIAL, a, b, c))
 
-
-class MPSCNNNeuronLogarithmNode(MPSCNNNeuronNode):
+class MPSCNNNeuronLogarithmNode(_WithABC, neuron_type=MPSCNNNeuronType.LOGARITHM):
     """log_c(a x + b), natural if c = -1 (MPSNNGraphNodes.h, macOS 10.13.4)."""
 
-    def __init__(
-        self, source: MPSNNImageNode, a: float | None = None, b: float | None = None, c: float | None = None
-    ) -> None:
-        super().__init__(source, MPSNNNeuronDescriptor(MPSCNNNeuronType.LOGARITHM, a, b, c))
 
-
-class MPSCNNNeuronGeLUNode(MPSCNNNeuronNode):
+class MPSCNNNeuronGeLUNode(_Plain, neuron_type=MPSCNNNeuronType.GELU):
     """x / 2 (1 + erf(x / sqrt 2)) (MPSNNGraphNodes.h, macOS 10.15)."""
 
-    def __init__(self, source: MPSNNImageNode) -> None:
-        super().__init__(source, MPSNNNeuronDescriptor(MPSCNNNeuronType.GELU))
 
-
-class MPSCNNNeuronPReLUNode(MPSCNNNeuronNode):
+class MPSCNNNeuronPReLUNode(MPSCNNNeuronNode, neuron_type=MPSCNNNeuronType.PRELU):
     """x >= 0 ? x : a[channel] x (MPSNNGraphNodes.h, macOS 10.13)."""
 
     def __init__(self, source: MPSNNImageNode, a_data: Sequence[float] | NDArray[Any]) -> None:
-        super().__init__(source, MPSNNNeuronDescriptor(MPSCNNNeuronType.PRELU, data=a_data))
-
-
-_CLASSES: dict[MPSCNNNeuronType, type[MPSCNNNeuronNode]] = {
-    MPSCNNNeuronType.ABSOLUTE: MPSCNNNeuronAbsoluteNode,
-    MPSCNNNeuronType.ELU: MPSCNNNeuronELUNode,
-    MPSCNNNeuronType.RELU_N: MPSCNNNeuronReLUNNode,
-    MPSCNNNeuronType.LINEAR: MPSCNNNeuronLinearNode,
-    MPSCNNNeuronType.RELU: MPSCNNNeuronReLUNode,
-    MPSCNNNeuronType.SIGMOID: MPSCNNNeuronSigmoidNode,
-    MPSCNNNeuronType.HARD_SIGMOID: MPSCNNNeuronHardSigmoidNode,
-    MPSCNNNeuronType.SOFT_PLUS: MPSCNNNeuronSoftPlusNode,
-    MPSCNNNeuronType.SOFT_SIGN: MPSCNNNeuronSoftSignNode,
-    MPSCNNNeuronType.TANH: MPSCNNNeuronTanHNode,
-    MPSCNNNeuronType.POWER: MPSCNNNeuronPowerNode,
-    MPSCNNNeuronType.EXPONENTIAL: MPSCNNNeuronExponentialNode,
-    MPSCNNNeuronType.LOGARITHM: MPSCNNNeuronLogarithmNode,
-    MPSCNNNeuronType.GELU: MPSCNNNeuronGeLUNode,
-    MPSCNNNeuronType.PRELU: MPSCNNNeuronPReLUNode,
-}
+        super().__init__(source, MPSNNNeuronDescriptor(self._neuron_type, data=a_data))

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import ClassVar, Protocol, runtime_checkable
 
-from openmps.core.image.allocator import MPSImageAllocator
+from openmps.checks import Labelled, Shown
+from openmps.core.image.image import MPSImageAllocator
 from openmps.core.image.temporary import MPSTemporaryImage
 from openmps.core.padding.policy import MPSNNDefaultPadding, MPSNNPadding
 from openmps.errors import MPSArgumentError, MPSTypeError
@@ -41,15 +42,13 @@ class Handle:
 class _Exportable:
     """What image and state nodes share: a handle, a producer, and whether an encode hands them out."""
 
-    export_from_graph: bool
+    export_from_graph: bool = False
     """Whether encodes hand it out, in ``intermediate_images`` or ``destination_states``. Default False."""
-    synchronize_resource: bool
+    synchronize_resource: bool = False
     """Whether the CPU will look at it (macOS 10.13.4): memory is coherent, so it changes nothing. Default False."""
 
     def __init__(self, handle: MPSHandle | None, producer: MPSNNFilterNode | None) -> None:
         self.handle = handle
-        self.export_from_graph = False
-        self.synchronize_resource = False
         self._producer = producer
 
     @property
@@ -60,15 +59,13 @@ class _Exportable:
     @handle.setter
     def handle(self, value: MPSHandle | None) -> None:
         if value is not None and not callable(getattr(value, "label", None)):
-            raise MPSTypeError(
-                type(self).__name__, "handle", "must have a label()", type(value).__name__, 'Pass Handle("a name")'
-            )
+            rule = "must have a label()"
+            raise MPSTypeError(type(self).__name__, "handle", rule, type(value).__name__, 'Pass Handle("a name")')
         self._handle = value
 
-    @property
-    def producer(self) -> MPSNNFilterNode | None:
-        """The filter node that makes it; None for an input of the graph."""
-        return self._producer
+    producer = Shown["MPSNNFilterNode | None"](
+        "_producer", "The filter node that makes it; None for an input of the graph."
+    )
 
     def __repr__(self) -> str:
         made = f" of {self._producer!r}" if self._producer is not None else " (input)"
@@ -79,13 +76,12 @@ class _Exportable:
 class MPSNNImageNode(_Exportable):
     """An image of the graph: an input, or a filter's result (MPSNNGraphNodes.h, macOS 10.13)."""
 
-    stop_gradient: bool
+    stop_gradient: bool = False
     """Whether `MPSNNFilterNode.training_graph` ends here: what made the image gets no gradient nodes, what reads it
     does (macOS 10.14). Default False."""
 
     def __init__(self, handle: MPSHandle | None = None, *, producer: MPSNNFilterNode | None = None) -> None:
         super().__init__(handle, producer)
-        self.stop_gradient = False
         self._format = MPSImageFeatureChannelFormat.NONE
         self._allocator: MPSImageAllocator = MPSTemporaryImage.default_allocator()
 
@@ -167,10 +163,22 @@ class MPSNNLabelsNode(MPSNNStateNode):
 NodeHandler = Callable[["MPSNNFilterNode", "MPSNNFilterNode | None", MPSNNImageNode, MPSNNImageNode], object]
 """Called for each node of a training graph: gradient node, forward node or None, forward source, gradient source."""
 
+Derivation = Callable[["MPSNNFilterNode", MPSNNImageNode | None, NodeHandler | None], "list[MPSNNFilterNode] | None"]
+"""Makes the gradient nodes of a filter and of everything before it: see `MPSNNFilterNode.training_graph`."""
+
+_derivation: Derivation
+
+
+def derive_by(derivation: Derivation) -> None:
+    """Set what `MPSNNFilterNode.training_graph` calls: it is written in terms of nodes, which cannot import it."""
+    global _derivation
+    _derivation = derivation
+
+
 _SAME = MPSNNDefaultPadding(MPSNNPaddingMethod.SIZE_SAME)
 
 
-class MPSNNFilterNode:
+class MPSNNFilterNode(Labelled):
     """The base of filter nodes (MPSNNGraphNodes.h, macOS 10.13).
 
     Its `result_image` takes the format of its first source image; `padding_policy` places and sizes the result.
@@ -178,22 +186,16 @@ class MPSNNFilterNode:
 
     _state_class: ClassVar[type[MPSNNStateNode] | None] = None
 
-    label: str | None
+    label: str | None = None
     """A name for errors and summaries, taken over by the kernel. Default: the data source's label, or None."""
 
     def __init__(self, sources: Sequence[MPSNNImageNode], states: Sequence[MPSNNStateNode] = ()) -> None:
         for index, source in enumerate(sources):
             if not isinstance(source, MPSNNImageNode):
-                raise MPSTypeError(
-                    type(self).__name__,
-                    f"source {index}",
-                    "must be an MPSNNImageNode",
-                    type(source).__name__,
-                    "Pass the result_image of the filter before",
-                )
+                rule, remedy = "must be an MPSNNImageNode", "Pass the result_image of the filter before"
+                raise MPSTypeError(type(self).__name__, f"source {index}", rule, type(source).__name__, remedy)
         if not sources:
             raise MPSArgumentError(type(self).__name__, "sources", "must be at least one image node", 0)
-        self.label = None
         self._sources = tuple(sources)
         self._source_states = tuple(states)
         self._result_image = MPSNNImageNode(producer=self)
@@ -201,20 +203,9 @@ class MPSNNFilterNode:
         self._result_states = [] if self._state_class is None else [self._state_class(self)]
         self._padding_policy: MPSNNPadding = _SAME
 
-    @property
-    def sources(self) -> tuple[MPSNNImageNode, ...]:
-        """The image nodes that the filter reads."""
-        return self._sources
-
-    @property
-    def source_states(self) -> tuple[MPSNNStateNode, ...]:
-        """The state nodes that the filter reads."""
-        return self._source_states
-
-    @property
-    def result_image(self) -> MPSNNImageNode:
-        """The image that the filter makes."""
-        return self._result_image
+    sources = Shown[tuple[MPSNNImageNode, ...]]("_sources", "The image nodes that the filter reads.")
+    source_states = Shown[tuple[MPSNNStateNode, ...]]("_source_states", "The state nodes that the filter reads.")
+    result_image = Shown[MPSNNImageNode]("_result_image", "The image that the filter makes.")
 
     @property
     def result_states(self) -> list[MPSNNStateNode] | None:
@@ -234,30 +225,16 @@ class MPSNNFilterNode:
     @padding_policy.setter
     def padding_policy(self, value: MPSNNPadding) -> None:
         if not callable(getattr(value, "padding_method", None)):
-            raise MPSTypeError(
-                self.name,
-                "padding_policy",
-                "must have a padding_method()",
-                type(value).__name__,
-                "Use MPSNNDefaultPadding",
-            )
+            rule = "must have a padding_method()"
+            raise MPSTypeError(self.name, "padding_policy", rule, type(value).__name__, "Use MPSNNDefaultPadding")
         self._padding_policy = value
-
-    @property
-    def name(self) -> str:
-        """Class and label, as errors call the node."""
-        return f"{type(self).__name__} {self.label!r}" if self.label else type(self).__name__
 
     # --- gradients ----------------------------------------------------------------------------------------------------
 
     def _gradient_nodes(self, gradient: MPSNNImageNode) -> list[MPSNNGradientFilterNode]:
         """New gradient nodes for a gradient of the result, one a source; a filter with a gradient says which."""
-        raise MPSTypeError(
-            self.name,
-            "gradient_filter",
-            "is not offered: this filter has no gradient",
-            remedy="Set stop_gradient on its result image to end the training graph behind it",
-        )
+        remedy = "Set stop_gradient on its result image to end the training graph behind it"
+        raise MPSTypeError(self.name, "gradient_filter", "is not offered: this filter has no gradient", remedy=remedy)
 
     def gradient_filters(
         self, source: MPSNNImageNode | None = None, sources: Sequence[MPSNNImageNode] | None = None
@@ -274,20 +251,15 @@ class MPSNNFilterNode:
         """A new gradient node; filters with several sources need `gradient_filters` (macOS 10.13.4)."""
         nodes = self.gradient_filters(source, sources)
         if len(nodes) != 1:
-            raise MPSTypeError(
-                self.name, "gradient_filter", f"would make {len(nodes)} nodes", remedy="Call gradient_filters"
-            )
+            rule = f"would make {len(nodes)} nodes"
+            raise MPSTypeError(self.name, "gradient_filter", rule, remedy="Call gradient_filters")
         return nodes[0]
 
     def _one_gradient(self, source: MPSNNImageNode | None, sources: Sequence[MPSNNImageNode] | None) -> MPSNNImageNode:
         given = ([] if source is None else [source]) + list(sources or ())
         if len(given) != 1 or not isinstance(given[0], MPSNNImageNode):
-            raise MPSTypeError(
-                self.name,
-                "source",
-                "must be one MPSNNImageNode, the gradient of the result",
-                f"{[type(each).__name__ for each in given]}",
-            )
+            rule = "must be one MPSNNImageNode, the gradient of the result"
+            raise MPSTypeError(self.name, "source", rule, f"{[type(each).__name__ for each in given]}")
         return given[0]
 
     def training_graph(
@@ -302,9 +274,7 @@ class MPSNNFilterNode:
         each gradient image takes the handle of its forward source image. Returns the new nodes whose results no other
         new node reads: give all of them to the graph. None if no node was made.
         """
-        from openmps.graph.derive import training_graph  # which is written in terms of nodes
-
-        return training_graph(self, source_gradient, node_handler)
+        return _derivation(self, source_gradient, node_handler)
 
     def __repr__(self) -> str:
         return f"<{self.name}>"
@@ -324,18 +294,11 @@ class MPSNNGradientFilterNode(MPSNNFilterNode):
         super().__init__([source_gradient, source_image], [gradient_state])
         forward = gradient_state.producer if isinstance(gradient_state, MPSNNStateNode) else None
         if not isinstance(forward, self._forward_class):
-            raise MPSTypeError(
-                type(self).__name__,
-                "gradient_state",
-                f"must be the result_state of an {self._forward_class.__name__}",
-                repr(gradient_state),
-            )
+            rule = f"must be the result_state of an {self._forward_class.__name__}"
+            raise MPSTypeError(type(self).__name__, "gradient_state", rule, repr(gradient_state))
         self._forward = forward
 
-    @property
-    def forward(self) -> MPSNNFilterNode:
-        """The forward node that this node differentiates."""
-        return self._forward
+    forward = Shown[MPSNNFilterNode]("_forward", "The forward node that this node differentiates.")
 
     def gradient_filters(
         self, source: MPSNNImageNode | None = None, sources: Sequence[MPSNNImageNode] | None = None

@@ -2,41 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from openmps.core.kernel.encoding import Encoding
+from openmps.core.kernel.scene import RESULT, SAVED
 from openmps.errors import MPSNonFiniteError
 from openmps.graph.convolution_nodes import MPSCNNConvolutionGradientNode
-from openmps.graph.executor import Binding, execute, run_step
-from openmps.graph.loss_nodes import MPSCNNLossNode
-from openmps.graph.plan import Program, Step
+from openmps.graph.program import Program, Stage
+from openmps.ops.op import Role
 from openmps.types import MPSImageFeatureChannelFormat
 
 _FLOAT16 = MPSImageFeatureChannelFormat.FLOAT16
+_LABELS = {"labels": "labels", "weights": "weights of the labels"}
+_GRADIENTS = {"weights_gradient": "gradient of the weights", "biases_gradient": "gradient of the biases"}
 
 
-def execute_checked(program: Program, binding: Binding) -> None:
-    """`execute`, and raise `MPSNonFiniteError` if a loss, a gradient of weights or a result is NaN or infinite.
+class CheckedEncoding(Encoding):
+    """An encode of a graph that raises `MPSNonFiniteError` if a loss, a gradient of weights or a result is not finite.
 
-    The numbers are checked once, at the end. Only if one of them is not finite the steps are run again, with every
-    image kept, to find out where it began.
+    The numbers are checked once, at the end. Only if one of them is not finite all is run again, with every image kept,
+    to find out where it began.
     """
-    watched: list[Tensor] = []
-    for step in program.steps:
-        if isinstance(step.node, MPSCNNLossNode | MPSCNNConvolutionGradientNode):
-            binding.keepers.setdefault(step.node, []).append(lambda produced: watched.extend(_tensors(produced)))
-    execute(program, binding)
-    for stacks in binding.outputs.values():
-        watched.extend(_tensors([stack.stored() for stack in stacks]))
-    if not _all_finite(watched):
-        _locate(program, binding)
+
+    __slots__ = ("program",)
+
+    program: Program
+
+    def __call__(self) -> None:
+        """Run the body, hand the outputs out, and look at them."""
+        values = self.values()
+        kept = list(values)
+        made = self.body.run(values)
+        watched = [value for value, output in zip(made, self.program.outputs, strict=True) if output.name != SAVED]
+        self.hand_out(made)
+        if not _all_finite(_tensors(watched)):
+            # What nothing read so far may be read now that every image is kept.
+            whole = [
+                value if used else each.value() for value, each, used in zip(kept, self.inputs, self.used, strict=True)
+            ]
+            _locate(self.program, self.body.inputs, whole)
 
 
-def _tensors(produced: Any) -> list[Tensor]:
-    items: Sequence[Any] = produced if isinstance(produced, Sequence) else [produced]
+def _tensors(items: Iterable[Any]) -> list[Tensor]:
     return [item for item in items if isinstance(item, Tensor) and item.is_floating_point()]
 
 
@@ -48,22 +59,23 @@ def _all_finite(tensors: Sequence[Tensor]) -> bool:
     return bool(torch.isfinite(sums).all()) or all(bool(torch.isfinite(tensor).all()) for tensor in tensors)
 
 
-def _locate(program: Program, binding: Binding) -> None:
-    """Run every step again, with all images kept, and raise at the first number that is not finite."""
-    registers: list[Tensor | None] = [None] * program.registers
-    states: list[Any] = [None] * program.states
-    for register, stack in enumerate(binding.inputs):
-        registers[register] = stack.stored()
-        _check_image(f"source image {register} of the graph", stack.stored(), "The image was passed like this")
-    for step in program.steps:
-        _check_labels(step, binding)
-        result, produced = run_step(step, binding, registers, states)
-        if step.state_out is not None:
-            states[step.state_out] = produced
-        registers[step.output] = result
+def _locate(program: Program, inputs: Sequence[Any], values: Sequence[Any]) -> None:
+    """Run every kernel again, one behind the other, with all images kept; raise at the first number at fault."""
+    body, _ = program.assemble()
+    found = dict(zip(inputs, values, strict=True))
+    given = [found.get(each) for each in body.inputs]
+    for each, value in zip(inputs, values, strict=True):
+        if each.role is Role.SOURCE and value is not None:
+            _check_image(f"source image {each.name} of the graph", value, "The image was passed like this")
+    made = dict(zip(body.outputs, body.run(list(given)), strict=True))
+    for place, stage in enumerate(program.stages):
+        for name, what in _LABELS.items():
+            _check_labels(stage, what, next((v for k, v in found.items() if k.name == f"{place}:{name}"), None))
+        result = made.get(f"{place}:{RESULT}")
         if result is not None:
-            _check_image(step.kernel.name, result, _remedy(step, result))
-        _check_gradients(step, produced)
+            _check_image(stage.kernel.name, result, _remedy(stage, result))
+        for name, what in _GRADIENTS.items():
+            _check_gradient(stage, what, made.get(f"{place}:{name}"))
 
 
 def _check_image(who: str, stored: Tensor, remedy: str) -> None:
@@ -75,32 +87,28 @@ def _check_image(who: str, stored: Tensor, remedy: str) -> None:
     raise MPSNonFiniteError(who, "result", "must be finite", where, remedy)
 
 
-def _check_labels(step: Step, binding: Binding) -> None:
-    read = binding.labels.get(step.node)
-    if read is None:
+def _check_labels(stage: Stage, what: str, values: Tensor | None) -> None:
+    is_layer = isinstance(stage.node, MPSCNNConvolutionGradientNode) or hasattr(stage.kernel, "parameters")
+    if values is None or is_layer or bool(torch.isfinite(values).all()):
         return
-    for name, values in zip(("labels", "weights of the labels"), read(), strict=True):
-        if values is not None and not bool(torch.isfinite(values).all()):
-            image, channel = (~torch.isfinite(values)).nonzero()[0].tolist()[:2]
-            where = f"{values[image, channel].flatten()[0].item()} in image {image}, channel {channel}"
-            raise MPSNonFiniteError(step.kernel.name, name, "must be finite", where, "The labels were passed like this")
+    image, channel = (~torch.isfinite(values)).nonzero()[0].tolist()[:2]
+    where = f"{values[image, channel].flatten()[0].item()} in image {image}, channel {channel}"
+    raise MPSNonFiniteError(stage.kernel.name, what, "must be finite", where, "The labels were passed like this")
 
 
-def _check_gradients(step: Step, produced: Any) -> None:
-    if not isinstance(step.node, MPSCNNConvolutionGradientNode) or produced is None:
+def _check_gradient(stage: Stage, what: str, values: Tensor | None) -> None:
+    if values is None or bool(torch.isfinite(values).all()):
         return
-    for name, values in zip(("gradient of the weights", "gradient of the biases"), produced, strict=True):
-        if not bool(torch.isfinite(values).all()):
-            output = int((~torch.isfinite(values)).nonzero()[0][0])
-            where = f"{values[output].flatten()[0].item()} for output channel {output}"
-            remedy = "The images that it is summed from are finite: lower the loss's weight or the learning rate"
-            raise MPSNonFiniteError(step.kernel.name, name, "must be finite", where, remedy)
+    output = int((~torch.isfinite(values)).nonzero()[0][0])
+    where = f"{values[output].flatten()[0].item()} for output channel {output}"
+    remedy = "The images that it is summed from are finite: lower the loss's weight or the learning rate"
+    raise MPSNonFiniteError(stage.kernel.name, what, "must be finite", where, remedy)
 
 
-def _remedy(step: Step, result: Tensor) -> str:
-    weights = getattr(getattr(step.kernel, "parameters", None), "weights", None)
+def _remedy(stage: Stage, result: Tensor) -> str:
+    weights = getattr(getattr(stage.kernel, "parameters", None), "weights", None)
     if isinstance(weights, Tensor) and not bool(torch.isfinite(weights).all()):
         return "Its weights are not finite: an update before this encode, or the data source, made them so"
-    if step.shape.channel_format is _FLOAT16 and not bool(torch.isnan(result).any()):
+    if stage.shape.channel_format is _FLOAT16 and not bool(torch.isnan(result).any()):
         return "FLOAT16 holds numbers up to 65504: store its result image in FLOAT32, or lower the weight of the loss"
     return "Its sources are finite: lower the learning rate, or store images in FLOAT32"

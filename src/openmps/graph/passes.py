@@ -1,4 +1,4 @@
-"""What the compiler does to the nodes before they become a plan, each step a named pass.
+"""What the compiler does to the nodes, and to the body that they become, each step a named pass.
 
 ====================  ===========================================  ===================================================
 pass                  needs                                        ensures
@@ -6,7 +6,8 @@ pass                  needs                                        ensures
 `reachable`           result image nodes                           filters before readers, inputs in reading order
 `required`            reachable filters, which results are needed  only filters that make a needed result, export
                                                                    something or update parameters, and what these read
-`lifetimes`           steps in order                               each register is freed behind its last reader
+`fuse`                a body, CPU                                  fewer steps, the same numbers (`graph.fusion`)
+`verify`              a body                                       each slot is filled once, before it is read
 ====================  ===========================================  ===================================================
 """
 
@@ -18,7 +19,7 @@ from dataclasses import dataclass, field
 from openmps.errors import MPSArgumentError
 from openmps.graph.convolution_nodes import MPSCNNConvolutionGradientNode
 from openmps.graph.nodes import MPSNNFilterNode, MPSNNImageNode, MPSNNStateNode
-from openmps.graph.plan import Step
+from openmps.ops.op import Body
 from openmps.types import MPSNNTrainingStyle
 
 
@@ -43,13 +44,8 @@ def reachable(results: Sequence[MPSNNImageNode]) -> Network:
     done: set[object] = set()
     for result in results:
         if result.producer is None:
-            raise MPSArgumentError(
-                "MPSNNGraph",
-                "result_image",
-                "must be made by a filter node",
-                "an input image node",
-                "Pass the result_image of a filter node",
-            )
+            rule, got = "must be made by a filter node", "an input image node"
+            raise MPSArgumentError("MPSNNGraph", "result_image", rule, got, "Pass the result_image of a filter node")
         _visit(result.producer, network, done)
     return network
 
@@ -76,20 +72,16 @@ def _visit(last: MPSNNFilterNode, network: Network, done: set[object]) -> None:
 
 def _next_source(node: MPSNNFilterNode, network: Network, done: set[object]) -> MPSNNFilterNode | None:
     """The first producer that is not done yet; inputs met on the way are noted."""
-    for image in node.sources:
-        if image.producer is None:
-            if image not in done:
-                done.add(image)
-                network.images.append(image)
-        elif image.producer not in done:
-            return image.producer
-    for state in node.source_states:
-        if state.producer is None:
-            if state not in done:
-                done.add(state)
-                network.states.append(state)
-        elif state.producer not in done:
-            return state.producer
+    for source in (*node.sources, *node.source_states):
+        if source.producer is not None:
+            if source.producer not in done:
+                return source.producer
+        elif source not in done:
+            done.add(source)
+            if isinstance(source, MPSNNImageNode):
+                network.images.append(source)
+            else:
+                network.states.append(source)
     return None
 
 
@@ -129,33 +121,19 @@ def required(
     return [node for node in filters if node in keep], images
 
 
-def lifetimes(steps: Sequence[Step], keep: set[int]) -> None:
-    """Note on each step the registers and states that nothing behind it reads; ``keep`` are read from outside."""
-    last: dict[int, int] = {}
-    last_state: dict[int, int] = {}
-    for position, step in enumerate(steps):
-        for register in (*step.inputs, step.output):
-            last[register] = position
-        for state in (step.state_in, step.state_out):
-            if state is not None:
-                last_state[state] = position
-    for position, step in enumerate(steps):
-        step.frees = tuple(register for register, end in last.items() if end == position and register not in keep)
-        step.frees_states = tuple(state for state, end in last_state.items() if end == position)
-    verify_order(steps)
+def verify(body: Body) -> None:
+    """Raise unless every slot is filled before it is read, once, and every output is filled."""
+    filled = {-1, *body.input_slots}
+    for step in body.steps:
+        unfilled = [index for index in step.reads if index not in filled]
+        again = [index for index in step.writes if index in filled]
+        if unfilled or again:
+            got = f"{step.op} reads {unfilled} too early, fills {again} again"
+            raise MPSArgumentError("MPSNNGraph", "body", "must fill slots once, before they are read", got, _DEFECT)
+        filled.update(step.writes)
+    missing = [name for name, slot in zip(body.outputs, body.output_slots, strict=True) if slot not in filled]
+    if missing:
+        raise MPSArgumentError("MPSNNGraph", "body", "must fill every output", missing, _DEFECT)
 
 
-def verify_order(steps: Sequence[Step]) -> None:
-    """Raise unless every register and state is filled before it is read and not read after it is freed."""
-    filled: set[int] = set()
-    freed: set[int] = set()
-    made = {step.output for step in steps}
-    for step in steps:
-        for register in step.inputs:
-            if (register in made and register not in filled) or register in freed:
-                raise MPSArgumentError(
-                    step.kernel.name, f"register {register}", "must be filled before it is read", None,
-                    "This is a defect of the graph compiler",
-                )  # fmt: skip
-        filled.add(step.output)
-        freed.update(step.frees)
+_DEFECT = "This is a defect of the graph compiler"

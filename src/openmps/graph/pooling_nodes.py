@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
+from openmps.checks import Shown, is_whole
 from openmps.core.padding.policy import MPSNNPadding
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.graph.nodes import (
@@ -15,35 +16,27 @@ from openmps.graph.nodes import (
 )
 
 
+class _Sizes(NamedTuple):
+    width: int
+    height: int
+    stride_x: int
+    stride_y: int
+
+
 class _Window:
     """Size and stride of a pooling window."""
 
-    _window: tuple[int, int, int, int]
+    _window: _Sizes
 
     def _set_window(self, *window: int) -> None:
-        if any(isinstance(value, bool) or not isinstance(value, int) or value < 1 for value in window):
+        if not all(is_whole(value, 1) for value in window):
             raise MPSArgumentError(type(self).__name__, "window and stride", "must be integers of at least 1", window)
-        self._window = (window[0], window[1], window[2], window[3])
+        self._window = _Sizes(*window)
 
-    @property
-    def kernel_width(self) -> int:
-        """Columns of the window."""
-        return self._window[0]
-
-    @property
-    def kernel_height(self) -> int:
-        """Rows of the window."""
-        return self._window[1]
-
-    @property
-    def stride_in_pixels_x(self) -> int:
-        """Columns from one window to the next."""
-        return self._window[2]
-
-    @property
-    def stride_in_pixels_y(self) -> int:
-        """Rows from one window to the next."""
-        return self._window[3]
+    kernel_width = Shown[int]("_window.width", "Columns of the window.")
+    kernel_height = Shown[int]("_window.height", "Rows of the window.")
+    stride_in_pixels_x = Shown[int]("_window.stride_x", "Columns from one window to the next.")
+    stride_in_pixels_y = Shown[int]("_window.stride_y", "Rows from one window to the next.")
 
 
 class MPSCNNPoolingNode(_Window, MPSNNFilterNode):

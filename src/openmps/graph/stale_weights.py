@@ -7,17 +7,16 @@ from collections.abc import Iterable
 from typing import Any
 
 from openmps.errors import MPSTrainingWarning
-from openmps.kernels.convolution.base import ConvolutionKernel
-from openmps.kernels.convolution.gradient_base import ConvolutionGradientKernel
+from openmps.kernels.convolution.weighted import WeightedKernel
 
 
 class StaleWeights:
     """What the kernels of one graph hold; kernels of one data source hold it together."""
 
     def __init__(self, kernels: Iterable[Any]) -> None:
-        owners: dict[int, ConvolutionKernel | ConvolutionGradientKernel] = {}
+        owners: dict[int, WeightedKernel] = {}
         for kernel in kernels:
-            if isinstance(kernel, ConvolutionKernel | ConvolutionGradientKernel):
+            if isinstance(kernel, WeightedKernel):
                 owners.setdefault(id(kernel.parameters), kernel)
         self._owners = list(owners.values())
         self._held = [kernel.parameters.held for kernel in self._owners]

@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from openmps.checks import lengths_text
 from openmps.core.image.descriptor import MPSImageDescriptor
+from openmps.core.image.storage import Extent
 from openmps.core.padding.policy import padding_label
 from openmps.graph.graph import MPSNNGraph
 from openmps.graph.nodes import MPSNNGradientFilterNode
-from openmps.graph.plan import Step
+from openmps.graph.program import Stage
 from openmps.kernels.convolution import MPSCNNConvolution, MPSCNNConvolutionGradient
 from openmps.types import MPSCNNConvolutionGradientOption, MPSImageFeatureChannelFormat
-
-if TYPE_CHECKING:
-    from openmps.core.image.storage import Extent
-    from openmps.ops.geometry import Window
 
 _NOTHING = "-"
 
@@ -71,8 +69,8 @@ class SummaryRow:
         return (
             self.label or _NOTHING,
             self.class_name,
-            ", ".join(_shape(source) for source in self.sources),
-            _NOTHING if self.result is None else _shape(self.result),
+            ", ".join(lengths_text(source) for source in self.sources),
+            _NOTHING if self.result is None else lengths_text(self.result),
             self.channel_format.name.lower(),
             self.padding or _NOTHING,
             _NOTHING if self.offset is None else str(self.offset),
@@ -135,58 +133,46 @@ def graph_summary(
     are planned, nothing is computed.
     """
     given = [image_descriptors] if isinstance(image_descriptors, MPSImageDescriptor) else list(image_descriptors)
-    program = graph.program_for(given, count, allow_fusion=False)
-    run = {step.node for step in graph.program_for(given, count).steps}
+    program = graph.program_for(given, count)
     owners: set[int] = set()
-    return GraphSummary(tuple(_row(step, owners, is_fused=step.node not in run) for step in program.steps), count)
+    rows = (_row(stage, owners, is_fused=stage.node in program.fused) for stage in program.stages)
+    return GraphSummary(tuple(rows), count)
 
 
-def _row(step: Step, owners: set[int], *, is_fused: bool) -> SummaryRow:
-    parameters, parameter_bytes = _owned(step, owners)
-    window = step.plan.sources[0].window
-    is_placed = _is_placed(step, window)
-    has_result = _has_result(step)
+def _row(stage: Stage, owners: set[int], *, is_fused: bool) -> SummaryRow:
+    parameters, parameter_bytes = _owned(stage, owners)
+    window = stage.plan.sources[0].window
+    larger = any(axis.size > 1 or axis.stride > 1 for axis in (window.x, window.y))
+    is_placed = larger and not isinstance(stage.node, MPSNNGradientFilterNode)
+    kernel, data = stage.kernel, MPSCNNConvolutionGradientOption.GRADIENT_WITH_DATA
+    has_result = not isinstance(kernel, MPSCNNConvolutionGradient) or bool(kernel.gradient_option & data)
     return SummaryRow(
-        label=step.node.label or "",
-        class_name=type(step.node).__name__,
-        sources=tuple(_lengths(record.extent) for record in step.plan.sources),
-        result=_lengths(step.shape.extent) if has_result else None,
-        channel_format=step.shape.channel_format,
-        padding=padding_label(step.node.padding_policy) if is_placed else None,
+        label=stage.node.label or "",
+        class_name=type(stage.node).__name__,
+        sources=tuple(_lengths(record.extent) for record in stage.plan.sources),
+        result=_lengths(stage.shape.extent) if has_result else None,
+        channel_format=stage.shape.channel_format,
+        padding=padding_label(stage.node.padding_policy) if is_placed else None,
         offset=(window.x.offset, window.y.offset) if is_placed else None,
         parameters=parameters,
         parameter_bytes=parameter_bytes,
-        result_bytes=step.shape.extent.bytes_as(step.shape.channel_format) if has_result and not is_fused else 0,
+        result_bytes=stage.shape.extent.bytes_as(stage.shape.channel_format) if has_result and not is_fused else 0,
         is_fused=is_fused,
     )
 
 
-def _owned(step: Step, owners: set[int]) -> tuple[int, int]:
+def _owned(stage: Stage, owners: set[int]) -> tuple[int, int]:
     """Count and bytes of the parameters that no kernel before has shown; ``owners`` are those that were."""
-    if not isinstance(step.kernel, MPSCNNConvolution) or id(step.kernel.parameters) in owners:
+    if not isinstance(stage.kernel, MPSCNNConvolution) or id(stage.kernel.parameters) in owners:
         return 0, 0
-    parameters = step.kernel.parameters
+    parameters = stage.kernel.parameters
     owners.add(id(parameters))
     tensors = [tensor for tensor in (parameters.weights, parameters.biases) if tensor is not None]
     return sum(tensor.numel() for tensor in tensors), sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
-def _has_result(step: Step) -> bool:
-    kernel, data = step.kernel, MPSCNNConvolutionGradientOption.GRADIENT_WITH_DATA
-    return not isinstance(kernel, MPSCNNConvolutionGradient) or bool(kernel.gradient_option & data)
-
-
-def _is_placed(step: Step, window: Window) -> bool:
-    larger = any(axis.size > 1 or axis.stride > 1 for axis in (window.x, window.y))
-    return larger and not isinstance(step.node, MPSNNGradientFilterNode)
-
-
 def _lengths(extent: Extent) -> tuple[int, int, int]:
     return extent.width, extent.height, extent.channels
-
-
-def _shape(lengths: tuple[int, int, int]) -> str:
-    return "x".join(str(length) for length in lengths)
 
 
 def _count(number: int) -> str:

@@ -5,45 +5,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from openmps.core.kernel.encode import ImageKernel
 from openmps.errors import MPSTypeError
 from openmps.graph.convolution_nodes import MPSCNNConvolutionGradientNode
-from openmps.graph.executor import Binding
+from openmps.graph.encoding import StagesStates
 from openmps.graph.nodes import MPSNNFilterNode
-from openmps.graph.plan import Program
-from openmps.graph.watch import Watch
+from openmps.graph.program import Program
+from openmps.graph.watch import Layer, Watch
 from openmps.kernels.convolution import (
     MPSCNNConvolution,
     MPSCNNConvolutionGradient,
     MPSCNNConvolutionGradientState,
     MPSCNNConvolutionWeightsAndBiasesState,
 )
+from openmps.metal.device import CommandBuffer
 from openmps.types import MPSNNTrainingStyle
-
-if TYPE_CHECKING:
-    from openmps.metal.command import CommandBuffer
-
-
-@dataclass(eq=False, slots=True)
-class Layer:
-    """A gradient node, and who is asked to update its weights."""
-
-    node: MPSCNNConvolutionGradientNode
-    kernel: MPSCNNConvolutionGradient
-    style: MPSNNTrainingStyle
-    has_answered: bool = False
-    """Whether an update has ever said that there are new weights."""
-
-    @property
-    def update(self) -> Callable[..., Any] | None:
-        """The data source's update; None if nobody is to call it."""
-        found = getattr(self.kernel.data_source, "update", None)
-        asked = self.style is not MPSNNTrainingStyle.UPDATE_DEVICE_NONE
-        return found if asked and callable(found) else None
 
 
 class Updates:
@@ -58,38 +37,36 @@ class Updates:
         self._layers = [layer for layer in candidates if layer.update is not None]
         self._watch = Watch(filters, self._layers)
 
-    def begin(self, program: Program, binding: Binding) -> UpdatePass:
-        """A gradient state for each layer that is updated, filled in by the layer's step."""
+    def begin(self, program: Program, states: StagesStates) -> UpdatePass:
+        """A gradient state for each layer that is updated, which the layer's gradient kernels fill in."""
         self._watch.before_encode()
-        steps = {step.node: step for step in program.steps} if self._layers else {}
-        states: list[tuple[Layer, MPSCNNConvolutionGradientState]] = []
+        made: list[tuple[Layer, MPSCNNConvolutionGradientState]] = []
         for layer in self._layers:
-            step = steps[layer.node.forward]
-            if not isinstance(step.kernel, MPSCNNConvolution):
+            stage = program.stages[program.places[layer.node.forward]]
+            if not isinstance(stage.kernel, MPSCNNConvolution):
                 continue
-            state = MPSCNNConvolutionGradientState(layer.kernel.device, step.kernel)
-            state.record = step.record
-            binding.keepers.setdefault(layer.node, []).append(state.absorb)
-            states.append((layer, state))
-        return UpdatePass(states, self._watch)
+            state = MPSCNNConvolutionGradientState(layer.kernel.device, stage.kernel)
+            state.record = stage.plan.record
+            states.add_gradients(program.places[layer.node], state)
+            made.append((layer, state))
+        return UpdatePass(made, self._watch)
 
 
-class UpdatePass:
+class UpdatePass(NamedTuple):
     """The updates of one encode."""
 
-    def __init__(self, states: Sequence[tuple[Layer, MPSCNNConvolutionGradientState]], watch: Watch) -> None:
-        self._states = states
-        self._watch = watch
+    states: Sequence[tuple[Layer, MPSCNNConvolutionGradientState]]
+    watch: Watch
 
     def encode(self, command_buffer: CommandBuffer) -> None:
         """Ask the data sources for updates; all gradients are recorded by now.
 
         So layers that share a data source have the gradients of the same weights; it is asked once for each of them.
         """
-        for layer, state in self._states:
+        for layer, state in self.states:
             _STYLES[layer.style](command_buffer, layer, state)
-        if self._states:
-            self._watch.after_encode(command_buffer)
+        if self.states:
+            self.watch.after_encode(command_buffer)
 
 
 def _update_on_device(command_buffer: CommandBuffer, layer: Layer, state: MPSCNNConvolutionGradientState) -> None:
@@ -97,19 +74,19 @@ def _update_on_device(command_buffer: CommandBuffer, layer: Layer, state: MPSCNN
     if update is None:
         return
     # The source state is the kernel's own memory: an update in place needs no copy.
-    new = update(command_buffer, state, kernel.parameters.state())
+    source = kernel.parameters.state()
+    new = update(command_buffer, state, source)
     if new is None:
         return
     if not isinstance(new, MPSCNNConvolutionWeightsAndBiasesState):
-        raise MPSTypeError(
-            kernel.name,
-            "data source update()",
-            "must return an MPSCNNConvolutionWeightsAndBiasesState or None when it updates on the device",
-            type(new).__name__,
-            "Return the state that holds the new weights; it may be source_state, changed in place",
-        )
+        rule = "must return an MPSCNNConvolutionWeightsAndBiasesState or None when it updates on the device"
+        remedy = "Return the state that holds the new weights; it may be source_state, changed in place"
+        raise MPSTypeError(kernel.name, "data source update()", rule, type(new).__name__, remedy)
     layer.has_answered = True
-    kernel.reload_weights_and_biases(command_buffer, new)
+    if new is source:
+        kernel.parameters.reload_from(kernel.name, command_buffer, new)
+    else:
+        kernel.reload_weights_and_biases(command_buffer, new)
 
 
 def _update_on_cpu(command_buffer: CommandBuffer, layer: Layer, state: MPSCNNConvolutionGradientState) -> None:

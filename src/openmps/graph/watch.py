@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,26 +15,28 @@ from openmps.graph.convolution_nodes import MPSCNNConvolutionGradientNode, MPSCN
 from openmps.graph.loss_nodes import MPSCNNLossNode
 from openmps.graph.nodes import MPSNNFilterNode, MPSNNGradientFilterNode
 from openmps.kernels.convolution import MPSCNNConvolutionGradient
+from openmps.metal.device import CommandBuffer
 from openmps.types import MPSNNTrainingStyle
-
-if TYPE_CHECKING:
-    from openmps.metal.command import CommandBuffer
 
 _ENCODES_BEFORE_JUDGEMENT = 2
 
 
-class UpdatedLayer(Protocol):
-    """A layer whose data source is asked for updates."""
+@dataclass(eq=False, slots=True)
+class Layer:
+    """A gradient node, and who is asked to update its weights."""
+
+    node: MPSCNNConvolutionGradientNode
+    kernel: MPSCNNConvolutionGradient
+    style: MPSNNTrainingStyle
+    has_answered: bool = False
+    """Whether an update has ever said that there are new weights."""
 
     @property
-    def kernel(self) -> MPSCNNConvolutionGradient:
-        """The gradient kernel, which holds the weights."""
-        ...
-
-    @property
-    def has_answered(self) -> bool:
-        """Whether an update has ever said that there are new weights."""
-        ...
+    def update(self) -> Callable[..., Any] | None:
+        """The data source's update; None if nobody is to call it."""
+        found = getattr(self.kernel.data_source, "update", None)
+        asked = self.style is not MPSNNTrainingStyle.UPDATE_DEVICE_NONE
+        return found if asked and callable(found) else None
 
 
 class Watch:
@@ -42,11 +45,11 @@ class Watch:
     ``filters`` are all that the graph's results depend on, whether they run or not; ``layers`` those that are updated.
     """
 
-    def __init__(self, filters: Sequence[MPSNNFilterNode], layers: Sequence[UpdatedLayer]) -> None:
+    def __init__(self, filters: Sequence[MPSNNFilterNode], layers: Sequence[Layer]) -> None:
         self._filters = filters
         self._layers = layers
         self._encodes = 0
-        self._before: list[tuple[UpdatedLayer, Tensor]] = []
+        self._before: list[tuple[Layer, Tensor]] = []
 
     def before_encode(self) -> None:
         """At the first encode: name layers that nothing will update, and keep the weights of the others."""

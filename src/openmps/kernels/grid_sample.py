@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from torch import Tensor
-
-from openmps.core.image.descriptor import MPSImageDescriptor
-from openmps.core.image.image import MPSImage
-from openmps.core.image.storage import Target
+from openmps.core.image.storage import Extent, Shape, Target
 from openmps.core.kernel.binary import MPSCNNBinaryKernel
-from openmps.core.kernel.encode import Operation
+from openmps.core.kernel.configuration import KernelProperty
+from openmps.core.kernel.scene import Scene
 from openmps.core.state.gradient import SourceRecord
-from openmps.core.state.state import MPSStateBatch
 from openmps.errors import MPSArgumentError
-from openmps.ops.geometry import read
-from openmps.ops.grid_sample import grid_sample
-from openmps.types import MPSOffset
-
-if TYPE_CHECKING:
-    from openmps.metal.device import MTLDevice
+from openmps.ops.grid_sample import GridSample
+from openmps.ops.op import Slot
 
 
 class MPSNNGridSample(MPSCNNBinaryKernel):
@@ -39,18 +31,11 @@ class MPSNNGridSample(MPSCNNBinaryKernel):
     The header points to PyTorch's function of its time and says no more.
     """
 
-    def __init__(self, device: MTLDevice) -> None:
-        super().__init__(device)
-        self._is_absolute = True
-
-    @property
-    def use_grid_value_as_input_coordinate(self) -> bool:
-        """Whether the grid holds positions, or else distances in pixels from each result pixel's own. Default True."""
-        return self._is_absolute
-
-    @use_grid_value_as_input_coordinate.setter
-    def use_grid_value_as_input_coordinate(self, value: bool) -> None:
-        self._is_absolute = bool(value)
+    use_grid_value_as_input_coordinate = KernelProperty(
+        True,
+        lambda _who, _argument, value: bool(value),
+        "Whether the grid holds positions, or else distances in pixels from each result pixel's own. Default True.",
+    )
 
     def _needed_channels(self, index: int, available: int) -> int:
         return 2 if index == 1 else super()._needed_channels(index, available)
@@ -58,31 +43,19 @@ class MPSNNGridSample(MPSCNNBinaryKernel):
     def _result_channels(self, channels: tuple[int, ...]) -> int:
         return channels[0]
 
-    def _sized_by_policy(self, images: list[MPSImage]) -> MPSImageDescriptor:
-        image, grid = images
-        for source in self._sources:
-            source.offset = MPSOffset(0, 0, source.offset.z)
-        return MPSImageDescriptor(
-            image.feature_channel_format,
-            grid.width,
-            grid.height,
-            self._channels_read(0, image.feature_channels),
-            self._images_to_make(images),
-        )
+    def _sized(self, shapes: tuple[Shape, ...]) -> Extent:
+        source, grid = (shape.extent for shape in shapes)
+        self._place(0, 0, 0, 0)
+        channels = self._channels_read(0, source.channels)
+        return Extent(grid.width, grid.height, channels, self._images_to_make(shapes))
 
-    def _operation(self, sources: tuple[SourceRecord, ...], target: Target, states: MPSStateBatch | None) -> Operation:
-        self._check_strides()
-        image, grid = sources
-        origin = None if self._is_absolute else (image.window.y.offset, image.window.x.offset)
-
-        def operation(values: tuple[Tensor, ...], saved: Any) -> tuple[Tensor, None]:
-            positions = read(values[1], grid.window, grid.edge_mode)
-            return grid_sample(values[0], positions, image.edge_mode, origin), None
-
-        return operation
-
-    def _check_strides(self) -> None:
+    def _check_plan(self, records: tuple[SourceRecord, ...], target: Target, given: Any, images: int) -> None:
         for prefix, source in zip(("primary", "secondary"), self._sources, strict=True):
             for axis, stride in (("x", source.stride_x), ("y", source.stride_y)):
                 if stride != 1:
                     raise MPSArgumentError(self.name, f"{prefix}_stride_in_pixels_{axis}", "must be 1", stride)
+
+    def _body(self, at: Scene, *images: Slot) -> Slot:
+        source, grid = images
+        origin = None if self.use_grid_value_as_input_coordinate else (at.window.y.offset, at.window.x.offset)
+        return GridSample(at.edge_mode, origin)(source, at.read(grid, 1))

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import ClassVar
 
 from torch import Tensor
 
-from openmps.core.image.batch import MPSImageBatch, as_batch
+from openmps.core.image.batch import as_batch
 from openmps.core.image.image import MPSImage
-from openmps.core.image.storage import Extent, Stack, Target
-from openmps.core.kernel.arguments import single
+from openmps.core.image.storage import Stack, Target
+from openmps.core.kernel.arguments import member, single
 from openmps.core.kernel.base import MPSKernel
 from openmps.core.kernel.checks import Images, check_command_buffer, check_sources
+from openmps.core.kernel.configuration import Fixed, KernelProperty, at_least
+from openmps.core.kernel.encoding import Pixels, record_step
 from openmps.core.vector import MPSMatrix
 from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.metal.device import CommandBuffer, MTLDevice
+from openmps.ops.image_copy import ImagesToRows, RowsToImages
 from openmps.types import MPSDataLayout, MPSDataType, MPSImageFeatureChannelFormat, MTLOrigin
-
-if TYPE_CHECKING:
-    from openmps.metal.command import CommandBuffer
-    from openmps.metal.device import MTLDevice
 
 _CHANNELS_FIRST = MPSDataLayout.FEATURE_CHANNELS_X_HEIGHT_X_WIDTH
 _ELEMENTS: dict[MPSImageFeatureChannelFormat, MPSDataType] = {
@@ -31,39 +31,24 @@ _ELEMENTS: dict[MPSImageFeatureChannelFormat, MPSDataType] = {
 """The type of a matrix that holds the elements of an image as they are stored."""
 
 
+def _origin(who: str, argument: str, value: MTLOrigin) -> MTLOrigin:
+    if not isinstance(value, MTLOrigin):
+        raise MPSTypeError(who, argument, "must be an MTLOrigin(row, column, 0)", type(value).__name__)
+    if value.z != 0:
+        raise MPSArgumentError(who, f"{argument}.z", "must be 0", value.z, "Choose a matrix by its index")
+    return value
+
+
 class _ImageCopy(MPSKernel):
     """What the two directions share: where in the matrix the images lie, and in which order."""
 
-    _matrix_argument: str
+    _matrix_argument: ClassVar[str]
 
-    def __init__(self, device: MTLDevice, data_layout: MPSDataLayout) -> None:
+    data_layout = Fixed[MPSDataLayout]("The order of an image's elements in its row of the matrix.")
+
+    def __init__(self, device: MTLDevice, data_layout: MPSDataLayout = _CHANNELS_FIRST) -> None:
         super().__init__(device)
-        try:
-            self._layout = MPSDataLayout(data_layout)
-        except ValueError as fault:
-            rule = f"must be one of {', '.join(layout.name for layout in MPSDataLayout)}"
-            raise MPSArgumentError(self.name, "data_layout", rule, repr(data_layout)) from fault
-        self._origin = MTLOrigin(0, 0, 0)
-        self._batch_index = 0
-
-    @property
-    def data_layout(self) -> MPSDataLayout:
-        """The order of an image's elements in its row of the matrix."""
-        return self._layout
-
-    def _set_origin(self, value: MTLOrigin) -> None:
-        argument = f"{self._matrix_argument}_origin"
-        if not isinstance(value, MTLOrigin):
-            raise MPSTypeError(self.name, argument, "must be an MTLOrigin(row, column, 0)", type(value).__name__)
-        if value.z != 0:
-            raise MPSArgumentError(self.name, f"{argument}.z", "must be 0", value.z, "Choose a matrix by its index")
-        self._origin = value
-
-    def _set_batch_index(self, value: int) -> None:
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            argument = f"{self._matrix_argument}_batch_index"
-            raise MPSArgumentError(self.name, argument, "must be an integer of at least 0", repr(value))
-        self._batch_index = value
+        self._change(data_layout=member(self.name, "data_layout", MPSDataLayout, data_layout))
 
     def _checked(
         self, command_buffer: CommandBuffer, argument: str, images: Images, matrix: MPSMatrix
@@ -74,53 +59,43 @@ class _ImageCopy(MPSKernel):
         if not isinstance(matrix, MPSMatrix):
             raise MPSTypeError(self.name, self._matrix_argument, "must be an MPSMatrix", type(matrix).__name__)
         matrix.check_usable(self.name, self._matrix_argument, command_buffer)
-        stack = images.stack() if isinstance(images, MPSImageBatch) else images.stack(0, images.number_of_images)
+        stack = images.whole()
         needed = _ELEMENTS[stack.channel_format]
         if matrix.data_type is not needed:
             rule = f"must hold {needed.name}, as {stack.channel_format.name} images do"
             raise MPSArgumentError(self.name, self._matrix_argument, rule, matrix.data_type.name)
-        if self._batch_index >= matrix.matrices:
-            name, rule = (
-                f"{self._matrix_argument}_batch_index",
-                f"must be below {matrix.matrices}, the matrices there are",
-            )
-            raise MPSArgumentError(self.name, name, rule, self._batch_index)
-        return stack, self._rows(stack.extent, matrix)
-
-    def _rows(self, extent: Extent, matrix: MPSMatrix) -> _Rows:
-        row, column = self._origin.x, self._origin.y
+        name = f"{self._matrix_argument}_batch_index"
+        index: int = getattr(self, name)
+        if index >= matrix.matrices:
+            raise MPSArgumentError(self.name, name, f"must be below {matrix.matrices}, the matrices there are", index)
+        extent = stack.extent
+        origin: MTLOrigin = getattr(self, f"{self._matrix_argument}_origin")
+        row, column = origin.x, origin.y
         length = extent.width * extent.height * extent.channels
         if row + extent.images > matrix.rows or column + length > matrix.columns:
             rule = f"must have {row + extent.images} rows of {column + length} elements: {extent}"
             rule += f" from row {row}, column {column} on"
             got = f"{matrix.rows} rows of {matrix.columns}"
-            raise MPSArgumentError(
-                self.name, self._matrix_argument, rule, got, "One row an image, all of it in the row"
-            )
-        return _Rows(matrix, self._batch_index, row, column, extent, self._layout)
+            remedy = "One row an image, all of it in the row"
+            raise MPSArgumentError(self.name, self._matrix_argument, rule, got, remedy)
+        return stack, _Rows(matrix, index, slice(row, row + extent.images), slice(column, column + length))
 
 
 class _Rows:
-    """The elements of a matrix that belong to some images."""
+    """The part of a matrix that some images take, one row each."""
 
-    def __init__(
-        self, matrix: MPSMatrix, index: int, row: int, column: int, extent: Extent, layout: MPSDataLayout
-    ) -> None:
+    __slots__ = ("_columns", "_index", "_matrix", "_rows")
+
+    def __init__(self, matrix: MPSMatrix, index: int, rows: slice, columns: slice) -> None:
         self._matrix = matrix
-        self._place = (index, row, column)
-        self._extent = extent
-        self._layout = layout
+        self._index = index
+        self._rows = rows
+        self._columns = columns
 
-    def pixels(self) -> Tensor:
-        """Those elements ``[N, C, H, W]``, sharing the matrix's memory."""
-        extent, (index, row, column) = self._extent, self._place
+    def value(self) -> Tensor:
+        """Its elements, sharing the matrix's memory."""
         whole = self._matrix.tensor()
-        rows = (whole[index] if self._matrix.matrices > 1 else whole)[row : row + extent.images]
-        length = extent.width * extent.height * extent.channels
-        flat = rows[:, column : column + length]
-        if self._layout is _CHANNELS_FIRST:
-            return flat.unflatten(1, (extent.channels, extent.height, extent.width))
-        return flat.unflatten(1, (extent.height, extent.width, extent.channels)).permute(0, 3, 1, 2)
+        return (whole[self._index] if self._matrix.matrices > 1 else whole)[self._rows, self._columns]
 
 
 class MPSImageCopyToMatrix(_ImageCopy):
@@ -137,26 +112,12 @@ class MPSImageCopyToMatrix(_ImageCopy):
 
     _matrix_argument = "destination_matrix"
 
-    def __init__(self, device: MTLDevice, data_layout: MPSDataLayout = _CHANNELS_FIRST) -> None:
-        super().__init__(device, data_layout)
-
-    @property
-    def destination_matrix_origin(self) -> MTLOrigin:
-        """Where the first image goes: x is its row, y its first column; z must be 0. Default (0, 0, 0)."""
-        return self._origin
-
-    @destination_matrix_origin.setter
-    def destination_matrix_origin(self, value: MTLOrigin) -> None:
-        self._set_origin(value)
-
-    @property
-    def destination_matrix_batch_index(self) -> int:
-        """Which of several matrices is written. Default 0."""
-        return self._batch_index
-
-    @destination_matrix_batch_index.setter
-    def destination_matrix_batch_index(self, value: int) -> None:
-        self._set_batch_index(value)
+    destination_matrix_origin = KernelProperty(
+        MTLOrigin(0, 0, 0),
+        _origin,
+        "Where the first image goes: x is its row, y its first column; z must be 0. Default (0, 0, 0).",
+    )
+    destination_matrix_batch_index = KernelProperty(0, at_least(0), "Which of several matrices is written. Default 0.")
 
     def encode(self, command_buffer: CommandBuffer, source_image: MPSImage, destination_matrix: MPSMatrix) -> None:
         """Record the copy of an image object; each of its images takes a row."""
@@ -170,11 +131,7 @@ class MPSImageCopyToMatrix(_ImageCopy):
 
     def _encode(self, command_buffer: CommandBuffer, images: Images, matrix: MPSMatrix) -> None:
         stack, rows = self._checked(command_buffer, "source_image", images, matrix)
-
-        def work() -> None:
-            rows.pixels().copy_(stack.stored())
-
-        command_buffer.record(self.name, work)
+        record_step(command_buffer, self.name, ImagesToRows(self.data_layout is _CHANNELS_FIRST), (rows, stack))
         images.count_read()
 
 
@@ -189,26 +146,12 @@ class MPSMatrixCopyToImage(_ImageCopy):
 
     _matrix_argument = "source_matrix"
 
-    def __init__(self, device: MTLDevice, data_layout: MPSDataLayout = _CHANNELS_FIRST) -> None:
-        super().__init__(device, data_layout)
-
-    @property
-    def source_matrix_origin(self) -> MTLOrigin:
-        """Where the first image lies: x is its row, y its first column; z must be 0. Default (0, 0, 0)."""
-        return self._origin
-
-    @source_matrix_origin.setter
-    def source_matrix_origin(self, value: MTLOrigin) -> None:
-        self._set_origin(value)
-
-    @property
-    def source_matrix_batch_index(self) -> int:
-        """Which of several matrices is read. Default 0."""
-        return self._batch_index
-
-    @source_matrix_batch_index.setter
-    def source_matrix_batch_index(self, value: int) -> None:
-        self._set_batch_index(value)
+    source_matrix_origin = KernelProperty(
+        MTLOrigin(0, 0, 0),
+        _origin,
+        "Where the first image lies: x is its row, y its first column; z must be 0. Default (0, 0, 0).",
+    )
+    source_matrix_batch_index = KernelProperty(0, at_least(0), "Which of several matrices is read. Default 0.")
 
     def encode(self, command_buffer: CommandBuffer, source_matrix: MPSMatrix, destination_image: MPSImage) -> None:
         """Record the copy to an image object; each of its images is a row."""
@@ -224,10 +167,6 @@ class MPSMatrixCopyToImage(_ImageCopy):
         stack, rows = self._checked(command_buffer, "destination_image", images, matrix)
         extent = stack.extent
         target = Target(0, 0, extent.width, extent.height, 0, extent.channels)
-
-        def work() -> None:
-            pixels = rows.pixels()
-            stack.write_stored(pixels, target, (pixels,))
-
-        command_buffer.record(self.name, work)
+        op = RowsToImages(extent.shape[1:], self.data_layout is _CHANNELS_FIRST)
+        record_step(command_buffer, self.name, op, (rows,), (Pixels(stack, target),))
         matrix.count_read()

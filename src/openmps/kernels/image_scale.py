@@ -4,57 +4,42 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
-
-from torch import Tensor
+from typing import ClassVar
 
 from openmps.core.image.batch import as_batch
 from openmps.core.image.image import MPSImage
-from openmps.core.image.storage import Extent, Target
-from openmps.core.kernel.arguments import image_edge_mode, image_offset, single
-from openmps.core.kernel.encode import ImageKernel, Operation
-from openmps.core.state.gradient import SourceRecord
-from openmps.core.state.state import MPSStateBatch
+from openmps.core.kernel.arguments import single
+from openmps.core.kernel.configuration import KernelProperty
+from openmps.core.kernel.scene import Scene
+from openmps.core.kernel.unary import OneSource
 from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.ops.geometry import Axis
-from openmps.ops.image_scale import ScaleFilter, Scaling, scale_image
-from openmps.types import MPSImageEdgeMode, MPSOffset, MPSOrigin, MPSRegion, MPSScaleTransform, MPSSize, MTLSize
-
-if TYPE_CHECKING:
-    from openmps.core.kernel.encode import Plan
-    from openmps.metal.command import CommandBuffer
-    from openmps.metal.device import MTLDevice
+from openmps.ops.image_scale import ScaleFilter, ScaleImage, Scaling
+from openmps.ops.op import Slot
+from openmps.types import MPSImageEdgeMode, MPSOrigin, MPSRegion, MPSScaleTransform, MPSSize, MTLSize
 
 _LEAST_SCALE = 2.0**-16
 """Less than a pixel of the largest images: a filter that widens as an image shrinks must not widen without end."""
 
 
-class MPSUnaryImageKernel(ImageKernel):
+def _transform(who: str, argument: str, value: MPSScaleTransform | None) -> MPSScaleTransform | None:
+    if value is None:
+        return None
+    if not isinstance(value, MPSScaleTransform):
+        raise MPSTypeError(who, argument, "must be an MPSScaleTransform or None", type(value).__name__)
+    numbers = (value.scale_x, value.scale_y, value.translate_x, value.translate_y)
+    if not all(map(math.isfinite, numbers)) or min(abs(value.scale_x), abs(value.scale_y)) < _LEAST_SCALE:
+        rule = f"must be finite, its scales not 0 but at least {_LEAST_SCALE} in magnitude"
+        raise MPSArgumentError(who, argument, rule, value)
+    return value
+
+
+class MPSUnaryImageKernel(OneSource):
     """A filter that makes one picture of another (MPSImageKernel.h, macOS 10.13).
 
     Textures of the framework are images here. The destination is always given: there is no padding policy to size it.
     """
-
-    def __init__(self, device: MTLDevice) -> None:
-        super().__init__(device, sources=1)
-
-    @property
-    def offset(self) -> MPSOffset:
-        """Source position, in pixels, of the corner of the clip rectangle; z is the first source image. Default 0."""
-        return self._sources[0].offset
-
-    @offset.setter
-    def offset(self, value: MPSOffset) -> None:
-        self._sources[0].offset = image_offset(self.name, "offset", value)
-
-    @property
-    def edge_mode(self) -> MPSImageEdgeMode:
-        """What reads outside the source give: ZERO or CLAMP. Default ZERO, with scaling filters CLAMP."""
-        return self._sources[0].edge_mode
-
-    @edge_mode.setter
-    def edge_mode(self, value: MPSImageEdgeMode) -> None:
-        self._sources[0].edge_mode = image_edge_mode(self.name, "edge_mode", value)
 
     def encode(
         self,
@@ -108,32 +93,19 @@ class MPSImageScale(MPSUnaryImageKernel):
 
     _filter: ClassVar[ScaleFilter | None] = None
 
-    def __init__(self, device: MTLDevice) -> None:
-        super().__init__(device)
-        self._sources[0].edge_mode = MPSImageEdgeMode.CLAMP
-        self._transform: MPSScaleTransform | None = None
-        self._destination_size: tuple[int, int] | None = None
-
-    @property
-    def scale_transform(self) -> MPSScaleTransform | None:
+    scale_transform = KernelProperty[MPSScaleTransform | None](
+        None,
+        _transform,
         """``destination position = source position * scale + translate``, from the corner of the clip rectangle.
 
         Scales may be negative, which turns the image round, but not less than 1/65536 in magnitude. Default None: the
         whole source fills the destination.
-        """
-        return self._transform
+        """,
+    )
 
-    @scale_transform.setter
-    def scale_transform(self, value: MPSScaleTransform | None) -> None:
-        if value is not None:
-            if not isinstance(value, MPSScaleTransform):
-                rule = "must be an MPSScaleTransform or None"
-                raise MPSTypeError(self.name, "scale_transform", rule, type(value).__name__)
-            numbers = (value.scale_x, value.scale_y, value.translate_x, value.translate_y)
-            if not all(map(math.isfinite, numbers)) or min(abs(value.scale_x), abs(value.scale_y)) < _LEAST_SCALE:
-                rule = f"must be finite, its scales not 0 but at least {_LEAST_SCALE} in magnitude"
-                raise MPSArgumentError(self.name, "scale_transform", rule, value)
-        self._transform = value
+    def __init__(self, device: MTLDevice) -> None:
+        super().__init__(device)
+        self.edge_mode = MPSImageEdgeMode.CLAMP
 
     def source_region(self, destination_size: MTLSize) -> MPSRegion:
         """The region of the source that an encode into a destination of this size reads, by `scale_transform`.
@@ -144,13 +116,13 @@ class MPSImageScale(MPSUnaryImageKernel):
         if not isinstance(destination_size, MTLSize):
             rule = "must be an MTLSize"
             raise MPSTypeError(self.name, "destination_size", rule, type(destination_size).__name__)
-        kind, transform = self._filter, self._transform
+        kind, transform = self._filter, self.scale_transform
         if kind is None:
             return super().source_region(destination_size)
         if transform is None:
             rule = "must be set to tell the region: without it the whole source is read"
             raise MPSArgumentError(self.name, "scale_transform", rule, None)
-        clip = self._clip_rect
+        clip = self.clip_rect
         width = min(clip.size.width, destination_size.width - clip.origin.x)
         height = min(clip.size.height, destination_size.height - clip.origin.y)
         if width < 1 or height < 1:
@@ -161,33 +133,13 @@ class MPSImageScale(MPSUnaryImageKernel):
         (left, right), (top, bottom) = columns.region(kind), rows.region(kind)
         return MPSRegion(MPSOrigin(left, top, 0.0), MPSSize(right - left, bottom - top, 1.0))
 
-    # --- the encode path's hooks --------------------------------------------------------------------------------------
-
-    def plan(
-        self,
-        sources: tuple[Extent, ...],
-        destination: Extent,
-        states: MPSStateBatch | None = None,
-        *,
-        is_batch: bool = False,
-    ) -> Plan:
-        """As for every kernel; without a transform the destination's size makes the scale."""
-        self._destination_size = (destination.width, destination.height)
-        return super().plan(sources, destination, states, is_batch=is_batch)
-
-    def _operation(self, sources: tuple[SourceRecord, ...], target: Target, states: MPSStateBatch | None) -> Operation:
-        kind, size = self._filter, self._destination_size
-        if kind is None or size is None:
-            return super()._operation(sources, target, states)
-        (source,) = sources
-        width, height = size
-        fitted = MPSScaleTransform(width / source.extent.width, height / source.extent.height)
-        columns, rows = self._scalings(self._transform or fitted, source.window.x, source.window.y)
-
-        def operation(values: tuple[Tensor, ...], saved: Any) -> tuple[Tensor, None]:
-            return scale_image(values[0], rows, columns, kind, source.edge_mode), None
-
-        return operation
+    def _body(self, at: Scene, *images: Slot) -> Slot | None:
+        if self._filter is None:
+            return super()._body(at, *images)
+        source, whole = at.sources[0].extent, at.destination
+        fitted = MPSScaleTransform(whole.width / source.width, whole.height / source.height)
+        columns, rows = self._scalings(self.scale_transform or fitted, at.window.x, at.window.y)
+        return ScaleImage(rows, columns, self._filter, at.edge_mode)(images[0])
 
     def _scalings(self, transform: MPSScaleTransform, x: Axis, y: Axis) -> tuple[Scaling, Scaling]:
         """Columns and rows."""

@@ -3,117 +3,72 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
-from openmps.core.image.storage import Target
-from openmps.core.kernel.encode import Operation
-from openmps.core.kernel.gradient import GradientGeometry, GradientOperation, MPSCNNGradientKernel
+from openmps.checks import Shown
+from openmps.core.kernel.activation import activated, activation_gradient, neuron_parameters
+from openmps.core.kernel.base import MPSKernel
+from openmps.core.kernel.configuration import Setting
+from openmps.core.kernel.gradient import MPSCNNGradientKernel
+from openmps.core.kernel.scene import GradientScene, Scene
 from openmps.core.kernel.unary import MPSCNNKernel
-from openmps.core.neuron import MPSNNNeuronDescriptor
-from openmps.core.state.gradient import MPSNNGradientState, SourceRecord
-from openmps.core.state.state import MPSStateBatch
-from openmps.errors import MPSTypeError
-from openmps.ops.geometry import read, read_adjoint
-from openmps.ops.neuron import neuron, neuron_gradient
+from openmps.core.neuron import MPSNNNeuronDescriptor, NeuronParameters
+from openmps.core.state.gradient import MPSNNGradientState
+from openmps.metal.device import MTLDevice
+from openmps.ops.neuron import Neuron
+from openmps.ops.op import Slot
 from openmps.types import MPSCNNNeuronType
 
-if TYPE_CHECKING:
-    from openmps.metal.device import MTLDevice
 
-
-class _NeuronParameters:
+class _NeuronParameters(MPSKernel):
     """The parameters that a neuron and its gradient share, read-only once the kernel exists."""
 
-    _neuron: MPSNNNeuronDescriptor
+    _neuron = Setting[NeuronParameters]()
 
-    @property
-    def neuron_type(self) -> MPSCNNNeuronType:
-        """The function."""
-        return self._neuron.neuron_type
+    neuron_type = Shown[MPSCNNNeuronType]("_neuron.neuron_type", "The function.")
+    a = Shown[float]("_neuron.a", "Parameter a of the function.")
+    b = Shown[float]("_neuron.b", "Parameter b of the function.")
+    c = Shown[float]("_neuron.c", "Parameter c of the function.")
 
-    @property
-    def a(self) -> float:
-        """Parameter a of the function."""
-        return self._neuron.a
-
-    @property
-    def b(self) -> float:
-        """Parameter b of the function."""
-        return self._neuron.b
-
-    @property
-    def c(self) -> float:
-        """Parameter c of the function."""
-        return self._neuron.c
+    def __init__(self, device: MTLDevice, neuron_descriptor: MPSNNNeuronDescriptor) -> None:
+        super().__init__(device)
+        self._neuron = neuron_parameters(self.name, "neuron_descriptor", neuron_descriptor)
 
     @property
     def data(self) -> NDArray[np.float32] | None:
         """PReLU's parameter a, one number a channel."""
-        return self._neuron.data
+        return None if self._neuron.data is None else np.array(self._neuron.data, np.float32)
 
 
-def _checked(who: str, descriptor: MPSNNNeuronDescriptor) -> MPSNNNeuronDescriptor:
-    if not isinstance(descriptor, MPSNNNeuronDescriptor):
-        raise MPSTypeError(who, "neuron_descriptor", "must be an MPSNNNeuronDescriptor", type(descriptor).__name__)
-    return descriptor.copy()
-
-
-class MPSCNNNeuron(_NeuronParameters, MPSCNNKernel):
+class MPSCNNNeuron(_NeuronParameters, MPSCNNKernel, leaves=MPSNNGradientState):
     """Y = f(X), number by number (MPSCNNNeuron.h, macOS 10.13.4).
 
     The function and its parameters come from ``neuron_descriptor``; `MPSNNNeuronDescriptor`
     lists the formulas. Result as large as the source. A neuron may be encoded from an image into itself.
     """
 
-    _gradient_state_class = MPSNNGradientState
     _in_place = True
 
-    def __init__(self, device: MTLDevice, neuron_descriptor: MPSNNNeuronDescriptor) -> None:
-        super().__init__(device)
-        self._neuron = _checked(self.name, neuron_descriptor)
-
-    def _operation(self, sources: tuple[SourceRecord, ...], target: Target, states: MPSStateBatch | None) -> Operation:
-        (source,) = sources
-        chosen = self._neuron
-        data = chosen.slopes(self.name, source.channels, self.device.torch_device)
-        kind, a, b, c = chosen.neuron_type, chosen.a, chosen.b, chosen.c
-
-        def operation(values: tuple[Tensor, ...], saved: Any) -> tuple[Tensor, None]:
-            return neuron(read(values[0], source.window, source.edge_mode), kind, a, b, c, data), None
-
-        return operation
+    def _body(self, at: Scene, *images: Slot) -> Slot:
+        region = at.read(images[0])
+        if self._neuron.is_identity:
+            return Neuron(*self._neuron[:4])(region)
+        return activated(at, self.name, region, self._neuron, at.sources[0].channels)
 
 
-class MPSCNNNeuronGradient(_NeuronParameters, MPSCNNGradientKernel):
+class MPSCNNNeuronGradient(_NeuronParameters, MPSCNNGradientKernel, of=MPSCNNNeuron):
     """dX = G · f'(X) (MPSCNNNeuron.h, macOS 10.13.4); X is the forward source.
 
     At 0 the derivative of ReLU is that of the branch x >= 0; hard sigmoid and ReLUN use the true derivatives where the
     header's printed ones are wrong.
     """
 
-    _forward_kernels = (MPSCNNNeuron,)
-
-    def __init__(self, device: MTLDevice, neuron_descriptor: MPSNNNeuronDescriptor) -> None:
-        super().__init__(device)
-        self._neuron = _checked(self.name, neuron_descriptor)
-
-    def _gradient(
-        self, geometry: GradientGeometry, sources: tuple[SourceRecord, ...], states: MPSStateBatch | None
-    ) -> GradientOperation:
-        chosen = self._neuron
-        data = chosen.slopes(self.name, sources[1].channels, self.device.torch_device)
-        kind, a, b, c = chosen.neuron_type, chosen.a, chosen.b, chosen.c
-
-        def differentiate(gradient: Tensor, source: Tensor, saved: Any) -> tuple[Tensor, None]:
-            region = read(source, geometry.source, geometry.edge_mode)
-            result = neuron_gradient(gradient, region, kind, a, b, c, data)
-            return read_adjoint(result, geometry.data, geometry.edge_mode), None
-
-        return differentiate
+    def _differentiate(self, at: GradientScene, gradient: Slot, source: Slot) -> Slot:
+        channels = at.sources[1].channels
+        return at.back(activation_gradient(at, self.name, gradient, at.read(source), self._neuron, channels))
 
 
 class MPSCNNNeuronAbsolute(MPSCNNNeuron):

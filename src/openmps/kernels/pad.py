@@ -3,35 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from openmps.core.image.descriptor import MPSImageDescriptor
-from openmps.core.image.image import MPSImage
-from openmps.core.image.storage import Target
-from openmps.core.kernel.encode import Operation
-from openmps.core.kernel.gradient import GradientGeometry, GradientOperation, MPSCNNGradientKernel
+from openmps.core.image.storage import Extent, Shape
+from openmps.core.kernel.arguments import channel_offset, member
+from openmps.core.kernel.configuration import KernelProperty, Setting, SourceProperty
+from openmps.core.kernel.gradient import Given, MPSCNNGradientKernel
+from openmps.core.kernel.scene import GradientScene, Scene
 from openmps.core.kernel.unary import MPSCNNKernel
 from openmps.core.numbers import number
 from openmps.core.state.gradient import MPSNNGradientState, SourceRecord
-from openmps.core.state.state import MPSStateBatch
 from openmps.errors import MPSArgumentError, MPSTypeError
-from openmps.ops.pad import pad, pad_gradient
+from openmps.metal.device import MTLDevice
+from openmps.ops.op import Slot
+from openmps.ops.pad import Pad, PadGradient
 from openmps.types import MPSImageCoordinate, MPSImageEdgeMode, MPSOffset, MPSRectNoClip, MTLOrigin, MTLRegion, MTLSize
-
-if TYPE_CHECKING:
-    from openmps.metal.device import MTLDevice
 
 _NOTHING = MPSImageCoordinate(0, 0, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class PadParameters:
+class PadParameters(NamedTuple):
     """What the gradient kernel takes over from the forward kernel."""
 
     before: int
@@ -41,10 +36,7 @@ class PadParameters:
 
 
 def _edge_mode(who: str, argument: str, value: object) -> MPSImageEdgeMode:
-    try:
-        return MPSImageEdgeMode(value)  # pyright: ignore[reportArgumentType]
-    except ValueError:
-        raise MPSArgumentError(who, argument, "must be an MPSImageEdgeMode", repr(value)) from None
+    return member(who, argument, MPSImageEdgeMode, value, "must be an MPSImageEdgeMode")
 
 
 def _coordinate(who: str, argument: str, value: object) -> MPSImageCoordinate:
@@ -53,7 +45,7 @@ def _coordinate(who: str, argument: str, value: object) -> MPSImageCoordinate:
     return value
 
 
-class MPSNNPad(MPSCNNKernel):
+class MPSNNPad(MPSCNNKernel, leaves=MPSNNGradientState):
     """Y[c, y, x] = E[c - before.channel, y + offset.y, x + offset.x] (MPSNNReshape.h, macOS 10.14.1).
 
     E is the source, the channels read of it, continued beyond its edges by `edge_mode`: ZERO, CLAMP, MIRROR (about the
@@ -66,8 +58,24 @@ class MPSNNPad(MPSCNNKernel):
     both. In channels they always act.
     """
 
-    _channel_step = 1
-    _gradient_state_class = MPSNNGradientState
+    padding_size_before = KernelProperty(
+        _NOTHING, _coordinate, "Columns added on the left, rows on top, and channels before the first. Default 0."
+    )
+    padding_size_after = KernelProperty(
+        _NOTHING, _coordinate, "Columns added on the right, rows at the bottom, and channels after the last. Default 0."
+    )
+    fill_value = KernelProperty[float](
+        0.0,
+        partial(number, is_nan_allowed=True),
+        "What CONSTANT reads outside, unless the kernel was made with a fill value array. Default 0.",
+    )
+    edge_mode = SourceProperty[MPSImageEdgeMode](
+        0, "edge_mode", _edge_mode, "How the source goes on beyond its edges; all five modes. Default ZERO."
+    )
+    source_feature_channel_offset = SourceProperty[int](
+        0, "channel_offset", partial(channel_offset, step=1), "The first source channel read. Default 0."
+    )
+    _fill_values = Setting[tuple[float, ...] | None]()
 
     def __init__(
         self,
@@ -83,94 +91,44 @@ class MPSNNPad(MPSCNNKernel):
         super().__init__(device)
         self.padding_size_before = padding_size_before
         self.padding_size_after = padding_size_after
-        self._fill_value = 0.0
         self._fill_values = None if fill_value_array is None else self._numbers(fill_value_array)
-
-    @property
-    def padding_size_before(self) -> MPSImageCoordinate:
-        """Columns added on the left, rows on top, and channels before the first. Default 0."""
-        return self._before
-
-    @padding_size_before.setter
-    def padding_size_before(self, value: MPSImageCoordinate) -> None:
-        self._before = _coordinate(self.name, "padding_size_before", value)
-
-    @property
-    def padding_size_after(self) -> MPSImageCoordinate:
-        """Columns added on the right, rows at the bottom, and channels after the last. Default 0."""
-        return self._after
-
-    @padding_size_after.setter
-    def padding_size_after(self, value: MPSImageCoordinate) -> None:
-        self._after = _coordinate(self.name, "padding_size_after", value)
-
-    @property
-    def fill_value(self) -> float:
-        """What CONSTANT reads outside, unless the kernel was made with a fill value array. Default 0."""
-        return self._fill_value
-
-    @fill_value.setter
-    def fill_value(self, value: float) -> None:
-        self._fill_value = number(self.name, "fill_value", value, is_nan_allowed=True)
 
     @property
     def fill_value_array(self) -> NDArray[np.float32] | None:
         """What CONSTANT reads outside, one number for each channel written, a copy; None if `fill_value` is for all."""
-        return None if self._fill_values is None else self._fill_values.copy()
-
-    @property
-    def edge_mode(self) -> MPSImageEdgeMode:
-        """How the source goes on beyond its edges; all five modes. Default ZERO."""
-        return self._sources[0].edge_mode
-
-    @edge_mode.setter
-    def edge_mode(self, value: MPSImageEdgeMode) -> None:
-        self._sources[0].edge_mode = _edge_mode(self.name, "edge_mode", value)
-
-    # --- the encode path's hooks --------------------------------------------------------------------------------------
+        return None if self._fill_values is None else np.array(self._fill_values, np.float32)
 
     def _result_channels(self, channels: tuple[int, ...]) -> int:
-        return self._before.channel + channels[0] + self._after.channel
+        return self.padding_size_before.channel + channels[0] + self.padding_size_after.channel
 
-    def _sized_by_policy(self, images: list[MPSImage]) -> MPSImageDescriptor:
-        (image,), (source,) = images, self._sources
-        before, after = self._before, self._after
-        source.offset = MPSOffset(-before.x, -before.y, source.offset.z)
-        clip, everything = self._clip_rect, MPSRectNoClip.size
-        self._clip_rect = MTLRegion(
+    def _sized(self, shapes: tuple[Shape, ...]) -> Extent:
+        source, before, after = shapes[0].extent, self.padding_size_before, self.padding_size_after
+        self._change_source(0, offset=MPSOffset(-before.x, -before.y, self.offset.z))
+        clip, everything = self.clip_rect, MPSRectNoClip.size
+        self.clip_rect = MTLRegion(
             MTLOrigin(0, 0, clip.origin.z), MTLSize(everything.width, everything.height, clip.size.depth)
         )
-        return MPSImageDescriptor(
-            image.feature_channel_format,
-            before.x + image.width + after.x,
-            before.y + image.height + after.y,
-            self._result_channels((self._channels_read(0, image.feature_channels),)),
-            self._images_to_make(images),
+        return Extent(
+            before.x + source.width + after.x,
+            before.y + source.height + after.y,
+            self._result_channels((self._channels_read(0, source.channels),)),
+            self._images_to_make(shapes),
         )
 
     def _parameters(self) -> PadParameters:
-        return PadParameters(self._before.channel, self._after.channel)
+        return PadParameters(self.padding_size_before.channel, self.padding_size_after.channel)
 
-    def _operation(self, sources: tuple[SourceRecord, ...], target: Target, states: MPSStateBatch | None) -> Operation:
-        (source,) = sources
-        channels = (self._before.channel, self._after.channel)
-        fill = self._fill(target.channels)
-
-        def operation(values: tuple[Tensor, ...], saved: Any) -> tuple[Tensor, None]:
-            return pad(values[0], source.window, channels, source.edge_mode, fill), None
-
-        return operation
-
-    def _fill(self, channels: int) -> Tensor | float:
-        """What CONSTANT reads outside, for the channels written."""
-        if self._fill_values is None:
-            return self._fill_value
-        if self.edge_mode is MPSImageEdgeMode.CONSTANT and len(self._fill_values) < channels:
+    def _body(self, at: Scene, *images: Slot) -> Slot:
+        pad = Pad(at.window, self._parameters(), at.edge_mode, self.fill_value)
+        if self._fill_values is None or at.edge_mode is not MPSImageEdgeMode.CONSTANT:
+            return pad(images[0])
+        channels = at.target.channels
+        if len(self._fill_values) < channels:
             rule = f"must hold a number for each of the {channels} feature channels written"
             raise MPSArgumentError(self.name, "fill_value_array", rule, f"{len(self._fill_values)} number(s)")
-        return torch.from_numpy(self._fill_values[:channels]).to(self.device.torch_device)
+        return pad(images[0], at.constant(np.array(self._fill_values[:channels], np.float32)))
 
-    def _numbers(self, values: Any) -> NDArray[np.float32]:
+    def _numbers(self, values: Any) -> tuple[float, ...]:
         rule = "must be float32 numbers"
         try:
             whole = np.frombuffer(values, np.float32) if isinstance(values, bytes) else np.asarray(values, np.float32)
@@ -178,10 +136,10 @@ class MPSNNPad(MPSCNNKernel):
             raise MPSTypeError(self.name, "fill_value_array", rule, type(values).__name__) from fault
         if whole.ndim != 1:
             raise MPSArgumentError(self.name, "fill_value_array", f"{rule} in one row", f"shape {whole.shape}")
-        return whole.copy()
+        return tuple(whole.tolist())
 
 
-class MPSNNPadGradient(MPSCNNGradientKernel):
+class MPSNNPadGradient(MPSCNNGradientKernel, of=MPSNNPad):
     """dX = for each number of the source, the sum of G over its copies (MPSNNReshape.h, macOS 10.14.1).
 
     With ZERO and CONSTANT that is a slice of G. Channels that the forward kernel did not read get 0. The channels added
@@ -189,37 +147,21 @@ class MPSNNPadGradient(MPSCNNGradientKernel):
     what follows them was added after them. `secondary_offset` is the forward kernel's offset.
     """
 
-    _forward_kernels = (MPSNNPad,)
-
-    @property
-    def secondary_edge_mode(self) -> MPSImageEdgeMode:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """How the forward source went on beyond its edges; all five modes. Default ZERO."""
-        return self._sources[1].edge_mode
-
-    @secondary_edge_mode.setter
-    def secondary_edge_mode(self, value: MPSImageEdgeMode) -> None:
-        self._sources[1].edge_mode = _edge_mode(self.name, "secondary_edge_mode", value)
+    secondary_edge_mode = SourceProperty[MPSImageEdgeMode](
+        1, "edge_mode", _edge_mode, "How the forward source went on beyond its edges; all five modes. Default ZERO."
+    )
 
     def _check_channels(self, sources: tuple[SourceRecord, ...]) -> None:
-        """Nothing to ask without the channels added, which `_gradient` knows."""
+        """Nothing to ask without the channels added, which `_differentiate` knows."""
 
-    def _gradient(
-        self, geometry: GradientGeometry, sources: tuple[SourceRecord, ...], states: MPSStateBatch | None
-    ) -> GradientOperation:
-        channels = self._channels_added(sources, states)
-        window, edge_mode = geometry.source, geometry.edge_mode
+    def _differentiate(self, at: GradientScene, gradient: Slot, source: Slot) -> Slot:
+        return PadGradient(at.window, self._channels_added(at.sources, at.given), at.edge_mode)(gradient)
 
-        def differentiate(gradient: Tensor, source: Tensor, saved: Any) -> tuple[Tensor, None]:
-            return pad_gradient(gradient, window, channels, edge_mode), None
-
-        return differentiate
-
-    def _channels_added(self, sources: tuple[SourceRecord, ...], states: MPSStateBatch | None) -> tuple[int, int]:
+    def _channels_added(self, sources: tuple[SourceRecord, ...], given: Given | None) -> tuple[int, int]:
         """Channels before and after those of the source."""
         gradient, source = sources
         added = gradient.channels - source.channels
-        kept = [state for state in states.counted() if isinstance(state, MPSNNGradientState)] if states else []
-        known = {self._record_of(state).parameters for state in kept}
+        known = {record.parameters for record in given.records} if given is not None else set[Any]()
         before = {each.before for each in known if isinstance(each, PadParameters)} or {0}
         wanted = {each.before + each.after for each in known if isinstance(each, PadParameters)} or {max(0, added)}
         if len(before) > 1 or wanted != {added}:

@@ -2,67 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-from torch import Tensor
-
-from openmps.core.image.storage import Target
-from openmps.core.kernel.encode import ImageKernel, Operation, Plan
-from openmps.core.kernel.gradient import GradientGeometry, GradientOperation, MPSCNNGradientKernel
+from openmps.core.kernel.base import KernelProperties
+from openmps.core.kernel.configuration import Configured, KernelProperty, at_least
+from openmps.core.kernel.gradient import Given, MPSCNNGradientKernel
+from openmps.core.kernel.scene import GradientScene, Scene
 from openmps.core.kernel.unary import MPSCNNKernel
-from openmps.core.padding.policy import exclude_edges_zero_pad
-from openmps.core.state.gradient import ForwardRecord, MPSNNGradientState, SourceRecord
-from openmps.core.state.state import MPSStateBatch
-from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.core.padding.geometry import exclude_edges_zero_pad
+from openmps.core.state.gradient import ForwardRecord, MPSNNGradientState
+from openmps.errors import MPSTypeError
+from openmps.metal.device import MTLDevice
+from openmps.ops.op import Slot
 from openmps.ops.pooling import (
-    average_pooling,
-    average_pooling_gradient,
-    l2_norm_pooling,
-    l2_norm_pooling_gradient,
-    max_pooling,
-    max_pooling_gradient,
+    AveragePooling,
+    AveragePoolingGradient,
+    L2NormPooling,
+    L2NormPoolingGradient,
+    MaxPooling,
+    MaxPoolingGradient,
 )
 from openmps.types import MPSImageEdgeMode, MPSNNPaddingMethod, MTLSize
 
-if TYPE_CHECKING:
-    from openmps.metal.device import MTLDevice
 
-
-def _set_window(kernel: ImageKernel, width: int, height: int, stride_x: int, stride_y: int, sources: Any) -> None:
-    """Give every source of a pooling kernel its window; all four numbers are at least 1."""
-    named = {
-        "kernel_width": width,
-        "kernel_height": height,
-        "stride_in_pixels_x": stride_x,
-        "stride_in_pixels_y": stride_y,
-    }
-    _check_counts(kernel, named)
-    for source in sources:
-        source.kernel_width, source.kernel_height = width, height
-        source.stride_x, source.stride_y = stride_x, stride_y
-
-
-def _set_dilation(kernel: ImageKernel, dilation_x: int, dilation_y: int, sources: Any) -> None:
-    """Give every source of a pooling kernel its distance between taps; both numbers are at least 1."""
-    _check_counts(kernel, {"dilation_rate_x": dilation_x, "dilation_rate_y": dilation_y})
-    for source in sources:
-        source.dilation_x, source.dilation_y = dilation_x, dilation_y
-
-
-def _check_counts(kernel: ImageKernel, named: dict[str, int]) -> None:
-    for name, value in named.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise MPSArgumentError(kernel.name, name, "must be an integer of at least 1", repr(value))
-
-
-class MPSCNNPooling(MPSCNNKernel):
-    """The base of pooling kernels (MPSCNNPooling.h, macOS 10.13).
-
-    Result pixel x reads the taps ``stride * x + offset - k // 2 + p``, p = 0..k-1, of each channel. The stride is 1
-    unless given. The edge mode of a kernel is ZERO (that of a graph node CLAMP).
-    """
-
-    _gradient_state_class = MPSNNGradientState
+class _Windows(KernelProperties):
+    """The constructor of a kernel with windows."""
 
     def __init__(
         self,
@@ -73,41 +35,11 @@ class MPSCNNPooling(MPSCNNKernel):
         stride_in_pixels_y: int = 1,
     ) -> None:
         super().__init__(device)
-        _set_window(self, kernel_width, kernel_height, stride_in_pixels_x, stride_in_pixels_y, self._sources)
+        self._set_window(kernel_width, kernel_height, stride_in_pixels_x, stride_in_pixels_y)
 
 
-class _LargestOfWindow(MPSCNNPooling):
-    """Max pooling, which tells its state where the largest numbers were."""
-
-    def _operation(self, sources: tuple[SourceRecord, ...], target: Target, states: MPSStateBatch | None) -> Operation:
-        return _largest(sources[0], with_choice=True)
-
-    def without_state(self, plan: Plan) -> Plan:
-        """The plan without finding out where the largest numbers are."""
-        return plan._replace(operation=_largest(plan.sources[0], with_choice=False))
-
-
-def _largest(source: SourceRecord, *, with_choice: bool) -> Operation:
-    def operation(values: tuple[Tensor, ...], saved: Any) -> tuple[Tensor, Tensor | None]:
-        return max_pooling(values[0], source.window, source.edge_mode, with_choice=with_choice)
-
-    return operation
-
-
-class MPSCNNPoolingMax(_LargestOfWindow):
-    """Y = the largest of the window's numbers (MPSCNNPooling.h, macOS 10.13).
-
-    Outside the image ZERO counts as 0, which overrides negative numbers at the border; CLAMP repeats the edge pixel.
-    NaN wins.
-    """
-
-
-class MPSCNNDilatedPoolingMax(_LargestOfWindow):
-    """Y = the largest of numbers that lie `dilation_rate_x` and `dilation_rate_y` apart (MPSCNNPooling.h, macOS 10.13).
-
-    Result pixel x reads the taps ``stride * x + offset - ((k - 1) d + 1) // 2 + d p``, p = 0..k-1. Outside the image
-    ZERO counts as 0; CLAMP repeats the edge pixel, which counts though it may lie between taps. NaN wins.
-    """
+class _DilatedWindows(_Windows):
+    """The constructor of a kernel with dilated windows."""
 
     def __init__(
         self,
@@ -120,7 +52,40 @@ class MPSCNNDilatedPoolingMax(_LargestOfWindow):
         stride_in_pixels_y: int = 1,
     ) -> None:
         super().__init__(device, kernel_width, kernel_height, stride_in_pixels_x, stride_in_pixels_y)
-        _set_dilation(self, dilation_rate_x, dilation_rate_y, self._sources)
+        self._set_dilation(dilation_rate_x, dilation_rate_y)
+
+
+class MPSCNNPooling(_Windows, MPSCNNKernel, leaves=MPSNNGradientState):
+    """The base of pooling kernels (MPSCNNPooling.h, macOS 10.13).
+
+    Result pixel x reads the taps ``stride * x + offset - k // 2 + p``, p = 0..k-1, of each channel. The stride is 1
+    unless given. The edge mode of a kernel is ZERO (that of a graph node CLAMP).
+    """
+
+
+class _LargestOfWindow(MPSCNNPooling):
+    """Max pooling, which tells its state where the largest numbers were."""
+
+    def _body(self, at: Scene, *images: Slot) -> Slot:
+        largest, choice = MaxPooling(at.window, at.edge_mode)(images[0])
+        at.saves(choice)
+        return largest
+
+
+class MPSCNNPoolingMax(_LargestOfWindow):
+    """Y = the largest of the window's numbers (MPSCNNPooling.h, macOS 10.13).
+
+    Outside the image ZERO counts as 0, which overrides negative numbers at the border; CLAMP repeats the edge pixel.
+    NaN wins.
+    """
+
+
+class MPSCNNDilatedPoolingMax(_DilatedWindows, _LargestOfWindow):
+    """Y = the largest of numbers that lie `dilation_rate_x` and `dilation_rate_y` apart (MPSCNNPooling.h, macOS 10.13).
+
+    Result pixel x reads the taps ``stride * x + offset - ((k - 1) d + 1) // 2 + d p``, p = 0..k-1. Outside the image
+    ZERO counts as 0; CLAMP repeats the edge pixel, which counts though it may lie between taps. NaN wins.
+    """
 
 
 class MPSCNNPoolingL2Norm(MPSCNNPooling):
@@ -129,44 +94,19 @@ class MPSCNNPoolingL2Norm(MPSCNNPooling):
     Outside the image ZERO adds nothing; CLAMP repeats the edge pixel.
     """
 
-    def _operation(self, sources: tuple[SourceRecord, ...], target: Target, states: MPSStateBatch | None) -> Operation:
-        (source,) = sources
-
-        def operation(values: tuple[Tensor, ...], saved: Any) -> tuple[Tensor, None]:
-            return l2_norm_pooling(values[0], source.window, source.edge_mode), None
-
-        return operation
+    def _body(self, at: Scene, *images: Slot) -> Slot:
+        return L2NormPooling(at.window, at.edge_mode)(images[0])
 
 
-class _ZeroPad:
+class _ZeroPad(Configured):
     """The zero padding that average pooling counts as part of the image when its edge mode is CLAMP."""
 
-    _zero_pad_x: int
-    _zero_pad_y: int
-
-    @property
-    def zero_pad_size_x(self) -> int:
-        """Columns of zeros on each side that count as pixels of the image when the edge mode is CLAMP. Default 0."""
-        return self._zero_pad_x
-
-    @zero_pad_size_x.setter
-    def zero_pad_size_x(self, value: int) -> None:
-        self._zero_pad_x = _zero_pad(self, "zero_pad_size_x", value)
-
-    @property
-    def zero_pad_size_y(self) -> int:
-        """Rows of zeros on each side that count as pixels of the image when the edge mode is CLAMP. Default 0."""
-        return self._zero_pad_y
-
-    @zero_pad_size_y.setter
-    def zero_pad_size_y(self, value: int) -> None:
-        self._zero_pad_y = _zero_pad(self, "zero_pad_size_y", value)
-
-
-def _zero_pad(kernel: Any, argument: str, value: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise MPSArgumentError(kernel.name, argument, "must be an integer of at least 0", repr(value))
-    return value
+    zero_pad_size_x = KernelProperty(
+        0, at_least(0), "Columns of zeros on each side that count as pixels of the image when the edge mode is CLAMP."
+    )
+    zero_pad_size_y = KernelProperty(
+        0, at_least(0), "Rows of zeros on each side that count as pixels of the image when the edge mode is CLAMP."
+    )
 
 
 class MPSCNNPoolingAverage(_ZeroPad, MPSCNNPooling):
@@ -177,18 +117,7 @@ class MPSCNNPoolingAverage(_ZeroPad, MPSCNNPooling):
     outside gives 0. A padding policy with the EXCLUDE_EDGES bit averages as CLAMP does, over the padded image.
     """
 
-    def __init__(
-        self,
-        device: MTLDevice,
-        kernel_width: int,
-        kernel_height: int,
-        stride_in_pixels_x: int = 1,
-        stride_in_pixels_y: int = 1,
-    ) -> None:
-        super().__init__(device, kernel_width, kernel_height, stride_in_pixels_x, stride_in_pixels_y)
-        self._zero_pad_x = self._zero_pad_y = 0
-
-    def _divisor(self) -> tuple[MPSImageEdgeMode, tuple[int, int]]:
+    def _parameters(self) -> tuple[MPSImageEdgeMode, tuple[int, int]]:
         """The edge mode and zero padding that decide N."""
         method = int(self.padding.padding_method())
         if method & MPSNNPaddingMethod.EXCLUDE_EDGES:
@@ -197,22 +126,13 @@ class MPSCNNPoolingAverage(_ZeroPad, MPSCNNPooling):
                 exclude_edges_zero_pad(method, self.kernel_height),
             )
             return MPSImageEdgeMode.CLAMP, pads
-        return self.edge_mode, (self._zero_pad_x, self._zero_pad_y)
+        return self.edge_mode, (self.zero_pad_size_x, self.zero_pad_size_y)
 
-    def _operation(self, sources: tuple[SourceRecord, ...], target: Target, states: MPSStateBatch | None) -> Operation:
-        (source,) = sources
-        edge_mode, zero_pad = self._divisor()
-
-        def operation(values: tuple[Tensor, ...], saved: Any) -> tuple[Tensor, None]:
-            return average_pooling(values[0], source.window, edge_mode, zero_pad), None
-
-        return operation
-
-    def _parameters(self) -> Any:
-        return self._divisor()
+    def _body(self, at: Scene, *images: Slot) -> Slot:
+        return AveragePooling(at.window, *self._parameters())(images[0])
 
 
-class MPSCNNPoolingGradient(MPSCNNGradientKernel):
+class MPSCNNPoolingGradient(_Windows, MPSCNNGradientKernel):
     """The base of pooling gradients (MPSCNNPooling.h, macOS 10.13.4). Strides and window are the forward kernel's.
 
     Gradient pixels ``primary_offset`` to ``primary_offset + source_size`` are used; pixel ``primary_offset + t``
@@ -220,17 +140,6 @@ class MPSCNNPoolingGradient(MPSCNNGradientKernel):
     """
 
     _strides = range(1, 2**63)
-
-    def __init__(
-        self,
-        device: MTLDevice,
-        kernel_width: int,
-        kernel_height: int,
-        stride_in_pixels_x: int = 1,
-        stride_in_pixels_y: int = 1,
-    ) -> None:
-        super().__init__(device)
-        _set_window(self, kernel_width, kernel_height, stride_in_pixels_x, stride_in_pixels_y, self._sources)
 
     @property
     def source_size(self) -> MTLSize:
@@ -247,108 +156,57 @@ class MPSCNNPoolingGradient(MPSCNNGradientKernel):
 class _LargestOfWindowGradient(MPSCNNPoolingGradient):
     """The gradient of max pooling; the maxima are those that the state remembers, or are found again."""
 
-    def _gradient(
-        self, geometry: GradientGeometry, sources: tuple[SourceRecord, ...], states: MPSStateBatch | None
-    ) -> GradientOperation:
-        is_remembered = _reads_alike(states, geometry, sources[1])
-
-        def differentiate(gradient: Tensor, source: Tensor, saved: Any) -> tuple[Tensor, None]:
-            choice = saved if is_remembered and saved is not None and len(saved) == len(gradient) else None
-            return max_pooling_gradient(gradient, source, choice, geometry.source, geometry.edge_mode), None
-
-        return differentiate
+    def _differentiate(self, at: GradientScene, gradient: Slot, source: Slot) -> Slot:
+        choice = at.saved if _reads_alike(at) else None
+        return MaxPoolingGradient(at.window, at.edge_mode)(gradient, source, choice)
 
 
-def _reads_alike(states: MPSStateBatch | None, geometry: GradientGeometry, source: SourceRecord) -> bool:
-    """Whether the forward encode of these states read the same windows of the same channels as the gradient does."""
-    for state in states.counted() if states is not None else ():
-        record = state.record if isinstance(state, MPSNNGradientState) else None
-        if record is None:
-            return False
+def _reads_alike(at: GradientScene) -> bool:
+    """Whether the forward encodes of the states read the same windows of the same channels as the gradient does."""
+    given: Given | None = at.given
+    source = at.sources[1]
+    for record in () if given is None else given.records:
         read = record.sources[0]
-        if (read.window, read.edge_mode) != (geometry.source, geometry.edge_mode):
+        if (read.window, read.edge_mode) != (at.window, at.edge_mode):
             return False
         if (read.channel, read.channels) != (source.channel, source.channels):
             return False
-    return states is not None
+    return given is not None
 
 
-class MPSCNNPoolingMaxGradient(_LargestOfWindowGradient):
+class MPSCNNPoolingMaxGradient(_LargestOfWindowGradient, of=MPSCNNPoolingMax):
     """dX = the sum of G over the windows whose maximum the pixel is (MPSCNNPooling.h, macOS 10.13.4).
 
     Of equal numbers the first in row-major order takes the gradient. Where the maximum is a 0 outside the image (edge
     mode ZERO) the gradient is lost; with CLAMP it goes to the edge pixel.
     """
 
-    _forward_kernels = (MPSCNNPoolingMax,)
 
-
-class MPSCNNDilatedPoolingMaxGradient(_LargestOfWindowGradient):
+class MPSCNNDilatedPoolingMaxGradient(_DilatedWindows, _LargestOfWindowGradient, of=MPSCNNDilatedPoolingMax):
     """As `MPSCNNPoolingMaxGradient`, of max pooling with dilated windows (MPSCNNPooling.h, macOS 10.13.4)."""
 
-    _forward_kernels = (MPSCNNDilatedPoolingMax,)
 
-    def __init__(
-        self,
-        device: MTLDevice,
-        kernel_width: int,
-        kernel_height: int,
-        dilation_rate_x: int,
-        dilation_rate_y: int,
-        stride_in_pixels_x: int = 1,
-        stride_in_pixels_y: int = 1,
-    ) -> None:
-        super().__init__(device, kernel_width, kernel_height, stride_in_pixels_x, stride_in_pixels_y)
-        _set_dilation(self, dilation_rate_x, dilation_rate_y, self._sources)
-
-
-class MPSCNNPoolingL2NormGradient(MPSCNNPoolingGradient):
+class MPSCNNPoolingL2NormGradient(MPSCNNPoolingGradient, of=MPSCNNPoolingL2Norm):
     """dX = X · the sum of G / Y over the windows that read the pixel, Y their norm (MPSCNNPooling.h, macOS 10.13.4).
 
     The norms are computed again from the forward source. Where one is 0, it gives no gradient.
     """
 
-    _forward_kernels = (MPSCNNPoolingL2Norm,)
-
-    def _gradient(
-        self, geometry: GradientGeometry, sources: tuple[SourceRecord, ...], states: MPSStateBatch | None
-    ) -> GradientOperation:
-        def differentiate(gradient: Tensor, source: Tensor, saved: Any) -> tuple[Tensor, None]:
-            return l2_norm_pooling_gradient(gradient, source, geometry.source, geometry.edge_mode), None
-
-        return differentiate
+    def _differentiate(self, at: GradientScene, gradient: Slot, source: Slot) -> Slot:
+        return L2NormPoolingGradient(at.window, at.edge_mode)(gradient, source)
 
 
-class MPSCNNPoolingAverageGradient(_ZeroPad, MPSCNNPoolingGradient):
+class MPSCNNPoolingAverageGradient(_ZeroPad, MPSCNNPoolingGradient, of=MPSCNNPoolingAverage):
     """dX = the sum of G / N over the windows that read the pixel (MPSCNNPooling.h, macOS 10.13.4); N as in the forward.
 
     `secondary_edge_mode`, `zero_pad_size_x` and `zero_pad_size_y` are the forward kernel's.
     """
 
-    _forward_kernels = (MPSCNNPoolingAverage,)
-
-    def __init__(
-        self,
-        device: MTLDevice,
-        kernel_width: int,
-        kernel_height: int,
-        stride_in_pixels_x: int = 1,
-        stride_in_pixels_y: int = 1,
-    ) -> None:
-        super().__init__(device, kernel_width, kernel_height, stride_in_pixels_x, stride_in_pixels_y)
-        self._zero_pad_x = self._zero_pad_y = 0
-
     def _configure(self, record: ForwardRecord) -> None:
         super()._configure(record)
         if record.parameters is not None:
-            self.secondary_edge_mode, (self._zero_pad_x, self._zero_pad_y) = record.parameters
+            self.secondary_edge_mode, (self.zero_pad_size_x, self.zero_pad_size_y) = record.parameters
 
-    def _gradient(
-        self, geometry: GradientGeometry, sources: tuple[SourceRecord, ...], states: MPSStateBatch | None
-    ) -> GradientOperation:
-        zero_pad = (self._zero_pad_x, self._zero_pad_y)
-
-        def differentiate(gradient: Tensor, source: Tensor, saved: Any) -> tuple[Tensor, None]:
-            return average_pooling_gradient(gradient, geometry.source, geometry.edge_mode, zero_pad), None
-
-        return differentiate
+    def _differentiate(self, at: GradientScene, gradient: Slot, source: Slot) -> Slot:
+        zero_pad = (self.zero_pad_size_x, self.zero_pad_size_y)
+        return AveragePoolingGradient(at.window, at.edge_mode, zero_pad)(gradient)

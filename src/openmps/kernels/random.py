@@ -7,33 +7,36 @@ published. Here they are the same on every device: words and uniform numbers to 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import partial
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from openmps.core.kernel.base import ULONG_MAX, MPSKernel, decided_as_a_whole
+from openmps.checks import Shown
+from openmps.core.kernel.base import MPSKernel
 from openmps.core.kernel.checks import check_command_buffer
-from openmps.core.kernel.property import KernelProperty, at_least
+from openmps.core.kernel.configuration import ULONG_MAX, KernelProperty, at_least
+from openmps.core.kernel.encoding import Bound, Number, record_step
 from openmps.core.lifetime import record_synchronize
-from openmps.core.numbers import number
+from openmps.core.numbers import counting, integer, number
 from openmps.core.vector import MPSMatrix, MPSVector
 from openmps.errors import MPSArgumentError, MPSTypeError
-from openmps.ops.mtgp32 import STEP_WORDS, initial_state, mtgp32
-from openmps.ops.random import WORD_MASK, philox_words
-from openmps.ops.random_distributions import integers, normal, probability, truncated_normal, uniform
+from openmps.metal.device import CommandBuffer, MTLDevice
+from openmps.ops.mtgp32 import STEP_WORDS, constants, initial_state, mtgp32
+from openmps.ops.op import Op
+from openmps.ops.random import WORD_MASK
+from openmps.ops.random_distributions import (
+    Distribution,
+    FillByPhilox,
+    FillBySequence,
+    Integers,
+    Normal,
+    Uniform,
+    probability,
+)
 from openmps.types import MPSDataType, MPSMatrixRandomDistribution
-
-if TYPE_CHECKING:
-    from openmps.metal.command import CommandBuffer
-    from openmps.metal.device import MTLDevice
-
-Draw = Callable[[int, int], Tensor]
-"""``draw(first, count)``: words of one encode, asked for in order."""
 
 _CHUNKS = {"cpu": 2**20, "cuda": 2**22}
 """Numbers made at once: enough to occupy the device, few enough to bound the memory for words."""
@@ -109,41 +112,39 @@ class MPSMatrixRandomDistributionDescriptor:
         self.minimum, self.maximum = _float32(who, "minimum", self.minimum), _float32(who, "maximum", self.maximum)
         self.mean = _float32(who, "mean", self.mean)
         self.standard_deviation = _float32(who, "standard_deviation", self.standard_deviation)
+        bounds, deviation = f"{self.minimum} and {self.maximum}", self.standard_deviation
         if self.distribution_type is MPSMatrixRandomDistribution.UNIFORM:
-            self._validate_uniform(who)
+            if not (math.isfinite(self.minimum) and math.isfinite(self.maximum) and self.minimum < self.maximum):
+                raise MPSArgumentError(who, "minimum and maximum", "must be finite, minimum below maximum", bounds)
         elif self.distribution_type is MPSMatrixRandomDistribution.NORMAL:
-            self._validate_normal(who)
-
-    def _validate_uniform(self, who: str) -> None:
-        if not (math.isfinite(self.minimum) and math.isfinite(self.maximum) and self.minimum < self.maximum):
-            got = f"{self.minimum} and {self.maximum}"
-            raise MPSArgumentError(who, "minimum and maximum", "must be finite, minimum below maximum", got)
-
-    def _validate_normal(self, who: str) -> None:
-        if not (math.isfinite(self.standard_deviation) and self.standard_deviation > 0):
-            raise MPSArgumentError(who, "standard_deviation", "must be finite and above 0", self.standard_deviation)
-        if not math.isfinite(self.mean):
-            raise MPSArgumentError(who, "mean", "must be finite", self.mean)
-        if not self.minimum < self.maximum:
-            raise MPSArgumentError(who, "minimum", "must be below maximum", f"{self.minimum} and {self.maximum}")
-        if probability(self.mean, self.standard_deviation, self.minimum, self.maximum) < np.finfo(np.float64).tiny:
-            rule = "must leave something of the distribution: both are too many standard deviations from the mean"
-            raise MPSArgumentError(who, "minimum and maximum", rule, f"{self.minimum} and {self.maximum}")
+            if not (math.isfinite(deviation) and deviation > 0):
+                raise MPSArgumentError(who, "standard_deviation", "must be finite and above 0", deviation)
+            if not math.isfinite(self.mean):
+                raise MPSArgumentError(who, "mean", "must be finite", self.mean)
+            if not self.minimum < self.maximum:
+                raise MPSArgumentError(who, "minimum", "must be below maximum", bounds)
+            if probability(self.mean, deviation, self.minimum, self.maximum) < np.finfo(np.float64).tiny:
+                rule = "must leave something of the distribution: both are too many standard deviations from the mean"
+                raise MPSArgumentError(who, "minimum and maximum", rule, bounds)
 
     def numbers(self, words: Tensor) -> Tensor:
         """Float32 numbers of this distribution, one a word; of the default one, those in [0, 1)."""
-        if self.distribution_type is not MPSMatrixRandomDistribution.NORMAL:
-            is_default = self.distribution_type is MPSMatrixRandomDistribution.DEFAULT
-            return uniform(words, 0.0, 1.0) if is_default else uniform(words, self.minimum, self.maximum)
-        if math.isinf(self.minimum) and math.isinf(self.maximum):
-            return normal(words, self.mean, self.standard_deviation)
-        return truncated_normal(words, self.mean, self.standard_deviation, self.minimum, self.maximum)
+        return _distribution(self).numbers(words)
 
     def __repr__(self) -> str:
         return (
             f"MPSMatrixRandomDistributionDescriptor({self.distribution_type.name}, minimum={self.minimum}, "
             f"maximum={self.maximum}, mean={self.mean}, standard_deviation={self.standard_deviation})"
         )
+
+
+def _distribution(descriptor: MPSMatrixRandomDistributionDescriptor) -> Distribution:
+    """What makes float32 numbers of words."""
+    if descriptor.distribution_type is MPSMatrixRandomDistribution.DEFAULT:
+        return Uniform(0.0, 1.0)
+    if descriptor.distribution_type is MPSMatrixRandomDistribution.UNIFORM:
+        return Uniform(descriptor.minimum, descriptor.maximum)
+    return Normal(descriptor.mean, descriptor.standard_deviation, descriptor.minimum, descriptor.maximum)
 
 
 def _check_pair(who: str, **pair: float | None) -> None:
@@ -174,6 +175,12 @@ class MPSMatrixRandom(MPSKernel):
         ULONG_MAX, at_least(1), "How many vectors or matrices are filled, at most those there are. Default: all."
     )
 
+    destination_data_type = Shown[MPSDataType]("_data_type", "Type of the numbers made: UINT32 (default) or FLOAT32.")
+    seed = Shown[int]("_seed", "The seed that the kernel was made with. Our addition.")
+    distribution_type = Shown[MPSMatrixRandomDistribution](
+        "_descriptor.distribution_type", "Distribution of the numbers made."
+    )
+
     def __init__(
         self,
         device: MTLDevice,
@@ -185,42 +192,25 @@ class MPSMatrixRandom(MPSKernel):
         if destination_data_type not in (MPSDataType.UINT32, MPSDataType.FLOAT32):
             got = getattr(destination_data_type, "name", repr(destination_data_type))
             raise MPSArgumentError(self.name, "destination_data_type", "must be UINT32 or FLOAT32", got)
-        if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed <= ULONG_MAX:
-            raise MPSArgumentError(self.name, "seed", "must be an integer of 64 bits, at least 0", repr(seed))
+        self._seed = integer(self.name, "seed", seed, most=ULONG_MAX, rule="must be an integer of 64 bits, at least 0")
         if distribution_descriptor is None:
             distribution_descriptor = MPSMatrixRandomDistributionDescriptor()
         if not isinstance(distribution_descriptor, MPSMatrixRandomDistributionDescriptor):
             got = type(distribution_descriptor).__name__
             rule = "must be an MPSMatrixRandomDistributionDescriptor"
             raise MPSTypeError(self.name, "distribution_descriptor", rule, got)
-        self._distribution = distribution_descriptor.copy()
-        self._distribution.validate(self.name)
+        self._descriptor = distribution_descriptor.copy()
+        self._descriptor.validate(self.name)
         self._data_type = MPSDataType(destination_data_type)
         is_default = self.distribution_type is MPSMatrixRandomDistribution.DEFAULT
         if self._data_type is MPSDataType.UINT32 and not is_default:
             rule = f"must be FLOAT32 for the {self.distribution_type.name} distribution"
             raise MPSArgumentError(self.name, "destination_data_type", rule, "UINT32")
-        self._seed = seed
-
-    @property
-    def destination_data_type(self) -> MPSDataType:
-        """Type of the numbers made: UINT32 (default) or FLOAT32."""
-        return self._data_type
 
     @property
     def distribution_descriptor(self) -> MPSMatrixRandomDistributionDescriptor:
         """A copy of the descriptor that the kernel was made with. Our addition."""
-        return self._distribution.copy()
-
-    @property
-    def seed(self) -> int:
-        """The seed that the kernel was made with. Our addition."""
-        return self._seed
-
-    @property
-    def distribution_type(self) -> MPSMatrixRandomDistribution:
-        """Distribution of the numbers made."""
-        return self._distribution.distribution_type
+        return self._descriptor.copy()
 
     def encode(
         self,
@@ -247,42 +237,33 @@ class MPSMatrixRandom(MPSKernel):
         if given.data_type is not self._data_type:
             rule = f"must hold {self._data_type.name}, as destination_data_type says"
             raise MPSArgumentError(self.name, argument, rule, given.data_type.name)
-        self._record(command_buffer, argument, given)
-
-    @decided_as_a_whole
-    def _record(self, command_buffer: CommandBuffer, argument: str, destination: MPSVector | MPSMatrix) -> None:
-        if isinstance(destination, MPSVector):
-            members, each = destination.vectors, destination.length
-        else:
-            members, each = destination.matrices, destination.rows * destination.columns
+        members = given.vectors if isinstance(given, MPSVector) else given.matrices
+        each = given.length if isinstance(given, MPSVector) else given.rows * given.columns
         start, stop = self.batch_start, min(members, self.batch_start + self.batch_size)
         if start >= members:
             what = f"{members}, as many as {argument} holds"
             raise MPSArgumentError(self.name, "batch_start", f"must be below {what}", start)
-        draw = self._draw((stop - start) * each)
-        convert = integers if self._data_type is MPSDataType.UINT32 else self._distribution.numbers
+        is_words = self._data_type is MPSDataType.UINT32
+        numbers = Integers() if is_words else _distribution(self._descriptor)
+        op, words = self._fill((stop - start) * each, numbers, _CHUNKS[self.device.torch_device.type])
+        record_step(command_buffer, self.name, op, (_Members(given, slice(start, stop)), words))
 
-        def work() -> None:
-            whole = destination.tensor()
-            _fill(whole[start:stop] if members > 1 else whole, draw, convert)
-
-        command_buffer.record(self.name, work)
-
-    def _draw(self, count: int) -> Draw:
-        """Where an encode of ``count`` numbers gets its words when it runs."""
+    def _fill(self, count: int, numbers: Distribution, chunk: int) -> tuple[Op, Bound]:
+        """What fills a destination with ``count`` numbers, and where it finds the words for them when it runs."""
         raise MPSTypeError(self.name, "encode", "is not offered by this base class", None, "Use one of its subclasses")
 
 
-def _fill(target: Tensor, draw: Draw, convert: Callable[[Tensor], Tensor]) -> None:
-    """Numbers for all elements of a tensor, in row-major order."""
-    count = target.numel()
-    flat = target.view(-1) if target.is_contiguous() else target.new_empty(count)
-    chunk = _CHUNKS[target.device.type]
-    for first in range(0, count, chunk):
-        size = min(chunk, count - first)
-        flat[first : first + size].copy_(convert(draw(first, size)))
-    if not target.is_contiguous():
-        target.copy_(flat.view(target.shape))
+class _Members(NamedTuple):
+    """Some of the vectors or matrices of a destination."""
+
+    whole: MPSVector | MPSMatrix
+    members: slice
+
+    def value(self) -> Tensor:
+        """Their elements, sharing the memory."""
+        whole = self.whole
+        several = (whole.vectors if isinstance(whole, MPSVector) else whole.matrices) > 1
+        return whole.tensor()[self.members] if several else whole.tensor()
 
 
 class MPSMatrixRandomPhilox(MPSMatrixRandom):
@@ -295,20 +276,13 @@ class MPSMatrixRandomPhilox(MPSMatrixRandom):
     it is made.
     """
 
-    def __init__(
-        self,
-        device: MTLDevice,
-        destination_data_type: MPSDataType = MPSDataType.UINT32,
-        seed: int = 0,
-        distribution_descriptor: MPSMatrixRandomDistributionDescriptor | None = None,
-    ) -> None:
-        super().__init__(device, destination_data_type, seed, distribution_descriptor)
-        self._position = 0
+    _position = 0
 
-    def _draw(self, count: int) -> Draw:
-        seed, begin, device = self._seed, self._position, self.device.torch_device
-        self._position += count
-        return lambda first, size: philox_words(seed, begin + first, size, device)
+    def _fill(self, count: int, numbers: Distribution, chunk: int) -> tuple[Op, Bound]:
+        with counting:
+            begin = self._position
+            self._position += count
+        return FillByPhilox(numbers, chunk, self._seed), Number(begin)
 
 
 class _Sequence:
@@ -319,6 +293,8 @@ class _Sequence:
         self._left = left
         # Two queues may run encodes of one kernel.
         self._lock = Lock()
+        # They come from the host: now, not while an encode runs.
+        constants(state.device, len(state))
 
     @classmethod
     def of_seed(cls, seed: int, device: torch.device) -> _Sequence:
@@ -331,6 +307,10 @@ class _Sequence:
         """A sequence of its own that goes on from here."""
         with self._lock:
             return _Sequence(self._state.to(device, copy=True), self._left.to(device, copy=True))
+
+    def value(self) -> _Sequence:
+        """Itself, as the operand of an encode."""
+        return self
 
     def take(self, count: int) -> Tensor:
         """The next words."""
@@ -378,9 +358,5 @@ class MPSMatrixRandomMTGP32(MPSMatrixRandom):
         super()._unshare()
         self._sequence = self._sequence.copy(self.device.torch_device)
 
-    def _draw(self, count: int) -> Draw:
-        return partial(_take, self._sequence)
-
-
-def _take(sequence: _Sequence, first: int, count: int) -> Tensor:
-    return sequence.take(count)
+    def _fill(self, count: int, numbers: Distribution, chunk: int) -> tuple[Op, Bound]:
+        return FillBySequence(numbers, chunk), self._sequence

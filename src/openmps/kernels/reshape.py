@@ -2,32 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, overload
-
-from torch import Tensor
+from collections.abc import Sequence
+from typing import NamedTuple, overload
 
 from openmps.core.image.batch import MPSImageBatch
 from openmps.core.image.image import MPSImage
-from openmps.core.image.storage import Extent, Target
-from openmps.core.kernel.encode import Operation
-from openmps.core.kernel.gradient import GradientGeometry, GradientOperation, MPSCNNGradientKernel
+from openmps.core.image.storage import Extent, Shape, Target
+from openmps.core.kernel.configuration import at_least
+from openmps.core.kernel.gradient import MPSCNNGradientKernel
+from openmps.core.kernel.scene import GradientScene, Scene
 from openmps.core.kernel.unary import MPSCNNKernel
+from openmps.core.state.batch import MPSStateBatch
 from openmps.core.state.gradient import MPSNNGradientState, SourceRecord
-from openmps.core.state.state import MPSState, MPSStateBatch
+from openmps.core.state.state import MPSState
 from openmps.errors import MPSArgumentError, MPSTypeError
-from openmps.ops.reshape import reshape
-
-if TYPE_CHECKING:
-    from openmps.core.image.descriptor import MPSImageDescriptor
-    from openmps.metal.command import CommandBuffer
-    from openmps.metal.device import MTLDevice
-
-_SHAPE = ("reshaped_width", "reshaped_height", "reshaped_feature_channels")
+from openmps.metal.device import CommandBuffer
+from openmps.ops.op import Slot
+from openmps.ops.reshape import Reshape
 
 
-class MPSNNReshape(MPSCNNKernel):
+class _Reshaped(NamedTuple):
+    """The shape that an encode asks for; its fields are named as the arguments."""
+
+    reshaped_width: int
+    reshaped_height: int
+    reshaped_feature_channels: int
+
+
+_size = at_least(1)
+
+
+class MPSNNReshape(MPSCNNKernel, leaves=MPSNNGradientState):
     """The same numbers in another width, height and number of channels (MPSNNReshape.h, macOS 10.13.4).
 
     Numbers are counted along rows, columns, channels, the channel fastest, in the source and in the result; each image
@@ -39,29 +44,21 @@ class MPSNNReshape(MPSCNNKernel):
     ``reshaped_feature_channels`` of the encode (macOS 11), or what a custom padding policy says; else the source's.
     """
 
-    _gradient_state_class = MPSNNGradientState
-
-    def __init__(self, device: MTLDevice) -> None:
-        super().__init__(device)
-        self._reshaped: tuple[int, int, int] | None = None
-
-    def _sized_by_policy(self, images: list[MPSImage]) -> MPSImageDescriptor:
-        descriptor = super()._sized_by_policy(images)
-        if self._reshaped is not None:
-            count = descriptor.width * descriptor.height * descriptor.feature_channels
-            width, height, channels = self._reshaped
-            if width * height * channels != count:
-                argument = ", ".join(_SHAPE)
-                rule = f"must multiply to {count}, the numbers of a source image"
-                raise MPSArgumentError(self.name, argument, rule, f"{width}, {height}, {channels}")
-            descriptor.width, descriptor.height, descriptor.feature_channels = self._reshaped
-        return descriptor
+    def _adjusted(self, extent: Extent, shapes: tuple[Shape, ...], given: _Reshaped | None) -> Extent:
+        if given is None:
+            return extent
+        count = extent.width * extent.height * extent.channels
+        width, height, channels = given
+        if width * height * channels != count:
+            rule = f"must multiply to {count}, the numbers of a source image"
+            raise MPSArgumentError(self.name, ", ".join(given._fields), rule, f"{width}, {height}, {channels}")
+        return Extent(width, height, channels, extent.images)
 
     def _target(self, records: tuple[SourceRecord, ...], destination: Extent, width: int, height: int) -> Target:
         (source,) = records
         count = source.extent.width * source.extent.height * source.channels
         channels, rest = divmod(count, width * height)
-        first = self._destination_channel_offset
+        first = self.destination_feature_channel_offset
         if rest or not channels:
             rule = f"must take the {count} numbers of the source in a whole number of feature channels"
             got = f"{width}x{height} pixels (width x height)"
@@ -70,30 +67,20 @@ class MPSNNReshape(MPSCNNKernel):
             written = f"{channels} written from channel {first} on"
             rule = f"must have at least {first + channels} feature channels ({written})"
             raise MPSArgumentError(self.name, self._destination_argument, rule, destination.channels)
-        origin = self._clip_rect.origin
+        origin = self.clip_rect.origin
         return Target(origin.x, origin.y, width, height, first, channels)
 
-    def _operation(self, sources: tuple[SourceRecord, ...], target: Target, states: MPSStateBatch | None) -> Operation:
-        size = (target.channels, target.height, target.width)
+    def _body(self, at: Scene, *images: Slot) -> Slot:
+        return Reshape((at.target.channels, at.target.height, at.target.width))(images[0])
 
-        def operation(values: tuple[Tensor, ...], saved: Any) -> tuple[Tensor, None]:
-            return reshape(values[0], size), None
-
-        return operation
-
-    @contextmanager
-    def _shaped(self, destination: object, *shape: int | None) -> Generator[None]:
-        """The shape asked for, while an encode sizes its result."""
-        given = [name for name, value in zip(_SHAPE, shape, strict=True) if value is not None]
-        if given and (destination is not None or len(given) < len(_SHAPE)):
+    def _asked(self, destination: object, *shape: int | None) -> _Reshaped | None:
+        """The shape that an encode asks for."""
+        named = zip(_Reshaped._fields, shape, strict=True)
+        given = {name: value for name, value in named if value is not None}
+        if given and (destination is not None or len(given) < len(shape)):
             rule = "must be given all three, and without a destination"
-            raise MPSTypeError(self.name, ", ".join(_SHAPE), rule, ", ".join(given))
-        numbers = tuple(_size(self.name, name, value) for name, value in zip(_SHAPE, shape, strict=True) if given)
-        self._reshaped = numbers if len(numbers) == 3 else None
-        try:
-            yield
-        finally:
-            self._reshaped = None
+            raise MPSTypeError(self.name, ", ".join(_Reshaped._fields), rule, ", ".join(given))
+        return _Reshaped(*(_size(self.name, name, value) for name, value in given.items())) if given else None
 
     @overload
     def encode(
@@ -125,9 +112,9 @@ class MPSNNReshape(MPSCNNKernel):
 
         The three ``reshaped_…`` arguments are the shape of a result that is made and returned (macOS 11).
         """
-        arguments: Any = (source_image, destination_image, destination_state, destination_state_is_temporary)
-        with self._shaped(destination_image, reshaped_width, reshaped_height, reshaped_feature_channels):
-            return super().encode(command_buffer, *arguments)
+        asked = self._asked(destination_image, reshaped_width, reshaped_height, reshaped_feature_channels)
+        state, is_temporary = destination_state, destination_state_is_temporary
+        return self._single(command_buffer, (source_image,), destination_image, state, is_temporary, asked=asked)
 
     @overload
     def encode_batch(
@@ -155,45 +142,28 @@ class MPSNNReshape(MPSCNNKernel):
         reshaped_feature_channels: int | None = None,
     ) -> MPSImageBatch | tuple[MPSImageBatch, MPSStateBatch | None]:
         """Record the reshape of a batch of images, as one operation; otherwise as `encode`."""
-        arguments: Any = (source_images, destination_images, destination_states, destination_state_is_temporary)
-        with self._shaped(destination_images, reshaped_width, reshaped_height, reshaped_feature_channels):
-            return super().encode_batch(command_buffer, *arguments)
+        asked = self._asked(destination_images, reshaped_width, reshaped_height, reshaped_feature_channels)
+        states, is_temporary = destination_states, destination_state_is_temporary
+        return self._batched(command_buffer, (source_images,), destination_images, states, is_temporary, asked=asked)
 
 
-def _size(who: str, argument: str, value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise MPSArgumentError(who, argument, "must be an integer of at least 1", repr(value))
-    return value
-
-
-class MPSNNReshapeGradient(MPSCNNGradientKernel):
+class MPSNNReshapeGradient(MPSCNNGradientKernel, of=MPSNNReshape):
     """dX = G in the shape of the forward source (MPSNNReshape.h, macOS 10.14.1).
 
     Without a state, set which channels of the gradient and of the source are meant and, where the forward kernel wrote
     a part of its destination, pass that part alone.
     """
 
-    _forward_kernels = (MPSNNReshape,)
-
     def _check_channels(self, sources: tuple[SourceRecord, ...]) -> None:
-        """Nothing to ask of the channels alone: `_gradient` compares all numbers."""
+        """Nothing to ask of the channels alone: `_differentiate` compares all numbers."""
 
-    def _gradient(
-        self, geometry: GradientGeometry, sources: tuple[SourceRecord, ...], states: MPSStateBatch | None
-    ) -> GradientOperation:
-        gradient, source = sources
-        size = (source.channels, source.extent.height, source.extent.width)
-        rows, columns = geometry.source.result
+    def _differentiate(self, at: GradientScene, gradient: Slot, source: Slot) -> Slot:
+        read, whole = at.sources
+        size = (whole.channels, whole.extent.height, whole.extent.width)
+        rows, columns = at.window.result
         count = size[0] * size[1] * size[2]
-        if rows * columns * gradient.channels != count:
-            raise MPSArgumentError(
-                self.name,
-                self._source_arguments[0],
-                f"must have as many numbers as {self._source_arguments[1]}, {count}",
-                f"{columns}x{rows}x{gradient.channels} (width x height x channels)",
-            )
-
-        def differentiate(gradient: Tensor, source: Tensor, saved: Any) -> tuple[Tensor, None]:
-            return reshape(gradient, size), None
-
-        return differentiate
+        if rows * columns * read.channels != count:
+            rule = f"must have as many numbers as {self._source_arguments[1]}, {count}"
+            got = f"{columns}x{rows}x{read.channels} (width x height x channels)"
+            raise MPSArgumentError(self.name, self._source_arguments[0], rule, got)
+        return Reshape(size)(gradient)

@@ -4,61 +4,39 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
-from openmps.core.image.descriptor import MPSImageDescriptor
-from openmps.core.image.image import MPSImage
-from openmps.core.image.storage import Target
-from openmps.core.kernel.encode import Operation
+from openmps.checks import Shown
+from openmps.core.image.storage import Extent, Shape
+from openmps.core.kernel.configuration import Fixed, Setting
+from openmps.core.kernel.scene import Scene
 from openmps.core.kernel.unary import MPSCNNKernel
-from openmps.core.state.gradient import SourceRecord
-from openmps.core.state.state import MPSStateBatch
+from openmps.core.numbers import integer
 from openmps.errors import MPSArgumentError, MPSTypeError
-from openmps.ops.resample import Stretch, crop_and_resize, interpolate
-from openmps.types import MPSOffset, MPSRegion
-
-if TYPE_CHECKING:
-    from openmps.metal.device import MTLDevice
-
-
-def _count(who: str, argument: str, value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise MPSArgumentError(who, argument, "must be an integer of at least 1", repr(value))
-    return value
+from openmps.metal.device import MTLDevice
+from openmps.ops.op import Slot
+from openmps.ops.resample import CropAndResize, Interpolate, Stretch
+from openmps.types import MPSRegion
 
 
 class _Resizing(MPSCNNKernel):
     """A kernel whose result has a size of its own."""
 
+    resize_width = Fixed[int]("Columns that the source, or a region of it, is resized to.")
+    resize_height = Fixed[int]("Rows that the source, or a region of it, is resized to.")
+
     def __init__(self, device: MTLDevice, resize_width: int, resize_height: int) -> None:
         super().__init__(device)
-        self._resize_width = _count(self.name, "resize_width", resize_width)
-        self._resize_height = _count(self.name, "resize_height", resize_height)
-
-    @property
-    def resize_width(self) -> int:
-        """Columns that the source, or a region of it, is resized to."""
-        return self._resize_width
-
-    @property
-    def resize_height(self) -> int:
-        """Rows that the source, or a region of it, is resized to."""
-        return self._resize_height
-
-    def _sized_by_policy(self, images: list[MPSImage]) -> MPSImageDescriptor:
-        (image,), (source,) = images, self._sources
-        source.offset = MPSOffset(0, 0, source.offset.z)
-        channels = self._channels_read(0, image.feature_channels)
-        return MPSImageDescriptor(
-            image.feature_channel_format,
-            self._resize_width,
-            self._resize_height,
-            channels,
-            self._images_to_make(images),
+        self._change(
+            resize_width=integer(self.name, "resize_width", resize_width, 1),
+            resize_height=integer(self.name, "resize_height", resize_height, 1),
         )
+
+    def _sized(self, shapes: tuple[Shape, ...]) -> Extent:
+        self._place(0, 0, 0, 0)
+        channels = self._channels_read(0, shapes[0].extent.channels)
+        return Extent(self.resize_width, self.resize_height, channels, self._images_to_make(shapes))
 
 
 class MPSNNResizeBilinear(_Resizing):
@@ -75,24 +53,18 @@ class MPSNNResizeBilinear(_Resizing):
     further outside, which only an offset or a larger clip rectangle reaches, is the edge mode's business.
     """
 
+    align_corners = Fixed[bool](
+        "Whether the centres of the corner pixels of source and result fall together. Default False."
+    )
+
     def __init__(self, device: MTLDevice, resize_width: int, resize_height: int, align_corners: bool = False) -> None:
         super().__init__(device, resize_width, resize_height)
-        self._align_corners = bool(align_corners)
+        self._change(align_corners=bool(align_corners))
 
-    @property
-    def align_corners(self) -> bool:
-        """Whether the centres of the corner pixels of source and result fall together. Default False."""
-        return self._align_corners
-
-    def _operation(self, sources: tuple[SourceRecord, ...], target: Target, states: MPSStateBatch | None) -> Operation:
-        (source,) = sources
-        rows = Stretch.to(source.window.y, self._resize_height, self._align_corners)
-        columns = Stretch.to(source.window.x, self._resize_width, self._align_corners)
-
-        def operation(values: tuple[Tensor, ...], saved: Any) -> tuple[Tensor, None]:
-            return interpolate(values[0], rows, columns, source.edge_mode), None
-
-        return operation
+    def _body(self, at: Scene, *images: Slot) -> Slot:
+        rows = Stretch.to(at.window.y, self.resize_height, self.align_corners)
+        columns = Stretch.to(at.window.x, self.resize_width, self.align_corners)
+        return Interpolate(rows, columns, at.edge_mode)(images[0])
 
 
 class MPSNNCropAndResizeBilinear(_Resizing):
@@ -112,6 +84,11 @@ class MPSNNCropAndResizeBilinear(_Resizing):
     regions mean nothing here.
     """
 
+    _results_per_image = Setting[int]()  # pyright: ignore[reportAssignmentType, reportIncompatibleVariableOverride]
+
+    number_of_regions = Shown[int]("_results_per_image", "Results of each image.")
+    regions = Fixed[tuple[MPSRegion, ...]]("Where in the source the results come from.")
+
     def __init__(
         self,
         device: MTLDevice,
@@ -122,18 +99,8 @@ class MPSNNCropAndResizeBilinear(_Resizing):
     ) -> None:
         """``regions`` is copied; the first ``number_of_regions`` are used."""
         super().__init__(device, resize_width, resize_height)
-        self._results_per_image = _count(self.name, "number_of_regions", number_of_regions)
-        self._regions = self._checked(regions)
-
-    @property
-    def number_of_regions(self) -> int:
-        """Results of each image."""
-        return len(self._regions)
-
-    @property
-    def regions(self) -> tuple[MPSRegion, ...]:
-        """Where in the source the results come from."""
-        return self._regions
+        self._results_per_image = integer(self.name, "number_of_regions", number_of_regions, 1)
+        self._change(regions=self._checked(regions))
 
     def _checked(self, regions: object) -> tuple[MPSRegion, ...]:
         count = self._results_per_image
@@ -148,16 +115,9 @@ class MPSNNCropAndResizeBilinear(_Resizing):
                 raise MPSArgumentError(self.name, f"regions[{index}]", "must be finite", region)
         return tuple(regions[:count])
 
-    def _operation(self, sources: tuple[SourceRecord, ...], target: Target, states: MPSStateBatch | None) -> Operation:
-        (source,) = sources
-        size = (self._resize_height, self._resize_width)
-        listed = torch.tensor([_numbers(region) for region in self._regions], dtype=torch.float64)
-        regions = listed.to(self.device.torch_device)
-
-        def operation(values: tuple[Tensor, ...], saved: Any) -> tuple[Tensor, None]:
-            return crop_and_resize(values[0], regions, size, source.window), None
-
-        return operation
+    def _body(self, at: Scene, *images: Slot) -> Slot:
+        regions = at.constant(np.array([_numbers(region) for region in self.regions], np.float64))
+        return CropAndResize((self.resize_height, self.resize_width), at.window)(images[0], regions)
 
 
 def _numbers(region: MPSRegion) -> tuple[float, float, float, float]:

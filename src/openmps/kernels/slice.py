@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
 
-from torch import Tensor
-
-from openmps.core.image.storage import Target
-from openmps.core.kernel.encode import Operation
+from openmps.core.kernel.arguments import channel_offset
+from openmps.core.kernel.configuration import SourceProperty
+from openmps.core.kernel.scene import Scene
 from openmps.core.kernel.unary import MPSCNNKernel
-from openmps.core.state.gradient import SourceRecord
-from openmps.core.state.state import MPSStateBatch
-from openmps.ops.geometry import read
+from openmps.ops.op import Slot
 
 
 class MPSNNSlice(MPSCNNKernel):
@@ -22,12 +19,9 @@ class MPSNNSlice(MPSCNNKernel):
     source the edge mode decides. An encode that returns its result slices channels alone: it sets `offset` to 0.
     """
 
-    _channel_step = 1
+    source_feature_channel_offset = SourceProperty[int](
+        0, "channel_offset", partial(channel_offset, step=1), "The first source channel read. Default 0."
+    )
 
-    def _operation(self, sources: tuple[SourceRecord, ...], target: Target, states: MPSStateBatch | None) -> Operation:
-        (source,) = sources
-
-        def operation(values: tuple[Tensor, ...], saved: Any) -> tuple[Tensor, None]:
-            return read(values[0], source.window, source.edge_mode), None
-
-        return operation
+    def _body(self, at: Scene, *images: Slot) -> Slot:
+        return at.read(images[0])

@@ -2,40 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
-from typing import Any, ClassVar
-
-from torch import Tensor
+from typing import ClassVar
 
 from openmps.core.image.storage import Extent, Target
-from openmps.core.kernel.encode import Operation
-from openmps.core.kernel.gradient import GradientGeometry, GradientOperation, MPSCNNGradientKernel
+from openmps.core.kernel.gradient import MPSCNNGradientKernel
+from openmps.core.kernel.scene import GradientScene, Scene
 from openmps.core.kernel.unary import MPSCNNKernel
-from openmps.core.state.gradient import ForwardRecord, MPSNNGradientState, SourceRecord
-from openmps.core.state.state import MPSStateBatch
-from openmps.ops import softmax
-from openmps.ops.geometry import read, read_adjoint
+from openmps.core.state.gradient import ForwardRecord, MPSNNGradientState
+from openmps.ops.op import Op, Slot
+from openmps.ops.softmax import LogSoftMax, LogSoftMaxGradient, SoftMax, SoftMaxGradient
 from openmps.types import MPSOffset
 
-Function = Callable[[Tensor], Tensor]
-Gradient = Callable[[Tensor, Tensor], Tensor]
 
-
-class _ChannelFunction(MPSCNNKernel):
+class _ChannelFunction(MPSCNNKernel, leaves=MPSNNGradientState):
     """A function of the channels of each pixel."""
 
-    _function: ClassVar[Function]
-    _gradient_state_class = MPSNNGradientState
+    _function: ClassVar[Op]
 
-    def _operation(self, sources: tuple[SourceRecord, ...], target: Target, states: MPSStateBatch | None) -> Operation:
-        (source,) = sources
-        function = type(self)._function
-
-        def operation(values: tuple[Tensor, ...], saved: Any) -> tuple[Tensor, None]:
-            return function(read(values[0], source.window, source.edge_mode)), None
-
-        return operation
+    def _body(self, at: Scene, *images: Slot) -> Slot:
+        return self._function(at.read(images[0]))
 
 
 class MPSCNNSoftMax(_ChannelFunction):
@@ -44,19 +29,19 @@ class MPSCNNSoftMax(_ChannelFunction):
     Only the channels read take part; the filler channels of the last slice do not. Result as large as the source.
     """
 
-    _function = staticmethod(softmax.softmax)
+    _function = SoftMax()
 
 
 class MPSCNNLogSoftMax(_ChannelFunction):
     """Y[k] = X[k] - ln sum_j exp(X[j]), over the feature channels of each pixel (MPSCNNSoftMax.h, macOS 10.13)."""
 
-    _function = staticmethod(softmax.log_softmax)
+    _function = LogSoftMax()
 
 
 class _ChannelFunctionGradient(MPSCNNGradientKernel):
     """The gradient of a function of channels, from the forward RESULT."""
 
-    _derivative: ClassVar[Gradient]
+    _derivative: ClassVar[Op]
 
     # The secondary image is the forward result, so the sizes of the source are those of the destination.
 
@@ -67,41 +52,35 @@ class _ChannelFunctionGradient(MPSCNNGradientKernel):
         return destination
 
     def _differentiated(self, secondary: Extent, target: Target) -> Extent:
-        return replace(secondary, width=target.width, height=target.height)
+        return secondary._replace(width=target.width, height=target.height)
 
     def _configure(self, record: ForwardRecord) -> None:
         super()._configure(record)
-        target, secondary = record.target, self._sources[1]
-        secondary.offset = MPSOffset(target.x, target.y, record.first_destination_image)
-        secondary.channel_offset, secondary.channel_max_count = target.channel, target.channels
+        target = record.target
+        self._change_source(
+            1,
+            offset=MPSOffset(target.x, target.y, record.first_destination_image),
+            channel_offset=target.channel,
+            channel_max_count=target.channels,
+        )
 
-    def _gradient(
-        self, geometry: GradientGeometry, sources: tuple[SourceRecord, ...], states: MPSStateBatch | None
-    ) -> GradientOperation:
-        derivative = type(self)._derivative
-
-        def differentiate(gradient: Tensor, result: Tensor, saved: Any) -> tuple[Tensor, None]:
-            region = read(result, geometry.source, geometry.edge_mode)
-            return read_adjoint(derivative(gradient, region), geometry.data, geometry.edge_mode), None
-
-        return differentiate
+    def _differentiate(self, at: GradientScene, gradient: Slot, source: Slot) -> Slot:
+        return at.back(self._derivative(gradient, at.read(source)))
 
 
-class MPSCNNSoftMaxGradient(_ChannelFunctionGradient):
+class MPSCNNSoftMaxGradient(_ChannelFunctionGradient, of=MPSCNNSoftMax):
     """dX[k] = Y[k] (G[k] - sum_j G[j] Y[j]) (MPSCNNSoftMax.h, macOS 10.13.4).
 
     The secondary image, ``source_image``, is the forward RESULT Y, not its source.
     """
 
-    _forward_kernels = (MPSCNNSoftMax,)
-    _derivative = staticmethod(softmax.softmax_gradient)
+    _derivative = SoftMaxGradient()
 
 
-class MPSCNNLogSoftMaxGradient(_ChannelFunctionGradient):
+class MPSCNNLogSoftMaxGradient(_ChannelFunctionGradient, of=MPSCNNLogSoftMax):
     """dX[k] = G[k] - exp(Y[k]) sum_j G[j] (MPSCNNSoftMax.h, macOS 10.13.4).
 
     The secondary image, ``source_image``, is the forward RESULT Y, not its source.
     """
 
-    _forward_kernels = (MPSCNNLogSoftMax,)
-    _derivative = staticmethod(softmax.log_softmax_gradient)
+    _derivative = LogSoftMaxGradient()

@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import NamedTuple
 
-from torch import Tensor
-
-from openmps.core.image.descriptor import MPSImageDescriptor
-from openmps.core.image.image import MPSImage
-from openmps.core.image.storage import Target
-from openmps.core.kernel.encode import Operation
-from openmps.core.kernel.gradient import GradientGeometry, GradientOperation, MPSCNNGradientKernel
+from openmps.core.image.storage import Extent, Shape
+from openmps.core.kernel.base import MPSKernel
+from openmps.core.kernel.configuration import Fixed, Setting
+from openmps.core.kernel.gradient import Given, MPSCNNGradientKernel
+from openmps.core.kernel.scene import GradientScene, Scene
 from openmps.core.kernel.unary import MPSCNNKernel
-from openmps.core.state.gradient import MPSNNGradientState, SourceRecord
-from openmps.core.state.state import MPSStateBatch
+from openmps.core.numbers import integer
+from openmps.core.state.gradient import MPSNNGradientState
 from openmps.errors import MPSArgumentError
+from openmps.metal.device import MTLDevice
 from openmps.ops.geometry import Window
-from openmps.ops.resample import Stretch, enlarge, enlarge_gradient, interpolate, interpolate_gradient
-from openmps.types import MPSOffset
-
-if TYPE_CHECKING:
-    from openmps.metal.device import MTLDevice
+from openmps.ops.op import Slot
+from openmps.ops.resample import Enlarge, EnlargeGradient, Interpolate, InterpolateGradient, Stretch
 
 
-@dataclass(frozen=True, slots=True)
-class UpsamplingParameters:
+class UpsamplingParameters(NamedTuple):
     """What the gradient kernels take over from the forward kernel."""
 
     factors: tuple[int, int]
@@ -33,10 +27,10 @@ class UpsamplingParameters:
     align_corners: bool
 
 
-class _Factors:
+class _Factors(MPSKernel):
     """The factors that upsampling and its gradients share."""
 
-    _factors: tuple[int, int]
+    _factors = Setting[tuple[int, int]]()
 
     @property
     def scale_factor_x(self) -> float:
@@ -48,15 +42,13 @@ class _Factors:
         """Rows of the larger image for each row of the smaller one: a whole number."""
         return float(self._factors[0])
 
-    def _set_factors(self, who: str, integer_scale_factor_x: int, integer_scale_factor_y: int) -> None:
-        named = {"integer_scale_factor_x": integer_scale_factor_x, "integer_scale_factor_y": integer_scale_factor_y}
-        for name, value in named.items():
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise MPSArgumentError(who, name, "must be an integer of at least 1", repr(value))
-        self._factors = (integer_scale_factor_y, integer_scale_factor_x)
+    def __init__(self, device: MTLDevice, integer_scale_factor_x: int, integer_scale_factor_y: int) -> None:
+        super().__init__(device)
+        horizontal = integer(self.name, "integer_scale_factor_x", integer_scale_factor_x, 1)
+        self._factors = integer(self.name, "integer_scale_factor_y", integer_scale_factor_y, 1), horizontal
 
 
-class MPSCNNUpsampling(_Factors, MPSCNNKernel):
+class MPSCNNUpsampling(_Factors, MPSCNNKernel, leaves=MPSNNGradientState):
     """The base of upsampling kernels (MPSCNNUpsampling.h, macOS 10.13).
 
     The result of an encode that returns it is as many times larger as the factors f say, whatever the padding policy.
@@ -64,31 +56,18 @@ class MPSCNNUpsampling(_Factors, MPSCNNKernel):
     a multiple m f of the factor belongs to an offset of m.
     """
 
-    _gradient_state_class = MPSNNGradientState
+    align_corners = Fixed[bool](
+        "Whether the centres of the corner pixels of source and result fall together. Default False.", False
+    )
 
-    def __init__(self, device: MTLDevice, integer_scale_factor_x: int, integer_scale_factor_y: int) -> None:
-        super().__init__(device)
-        self._set_factors(self.name, integer_scale_factor_x, integer_scale_factor_y)
-        self._align_corners = False
-
-    @property
-    def align_corners(self) -> bool:
-        """Whether the centres of the corner pixels of source and result fall together. Default False."""
-        return self._align_corners
-
-    def _sized_by_policy(self, images: list[MPSImage]) -> MPSImageDescriptor:
-        (image,), (source,) = images, self._sources
-        source.offset = MPSOffset(0, 0, source.offset.z)
-        return MPSImageDescriptor(
-            image.feature_channel_format,
-            image.width * self._factors[1],
-            image.height * self._factors[0],
-            self._channels_read(0, image.feature_channels),
-            self._images_to_make(images),
-        )
+    def _sized(self, shapes: tuple[Shape, ...]) -> Extent:
+        source, (vertical, horizontal) = shapes[0].extent, self._factors
+        self._place(0, 0, 0, 0)
+        channels = self._channels_read(0, source.channels)
+        return Extent(source.width * horizontal, source.height * vertical, channels, self._images_to_make(shapes))
 
     def _parameters(self) -> UpsamplingParameters:
-        return UpsamplingParameters(self._factors, self._align_corners)
+        return UpsamplingParameters(self._factors, self.align_corners)
 
 
 class MPSCNNUpsamplingNearest(MPSCNNUpsampling):
@@ -97,13 +76,8 @@ class MPSCNNUpsamplingNearest(MPSCNNUpsampling):
     Outside the source, which only an offset or a larger clip rectangle reaches, the edge mode decides.
     """
 
-    def _operation(self, sources: tuple[SourceRecord, ...], target: Target, states: MPSStateBatch | None) -> Operation:
-        (source,), factors = sources, self._factors
-
-        def operation(values: tuple[Tensor, ...], saved: Any) -> tuple[Tensor, None]:
-            return enlarge(values[0], source.window, factors, source.edge_mode), None
-
-        return operation
+    def _body(self, at: Scene, *images: Slot) -> Slot:
+        return Enlarge(at.window, self._factors, at.edge_mode)(images[0])
 
 
 class MPSCNNUpsamplingBilinear(MPSCNNUpsampling):
@@ -127,16 +101,11 @@ class MPSCNNUpsamplingBilinear(MPSCNNUpsampling):
         align_corners: bool = False,
     ) -> None:
         super().__init__(device, integer_scale_factor_x, integer_scale_factor_y)
-        self._align_corners = bool(align_corners)
+        self._change(align_corners=bool(align_corners))
 
-    def _operation(self, sources: tuple[SourceRecord, ...], target: Target, states: MPSStateBatch | None) -> Operation:
-        (source,) = sources
-        rows, columns = _stretches(source.window, self._factors, self._align_corners)
-
-        def operation(values: tuple[Tensor, ...], saved: Any) -> tuple[Tensor, None]:
-            return interpolate(values[0], rows, columns, source.edge_mode), None
-
-        return operation
+    def _body(self, at: Scene, *images: Slot) -> Slot:
+        rows, columns = _stretches(at.window, self._factors, self.align_corners)
+        return Interpolate(rows, columns, at.edge_mode)(images[0])
 
 
 def _stretches(window: Window, factors: tuple[int, int], align_corners: bool) -> tuple[Stretch, Stretch]:
@@ -152,15 +121,10 @@ class MPSCNNUpsamplingGradient(_Factors, MPSCNNGradientKernel):
     Gradient pixel ``primary_offset + t`` stands at source position ``secondary_offset + t / f``.
     """
 
-    def __init__(self, device: MTLDevice, integer_scale_factor_x: int, integer_scale_factor_y: int) -> None:
-        super().__init__(device)
-        self._set_factors(self.name, integer_scale_factor_x, integer_scale_factor_y)
-
-    def _forward_parameters(self, states: MPSStateBatch | None) -> UpsamplingParameters:
+    def _forward_parameters(self, given: Given | None) -> UpsamplingParameters:
         """Those of the forward encode; without states corners are not aligned."""
-        kept = [state for state in states.counted() if isinstance(state, MPSNNGradientState)] if states else []
         own = UpsamplingParameters(self._factors, False)
-        known = {self._record_of(state).parameters for state in kept} or {own}
+        known = {record.parameters for record in given.records} if given is not None and given.records else {own}
         first = next(iter(known))
         if len(known) > 1 or not isinstance(first, UpsamplingParameters) or first.factors != self._factors:
             raise MPSArgumentError(
@@ -174,37 +138,20 @@ class MPSCNNUpsamplingGradient(_Factors, MPSCNNGradientKernel):
         return first
 
 
-class MPSCNNUpsamplingNearestGradient(MPSCNNUpsamplingGradient):
+class MPSCNNUpsamplingNearestGradient(MPSCNNUpsamplingGradient, of=MPSCNNUpsamplingNearest):
     """dX = the sum of G over each pixel's f x f copies (MPSCNNUpsampling.h, macOS 10.13.4)."""
 
-    _forward_kernels = (MPSCNNUpsamplingNearest,)
-
-    def _gradient(
-        self, geometry: GradientGeometry, sources: tuple[SourceRecord, ...], states: MPSStateBatch | None
-    ) -> GradientOperation:
-        factors = self._forward_parameters(states).factors
-
-        def differentiate(gradient: Tensor, source: Tensor, saved: Any) -> tuple[Tensor, None]:
-            return enlarge_gradient(gradient, geometry.source, factors, geometry.edge_mode), None
-
-        return differentiate
+    def _differentiate(self, at: GradientScene, gradient: Slot, source: Slot) -> Slot:
+        factors = self._forward_parameters(at.given).factors
+        return EnlargeGradient(at.window, factors, at.edge_mode)(gradient)
 
 
-class MPSCNNUpsamplingBilinearGradient(MPSCNNUpsamplingGradient):
+class MPSCNNUpsamplingBilinearGradient(MPSCNNUpsamplingGradient, of=MPSCNNUpsamplingBilinear):
     """dX = G spread by the weights of the forward kernel (MPSCNNUpsampling.h, macOS 10.13.4).
 
     Whether corners are aligned comes from the gradient state; without one they are not.
     """
 
-    _forward_kernels = (MPSCNNUpsamplingBilinear,)
-
-    def _gradient(
-        self, geometry: GradientGeometry, sources: tuple[SourceRecord, ...], states: MPSStateBatch | None
-    ) -> GradientOperation:
-        parameters = self._forward_parameters(states)
-        rows, columns = _stretches(geometry.source, parameters.factors, parameters.align_corners)
-
-        def differentiate(gradient: Tensor, source: Tensor, saved: Any) -> tuple[Tensor, None]:
-            return interpolate_gradient(gradient, rows, columns, geometry.edge_mode), None
-
-        return differentiate
+    def _differentiate(self, at: GradientScene, gradient: Slot, source: Slot) -> Slot:
+        rows, columns = _stretches(at.window, *self._forward_parameters(at.given))
+        return InterpolateGradient(rows, columns, at.edge_mode)(gradient)

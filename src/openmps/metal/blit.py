@@ -1,88 +1,58 @@
-"""The encoder that copies bytes between buffers (MTLBlitCommandEncoder.h, macOS 10.11)."""
+"""Copies of bytes between buffers (MTLBlitCommandEncoder.h, macOS 10.11)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 import torch
 
-from openmps.errors import MPSArgumentError, MPSDeviceError, MPSTypeError, MTLCommandBufferError
+from openmps.checks import Labelled
+from openmps.errors import MPSDeviceError, MPSTypeError, MTLCommandBufferError
 from openmps.metal.execution import Work
-from openmps.metal.memory import MTLBuffer, MTLResource, byte_range
-from openmps.types import MTLStorageMode, NSRange
-
-if TYPE_CHECKING:
-    from openmps.metal.command import CommandBuffer
+from openmps.metal.processor import Processor
+from openmps.metal.resource import Bytes, Resource, byte_range
+from openmps.types import NSRange
 
 
-class MTLBlitCommandEncoder:
-    """Records copies between buffers of one device. Made by `MTLCommandBuffer.blit_command_encoder`.
+@dataclass(frozen=True, slots=True, eq=False)
+class CopyBytes:
+    """The work of copying bytes from one buffer to another."""
 
-    While it is open nothing else can be encoded on its command buffer. As a context manager it ends itself::
+    source: Bytes
+    source_offset: int
+    destination: Bytes
+    destination_offset: int
+    size: int
 
-        with command_buffer.blit_command_encoder() as blit:
-            blit.copy_from_buffer(source, 0, destination, 0, source.length)
-    """
+    def __call__(self) -> None:
+        """Copy."""
+        source = self.source.tensor(torch.uint8, self.source_offset, self.size)
+        self.destination.tensor(torch.uint8, self.destination_offset, self.size).copy_(source)
 
-    def __init__(self, command_buffer: CommandBuffer, close: Callable[[list[tuple[str, Work]]], None]) -> None:
-        self.label: str | None = None
-        """A name for errors and debugging."""
-        self._device = command_buffer.device
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FillBytes:
+    """The work of setting bytes of a buffer to one value."""
+
+    buffer: Bytes
+    offset: int
+    size: int
+    value: int
+
+    def __call__(self) -> None:
+        """Fill."""
+        self.buffer.tensor(torch.uint8, self.offset, self.size).fill_(self.value)
+
+
+class BlitEncoder(Labelled):
+    """What an `MTLBlitCommandEncoder` checks and records."""
+
+    def __init__(self, device: Processor, close: Callable[[list[tuple[str, Work]]], None]) -> None:
+        self._device = device
         self._close = close
         self._works: list[tuple[str, Work]] = []
         self._ended = False
-
-    @property
-    def name(self) -> str:
-        """Class and label, as errors call the encoder."""
-        return f"{type(self).__name__} {self.label!r}" if self.label else type(self).__name__
-
-    def synchronize_resource(self, resource: MTLResource) -> None:
-        """Make what the device wrote to ``resource`` visible to the CPU once the command buffer has completed.
-
-        Memory is coherent at the ends of command buffers here, so this only checks that the CPU may read it at all.
-        """
-        self._check_open("synchronize_resource")
-        if not isinstance(resource, MTLResource):
-            raise MPSTypeError(self.name, "resource", "must be an MTLResource", type(resource).__name__)
-        self._check_device("resource", resource)
-        if resource.storage_mode is MTLStorageMode.PRIVATE:
-            remedy = "Copy it to a shared buffer with copy_from_buffer"
-            raise MPSArgumentError(self.name, "resource", "must be readable by the CPU", "PRIVATE storage", remedy)
-
-    def copy_from_buffer(
-        self, source: MTLBuffer, source_offset: int, destination: MTLBuffer, destination_offset: int, size: int
-    ) -> None:
-        """Copy ``size`` bytes from ``source_offset`` of ``source`` to ``destination_offset`` of ``destination``.
-
-        Raises:
-            MPSArgumentError: A range leaves its buffer, or the ranges overlap within one buffer.
-        """
-        self._check_open("copy_from_buffer")
-        start, stop = self._bounds("source", source, NSRange(source_offset, size))
-        to_start, to_stop = self._bounds("destination", destination, NSRange(destination_offset, size))
-        if source is destination and start < to_stop and to_start < stop:
-            got = f"{start}..{stop} and {to_start}..{to_stop}"
-            remedy = "Copy by way of a third buffer"
-            raise MPSArgumentError(self.name, "source and destination", "must not overlap in one buffer", got, remedy)
-
-        def copy() -> None:
-            destination.tensor(torch.uint8, to_start, size).copy_(source.tensor(torch.uint8, start, size))
-
-        self._works.append(("copy_from_buffer", copy))
-
-    def fill_buffer(self, buffer: MTLBuffer, range: NSRange | range, value: int) -> None:
-        """Set every byte of ``range`` to ``value`` (0 to 255)."""
-        self._check_open("fill_buffer")
-        start, stop = self._bounds("buffer", buffer, range)
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 255:
-            raise MPSArgumentError(self.name, "value", "must be a byte, 0 to 255", repr(value))
-
-        def fill() -> None:
-            buffer.tensor(torch.uint8, start, stop - start).fill_(value)
-
-        self._works.append(("fill_buffer", fill))
 
     def end_encoding(self) -> None:
         """End the encoder: what it recorded is part of the command buffer, and other encodes may follow."""
@@ -90,9 +60,6 @@ class MTLBlitCommandEncoder:
         self._ended = True
         self._close(self._works)
         self._works = []
-
-    def __enter__(self) -> MTLBlitCommandEncoder:
-        return self
 
     def __exit__(self, *_: object) -> None:
         if not self._ended:
@@ -103,14 +70,14 @@ class MTLBlitCommandEncoder:
             remedy = "Ask the command buffer for another encoder"
             raise MTLCommandBufferError(self.name, method, "needs an encoder that is not ended", None, remedy)
 
-    def _check_device(self, argument: str, resource: MTLResource) -> None:
+    def _check_device(self, argument: str, resource: Resource) -> None:
         if resource.device is not self._device:
             remedy = "Make buffers and command queue from one device"
             rule = f"must belong to the device {self._device}"
             raise MPSDeviceError(self.name, argument, rule, resource.device, remedy)
 
-    def _bounds(self, argument: str, buffer: MTLBuffer, span: NSRange | range) -> tuple[int, int]:
-        if not isinstance(buffer, MTLBuffer):
+    def _bounds(self, argument: str, buffer: Bytes, span: NSRange | range) -> tuple[int, int]:
+        if not isinstance(buffer, Bytes):
             raise MPSTypeError(self.name, argument, "must be an MTLBuffer", type(buffer).__name__)
         self._check_device(argument, buffer)
         return byte_range(self.name, f"range of {argument}", span, buffer.length)

@@ -1,84 +1,46 @@
-"""Devices: the CPU and the CUDA GPUs of this machine (MTLDevice.h, macOS 10.11)."""
+"""A device and all that it makes: buffers, heaps, queues, command buffers and their encoders.
+
+These classes name one another, as the framework's do: they stand together so that each is fully known to the others.
+What each does by itself lies below, in `processor`, `resource`, `heap`, `blit` and `recording`.
+"""
 
 from __future__ import annotations
 
-import ctypes
-import os
-import platform
 import threading
 import weakref
-import zlib
-from functools import cache
-from pathlib import Path
+from abc import abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from openmps.errors import MPSArgumentError, MPSDeviceError, MPSTypeError
-from openmps.metal.heap import MTLHeap, MTLHeapDescriptor
-from openmps.metal.memory import MTLBuffer, bytes_of, modes_of
-from openmps.metal.queue import MTLCommandQueue
-from openmps.types import MTLResourceOptions, MTLStorageMode
+from openmps.checks import Shown, is_whole, whole
+from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.metal.blit import BlitEncoder, CopyBytes, FillBytes
+from openmps.metal.execution import Work
+from openmps.metal.heap import Arena, MTLHeapDescriptor
+from openmps.metal.host_memory import keep_freed_memory
+from openmps.metal.lane import Lane
+from openmps.metal.processor import Processor, torch_device_of
+from openmps.metal.recording import Record, Recorder
+from openmps.metal.resource import Bytes, Resource, bytes_of, modes_of
+from openmps.types import MTLCPUCacheMode, MTLResourceOptions, MTLStorageMode, NSRange
+
+Handler = Callable[["MTLCommandBuffer"], object]
+"""Called with the command buffer that was scheduled or has completed; what it returns is ignored."""
 
 
-class MTLDevice:
-    """The CPU or one CUDA GPU. There is one object for each, made by `mtl_device` and the functions beside it."""
+class MTLDevice(Processor):
+    """The CPU or one CUDA GPU (MTLDevice.h, macOS 10.11). Made, one for each, by `mtl_device` and its like."""
 
     def __init__(self, torch_device: torch.device) -> None:
-        self._torch_device = torch_device
-        self._name = torch.cuda.get_device_name(torch_device) if torch_device.type == "cuda" else _cpu_name()
+        super().__init__(torch_device)
         self._watched: weakref.WeakSet[MTLBuffer] = weakref.WeakSet()
         self._watched_lock = threading.Lock()
-
-    def __repr__(self) -> str:
-        return f"<MTLDevice {self._name!r} ({self._torch_device})>"
-
-    def __str__(self) -> str:
-        # In errors: the GPUs of one machine often have the same name.
-        return f"{self._name!r} ({self._torch_device})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Copies of what holds a device hold the same device.
         return mtl_device, (str(self._torch_device),)
-
-    # --- what it is --------------------------------------------------------------------------------------------------
-
-    @property
-    def name(self) -> str:
-        """The name of the processor."""
-        return self._name
-
-    @property
-    def torch_device(self) -> torch.device:
-        """The device as PyTorch calls it, with its index on CUDA."""
-        return self._torch_device
-
-    @property
-    def is_cuda(self) -> bool:
-        """Whether this is an NVIDIA GPU."""
-        return self._torch_device.type == "cuda"
-
-    @property
-    def registry_id(self) -> int:
-        """A number that tells the devices of this machine apart, the same in every process (macOS 10.13)."""
-        return zlib.crc32(f"{self._torch_device} {self._name}".encode())
-
-    @property
-    def has_unified_memory(self) -> bool:
-        """Whether CPU and device share one memory (macOS 10.15)."""
-        return not self.is_cuda or bool(torch.cuda.get_device_properties(self._torch_device).is_integrated)
-
-    @property
-    def recommended_max_working_set_size(self) -> int:
-        """Bytes of memory of the GPU, or of the machine for the CPU (macOS 10.12)."""
-        return _memory_size(self._torch_device)
-
-    @property
-    def max_buffer_length(self) -> int:
-        """The longest buffer in bytes: all memory there is (macOS 10.14)."""
-        return _memory_size(self._torch_device)
-
-    # --- what it makes -----------------------------------------------------------------------------------------------
 
     def new_command_queue(self, max_command_buffer_count: int = 64) -> MTLCommandQueue:
         """A queue that runs command buffers in order; at most so many are under way before it blocks."""
@@ -116,23 +78,6 @@ class MTLDevice:
         """A block of memory to cut buffers from."""
         return MTLHeap(self, descriptor)
 
-    # --- for the other classes ---------------------------------------------------------------------------------------
-
-    def check_length(self, who: str, argument: str, length: object) -> int:
-        """``length`` if it is a size that memory of this device can have."""
-        if isinstance(length, bool) or not isinstance(length, int):
-            raise MPSTypeError(who, argument, "must be a number of bytes", repr(length))
-        if not 0 < length <= self.max_buffer_length:
-            raise MPSArgumentError(who, argument, f"must be 1 to {self.max_buffer_length} bytes", length)
-        return length
-
-    def check_tensor(self, who: str, argument: str, tensor: torch.Tensor) -> None:
-        """Raise `MPSDeviceError` unless ``tensor`` lies in the memory of this device."""
-        own, found = self._torch_device, tensor.device
-        if found.type != own.type or (self.is_cuda and found.index != own.index):
-            rule = f"must lie on the device {self}"
-            raise MPSDeviceError(who, argument, rule, found, f"Move it with tensor.to({str(own)!r})")
-
     def watch(self, buffer: MTLBuffer) -> None:
         """Flush the host copy of ``buffer`` at every commit, as long as someone may write to it."""
         with self._watched_lock:
@@ -161,7 +106,7 @@ def _device(torch_device: torch.device) -> MTLDevice:
 
 def MTLCreateSystemDefaultDevice() -> MTLDevice:
     """The first CUDA GPU where there is one, else the CPU."""
-    return _device(torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu"))
+    return _device(torch_device_of("auto"))
 
 
 def MTLCopyAllDevices() -> list[MTLDevice]:
@@ -177,28 +122,7 @@ def mtl_device(which: str | torch.device | MTLDevice = "auto") -> MTLDevice:
         MPSDeviceError: This machine, or this build of PyTorch, does not have the device.
         MPSArgumentError: It is not the name of a device.
     """
-    if isinstance(which, MTLDevice):
-        return which
-    if which == "auto":
-        return MTLCreateSystemDefaultDevice()
-    if not isinstance(which, (str, torch.device)):
-        raise MPSTypeError("mtl_device", "which", "must be the name of a device", type(which).__name__)
-    try:
-        wanted = torch.device(which)
-    except RuntimeError as fault:
-        raise MPSArgumentError("mtl_device", "which", "must be auto, cpu, cuda or cuda:N", repr(which)) from fault
-    if wanted.type == "cpu":
-        return _device(torch.device("cpu"))
-    if wanted.type != "cuda":
-        raise MPSDeviceError("mtl_device", "which", "must be the CPU or a CUDA GPU", repr(str(which)), "Use auto")
-    if not torch.cuda.is_available():
-        remedy = "Use cpu or auto, or install a CUDA build of PyTorch and the NVIDIA driver"
-        raise MPSDeviceError("mtl_device", "which", "needs a CUDA GPU that PyTorch can use", repr(str(which)), remedy)
-    index = torch.cuda.current_device() if str(wanted) == "cuda" else wanted.index
-    if index >= torch.cuda.device_count():
-        got = f"{str(which)!r} of {torch.cuda.device_count()} GPUs"
-        raise MPSDeviceError("mtl_device", "which", "must be a GPU of this machine", got, "Count from cuda:0")
-    return _device(torch.device("cuda", index))
+    return which if isinstance(which, MTLDevice) else _device(torch_device_of(which))
 
 
 def MPSSupportsMTLDevice(device: MTLDevice | None) -> bool:
@@ -206,22 +130,335 @@ def MPSSupportsMTLDevice(device: MTLDevice | None) -> bool:
     return isinstance(device, MTLDevice)
 
 
-@cache
-def _memory_size(device: torch.device) -> int:
-    if device.type == "cuda":
-        return int(torch.cuda.get_device_properties(device).total_memory)
-    if hasattr(os, "sysconf"):
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    # Windows has no sysconf.
-    kilobytes = ctypes.c_ulonglong(0)
-    ctypes.CDLL("kernel32").GetPhysicallyInstalledSystemMemory(ctypes.byref(kilobytes))
-    return kilobytes.value * 1024
+class MTLResource(Resource):
+    """Memory of one device (MTLResource.h, macOS 10.11).
+
+    ``cpu_cache_mode`` is kept for the program that asks for it and changes nothing here.
+    """
+
+    def __init__(
+        self, device: MTLDevice, storage_mode: MTLStorageMode, cpu_cache_mode: MTLCPUCacheMode, heap: MTLHeap | None
+    ) -> None:
+        super().__init__(storage_mode, cpu_cache_mode)
+        self._device = device
+        self._heap = heap
+
+    @property
+    def device(self) -> MTLDevice:
+        """The device whose memory holds the resource."""
+        return self._device
+
+    @property
+    def heap(self) -> MTLHeap | None:
+        """The heap that the memory is part of; None for a resource made by the device (macOS 10.13)."""
+        return self._heap
 
 
-def _cpu_name() -> str:
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.is_file():
-        for line in cpuinfo.read_text(errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine() or "CPU"
+class MTLBuffer(Bytes, MTLResource):
+    """``length`` bytes on a device (MTLBuffer.h, macOS 10.11). Made by `MTLDevice.new_buffer` or `MTLHeap.new_buffer`.
+
+    The memory is allocated, and zero, on first use.
+    """
+
+    def __init__(
+        self,
+        device: MTLDevice,
+        length: int,
+        options: MTLResourceOptions = MTLResourceOptions.STORAGE_MODE_SHARED,
+        *,
+        heap: MTLHeap | None = None,
+        storage: torch.Tensor | None = None,
+    ) -> None:
+        MTLResource.__init__(self, device, *modes_of("MTLBuffer", options), heap)
+        self._length = length
+        self._storage = storage
+
+    def _watch_host_copy(self) -> None:
+        self._device.watch(self)
+
+
+class MTLHeap(Arena):
+    """A block of memory of one device that buffers are cut from. Made by `MTLDevice.new_heap`.
+
+    A buffer's bytes come back to the heap when the buffer and every tensor and array taken from it are gone.
+
+    Raises:
+        MPSArgumentError: The size is not positive or too large, or the storage mode is MANAGED or MEMORYLESS.
+    """
+
+    def __init__(self, device: MTLDevice, descriptor: MTLHeapDescriptor) -> None:
+        super().__init__(device, descriptor)
+        self._device = device
+
+    device = Shown[MTLDevice]("_device", "The device whose memory this is.")
+
+    def new_buffer(self, length: int, options: MTLResourceOptions | None = None) -> MTLBuffer | None:
+        """A buffer of ``length`` zero bytes, or None when no gap of the heap is long enough.
+
+        ``options``, where given, must name the heap's own storage and cache mode.
+        """
+        length = self._device.check_length(self.name, "length", length)
+        asked = self._checked(options)
+        storage = self._cut(length)
+        return None if storage is None else MTLBuffer(self._device, length, asked, heap=self, storage=storage)
+
+
+class MTLBlitCommandEncoder(BlitEncoder):
+    """Records copies between buffers of one device. Made by `MTLCommandBuffer.blit_command_encoder`.
+
+    While it is open nothing else can be encoded on its command buffer. As a context manager it ends itself::
+
+        with command_buffer.blit_command_encoder() as blit:
+            blit.copy_from_buffer(source, 0, destination, 0, source.length)
+    """
+
+    def __init__(self, command_buffer: CommandBuffer, close: Callable[[list[tuple[str, Work]]], None]) -> None:
+        super().__init__(command_buffer.device, close)
+
+    def synchronize_resource(self, resource: MTLResource) -> None:
+        """Make what the device wrote to ``resource`` visible to the CPU once the command buffer has completed.
+
+        Memory is coherent at the ends of command buffers here, so this only checks that the CPU may read it at all.
+        """
+        self._check_open("synchronize_resource")
+        if not isinstance(resource, Resource):
+            raise MPSTypeError(self.name, "resource", "must be an MTLResource", type(resource).__name__)
+        self._check_device("resource", resource)
+        if resource.storage_mode is MTLStorageMode.PRIVATE:
+            remedy = "Copy it to a shared buffer with copy_from_buffer"
+            raise MPSArgumentError(self.name, "resource", "must be readable by the CPU", "PRIVATE storage", remedy)
+
+    def copy_from_buffer(
+        self, source: MTLBuffer, source_offset: int, destination: MTLBuffer, destination_offset: int, size: int
+    ) -> None:
+        """Copy ``size`` bytes from ``source_offset`` of ``source`` to ``destination_offset`` of ``destination``.
+
+        Raises:
+            MPSArgumentError: A range leaves its buffer, or the ranges overlap within one buffer.
+        """
+        self._check_open("copy_from_buffer")
+        start, stop = self._bounds("source", source, NSRange(source_offset, size))
+        to_start, to_stop = self._bounds("destination", destination, NSRange(destination_offset, size))
+        if source is destination and start < to_stop and to_start < stop:
+            got = f"{start}..{stop} and {to_start}..{to_stop}"
+            remedy = "Copy by way of a third buffer"
+            raise MPSArgumentError(self.name, "source and destination", "must not overlap in one buffer", got, remedy)
+        self._works.append(("copy_from_buffer", CopyBytes(source, start, destination, to_start, size)))
+
+    def fill_buffer(self, buffer: MTLBuffer, range: NSRange | range, value: int) -> None:
+        """Set every byte of ``range`` to ``value`` (0 to 255)."""
+        self._check_open("fill_buffer")
+        start, stop = self._bounds("buffer", buffer, range)
+        if not is_whole(value, 0) or value > 255:
+            raise MPSArgumentError(self.name, "value", "must be a byte, 0 to 255", repr(value))
+        self._works.append(("fill_buffer", FillBytes(buffer, start, stop - start, value)))
+
+    def __enter__(self) -> MTLBlitCommandEncoder:
+        return self
+
+
+class MTLCommandQueue:
+    """A serial queue of command buffers. Made by `MTLDevice.new_command_queue`.
+
+    Buffers run one after the other in the order in which they were enqueued or, without `enqueue`, committed; Python
+    goes on meanwhile. All queues of a CUDA device share the stream that is current where a buffer is committed. Memory
+    that is given back is taken again in the order of the stream that it was first taken on: a program that commits
+    under several streams keeps its images and buffers until the work that uses them has completed.
+
+    At the end of the process what was committed is finished; handlers can commit no more then. Several threads may feed
+    one queue, each with command buffers of its own.
+
+    Args:
+        device: The device that runs the work.
+        max_command_buffer_count: How many committed buffers may be under way before `command_buffer` blocks, so that a
+            loop that encodes faster than the device runs does not pile up memory.
+    """
+
+    def __init__(self, device: MTLDevice, max_command_buffer_count: int = 64) -> None:
+        self.label: str | None = None
+        """A name for errors and debugging."""
+        if not isinstance(getattr(device, "torch_device", None), torch.device):
+            raise MPSTypeError("MTLCommandQueue", "device", "must be an MTLDevice", type(device).__name__)
+        rule = "must be at least 1"
+        count = whole("MTLCommandQueue", "max_command_buffer_count", max_command_buffer_count, rule=rule)
+        if device.torch_device.type == "cpu":
+            keep_freed_memory()
+        self._device = device
+        self._lane = Lane(device.torch_device, count)
+        # The thread knows the lane only: when the queue goes, so does the thread. At exit the lane drains itself.
+        weakref.finalize(self, self._lane.close).atexit = False
+
+    def __repr__(self) -> str:
+        label = f" {self.label!r}" if self.label else ""
+        return f"<{type(self).__name__}{label} on {self._device.name}>"
+
+    device = Shown[MTLDevice]("_device", "The device that runs the work.")
+
+    def command_buffer(self) -> MTLCommandBuffer:
+        """A new command buffer. Blocks while as many as the queue holds are under way."""
+        self._lane.wait_for_room()
+        return MTLCommandBuffer(self, self._lane)
+
+    def command_buffer_with_unretained_references(self) -> MTLCommandBuffer:
+        """A new command buffer that is not asked to keep what it uses alive; see `MTLCommandBuffer`."""
+        self._lane.wait_for_room()
+        return MTLCommandBuffer(self, self._lane, retained_references=False)
+
+
+class Lifetime:
+    """The stream of work that a temporary object belongs to.
+
+    Every command buffer begins one. An `MPSCommandBuffer` shares that of the buffer it wraps, and hands it to the next
+    buffer when it commits and continues, so temporary objects outlive that commit. Compare lifetimes by identity.
+    """
+
+    __slots__ = ("before_end", "ended")
+
+    def __init__(self) -> None:
+        self.ended = False
+        """Whether its last command buffer was committed: temporary objects of this lifetime are gone."""
+        self.before_end: list[Callable[[MTLCommandBuffer], None]] = []
+        """Called with the last command buffer just before it is committed."""
+
+    def end(self, last: MTLCommandBuffer) -> None:
+        """End with the command buffer ``last``, which is about to be committed."""
+        callbacks, self.before_end = self.before_end, []
+        for callback in callbacks:
+            callback(last)
+        self.ended = True
+
+
+class Recording(Record):
+    """What a Metal command buffer holds until its commit, and what it belongs to."""
+
+    __slots__ = ("lifetime", "queue")
+
+    def __init__(self, queue: MTLCommandQueue, lane: Lane) -> None:
+        super().__init__(lane)
+        self.queue = queue
+        self.lifetime = Lifetime()
+
+
+class CommandBuffer(Recorder):
+    """What kernels encode to: an `MTLCommandBuffer`, or an `MPSCommandBuffer` around one (MTLCommandBuffer.h).
+
+    Encoding only records. After `commit` the queue runs the record in order while Python goes on: on the CPU on the
+    queue's own thread, on CUDA on the stream that is current in the committing thread. Handlers run on the queue's
+    thread in the order they were added; all completed handlers have returned before `wait_until_completed` returns.
+    When a work or a handler raises, the status becomes ERROR and `error` says why; the rest of a failed record is
+    skipped, its completed handlers still run, and so do later buffers of the queue.
+
+    One thread at a time may encode to a command buffer.
+    """
+
+    @property
+    @abstractmethod
+    def root_command_buffer(self) -> MTLCommandBuffer:
+        """The Metal command buffer that records the work now."""
+
+    @property
+    @abstractmethod
+    def recording(self) -> Recording:
+        """Where encodes are recorded now; for those who extend the framework."""
+
+    device = Shown[MTLDevice]("recording.queue.device", "The device that runs the work.")
+    command_queue = Shown[MTLCommandQueue]("recording.queue", "The queue that made the buffer.")
+    lifetime = Shown[Lifetime](
+        "recording.lifetime", "The stream of work that temporary objects made with this buffer belong to."
+    )
+
+    def __repr__(self) -> str:
+        return f"<{self.name}, {self.status.name}, on {self.device.name}>"
+
+    def blit_command_encoder(self) -> MTLBlitCommandEncoder:
+        """An encoder for copies between buffers. Until its `end_encoding` nothing else can be encoded."""
+        recording = self.recording
+        if not recording.is_open:
+            self._refuse_encode("blit_command_encoder")
+
+        def close(works: list[tuple[str, Work]]) -> None:
+            recording.encoder = None
+            for label, work in works:
+                self.root_command_buffer.record(label, work)
+
+        recording.encoder = MTLBlitCommandEncoder(self, close)
+        return recording.encoder
+
+    def add_scheduled_handler(self, block: Handler) -> None:
+        """Have ``block(command_buffer)`` called on the queue's thread when everything before this buffer is done."""
+        self._check_handler("add_scheduled_handler", block)
+        self.recording.execution.scheduled_handlers.append(block)
+
+    def add_completed_handler(self, block: Handler) -> None:
+        """Have ``block(command_buffer)`` called on the queue's thread when the work is done or has failed.
+
+        It gets the `MTLCommandBuffer`. It may commit further buffers, and wait for those of other queues; a wait for a
+        buffer that needs this thread to go on, such as one of the same queue that is still to run, raises.
+        """
+        self._check_handler("add_completed_handler", block)
+        self.recording.execution.completed_handlers.append(block)
+
+    def temporary_buffer(self, length: int) -> MTLBuffer:
+        """A private buffer of ``length`` bytes for a temporary object of this command buffer."""
+        return self.device.new_buffer(length=length, options=MTLResourceOptions.STORAGE_MODE_PRIVATE)
+
+    def commit(self) -> None:
+        """Hand the record to the queue and return at once; nothing can be encoded afterwards.
+
+        Raises:
+            MTLCommandBufferError: The buffer is committed already, or an encoder is open on it.
+        """
+        self._check_commit("commit")
+        self.recording.lifetime.end(self.root_command_buffer)
+        self.root_command_buffer.hand_over()
+
+
+class MTLCommandBuffer(CommandBuffer):
+    """A record of work for one queue (MTLCommandBuffer.h, macOS 10.11). Made by `MTLCommandQueue.command_buffer`.
+
+    ``retained_references`` is False for a buffer of `MTLCommandQueue.command_buffer_with_unretained_references`; what
+    was recorded holds the memory that it uses either way.
+    """
+
+    def __init__(self, command_queue: MTLCommandQueue, lane: Lane, retained_references: bool = True) -> None:
+        self._device = command_queue.device
+        self._recording = Recording(command_queue, lane)
+        self._retained_references = retained_references
+
+    def __del__(self) -> None:
+        # There is no recording if __init__ failed.
+        recording: Recording | None = getattr(self, "_recording", None)
+        if recording is not None:
+            recording.abandon()
+
+    @property
+    def root_command_buffer(self) -> MTLCommandBuffer:
+        """The buffer itself."""
+        return self
+
+    device = Shown[MTLDevice]("_device", "The device that runs the work.")
+
+    @property
+    def recording(self) -> Recording:
+        """Where encodes are recorded; for those who extend the framework."""
+        return self._recording
+
+    retained_references = Shown[bool](
+        "_retained_references", "Whether the buffer was asked to keep what it uses alive; it always does."
+    )
+
+    def hand_over(self) -> None:
+        """Commit, whether or not another buffer goes on with the lifetime; for `commit` and `commit_and_pass_on`."""
+        self._recording.queue.device.flush_host_copies()
+        self._recording.hand_over(self)
+
+    def commit_and_pass_on(self) -> MTLCommandBuffer:
+        """Commit, and return a new buffer that goes on with this one's lifetime, label and debug groups."""
+        self._check_commit("commit_and_continue")
+        successor = self._recording.queue.command_buffer()
+        recording = successor.recording
+        recording.lifetime = self._recording.lifetime
+        recording.label = self._recording.label
+        recording.debug_groups = self._recording.debug_groups
+        self.hand_over()
+        return successor

@@ -10,15 +10,12 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from functools import partial
 from traceback import clear_frames
-from typing import TYPE_CHECKING, Protocol
+from typing import Any, Protocol
 
 import torch
 
 from openmps.errors import MTLExecutionError
 from openmps.types import MTLCommandBufferStatus as Status
-
-if TYPE_CHECKING:
-    from openmps.metal.command import MTLCommandBuffer
 
 WAIT_SLICE = 0.2
 """Seconds between two looks of a waiting thread at what it waits for."""
@@ -29,21 +26,39 @@ Work = Callable[[], None]
 """One encoded piece of work: reads and writes tensors when it is called."""
 
 
+class Releasable(Protocol):
+    """Memory of a temporary object."""
+
+    def release(self) -> None:
+        """Give the memory back; called when the work before it has run."""
+        ...
+
+
 class Release:
-    """Work that gives memory back. It runs also when work before it has failed."""
+    """Work that gives memory of temporary objects back. It runs also when work before it has failed."""
 
-    __slots__ = ("_release",)
+    __slots__ = ("memories",)
 
-    def __init__(self, release: Work) -> None:
-        self._release = release
+    def __init__(self, *memories: Releasable) -> None:
+        self.memories = memories
 
     def __call__(self) -> None:
         """Give it back."""
-        self._release()
+        for memory in self.memories:
+            memory.release()
 
 
-Handler = Callable[["MTLCommandBuffer"], object]
-"""Called with the command buffer that was scheduled or has completed; what it returns is ignored."""
+class Owner(Protocol):
+    """The command buffer of a record: all that the record knows of it is what errors call it."""
+
+    @property
+    def name(self) -> str:
+        """Class and label."""
+        ...
+
+
+Handler = Callable[[Any], object]
+"""Called with the owner of a record that was scheduled or has completed; what it returns is ignored."""
 
 
 class Timer(Protocol):
@@ -193,9 +208,9 @@ class Execution:
         self.finished = Latch()
         self.intra_op_threads = 0
         self._timer = timer
-        self._owner: MTLCommandBuffer | None = None
+        self._owner: Owner | None = None
 
-    def commit(self, owner: MTLCommandBuffer) -> None:
+    def commit(self, owner: Owner) -> None:
         """Freeze the record. ``owner`` is kept alive until `finish` has called its handlers."""
         self._owner = owner
         self.intra_op_threads = torch.get_num_threads()

@@ -1,4 +1,4 @@
-"""Heaps: one block of device memory that buffers are cut from (MTLHeap.h, macOS 10.13)."""
+"""One block of device memory that buffers are cut from (MTLHeap.h, macOS 10.13)."""
 
 from __future__ import annotations
 
@@ -6,17 +6,16 @@ import weakref
 from collections import deque
 from dataclasses import dataclass, replace
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
+from openmps.checks import Labelled, Shown, is_whole
 from openmps.errors import MPSArgumentError, MPSTypeError
-from openmps.metal.memory import MTLBuffer, modes_of
+from openmps.metal.processor import Processor
+from openmps.metal.resource import modes_of
 from openmps.types import MTLCPUCacheMode, MTLResourceOptions, MTLStorageMode
-
-if TYPE_CHECKING:
-    from openmps.metal.device import MTLDevice
 
 ALIGNMENT = 256
 """Every buffer of a heap begins at a multiple of so many bytes, enough for any vector load of a CPU or GPU."""
@@ -58,24 +57,15 @@ class _Span:
         return torch.from_numpy(np.asarray(self)).zero_()
 
 
-class MTLHeap:
-    """A block of memory of one device that buffers are cut from. Made by `MTLDevice.new_heap`.
+class Arena(Labelled):
+    """The memory of an `MTLHeap`."""
 
-    A buffer's bytes come back to the heap when the buffer and every tensor and array taken from it are gone.
-
-    Raises:
-        MPSArgumentError: The size is not positive or too large, or the storage mode is MANAGED or MEMORYLESS.
-    """
-
-    def __init__(self, device: MTLDevice, descriptor: MTLHeapDescriptor) -> None:
-        self.label: str | None = None
-        """A name for errors and debugging."""
+    def __init__(self, device: Processor, descriptor: MTLHeapDescriptor) -> None:
         if not isinstance(descriptor, MTLHeapDescriptor):
             raise MPSTypeError("MTLHeap", "descriptor", "must be an MTLHeapDescriptor", type(descriptor).__name__)
         if descriptor.storage_mode not in (MTLStorageMode.SHARED, MTLStorageMode.PRIVATE):
             got = getattr(descriptor.storage_mode, "name", descriptor.storage_mode)
             raise MPSArgumentError("MTLHeap", "descriptor.storage_mode", "must be SHARED or PRIVATE", got)
-        self._device = device
         self._descriptor = descriptor.copy()
         size = device.check_length("MTLHeap", "descriptor.size", descriptor.size)
         self._arena = torch.empty(size, dtype=torch.uint8, device=device.torch_device)
@@ -87,30 +77,9 @@ class MTLHeap:
     def __repr__(self) -> str:
         return f"<{self.name}, {self.used_size} of {self.size} bytes used, {self.storage_mode.name}>"
 
-    @property
-    def name(self) -> str:
-        """Class and label, as errors call the heap."""
-        return f"{type(self).__name__} {self.label!r}" if self.label else type(self).__name__
-
-    @property
-    def device(self) -> MTLDevice:
-        """The device whose memory this is."""
-        return self._device
-
-    @property
-    def storage_mode(self) -> MTLStorageMode:
-        """The storage mode of every buffer of the heap."""
-        return self._descriptor.storage_mode
-
-    @property
-    def cpu_cache_mode(self) -> MTLCPUCacheMode:
-        """The cache mode of every buffer of the heap."""
-        return self._descriptor.cpu_cache_mode
-
-    @property
-    def size(self) -> int:
-        """Bytes of the heap."""
-        return self._descriptor.size
+    storage_mode = Shown[MTLStorageMode]("_descriptor.storage_mode", "The storage mode of every buffer of the heap.")
+    cpu_cache_mode = Shown[MTLCPUCacheMode]("_descriptor.cpu_cache_mode", "The cache mode of every buffer of the heap.")
+    size = Shown[int]("_descriptor.size", "Bytes of the heap.")
 
     @property
     def current_allocated_size(self) -> int:
@@ -125,32 +94,25 @@ class MTLHeap:
 
     def max_available_size(self, alignment: int) -> int:
         """The length of the longest buffer that fits now and begins at a multiple of ``alignment``, a power of two."""
-        if (
-            isinstance(alignment, bool)
-            or not isinstance(alignment, int)
-            or alignment < 1
-            or alignment & (alignment - 1)
-        ):
+        if not is_whole(alignment, 1) or alignment & (alignment - 1):
             raise MPSArgumentError(self.name, "alignment", "must be a power of two", repr(alignment))
         with self._lock:
             return max([0, *(stop - _round_up(start, alignment) for start, stop in self._gaps())])
 
-    def new_buffer(self, length: int, options: MTLResourceOptions | None = None) -> MTLBuffer | None:
-        """A buffer of ``length`` zero bytes, or None when no gap of the heap is long enough.
-
-        ``options``, where given, must name the heap's own storage and cache mode.
-        """
-        length = self._device.check_length(self.name, "length", length)
+    def _checked(self, options: MTLResourceOptions | None) -> MTLResourceOptions:
         own = MTLResourceOptions(int(self.storage_mode) << 4 | int(self.cpu_cache_mode))
         asked = own if options is None else options
         if modes_of(self.name, asked) != (self.storage_mode, self.cpu_cache_mode):
             raise MPSArgumentError(self.name, "options", f"must agree with the heap's, {own!r}", repr(asked))
+        return asked
+
+    def _cut(self, length: int) -> torch.Tensor | None:
         start = self._carve(length)
         if start is None:
             return None
         span = _Span(self._arena, start, length)
         weakref.finalize(span, self._returned.append, (start, start + _round_up(length, ALIGNMENT))).atexit = False
-        return MTLBuffer(self._device, length, asked, heap=self, storage=span.tensor())
+        return span.tensor()
 
     def _carve(self, length: int) -> int | None:
         """First fit. The last bytes of the heap may be fewer than `ALIGNMENT`."""

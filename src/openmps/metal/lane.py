@@ -11,6 +11,7 @@ import weakref
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from enum import Enum, auto
 from queue import SimpleQueue
 
@@ -26,25 +27,21 @@ class _Signal(Enum):
     STOP = auto()
 
 
+@dataclass(slots=True, eq=False)
 class Place:
     """The place of one command buffer in the order of its queue."""
 
-    __slots__ = ("abandoned", "execution", "is_handed_on", "is_reserved")
-
-    def __init__(self) -> None:
-        self.execution: Execution | None = None
-        self.abandoned = False
-        self.is_reserved = False
-        self.is_handed_on = False
+    execution: Execution | None = None
+    abandoned: bool = False
+    is_reserved: bool = False
+    is_handed_on: bool = False
 
 
+@dataclass(slots=True, eq=False)
 class _Turn:
     """The right of one thread to hand on the record of a place."""
 
-    __slots__ = ("place",)
-
-    def __init__(self) -> None:
-        self.place: Place | None = None
+    place: Place | None = None
 
 
 class Lane:

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 
-from openmps.errors import (
-    MPSArgumentError,
-    MPSDeviceError,
-    MPSTypeError,
-    MTLCommandBufferError,
-    MTLExecutionError,
+from openmps.checks import Shown
+from openmps.errors import MPSArgumentError, MPSDeviceError, MPSTypeError, MTLCommandBufferError, MTLExecutionError
+from openmps.metal.device import (
+    CommandBuffer,
+    Lifetime,
+    MTLBuffer,
+    MTLCommandBuffer,
+    MTLCommandQueue,
+    MTLDevice,
+    MTLHeap,
+    Recording,
 )
-from openmps.metal.command import CommandBuffer, MTLCommandBuffer, Recording
-from openmps.metal.device import MTLDevice
 from openmps.metal.execution import Work
-from openmps.metal.heap import MTLHeap, MTLHeapDescriptor
-from openmps.metal.memory import MTLBuffer
-from openmps.metal.queue import MTLCommandQueue
+from openmps.metal.heap import MTLHeapDescriptor
 from openmps.types import MTLCommandBufferStatus, MTLStorageMode
 
 HEAP_CACHE_SECONDS = 5.0
@@ -56,15 +57,8 @@ class MPSPredicate:
         self._buffer = buffer
         self._offset = offset
 
-    @property
-    def predicate_buffer(self) -> MTLBuffer:
-        """The buffer that holds the number."""
-        return self._buffer
-
-    @property
-    def predicate_offset(self) -> int:
-        """Where the number begins, in bytes."""
-        return self._offset
+    predicate_buffer = Shown[MTLBuffer]("_buffer", "The buffer that holds the number.")
+    predicate_offset = Shown[int]("_offset", "Where the number begins, in bytes.")
 
     def holds(self) -> bool:
         """Whether the number is not 0 now. On CUDA this waits for the stream."""
@@ -88,13 +82,14 @@ class _Stream:
 
     def __init__(self, root: MTLCommandBuffer) -> None:
         self.root = root
+        self.recording = root.recording
         self.earlier: list[MTLCommandBuffer] = []
 
     def go_on(self) -> None:
         successor = self.root.commit_and_pass_on()
         self.earlier = [buffer for buffer in self.earlier if not _succeeded(buffer)]
         self.earlier.append(self.root)
-        self.root = successor
+        self.root, self.recording = successor, successor.recording
 
     def first_error(self) -> MTLExecutionError | None:
         return next((buffer.error for buffer in (*self.earlier, self.root) if buffer.error is not None), None)
@@ -102,6 +97,18 @@ class _Stream:
 
 def _succeeded(buffer: MTLCommandBuffer) -> bool:
     return buffer.recording.execution.finished.is_set() and buffer.error is None
+
+
+class Predicated(NamedTuple):
+    """Work that runs only if a predicate holds when its turn comes."""
+
+    predicate: MPSPredicate
+    work: Work
+
+    def __call__(self) -> None:
+        """Run it then."""
+        if self.predicate.holds():
+            self.work()
 
 
 class MPSCommandBuffer(CommandBuffer):
@@ -135,21 +142,16 @@ class MPSCommandBuffer(CommandBuffer):
             got = f"status {command_buffer.status.name}"
             raise MTLCommandBufferError("MPSCommandBuffer", "command_buffer", "must not be committed yet", got)
         self._command_buffer = command_buffer
-        self._stream = (
-            command_buffer._stream
-            if isinstance(command_buffer, MPSCommandBuffer)
-            else _Stream(command_buffer.root_command_buffer)
-        )
+        self._inner = command_buffer if isinstance(command_buffer, MPSCommandBuffer) else None
+        self._stream = _Stream(command_buffer.root_command_buffer) if self._inner is None else self._inner._stream
+        self._device, self._lifetime = command_buffer.device, command_buffer.lifetime
         self._predicate: MPSPredicate | None = None
         self._heap_provider: MPSHeapProvider | None = None
         self._heaps: list[MTLHeap] = []
 
     # --- what it wraps -----------------------------------------------------------------------------------------------
 
-    @property
-    def command_buffer(self) -> CommandBuffer:
-        """The command buffer that this one was made with."""
-        return self._command_buffer
+    command_buffer = Shown[CommandBuffer]("_command_buffer", "The command buffer that this one was made with.")
 
     @property
     def root_command_buffer(self) -> MTLCommandBuffer:
@@ -159,12 +161,15 @@ class MPSCommandBuffer(CommandBuffer):
     @property
     def recording(self) -> Recording:
         """Where encodes are recorded now; for those who extend the framework."""
-        return self._stream.root.recording
+        return self._stream.recording
 
-    @property
-    def retained_references(self) -> bool:
-        """Whether the Metal command buffer was asked to keep what it uses alive."""
-        return self._stream.root.retained_references
+    device = Shown[MTLDevice]("_device", "The device that runs the work.")
+    lifetime = Shown[Lifetime](
+        "_lifetime", "The stream of work that temporary objects made with this buffer belong to."
+    )
+    retained_references = Shown[bool](
+        "_stream.root.retained_references", "Whether the Metal command buffer was asked to keep what it uses alive."
+    )
 
     @property
     def status(self) -> MTLCommandBufferStatus:
@@ -218,17 +223,8 @@ class MPSCommandBuffer(CommandBuffer):
 
     def record(self, label: str, work: Work) -> None:
         """Add one piece of work, under the predicates of this wrapper and those inside; see `CommandBuffer.record`."""
-        inner = self._command_buffer if isinstance(self._command_buffer, MPSCommandBuffer) else self._stream.root
-        predicate = self._predicate
-        if predicate is None:
-            inner.record(label, work)
-            return
-
-        def run_if_it_holds() -> None:
-            if predicate.holds():
-                work()
-
-        inner.record(label, run_if_it_holds)
+        inner = self._stream.root if self._inner is None else self._inner
+        inner.record(label, work if self._predicate is None else Predicated(self._predicate, work))
 
     # --- heaps -------------------------------------------------------------------------------------------------------
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from enum import Enum, auto
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from openmps.errors import MPSArgumentError
+from openmps.ops.op import Kind, Op
 from openmps.types import MPSNNComparisonType
 
-_FLT_MAX = 3.4028234663852886e38
+_LARGEST = torch.finfo(torch.float32).max
 
 
 class Arithmetic(Enum):
@@ -22,6 +24,11 @@ class Arithmetic(Enum):
     SUBTRACT = auto()
     MULTIPLY = auto()
     DIVIDE = auto()
+
+
+def open_limits(minimum: float, maximum: float) -> tuple[float, float]:
+    """Limits at or beyond plus and minus the largest float32, the framework's defaults, are none: infinite."""
+    return minimum if minimum > -_LARGEST else -math.inf, maximum if maximum < _LARGEST else math.inf
 
 
 def arithmetic(
@@ -34,6 +41,7 @@ def arithmetic(
     bias: float = 0.0,
     minimum: float = -math.inf,
     maximum: float = math.inf,
+    with_mask: bool = True,
 ) -> tuple[Tensor, Tensor | None]:
     """``clamp(v, minimum, maximum)`` and the mask ``minimum < v < maximum``.
 
@@ -49,16 +57,16 @@ def arithmetic(
     ==========  =========================
 
     ``x`` and ``y`` are ``[N, C, H, W]``; an axis of size 1 is broadcast. A limit at or beyond ±FLT_MAX, the framework's
-    default, is none: infinities pass, and without limits the mask is ``None``. NaN passes and is outside the mask.
+    default, is none: infinities pass, and without limits the mask is ``None``, as it is without ``with_mask``. NaN
+    passes and is outside the mask.
     """
     value = _FORWARD[operation](x, y, primary_scale, secondary_scale)
     if bias != 0.0:
         value.add_(bias)
-    lower = minimum if minimum > -_FLT_MAX else -math.inf
-    upper = maximum if maximum < _FLT_MAX else math.inf
+    lower, upper = open_limits(minimum, maximum)
     if math.isinf(lower) and math.isinf(upper):
         return value, None
-    mask = (value > lower).logical_and_(value < upper)
+    mask = (value > lower).logical_and_(value < upper) if with_mask else None
     return value.clamp_(lower, upper), mask
 
 
@@ -99,21 +107,24 @@ def arithmetic_gradient(
 
     As in the framework the scales are those of the gradient kernel: the second operand of a subtraction takes the minus
     sign from ``primary_scale``. ``other`` is the forward image that the gradient is not for; only MULTIPLY reads it.
-    The result has the size ``shape`` of the forward operand: axes that it broadcast are summed.
+    The result has the size ``shape`` of the forward operand: axes that it broadcast are summed. It may be ``gradient``
+    itself.
     """
-    reads_other = _reads_other(operation)
+    if operation is Arithmetic.DIVIDE:
+        raise MPSArgumentError("MPSCNNArithmeticGradient", "operation", "must be add, subtract or multiply", "divide")
     result = gradient if mask is None else gradient * mask.view(torch.uint8)
     factor = primary_scale
-    if reads_other:
+    if operation is Arithmetic.MULTIPLY:
         if other is None:
-            raise MPSArgumentError(
-                "MPSCNNMultiplyGradient", "secondary image", "must be the other forward source", "None"
-            )
+            rule = "must be the other forward source"
+            raise MPSArgumentError("MPSCNNMultiplyGradient", "secondary image", rule, "None")
         result = result * other
         factor *= secondary_scale
     broadcast = [axis for axis in range(4) if shape[axis] == 1 and result.shape[axis] != 1]
     if broadcast:
         result = result.sum(broadcast, keepdim=True)
+    if factor == 1.0:
+        return result
     return result * factor if result is gradient else result.mul_(factor)
 
 
@@ -142,16 +153,77 @@ _COMPARISONS: dict[MPSNNComparisonType, Callable[[Tensor, Tensor, float], Tensor
     MPSNNComparisonType.GREATER_OR_EQUAL: lambda x, y, threshold: (x >= y).logical_or_(_near(x, y, threshold)),
 }
 
-_READS_OTHER: dict[Arithmetic, bool] = {
-    Arithmetic.ADD: False,
-    Arithmetic.SUBTRACT: False,
-    Arithmetic.MULTIPLY: True,
-}
+
+class Combination(Op, results=2):
+    """`arithmetic` of two images: the result, and the mask of the numbers that were not clamped."""
+
+    operation: Arithmetic
+    primary_scale: float = 1.0
+    secondary_scale: float = 1.0
+    bias: float = 0.0
+    minimum: float = -math.inf
+    maximum: float = math.inf
+
+    @property
+    def takes_half(self) -> bool:
+        """Where the engine has the whole of it in one operation."""
+        return self == Combination(self.operation)
+
+    def run(self, wanted: tuple[bool, ...], *operands: Any) -> tuple[Tensor, Tensor | None]:
+        """See `arithmetic`."""
+        x, y = operands
+        return arithmetic(x=x, y=y, with_mask=wanted[1], **vars(self))
 
 
-def _reads_other(operation: Arithmetic) -> bool:
-    if operation not in _READS_OTHER:
-        raise MPSArgumentError(
-            "MPSCNNArithmeticGradient", "operation", "must be add, subtract or multiply", operation.name.lower()
+class CombinationGradient(Op, gives_view=True):
+    """`arithmetic_gradient` of a gradient, the other forward image and the mask, if there are any."""
+
+    operation: Arithmetic
+    primary_scale: float
+    secondary_scale: float
+    axes: tuple[int, ...]
+    """The axes that the forward operand was broadcast along: they are summed."""
+
+    @property
+    def takes_half(self) -> bool:
+        """Where one multiplication rounds: a mask takes or leaves numbers as they are."""
+        is_scaled = self.primary_scale * self.secondary_scale != 1.0
+        return not self.axes and (self.operation is not Arithmetic.MULTIPLY or not is_scaled)
+
+    def run(self, wanted: tuple[bool, ...], *operands: Any) -> Tensor:
+        """See `arithmetic_gradient`."""
+        gradient, other, mask = operands
+        sizes = [1 if axis in self.axes else size for axis, size in enumerate(gradient.shape)]
+        return arithmetic_gradient(
+            self.operation,
+            gradient,
+            other,
+            primary_scale=self.primary_scale,
+            secondary_scale=self.secondary_scale,
+            mask=mask,
+            shape=(sizes[0], sizes[1], sizes[2], sizes[3]),
         )
-    return _READS_OTHER[operation]
+
+
+class Comparison(Op):
+    """`compare` of two images."""
+
+    comparison: MPSNNComparisonType
+    threshold: float
+
+    def run(self, wanted: tuple[bool, ...], *operands: Tensor) -> Tensor:
+        """See `compare`."""
+        x, y = operands
+        return compare(self.comparison, x, y, self.threshold)
+
+
+class Stretch(Op, kind=Kind.STORAGE, half=True):
+    """One pixel, row or column of numbers, repeated: both operands were broadcast along that axis."""
+
+    height: int
+    width: int
+
+    def run(self, wanted: tuple[bool, ...], *operands: Tensor) -> Tensor:
+        """An image of ``height`` rows and ``width`` columns."""
+        whole = operands[0].expand(-1, -1, self.height, self.width)
+        return whole.clone(memory_format=torch.channels_last)

@@ -1,17 +1,21 @@
 """Batch normalization: moments of a batch, also in pieces, and the normalization with its gradients.
 
 Images are ``[N, C, H, W]``, everything else is one number a channel, ``[C]``. All passes subtract the mean before they
-scale, and know the mean to twice the precision of a number: a large mean costs no digits of a small variance.
+scale, and know the mean to twice the precision of a number: a large mean costs no digits of a small variance. Images
+may be float16: sums and everything in between are float32 then.
 (MPSCNNBatchNormalization.h, macOS 10.13.4; Ioffe and Szegedy, arXiv 1502.03167.)
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+
+from openmps.ops.elements import room_for
+from openmps.ops.op import Kind, Op
 
 _PIXELS = (0, 2, 3)
 
@@ -46,7 +50,7 @@ def batch_moments(x: Tensor) -> Moments:
 
     The variance of a constant channel is 0, and its mean exactly that constant.
     """
-    first = _column(x[0, :, 0, 0])
+    first = _column(_wide(x[0, :, 0, 0]))
     centred = x - first
     mean = (first + centred.mean(_PIXELS, keepdim=True)).contiguous()
     torch.sub(x, mean, out=centred)
@@ -70,48 +74,139 @@ def merged_moments(a: Moments, b: Moments, share: float) -> Moments:
     return Moments(mean, correction, variance)
 
 
-def normalize(x: Tensor, how: Normalization) -> Tensor:
-    """``gamma (x - mean) / sqrt(variance + epsilon) + beta``."""
-    scale = how.gamma * _inverse_deviation(how)
+def normalize(x: Tensor, how: Normalization, *, is_rounded: bool = False) -> Tensor:
+    """``gamma (x - mean) / sqrt(variance + epsilon) + beta``; rounded to the type of ``x`` if that is asked for."""
+    scale = how.gamma * _inverse_deviation(how.moments, how.epsilon)
     shift = how.beta - how.moments.correction * scale
-    return _affine(x, how.moments.mean, scale, shift)
+    centred = x - _column(how.moments.mean)
+    room = room_for(centred, x) if is_rounded else centred
+    return torch.addcmul(_column(shift), centred, _column(scale), out=room)
 
 
-def parameter_gradients(gradient: Tensor, x: Tensor, how: Normalization) -> ParameterGradients:
+def parameter_gradients(gradient: Tensor, x: Tensor, moments: Moments, epsilon: float) -> ParameterGradients:
     """``dgamma = sum g xhat``, ``dbeta = sum g`` over the batch and its pixels, ``xhat = (x - mean) / sqrt(...)``.
 
     ``gradient`` is that of z: a fused neuron's derivative is in it already.
     """
-    centred = (x - _column(how.moments.mean)).sub_(_column(how.moments.correction))
-    beta = gradient.sum(_PIXELS)
-    return ParameterGradients(centred.mul_(gradient).sum(_PIXELS).mul_(_inverse_deviation(how)), beta)
+    centred = (x - _column(moments.mean)).sub_(_column(moments.correction))
+    beta = gradient.sum(_PIXELS, dtype=centred.dtype)
+    return ParameterGradients(centred.mul_(gradient).sum(_PIXELS).mul_(_inverse_deviation(moments, epsilon)), beta)
 
 
 def data_gradient(
-    gradient: Tensor, x: Tensor, how: Normalization, sums: ParameterGradients | None, pixels: int
+    gradient: Tensor,
+    x: Tensor,
+    moments: Moments,
+    gamma: Tensor,
+    epsilon: float,
+    sums: ParameterGradients | None,
+    pixels: Any,
 ) -> Tensor:
     """``gamma / sqrt(variance + epsilon) (g - dbeta / M - xhat dgamma / M)`` for each pixel of ``x``.
 
     ``sums`` are the parameter gradients of all M ``pixels`` that mean and variance were made of. Without them mean and
-    variance are constants, and only the first term is left.
+    variance are constants, and only the first term is left. The result is rounded to the type of ``x``.
     """
-    inverse = _inverse_deviation(how)
-    scale = how.gamma * inverse
+    inverse = _inverse_deviation(moments, epsilon)
+    scale = gamma * inverse
     if sums is None:
-        return gradient * _column(scale)
+        return torch.mul(gradient, _column(scale), out=torch.empty_like(gradient, dtype=x.dtype))
     slope = scale * inverse * sums.gamma / -pixels
-    level = (scale * sums.beta / -pixels).sub_(how.moments.correction * slope)
-    return _affine(x, how.moments.mean, slope, level).addcmul_(gradient, _column(scale))
+    level = (scale * sums.beta / -pixels).sub_(moments.correction * slope)
+    centred = x - _column(moments.mean)
+    torch.addcmul(_column(level), centred, _column(slope), out=centred)
+    return torch.addcmul(centred, gradient, _column(scale), out=room_for(centred, x))
 
 
-def _inverse_deviation(how: Normalization) -> Tensor:
-    return (how.moments.variance + how.epsilon).rsqrt_()
+def _inverse_deviation(moments: Moments, epsilon: float) -> Tensor:
+    return (moments.variance + epsilon).rsqrt_()
 
 
-def _affine(x: Tensor, mean: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    centred = x - _column(mean)
-    return torch.addcmul(_column(shift), centred, _column(scale), out=centred)
+def _wide(row: Tensor) -> Tensor:
+    """At least float32."""
+    return row.float() if row.dtype == torch.float16 else row
 
 
 def _column(row: Tensor) -> Tensor:
     return row.view(1, -1, 1, 1)
+
+
+# --- operations -------------------------------------------------------------------------------------------------------
+
+
+def _moments(mean: Tensor, correction: Tensor | None, variance: Tensor) -> Moments:
+    return Moments(mean, torch.zeros_like(mean) if correction is None else correction, variance)
+
+
+class _Sums(Op, kind=Kind.REDUCTION, half=True):
+    """The base of sums: float16 is summed in float32."""
+
+    @property
+    def gives_half(self) -> bool:
+        """False: sums are float32."""
+        return False
+
+
+class BatchMoments(_Sums, of=batch_moments, results=3):
+    """`batch_moments` of images: mean, correction and variance."""
+
+
+class MergedMoments(Op, results=3):
+    """`merged_moments` of three rows and of three others, and of the share of the others."""
+
+    def run(self, wanted: tuple[bool, ...], *operands: Any) -> Moments:
+        """See `merged_moments`."""
+        return merged_moments(Moments(*operands[:3]), Moments(*operands[3:6]), operands[6])
+
+
+class Normalize(Op, half=True):
+    """`normalize` of images, with mean, correction (none is 0), variance, gamma and beta.
+
+    Of float16 images the result is float32, or rounded to float16 if ``is_rounded`` says so.
+    """
+
+    epsilon: float
+    is_rounded: bool = False
+
+    @property
+    def gives_half(self) -> bool:
+        """If the result is rounded."""
+        return self.is_rounded
+
+    def run(self, wanted: tuple[bool, ...], *operands: Any) -> Tensor:
+        """See `normalize`."""
+        x, mean, correction, variance, gamma, beta = operands
+        how = Normalization(_moments(mean, correction, variance), gamma, beta, self.epsilon)
+        return normalize(x, how, is_rounded=self.is_rounded)
+
+
+class ParameterSums(_Sums, results=2):
+    """`parameter_gradients` of a gradient and images, with mean, correction (none is 0) and variance.
+
+    Two more operands are sums that the new ones join.
+    """
+
+    epsilon: float
+
+    def run(self, wanted: tuple[bool, ...], *operands: Any) -> ParameterGradients:
+        """See `parameter_gradients`."""
+        gradient, x, mean, correction, variance, *before = operands
+        found = parameter_gradients(gradient, x, _moments(mean, correction, variance), self.epsilon)
+        for numbers, joined in zip(found, before, strict=False):
+            numbers.add_(joined)
+        return found
+
+
+class DataGradient(Op, half=True):
+    """`data_gradient` of a gradient and images, with mean, correction (none is 0), variance and gamma.
+
+    Three more operands are the sums for gamma and beta and the number of pixels, where the statistics are no constants.
+    """
+
+    epsilon: float
+
+    def run(self, wanted: tuple[bool, ...], *operands: Any) -> Tensor:
+        """See `data_gradient`."""
+        gradient, x, mean, correction, variance, gamma, *batch = operands
+        sums, pixels = (ParameterGradients(*batch[:2]), batch[2]) if batch else (None, 0)
+        return data_gradient(gradient, x, _moments(mean, correction, variance), gamma, self.epsilon, sums, pixels)

@@ -6,13 +6,14 @@ and sums of up to 2**24 numbers of magnitude 1 are exact in float32.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from openmps.ops.convolution import convolution, fully_connected
 from openmps.ops.geometry import Axis, Window, read
+from openmps.ops.op import Kind, Op
 from openmps.types import MPSCNNBinaryConvolutionType as Type
 from openmps.types import MPSImageEdgeMode
 
@@ -74,7 +75,10 @@ def binary_convolution(
     if terms.output_scale is not None:
         result = result.mul_(_row(terms.output_scale))
     if use_beta:
-        result = result.mul_(_beta(x, window, terms, edge_mode))
+        # The mean over every window; always divided by the number of taps.
+        ones = x.new_ones((1, *window.size, 1))
+        total = convolution(mean_magnitude(x, terms), ones, None, window, edge_mode=edge_mode)
+        result = result.mul_(total.div_(window.y.size * window.x.size))
     return result if terms.output_bias is None else result.add_(_row(terms.output_bias))
 
 
@@ -123,12 +127,27 @@ def _with_input_terms(x: Tensor, terms: BinaryTerms) -> Tensor:
     return x if terms.input_scale is None else x * _row(terms.input_scale)
 
 
-def _beta(x: Tensor, window: Window, terms: BinaryTerms, edge_mode: MPSImageEdgeMode) -> Tensor:
-    """The mean of `mean_magnitude` over every window; always divided by the number of taps."""
-    ones = x.new_ones((1, *window.size, 1))
-    total = convolution(mean_magnitude(x, terms), ones, None, window, edge_mode=edge_mode)
-    return total.div_(window.y.size * window.x.size)
-
-
 def _row(numbers: Tensor) -> Tensor:
     return numbers.view(1, -1, 1, 1)
+
+
+class BinaryConvolution(Op, kind=Kind.CONTRACTION):
+    """`binary_convolution` of a source, weights and the four terms, None for those that are left out."""
+
+    window: Window
+    edge_mode: MPSImageEdgeMode
+    type: Type
+    use_beta: bool
+
+    def run(self, wanted: tuple[bool, ...], *operands: Any) -> Tensor:
+        """See `binary_convolution`."""
+        x, weights, *terms = operands
+        return binary_convolution(
+            x,
+            weights,
+            self.window,
+            self.type,
+            terms=BinaryTerms(*terms),
+            use_beta=self.use_beta,
+            edge_mode=self.edge_mode,
+        )

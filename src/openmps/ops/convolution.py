@@ -11,17 +11,22 @@ import threading
 from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from openmps.ops.geometry import Axis, Window, read, read_adjoint
+from openmps.ops.geometry import Window, read, read_adjoint
+from openmps.ops.op import Kind, Op
 from openmps.types import MPSImageEdgeMode
 
 # torch multiplies float32 matrices on the CPU with MKL, which on an AMD processor took up to twice oneDNN's time. This
 # operator is oneDNN's product; torch does not promise that it stays, and does very well without it.
 _onednn_product = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends.mkldnn.is_available() else None
+
+_COLUMN_BYTES = 2**26
+"""Most memory that the pixels under the windows, written out, may take at a time."""
 
 
 class ConvolutionGradients(NamedTuple):
@@ -30,6 +35,39 @@ class ConvolutionGradients(NamedTuple):
     source: Tensor | None  # like the source
     weights: Tensor | None  # OHWI, contiguous
     biases: Tensor | None  # [O]
+
+
+def take_weights(
+    given_weights: Tensor | None,
+    given_biases: Tensor | None,
+    weights: Tensor,
+    biases: Tensor | None,
+    scale: Tensor | None,
+    shift: Tensor | None,
+    folded_weights: Tensor | None,
+    folded_biases: Tensor | None,
+    *rounded: Tensor | None,
+) -> None:
+    """Write given numbers over weights, OHWI, and biases, and what follows from these into memory that stays.
+
+    With ``scale`` and ``shift``, one number an output channel, ``folded_weights = weights scale`` and
+    ``folded_biases = biases scale + shift``. ``rounded`` are those weights, or the folded ones, rounded to float16.
+    What is None stays as it is.
+    """
+    if given_weights is not None:
+        weights.view(-1).copy_(given_weights)
+    if given_biases is not None and biases is not None:
+        biases.copy_(given_biases)
+    used = weights
+    if scale is not None and shift is not None and folded_weights is not None and folded_biases is not None:
+        used = torch.mul(weights, scale.view(-1, 1, 1, 1), out=folded_weights)
+        if biases is None:
+            folded_biases.copy_(shift)
+        else:
+            torch.mul(biases, scale, out=folded_biases).add_(shift)
+    for each in rounded:
+        if each is not None:
+            each.copy_(used if each.dtype == torch.float16 else used.to(torch.float16))
 
 
 def convolution(
@@ -63,11 +101,14 @@ def convolution(
     Returns:
         [N, O, window.y.result, window.x.result].
     """
-    window = _without_idle_stride(window)
-    operand = _operand(x, window, edge_mode)
+    x, weights = multiplied(x, weights)
+    window, padding = _placed(window, edge_mode)
+    operand = _operand(x, window, padding, edge_mode)
     kernel = weights.permute(0, 3, 1, 2)
+    own = None if biases is None or biases.dtype != x.dtype else biases
     with precision(x, allow_tf32):
-        return torch.conv2d(operand.image, kernel, biases, operand.stride, operand.padding, window.dilation, groups)
+        result = torch.conv2d(operand.image, kernel, own, operand.stride, operand.padding, window.dilation, groups)
+    return result if own is biases else with_biases(result, biases)
 
 
 def convolution_gradient(
@@ -105,11 +146,17 @@ def convolution_gradient(
     """
     if not (with_source or with_parameters):
         return ConvolutionGradients(None, None, None)
-    window = _without_idle_stride(window)
-    operand = _operand(x, window, edge_mode)
+    gradient, x, weights = multiplied(gradient, x, weights)
+    if with_parameters and x.dtype == torch.float16:
+        return _half_gradients(gradient, x, weights, window, groups, edge_mode, with_source)
+    window, padding = _placed(window, edge_mode)
+    operand = _operand(x, window, padding, edge_mode)
     kernel = weights.permute(0, 3, 1, 2)
     with precision(x, allow_tf32):
-        if with_parameters and _must_step_first(operand, window):
+        # For strided 1 by 1 kernels over few channels, oneDNN's x86 code for the weights' gradient writes past the end
+        # of its work space (its issue 6035, still there in 3.12).
+        has_fault = window.size == (1, 1) and operand.stride != (1, 1) and operand.image.device.type == "cpu"
+        if with_parameters and has_fault:
             for_region, _ = _backward(gradient, operand, kernel, window, groups, (with_source, False))
             _, for_kernel = _backward(gradient, _stepped(operand, window), kernel, window, groups, (False, True))
         else:
@@ -124,6 +171,55 @@ def convolution_gradient(
         # Apart, because the engine takes longer to add them up than a sum of its own does.
         biases=gradient.sum((0, 2, 3)) if with_parameters else None,
     )
+
+
+def _half_gradients(
+    gradient: Tensor,
+    x: Tensor,
+    weights: Tensor,
+    window: Window,
+    groups: int,
+    edge_mode: MPSImageEdgeMode,
+    with_source: bool,
+) -> ConvolutionGradients:
+    """The gradients from float16 operands: the source's is float16, those of weights and biases are float32 sums."""
+    more: Any = {"groups": groups, "edge_mode": edge_mode}
+    source = None
+    if with_source:
+        source = convolution_gradient(gradient, x, weights, window, with_parameters=False, **more).source
+    if groups == 1:
+        for_weights = weights_gradient(gradient, x, window, edge_mode)
+    else:
+        wide = gradient.float(), x.float(), weights.float()
+        for_weights = convolution_gradient(*wide, window, with_source=False, **more).weights
+    return ConvolutionGradients(source, for_weights, gradient.sum((0, 2, 3), dtype=torch.float32))
+
+
+def weights_gradient(gradient: Tensor, x: Tensor, window: Window, edge_mode: MPSImageEdgeMode) -> Tensor:
+    """Return the gradient for the weights of one group, OHWI, as products of matrices: sums in float32 at least.
+
+    The pixels under the windows are written out, for as many images at a time as little memory holds; what a float16
+    gradient and source give is never rounded to float16, which the engine's own gradient would do.
+    """
+    region = regular(read(x, window, edge_mode)).permute(0, 2, 3, 1)
+    images, _, _, channels = region.shape
+    rows, columns = window.result
+    stride, dilation = window.stride, window.dilation
+    image, row, column, channel = region.stride()
+    seen = region.as_strided(
+        (images, rows, columns, *window.size, channels),
+        (image, row * stride[0], column * stride[1], row * dilation[0], column * dilation[1], channel),
+    )
+    each = rows * columns * window.y.size * window.x.size * channels * x.element_size()
+    together = max(1, _COLUMN_BYTES // each)
+    factors = gradient.permute(0, 2, 3, 1)
+    total = None
+    for first in range(0, images, together):
+        pixels = seen[first : first + together].flatten(0, 2).flatten(1)
+        part = _wide_product(factors[first : first + together].flatten(0, 2).t(), pixels)
+        total = part if total is None else total.add_(part)
+    assert total is not None
+    return total.view(-1, *window.size, channels)
 
 
 def fully_connected(x: Tensor, weights: Tensor, biases: Tensor | None) -> Tensor:
@@ -141,6 +237,7 @@ def fully_connected(x: Tensor, weights: Tensor, biases: Tensor | None) -> Tensor
     Returns:
         [N, O, 1, 1].
     """
+    x, weights = multiplied(x, weights)
     result = _product(_flat(x), weights.flatten(1), biases)
     return result[:, None, None, :].permute(0, 3, 1, 2)
 
@@ -163,12 +260,16 @@ def fully_connected_gradient(
         with_source: Whether to compute the gradient for the source.
         with_parameters: Whether to compute those for the weights and biases.
     """
+    gradient, x, weights = multiplied(gradient, x, weights)
     incoming = gradient.flatten(1)
     for_source = for_weights = for_biases = None
     if with_source:
         flat = _product(incoming, weights.flatten(1).t())
         for_source = flat.unflatten(1, weights.shape[1:]).permute(0, 3, 1, 2)
-    if with_parameters:
+    if with_parameters and x.dtype == torch.float16:
+        for_weights = _wide_product(incoming.t(), _flat(x)).view(weights.shape)
+        for_biases = incoming.sum(0, dtype=torch.float32)
+    elif with_parameters:
         for_weights = _product(incoming.t(), _flat(x).t()).view(weights.shape)
         for_biases = incoming.sum(0)
     return ConvolutionGradients(for_source, for_weights, for_biases)
@@ -197,31 +298,41 @@ def sub_pixels(plain: Tensor, factor: int, height: int, width: int) -> Tensor:
     return whole[:, :, :height, :width]
 
 
+def multiplied(*operands: Tensor) -> tuple[Tensor, ...]:
+    """Return operands as the engine multiplies them: all float16 where a GPU has them so, else no float16."""
+    halves = sum(each.dtype == torch.float16 for each in operands)
+    if not halves or (halves == len(operands) and operands[0].is_cuda):
+        return operands
+    return tuple(each.to(torch.float32) for each in operands)
+
+
+def with_biases(result: Tensor, biases: Tensor | None) -> Tensor:
+    """Add biases to a result [N, O, H, W] in place: float32 to a float16 result too, rounded once."""
+    return result if biases is None else result.add_(biases.view(-1, 1, 1))
+
+
+@lru_cache(maxsize=1024)
+def _placed(window: Window, edge_mode: MPSImageEdgeMode) -> tuple[Window, tuple[int, int] | None]:
+    """Return the windows as the library is to place them, and its padding; see `library_padding`.
+
+    Where there is only one column of windows their horizontal stride means nothing, but where it is 2 or more and the
+    vertical one is 1, oneDNN 3.12 gives wrong rows for images of one channel: it becomes 1.
+    """
+    if window.x.result == 1 and window.x.stride > 1 and window.y.stride == 1:
+        window = replace(window, x=replace(window.x, stride=1))
+    return window, library_padding(window, edge_mode)
+
+
 def library_padding(window: Window, edge_mode: MPSImageEdgeMode) -> tuple[int, int] | None:
     """Return the padding (vertical, horizontal) that makes a library's convolution read ``window`` from the source.
 
     ``None`` where there is none: the region must then be read first.
     """
-    vertical, horizontal = _padding(window.y), _padding(window.x)
+    # Padding by a whole window and more is legal, but not every engine behind the call takes it.
+    vertical, horizontal = (axis.symmetric_padding(axis.extent - 1) for axis in (window.y, window.x))
     if vertical is None or horizontal is None:
         return None
     return (vertical, horizontal) if edge_mode == MPSImageEdgeMode.ZERO or not window.leaves_source else None
-
-
-def _padding(axis: Axis) -> int | None:
-    # Padding by a whole window and more is legal, but not every engine behind the call takes it.
-    return axis.symmetric_padding(axis.extent - 1)
-
-
-def _without_idle_stride(window: Window) -> Window:
-    """Return the same windows, with a horizontal stride of 1 where there is only one column of them.
-
-    That stride means nothing, but where it is 2 or more and the vertical one is 1, oneDNN 3.12 gives wrong rows for
-    images of one channel.
-    """
-    if window.x.result == 1 and window.x.stride > 1 and window.y.stride == 1:
-        return replace(window, x=replace(window.x, stride=1))
-    return window
 
 
 class _Operand(NamedTuple):
@@ -233,8 +344,7 @@ class _Operand(NamedTuple):
     is_source: bool  # whether the image is the source as a whole
 
 
-def _operand(x: Tensor, window: Window, edge_mode: MPSImageEdgeMode) -> _Operand:
-    padding = library_padding(window, edge_mode)
+def _operand(x: Tensor, window: Window, padding: tuple[int, int] | None, edge_mode: MPSImageEdgeMode) -> _Operand:
     if padding is not None:
         return _Operand(regular(x), window.stride, padding, True)
     return _Operand(regular(read(x, window, edge_mode)), window.stride, (0, 0), False)
@@ -250,15 +360,6 @@ def regular(x: Tensor) -> Tensor:
         return x
     _, channels, height, width = x.shape
     return x.as_strided(x.shape, (height * width * channels, 1, width * channels, channels))
-
-
-def _must_step_first(operand: _Operand, window: Window) -> bool:
-    """Whether the weights' gradient must not be computed with a stride.
-
-    For strided 1 by 1 kernels over few channels, oneDNN's x86 code writes past the end of its work space (its issue
-    6035, still there in 3.12).
-    """
-    return window.size == (1, 1) and operand.stride != (1, 1) and operand.image.device.type == "cpu"
 
 
 def _stepped(operand: _Operand, window: Window) -> _Operand:
@@ -328,4 +429,80 @@ def _product(rows: Tensor, columns: Tensor, biases: Tensor | None = None) -> Ten
         return _onednn_product(rows, columns, biases, "none", [], "")
     if biases is None:
         return torch.mm(rows, columns.t())
+    if rows.dtype == torch.float16:
+        # On a GPU, rounded once: biases are added to the sums while they are float32.
+        sums = _wide_product(rows, columns.t())
+        return torch.add(sums, biases, out=torch.empty_like(sums, dtype=torch.float16))
     return torch.addmm(biases, rows, columns.t())
+
+
+def _wide_product(rows: Tensor, columns: Tensor) -> Tensor:
+    """Return ``rows @ columns``; of float16 factors the sums as they are in float32."""
+    if rows.dtype != torch.float16:
+        return torch.mm(rows, columns)
+    if rows.is_cuda:
+        return torch.mm(rows, columns, out_dtype=torch.float32)
+    return torch.mm(rows.float(), columns.float())
+
+
+class Contraction(Op, kind=Kind.CONTRACTION, half=True):
+    """The base of sums of products: float16 operands come as they are stored.
+
+    A GPU multiplies float16 by float16, sums in float32 and rounds once; the CPU, which has no fast float16, multiplies
+    the same numbers in float32.
+    """
+
+
+class ContractionGradient(Contraction, results=3):
+    """The base of gradients of a gradient, the forward source and the weights: for source, weights and biases."""
+
+    def run(self, wanted: tuple[bool, ...], *operands: Any) -> ConvolutionGradients:
+        """See the function; what nobody reads is left out."""
+        return self._function(*operands, with_source=wanted[0], with_parameters=any(wanted[1:]), **vars(self))
+
+
+class Convolution(Contraction, of=convolution):
+    """`convolution` of an image, by weights and biases, which may be left out."""
+
+    window: Window
+    edge_mode: MPSImageEdgeMode
+    groups: int = 1
+    allow_tf32: bool = False
+
+
+class ConvolutionGradient(ContractionGradient, of=convolution_gradient):
+    """`convolution_gradient`."""
+
+    window: Window
+    edge_mode: MPSImageEdgeMode
+    groups: int = 1
+    allow_tf32: bool = False
+
+
+class FullyConnected(Contraction, of=fully_connected):
+    """`fully_connected` of an image, by weights and biases, which may be left out."""
+
+
+class FullyConnectedGradient(ContractionGradient, of=fully_connected_gradient):
+    """`fully_connected_gradient`."""
+
+
+class SubPixels(Op, of=sub_pixels, kind=Kind.STORAGE, half=True, gives_view=True):
+    """`sub_pixels` of a plain convolution's result."""
+
+    factor: int
+    height: int
+    width: int
+
+
+class CopyNumbers(Op, kind=Kind.UPDATE, has_effect=True):
+    """Numbers written over others, in pairs of operands: what is written, what it becomes."""
+
+    def run(self, wanted: tuple[bool, ...], *operands: Tensor) -> None:
+        """Copy."""
+        for numbers, given in zip(operands[::2], operands[1::2], strict=True):
+            numbers.view(-1).copy_(given)
+
+
+class TakeWeights(Op, of=take_weights, kind=Kind.UPDATE, has_effect=True):
+    """New weights and biases, and what follows from them: `take_weights` of the operands."""

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from openmps.ops.geometry import Axis, Window, empty_image, read
+from openmps.ops.op import Kind, Op
 from openmps.types import MPSImageEdgeMode
 
 _LARGEST_HALF = 65504.0
@@ -91,3 +92,18 @@ def _stepped(axis: Axis, tap: int) -> slice:
 def _over_stuffed(axis: Axis) -> Axis:
     """The windows over the source taken apart by the stride."""
     return Axis((axis.source - 1) * axis.stride + 1, axis.result, axis.size, 1, axis.dilation, axis.offset)
+
+
+class ConvolutionHalf(Op, of=convolution_half, kind=Kind.CONTRACTION):
+    """`convolution_half` of an image, by weights and biases, which may be left out."""
+
+    window: Window
+    edge_mode: MPSImageEdgeMode
+    groups: int = 1
+
+
+class ConvolutionTransposeHalf(Op, of=convolution_transpose_half, kind=Kind.CONTRACTION):
+    """`convolution_transpose_half` of an image, by weights and biases, which may be left out."""
+
+    window: Window
+    groups: int = 1

@@ -17,12 +17,16 @@ import torch
 from torch import Tensor
 
 from openmps.ops.convolution import (
+    Contraction,
+    ContractionGradient,
     ConvolutionGradients,
     convolution,
     convolution_gradient,
     library_padding,
+    multiplied,
     precision,
     regular,
+    with_biases,
 )
 from openmps.ops.geometry import Axis, Window, empty_image, read_adjoint
 from openmps.types import MPSImageEdgeMode
@@ -57,19 +61,31 @@ def convolution_transpose(
     Returns:
         [N, O, window.y.result, window.x.result].
     """
-    mirrored, rows, columns = _reached(_mirrored(window.y), _mirrored(window.x))
+    x, weights = multiplied(x, weights)
+    if groups > 1 and x.dtype == torch.float16:
+        # The engine rounds sums before the biases are added: with grouped kernels that shows in the last digit.
+        x, weights = x.float(), weights.float()
+    # Only those source rows and columns that reach any result pixel.
+    y, x_axis = _mirrored(window.y), _mirrored(window.x)
+    rows, columns = _reaching(y), _reaching(x_axis)
+    mirrored = Window(x=_cut(x_axis, columns), y=_cut(y, rows))
     if not rows or not columns:
-        result = empty_image(x, weights.shape[0], window.result).zero_()
-        return result if biases is None else result.add_(biases.view(-1, 1, 1))
+        return with_biases(empty_image(x, weights.shape[0], window.result).zero_(), biases)
     source = regular(x[:, :, rows.start : rows.stop, columns.start : columns.stop])
     kernel = turned(weights, groups).permute(0, 3, 1, 2)
     padding = library_padding(mirrored, _ZERO)
     with precision(x, allow_tf32):
         if padding is not None:
-            return _placed_by_library(source, kernel, biases, mirrored, padding, groups)
+            own = None if biases is None or biases.dtype != x.dtype else biases
+            # The library crops both sides alike; result rows and columns past its own last ones are its output padding.
+            axes = zip((mirrored.y, mirrored.x), padding, strict=True)
+            extra = [axis.source + 2 * before - axis.read for axis, before in axes]
+            result = torch.conv_transpose2d(
+                source, kernel, own, mirrored.stride, padding, extra, groups, mirrored.dilation
+            )
+            return result if own is biases else with_biases(result, biases)
         whole = torch.conv_transpose2d(source, kernel, None, mirrored.stride, 0, 0, groups, mirrored.dilation)
-    result = read_adjoint(whole, mirrored, _ZERO)
-    return result if biases is None else result.add_(biases.view(-1, 1, 1))
+    return with_biases(read_adjoint(whole, mirrored, _ZERO), biases)
 
 
 def convolution_transpose_gradient(
@@ -101,6 +117,7 @@ def convolution_transpose_gradient(
         with_parameters: Whether to compute those for the weights and biases.
         allow_tf32: Whether a GPU may round float32 factors to 10 bits, which is several times as fast.
     """
+    gradient, x, weights = multiplied(gradient, x, weights)
     mirrored = Window(x=_mirrored(window.x), y=_mirrored(window.y))
     kernel = turned(weights, groups)
     for_source = for_weights = for_biases = None
@@ -112,7 +129,8 @@ def convolution_transpose_gradient(
             x, gradient, kernel, mirrored, groups=groups, with_source=False, allow_tf32=allow_tf32
         ).weights
         for_weights = None if for_turned is None else turned(for_turned, groups)
-        for_biases = gradient.sum((0, 2, 3))
+        half = gradient.dtype == torch.float16
+        for_biases = gradient.sum((0, 2, 3), dtype=torch.float32 if half else gradient.dtype)
     return ConvolutionGradients(for_source, for_weights, for_biases)
 
 
@@ -133,12 +151,6 @@ def _mirrored(axis: Axis) -> Axis:
     return Axis(axis.result, axis.source, axis.size, axis.stride, axis.dilation, offset)
 
 
-def _reached(y: Axis, x: Axis) -> tuple[Window, range, range]:
-    """Return the windows of those source rows and columns alone that reach any result pixel, and which they are."""
-    rows, columns = _reaching(y), _reaching(x)
-    return Window(x=_cut(x, columns), y=_cut(y, rows)), rows, columns
-
-
 def _reaching(mirrored: Axis) -> range:
     """Source pixels of which at least the first to the last tap overlap the result."""
     begin = max(0, -((mirrored.first + mirrored.extent - 1) // mirrored.stride))
@@ -150,12 +162,17 @@ def _cut(mirrored: Axis, some: range) -> Axis:
     return replace(mirrored, result=max(1, len(some)), offset=mirrored.offset + some.start * mirrored.stride)
 
 
-def _placed_by_library(
-    source: Tensor, kernel: Tensor, biases: Tensor | None, mirrored: Window, padding: tuple[int, int], groups: int
-) -> Tensor:
-    """Have the library crop both sides alike; result rows and columns past its own last ones are its output padding."""
-    extra = (
-        mirrored.y.source + 2 * padding[0] - mirrored.y.read,
-        mirrored.x.source + 2 * padding[1] - mirrored.x.read,
-    )
-    return torch.conv_transpose2d(source, kernel, biases, mirrored.stride, padding, extra, groups, mirrored.dilation)
+class ConvolutionTranspose(Contraction, of=convolution_transpose):
+    """`convolution_transpose` of an image, by weights and biases, which may be left out."""
+
+    window: Window
+    groups: int = 1
+    allow_tf32: bool = False
+
+
+class ConvolutionTransposeGradient(ContractionGradient, of=convolution_transpose_gradient):
+    """`convolution_transpose_gradient`."""
+
+    window: Window
+    groups: int = 1
+    allow_tf32: bool = False

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
+from openmps.ops.op import Kind, Op
 from openmps.ops.random import philox, split_words
 
 _WORDS_PER_BLOCK = 4
@@ -57,12 +58,31 @@ def dropout(x: Tensor, mask: Tensor, keep_probability: float) -> Tensor:
 
     What is dropped becomes 0, also an infinity or a NaN.
     """
+    if x.is_cuda:
+        return torch.where(mask, x / keep_probability, 0.0)
     # This selects x where the mask is above 0. torch.where branches at every element on the CPU, and a conversion from
     # bool takes several times longer than one from bytes.
     selector = mask.view(torch.uint8).to(x.dtype)
     return torch.ops.aten.threshold_backward(x, selector, 0.0).div_(keep_probability)
 
 
-def dropout_gradient(gradient: Tensor, mask: Tensor, keep_probability: float) -> Tensor:
-    """``gradient * mask / p``, with the mask of the forward pass."""
-    return dropout(gradient, mask, keep_probability)
+class DropoutMask(Op, kind=Kind.RANDOM, half=True):
+    """`dropout_mask` for an image, whose shape alone is looked at, and the number of the encode."""
+
+    keep_probability: float
+    seed: int
+    strides: tuple[int, int, int]
+
+    def run(self, wanted: tuple[bool, ...], *operands: Any) -> Tensor:
+        """See `dropout_mask`."""
+        x, step = operands
+        size = (x.shape[0], x.shape[1], x.shape[2], x.shape[3])
+        return dropout_mask(
+            size, self.keep_probability, seed=self.seed, step=step, mask_strides=self.strides, device=x.device
+        )
+
+
+class Dropout(Op, of=dropout, half=True):
+    """`dropout` of an image, or of a gradient, by a mask: one division."""
+
+    keep_probability: float

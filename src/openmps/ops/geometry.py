@@ -144,6 +144,11 @@ class Window:
         """Whether any pixel of the region read lies outside the source."""
         return self.y.leaves_source or self.x.leaves_source
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether the region read is the source itself."""
+        return self.region == self.source and (self.x.first, self.y.first) == (0, 0)
+
 
 def empty_image(like: Tensor, channels: int, size: tuple[int, int]) -> Tensor:
     """Return an uninitialized image tensor in channels-last memory: batch, dtype and device of ``like``."""

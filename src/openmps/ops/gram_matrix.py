@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from openmps.ops.op import Kind, Op
+
 
 def gram_matrix(x: Tensor, alpha: float) -> Tensor:
     """``y[n, c, 0, f] = alpha * sum over the pixels of x[n, f] * x[n, c]``: [N, C, H, W] to [N, C, 1, C]."""
@@ -28,3 +30,15 @@ def gram_matrix_gradient(gradient: Tensor, x: Tensor, alpha: float) -> Tensor:
     both = (matrix + matrix.transpose(1, 2)).mul_(alpha)
     result = torch.bmm(x.flatten(2).transpose(1, 2), both)
     return result.unflatten(1, (x.shape[2], x.shape[3])).permute(0, 3, 1, 2)
+
+
+class GramMatrix(Op, of=gram_matrix, kind=Kind.CONTRACTION):
+    """`gram_matrix`."""
+
+    alpha: float
+
+
+class GramMatrixGradient(Op, of=gram_matrix_gradient, kind=Kind.CONTRACTION):
+    """`gram_matrix_gradient` of a gradient and the forward source."""
+
+    alpha: float

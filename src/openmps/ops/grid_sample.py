@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from openmps.ops.op import Kind, Op
 from openmps.ops.resample import sample
 from openmps.types import MPSImageEdgeMode
 
@@ -37,3 +38,10 @@ def grid_sample(x: Tensor, grid: Tensor, edge_mode: MPSImageEdgeMode, origin: tu
     rows = torch.arange(grid.shape[2], dtype=torch.float64, device=x.device) + top
     columns = torch.arange(grid.shape[3], dtype=torch.float64, device=x.device) + left
     return sample(x, down + rows[:, None], across + columns, edge_mode)
+
+
+class GridSample(Op, of=grid_sample, kind=Kind.WINDOW):
+    """`grid_sample` of an image and a grid."""
+
+    edge_mode: MPSImageEdgeMode
+    origin: tuple[int, int] | None

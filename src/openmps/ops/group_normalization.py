@@ -6,17 +6,20 @@ group normalization with one channel a group. With S the pixels of a group's cha
     y = gamma_c * (x - mean_S) / sqrt(variance_S + epsilon) + beta_c
 
 The variance is that of the population, divided by M. Numbers are taken from a pixel of their group before they are
-summed: small differences of large numbers keep their digits, and a constant image has variance 0 exactly.
+summed: small differences of large numbers keep their digits, and a constant image has variance 0 exactly. Images may be
+float16: sums and everything in between are float32 then, and images are rounded once.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from openmps.ops.elements import room_for
 from openmps.ops.geometry import Window, read, read_adjoint
+from openmps.ops.op import Kind, Op
 from openmps.types import MPSImageEdgeMode
 
 _PIXELS = (2, 3)
@@ -63,9 +66,9 @@ def group_normalization(
     """
     centred, statistics = _standard(x, groups, epsilon)
     scale = gamma * _each_channel(statistics[:, 1], x)
-    if not _is_everything(window):
+    if not window.is_whole:
         centred = _centred(_under(x, window, edge_mode, groups), statistics)
-    return torch.addcmul(_pixel(beta), centred, _pixel(scale), out=centred), statistics
+    return torch.addcmul(_pixel(beta), centred, _pixel(scale), out=room_for(centred, x)), statistics
 
 
 def group_statistics(x: Tensor, *, groups: int, epsilon: float) -> Tensor:
@@ -105,29 +108,25 @@ def group_normalization_gradient(
     """
     groups = statistics.shape[2]
     deviation = _each_channel(statistics[:, 1], x)
-    centred = _centred(_shifted(x, groups), statistics)
-    read_there = centred if _is_everything(source) else _centred(_under(x, source, edge_mode, groups), statistics)
-    for_beta = gradient.sum(_PIXELS)
+    centred = _centred(x - _pivot(x, groups), statistics)
+    read_there = centred if source.is_whole else _centred(_under(x, source, edge_mode, groups), statistics)
+    for_beta = gradient.sum(_PIXELS, dtype=centred.dtype)
     for_gamma = (gradient * read_there).sum(_PIXELS).mul_(deviation)
-    plain = _group_mean(gamma * for_beta, x, groups)
-    slope = _group_mean(gamma * for_gamma, x, groups).mul_(deviation)
+    plain, slope = (_each_channel(_group_mean(gamma * sums, x, groups), x) for sums in (for_beta, for_gamma))
     # Divided by the deviation last: with a tiny one, terms that cancel must do so while they are small.
     result = read_adjoint(gradient * _pixel(gamma), data, edge_mode)
-    result = result.sub_(_pixel(plain)).sub_(centred.mul_(_pixel(slope))).mul_(_pixel(deviation))
+    result = result.sub_(_pixel(plain)).sub_(centred.mul_(_pixel(slope * deviation)))
+    result = torch.mul(result, _pixel(deviation), out=room_for(result, x))
     return NormalizationGradients(result, for_gamma, for_beta)
 
 
 def _standard(x: Tensor, groups: int, epsilon: float) -> tuple[Tensor, Tensor]:
     """``x - mean``, in memory of its own, and the statistics."""
-    centred = _shifted(x, groups)
-    mean = _mean(centred, groups)
+    centred = x - _pivot(x, groups)
+    mean = _group_mean(centred.sum(_PIXELS), x, groups)
     centred.sub_(_pixel(_each_channel(mean, x)))
-    variance = _mean(centred * centred, groups)
+    variance = _group_mean((centred * centred).sum(_PIXELS), x, groups)
     return centred, torch.stack((mean, torch.rsqrt(variance + epsilon)), 1)
-
-
-def _shifted(x: Tensor, groups: int) -> Tensor:
-    return x - _pivot(x, groups)
 
 
 def _centred(shifted: Tensor, statistics: Tensor) -> Tensor:
@@ -144,21 +143,14 @@ def _pivot(x: Tensor, groups: int) -> Tensor:
     """The first pixel of each group's first channel, for every channel of the group: [N, C, 1, 1]."""
     size = x.shape[1] // groups
     first = x[:, ::size, :1, :1]
+    first = first.float() if x.dtype == torch.float16 else first
     return first if size == 1 else first.repeat_interleave(size, 1)
 
 
-def _mean(x: Tensor, groups: int) -> Tensor:
-    """[N, C, H, W] to the means of its groups, [N, groups]."""
-    return _group_mean(x.sum(_PIXELS), x, groups, spread=False)
-
-
-def _group_mean(sums: Tensor, x: Tensor, groups: int, *, spread: bool = True) -> Tensor:
-    """Sums over pixels, [N, C], to means over the groups of ``x``: for every channel, or [N, groups]."""
-    pixels = x.shape[2] * x.shape[3]
-    if x.shape[1] == groups:
-        return sums / pixels
-    means = sums.unflatten(1, (groups, -1)).sum(2) / (pixels * (x.shape[1] // groups))
-    return _each_channel(means, x) if spread else means
+def _group_mean(sums: Tensor, x: Tensor, groups: int) -> Tensor:
+    """Sums over pixels, [N, C], to means over the groups of ``x``, [N, groups]."""
+    size = x.shape[1] // groups
+    return (sums if size == 1 else sums.unflatten(1, (groups, -1)).sum(2)) / (x.shape[2] * x.shape[3] * size)
 
 
 def _each_channel(values: Tensor, x: Tensor) -> Tensor:
@@ -172,6 +164,33 @@ def _pixel(values: Tensor) -> Tensor:
     return values[..., None, None]
 
 
-def _is_everything(window: Window) -> bool:
-    """Whether result pixel and source pixel are the same for all of them."""
-    return window.region == window.source and (window.x.first, window.y.first) == (0, 0)
+class _GroupOperation(Op, kind=Kind.REDUCTION, half=True):
+    """The base of the operations: float16 may come as it is stored, numbers in between are float32."""
+
+    groups: int
+    epsilon: float
+
+
+class GroupNormalization(_GroupOperation, of=group_normalization, results=2):
+    """`group_normalization` of images, with gamma and beta: the result, and the statistics."""
+
+    window: Window
+    edge_mode: MPSImageEdgeMode
+
+
+class GroupNormalizationGradient(_GroupOperation, results=3):
+    """`group_normalization_gradient` of a gradient and images, with gamma and the statistics of the forward encode.
+
+    Statistics that are missing, or of another number of images, are computed again.
+    """
+
+    source: Window
+    data: Window
+    edge_mode: MPSImageEdgeMode
+
+    def run(self, wanted: tuple[bool, ...], *operands: Any) -> NormalizationGradients:
+        """See `group_normalization_gradient`."""
+        gradient, x, gamma, statistics = operands
+        if statistics is None or len(statistics) != len(gradient):
+            statistics = group_statistics(x, groups=self.groups, epsilon=self.epsilon)
+        return group_normalization_gradient(gradient, x, gamma, statistics, self.source, self.data, self.edge_mode)

@@ -29,6 +29,7 @@ import torch
 from torch import Tensor
 
 from openmps.ops.geometry import Axis
+from openmps.ops.op import Kind, Op
 from openmps.ops.resample import Taps, placed, resample
 from openmps.types import MPSImageEdgeMode
 
@@ -112,3 +113,16 @@ def _limited(taps: Taps, dtype: torch.dtype) -> Taps:
 def scale_image(x: Tensor, rows: Scaling, columns: Scaling, kind: ScaleFilter, edge_mode: MPSImageEdgeMode) -> Tensor:
     """Scale an image: [N, C, H, W] to [N, C, rows.axis.result, columns.axis.result]; see the top of this file."""
     return resample(x, rows.taps(kind, edge_mode, x), columns.taps(kind, edge_mode, x))
+
+
+class ScaleImage(Op, kind=Kind.WINDOW):
+    """`scale_image` of a picture."""
+
+    rows: Scaling
+    columns: Scaling
+    filter: ScaleFilter
+    edge_mode: MPSImageEdgeMode
+
+    def run(self, wanted: tuple[bool, ...], *operands: Tensor) -> Tensor:
+        """See `scale_image`."""
+        return scale_image(operands[0], self.rows, self.columns, self.filter, self.edge_mode)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from openmps.ops.geometry import Axis, Window, read
+from openmps.ops.op import Kind, Op
 from openmps.types import MPSImageEdgeMode
 
 _LEAST_TILE = 8
@@ -63,3 +64,11 @@ def _tiles(pixels: Tensor, tiles: int, step: int, length: int, stride: int) -> T
         (rows, images, tiles, stride, length, channels),
         (row, image, step * stride * column, column, stride * column, channel),
     )
+
+
+class LocalCorrelation(Op, of=local_correlation, kind=Kind.CONTRACTION):
+    """`local_correlation` of two images."""
+
+    window: tuple[int, int]
+    stride: tuple[int, int]
+    edge_mode: MPSImageEdgeMode

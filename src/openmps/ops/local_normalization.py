@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from openmps.errors import MPSArgumentError
 from openmps.ops.geometry import COLUMNS, ROWS, Window, read, read_adjoint
+from openmps.ops.op import Kind, Op
 from openmps.types import MPSImageEdgeMode
 
 _CHANNELS = 1
@@ -238,3 +239,48 @@ def _sums(x: Tensor, axis: int, size: int) -> Tensor:
             power *= 2
     assert result is not None
     return result
+
+
+# --- operations -------------------------------------------------------------------------------------------------------
+
+
+class _OverPixels(Op, kind=Kind.WINDOW):
+    """The base of the operations with a window of pixels."""
+
+    window: Window
+    edge_mode: MPSImageEdgeMode
+    divisor: Divisor
+
+
+class SpatialNormalization(_OverPixels, of=spatial_normalization):
+    """`spatial_normalization` of an image."""
+
+
+class SpatialNormalizationGradient(_OverPixels, of=spatial_normalization_gradient):
+    """`spatial_normalization_gradient` of a gradient and the forward source."""
+
+
+class LocalContrastNormalization(_OverPixels, of=local_contrast_normalization):
+    """`local_contrast_normalization` of an image."""
+
+    contrast: Contrast
+
+
+class LocalContrastNormalizationGradient(_OverPixels, of=local_contrast_normalization_gradient):
+    """`local_contrast_normalization_gradient` of a gradient and the forward source."""
+
+    contrast: Contrast
+
+
+class CrossChannelNormalization(Op, of=cross_channel_normalization, kind=Kind.REDUCTION):
+    """`cross_channel_normalization` of an image."""
+
+    size: int
+    divisor: Divisor
+
+
+class CrossChannelNormalizationGradient(Op, of=cross_channel_normalization_gradient, kind=Kind.REDUCTION):
+    """`cross_channel_normalization_gradient` of a gradient and the forward source."""
+
+    size: int
+    divisor: Divisor

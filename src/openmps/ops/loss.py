@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from openmps.errors import MPSArgumentError
+from openmps.ops.geometry import empty_image
+from openmps.ops.op import Kind, Op
 from openmps.ops.softmax import log_softmax
 from openmps.types import MPSCNNLossType, MPSCNNReductionType
 
@@ -77,13 +79,21 @@ def loss(y: Tensor, t: Tensor, weights: Tensor | None, parameters: LossParameter
     holds that of the whole batch and the others 0.
 
     The gradient is that of the **sum**, as in the framework: no reduction divides it.
+
+    Softmax cross entropy takes float16 predictions too: it computes in float32, gives float32 losses, and rounds the
+    gradient once, to float16.
     """
     terms = element_terms(y, t, parameters)
     scale = _scale(y, weights, parameters)
-    values, gradient = terms.value(), terms.gradient()
-    if isinstance(scale, Tensor) or scale != 1.0:
+    values = terms.value()
+    if terms.half_gradient is not None:
+        gradient = terms.half_gradient(scale)
+    else:
+        gradient = terms.gradient()
+        if _is_scale(scale):
+            gradient.mul_(scale)
+    if _is_scale(scale):
         values.mul_(scale)
-        gradient.mul_(scale)
     return _reduced(values, weights, parameters), gradient
 
 
@@ -91,7 +101,7 @@ def forward_loss(y: Tensor, t: Tensor, weights: Tensor | None, parameters: LossP
     """The value of `loss` alone."""
     values = element_terms(y, t, parameters).value()
     scale = _scale(y, weights, parameters)
-    if isinstance(scale, Tensor) or scale != 1.0:
+    if _is_scale(scale):
         values.mul_(scale)
     return _reduced(values, weights, parameters)
 
@@ -135,7 +145,7 @@ def loss_gradient(
     scale = _scale(y, weights, parameters)
     if of_labels and _is_smoothed(parameters):
         result.mul_(1.0 - parameters.label_smoothing)
-    if isinstance(scale, Tensor) or scale != 1.0:
+    if _is_scale(scale):
         result.mul_(scale)
     is_of_all = parameters.reduce_across_batch and parameters.reduction is not MPSCNNReductionType.NONE
     return result.mul_(gradient[:1] if is_of_all else gradient)
@@ -143,16 +153,25 @@ def loss_gradient(
 
 def element_terms(y: Tensor, t: Tensor, parameters: LossParameters) -> LossTerms:
     """The loss of each element and its derivatives, for smoothed labels, without the weight."""
-    return _LOSSES[parameters.kind].terms(y, _smoothed(_like(y, t), parameters), parameters)
+    return _LOSSES[parameters.kind](y, _smoothed(_like(y, t), parameters), parameters)
 
 
 def _scale(y: Tensor, weights: Tensor | None, parameters: LossParameters) -> Tensor | float:
     """The factor of each element: the descriptor's weight, or the weights instead."""
     if weights is None:
         return parameters.weight
-    if _LOSSES[parameters.kind].constant != 0.0:
+    if parameters.kind is MPSCNNLossType.COSINE_DISTANCE:
         raise _refusal("weights", "cannot be given for the cosine distance, whose weight is one number", "an image")
-    return weights.to(y.dtype)
+    return weights.to(_dtype(y))
+
+
+def _is_scale(scale: Tensor | float) -> bool:
+    return isinstance(scale, Tensor) or scale != 1.0
+
+
+def _dtype(y: Tensor) -> torch.dtype:
+    """The type that the losses of ``y`` are computed in."""
+    return torch.float32 if y.dtype is torch.float16 else y.dtype
 
 
 def _refusal(argument: str, rule: str, got: object) -> MPSArgumentError:
@@ -168,8 +187,9 @@ _SMOOTHING_TARGET: dict[MPSCNNLossType, Callable[[LossParameters], float]] = {
 
 
 def _like(y: Tensor, t: Tensor) -> Tensor:
-    """``t`` in the type and memory format of ``y``, so that the gradient has them too."""
-    return t if t.stride() == y.stride() and t.dtype == y.dtype else torch.empty_like(y).copy_(t)
+    """``t`` in the type of the computation and the memory format of ``y``, so that the gradient has them too."""
+    dtype = _dtype(y)
+    return t if t.stride() == y.stride() and t.dtype == dtype else torch.empty_like(y, dtype=dtype).copy_(t)
 
 
 def _is_smoothed(parameters: LossParameters) -> bool:
@@ -190,7 +210,7 @@ def _reduced(values: Tensor, weights: Tensor | None, parameters: LossParameters)
         parameters.reduction,
         across_batch=parameters.reduce_across_batch,
         per_pixel=parameters.kind is MPSCNNLossType.SOFT_MAX_CROSS_ENTROPY,
-        constant=_LOSSES[parameters.kind].constant * parameters.weight,
+        constant=parameters.weight if parameters.kind is MPSCNNLossType.COSINE_DISTANCE else 0.0,
     )
 
 
@@ -207,45 +227,38 @@ def reduce_losses(
 
     ``per_pixel`` has MEAN divide by pixels instead of elements; ``constant`` is added to each image's sum.
     """
-    divisor = _REDUCTIONS[reduction]
-    if divisor is None:
+    if reduction is MPSCNNReductionType.NONE:
         return values
+    divided = _IMAGE_AXES[1:] if per_pixel and reduction is MPSCNNReductionType.MEAN else _IMAGE_AXES
     total = values.sum(_IMAGE_AXES, keepdim=True)
     if constant != 0.0:
         total.add_(constant)
     if not across_batch:
-        return total.div_(divisor(values, weights, per_pixel, _IMAGE_AXES))
+        return total.div_(_divisor(values, weights, reduction, divided))
     whole = torch.zeros_like(total)
-    batch = total.sum(0, keepdim=True).div_(divisor(values, weights, per_pixel, (0, *_IMAGE_AXES)))
+    batch = total.sum(0, keepdim=True).div_(_divisor(values, weights, reduction, (0, *divided)))
     whole[:1].copy_(batch)
     return whole
 
 
-_Divisor = Callable[[Tensor, Tensor | None, bool, tuple[int, ...]], Tensor | float]
-
-
-def _elements(values: Tensor, axes: tuple[int, ...]) -> float:
+def _divisor(
+    values: Tensor, weights: Tensor | None, reduction: MPSCNNReductionType, axes: tuple[int, ...]
+) -> Tensor | float:
+    if reduction is MPSCNNReductionType.SUM:
+        return 1.0
+    if reduction is MPSCNNReductionType.SUM_BY_NON_ZERO_WEIGHTS and weights is not None:
+        return weights.ne(0.0).sum(axes, keepdim=True).clamp_min_(1)
     return float(math.prod(values.shape[axis] for axis in axes))
 
 
-def _mean_divisor(values: Tensor, _weights: Tensor | None, per_pixel: bool, axes: tuple[int, ...]) -> float:
-    return _elements(values, tuple(axis for axis in axes if not (per_pixel and axis == 1)))
-
-
-def _non_zero_divisor(
-    values: Tensor, weights: Tensor | None, _per_pixel: bool, axes: tuple[int, ...]
-) -> Tensor | float:
-    if weights is None:
-        return _elements(values, axes)
-    return weights.ne(0.0).sum(axes, keepdim=True).clamp_min_(1)
-
-
-_REDUCTIONS: dict[MPSCNNReductionType, _Divisor | None] = {
-    MPSCNNReductionType.NONE: None,
-    MPSCNNReductionType.SUM: lambda _values, _weights, _per_pixel, _axes: 1.0,
-    MPSCNNReductionType.MEAN: _mean_divisor,
-    MPSCNNReductionType.SUM_BY_NON_ZERO_WEIGHTS: _non_zero_divisor,
-}
+_REDUCTIONS = frozenset(
+    {
+        MPSCNNReductionType.NONE,
+        MPSCNNReductionType.SUM,
+        MPSCNNReductionType.MEAN,
+        MPSCNNReductionType.SUM_BY_NON_ZERO_WEIGHTS,
+    }
+)
 
 # --- element losses ------------------------------------------------------------------------------------------------
 
@@ -259,6 +272,8 @@ class LossTerms(NamedTuple):
     value: Callable[[], Tensor]
     gradient: Callable[[], Tensor]
     label_gradient: Callable[[], Tensor]
+    half_gradient: Callable[[Tensor | float], Tensor] | None = None
+    """For float16 predictions: the gradient times a scale, rounded once."""
 
 
 def _times_logarithm(t: Tensor, logarithm: Tensor) -> Tensor:
@@ -277,9 +292,19 @@ def _mean_squared_error(y: Tensor, t: Tensor, _: LossParameters) -> LossTerms:
 
 
 def _soft_max_cross_entropy(y: Tensor, t: Tensor, _: LossParameters) -> LossTerms:
-    logarithm = log_softmax(y)
+    logarithm = log_softmax(y, t.dtype)
+
+    def half_gradient(scale: Tensor | float) -> Tensor:
+        slope, result = logarithm.exp_(), torch.empty_like(logarithm, dtype=y.dtype)
+        if isinstance(scale, Tensor):
+            return torch.mul(slope.sub_(t), scale, out=result)
+        return torch.sub(slope.mul_(scale) if scale != 1.0 else slope, t, alpha=scale, out=result)
+
     return LossTerms(
-        lambda: _times_logarithm(t, logarithm).neg_(), lambda: logarithm.exp_().sub_(t), lambda: logarithm.neg_()
+        lambda: _times_logarithm(t, logarithm).neg_(),
+        lambda: logarithm.exp_().sub_(t),
+        lambda: logarithm.neg_(),
+        half_gradient if y.dtype is torch.float16 else None,
     )
 
 
@@ -344,21 +369,58 @@ def _kullback_leibler_divergence(y: Tensor, t: Tensor, _: LossParameters) -> Los
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Loss:
-    terms: Callable[[Tensor, Tensor, LossParameters], LossTerms]
-    constant: float = 0.0
-
-
-_LOSSES: dict[MPSCNNLossType, _Loss] = {
-    MPSCNNLossType.MEAN_ABSOLUTE_ERROR: _Loss(_mean_absolute_error),
-    MPSCNNLossType.MEAN_SQUARED_ERROR: _Loss(_mean_squared_error),
-    MPSCNNLossType.SOFT_MAX_CROSS_ENTROPY: _Loss(_soft_max_cross_entropy),
-    MPSCNNLossType.SIGMOID_CROSS_ENTROPY: _Loss(_sigmoid_cross_entropy),
-    MPSCNNLossType.CATEGORICAL_CROSS_ENTROPY: _Loss(_categorical_cross_entropy),
-    MPSCNNLossType.HINGE: _Loss(_hinge),
-    MPSCNNLossType.HUBER: _Loss(_huber),
-    MPSCNNLossType.COSINE_DISTANCE: _Loss(_cosine_distance, constant=1.0),
-    MPSCNNLossType.LOG: _Loss(_log),
-    MPSCNNLossType.KULLBACK_LEIBLER_DIVERGENCE: _Loss(_kullback_leibler_divergence),
+_LOSSES: dict[MPSCNNLossType, Callable[[Tensor, Tensor, LossParameters], LossTerms]] = {
+    MPSCNNLossType.MEAN_ABSOLUTE_ERROR: _mean_absolute_error,
+    MPSCNNLossType.MEAN_SQUARED_ERROR: _mean_squared_error,
+    MPSCNNLossType.SOFT_MAX_CROSS_ENTROPY: _soft_max_cross_entropy,
+    MPSCNNLossType.SIGMOID_CROSS_ENTROPY: _sigmoid_cross_entropy,
+    MPSCNNLossType.CATEGORICAL_CROSS_ENTROPY: _categorical_cross_entropy,
+    MPSCNNLossType.HINGE: _hinge,
+    MPSCNNLossType.HUBER: _huber,
+    MPSCNNLossType.COSINE_DISTANCE: _cosine_distance,
+    MPSCNNLossType.LOG: _log,
+    MPSCNNLossType.KULLBACK_LEIBLER_DIVERGENCE: _kullback_leibler_divergence,
 }
+
+
+class Loss(Op, kind=Kind.REDUCTION, results=2):
+    """`loss` of predictions, labels and, if there are any, weights: the losses and the gradient."""
+
+    parameters: LossParameters
+
+    @property
+    def takes_half(self) -> bool:
+        """For softmax cross entropy, which computes in float32 and rounds the gradient once."""
+        return self.parameters.kind is MPSCNNLossType.SOFT_MAX_CROSS_ENTROPY
+
+    def run(self, wanted: tuple[bool, ...], *operands: Any) -> tuple[Tensor, Tensor | None]:
+        """See `loss`; without the gradient where nobody reads it."""
+        y, t, weights = operands
+        if wanted[1]:
+            return loss(y, t, weights, self.parameters)
+        return forward_loss(y, t, weights, self.parameters), None
+
+
+class ForwardLoss(Op, of=forward_loss, kind=Kind.REDUCTION):
+    """`forward_loss` of predictions, labels and, if there are any, weights."""
+
+    parameters: LossParameters
+
+
+class LossGradient(Op, of=loss_gradient, kind=Kind.REDUCTION):
+    """`loss_gradient` of a gradient, predictions, labels and, if there are any, weights."""
+
+    parameters: LossParameters
+    of_labels: bool
+
+
+class InitialGradient(Op, half=True):
+    """Ones for each image of its operand, which is not looked at: the gradient of an image with itself."""
+
+    channels: int
+    height: int
+    width: int
+
+    def run(self, wanted: tuple[bool, ...], *operands: Tensor) -> Tensor:
+        """An image of ones."""
+        return empty_image(operands[0], self.channels, (self.height, self.width)).fill_(1.0)

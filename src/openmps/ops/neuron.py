@@ -9,12 +9,14 @@ import math
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from openmps.errors import MPSArgumentError
+from openmps.ops.op import Op
 from openmps.types import MPSCNNNeuronType
 
 
@@ -64,8 +66,12 @@ def neuron_gradient(
     return _row(kind).gradient(gradient, x, _Parameters(a, b, c, data))
 
 
-@dataclass(frozen=True, slots=True)
-class _Parameters:
+_ONE_OPERATION = frozenset(
+    {MPSCNNNeuronType.NONE, MPSCNNNeuronType.RELU, MPSCNNNeuronType.SIGMOID, MPSCNNNeuronType.ABSOLUTE}
+)
+
+
+class _Parameters(NamedTuple):
     a: float
     b: float
     c: float
@@ -81,9 +87,8 @@ class _Row:
 def _row(kind: MPSCNNNeuronType) -> _Row:
     row = _NEURONS.get(kind)
     if row is None:
-        raise MPSArgumentError(
-            "MPSNNNeuronDescriptor", "neuron_type", "must be a neuron of MPSCNNNeuronType", repr(kind)
-        )
+        rule = "must be a neuron of MPSCNNNeuronType"
+        raise MPSArgumentError("MPSNNNeuronDescriptor", "neuron_type", rule, repr(kind))
     return row
 
 
@@ -139,12 +144,9 @@ def _elu_gradient(gradient: Tensor, x: Tensor, p: _Parameters) -> Tensor:
 def _slopes(x: Tensor, p: _Parameters) -> Tensor:
     channels = x.shape[1]
     if p.data is None or p.data.numel() != channels:
-        raise MPSArgumentError(
-            "MPSNNNeuronDescriptor",
-            "data",
-            f"must hold one slope for each of the {channels} channels of a PReLU",
-            "none" if p.data is None else f"{p.data.numel()} values",
-        )
+        rule = f"must hold one slope for each of the {channels} channels of a PReLU"
+        got = "none" if p.data is None else f"{p.data.numel()} values"
+        raise MPSArgumentError("MPSNNNeuronDescriptor", "data", rule, got)
     return p.data.reshape(channels).to(device=x.device, dtype=x.dtype)
 
 
@@ -227,3 +229,42 @@ _NEURONS: dict[MPSCNNNeuronType, _Row] = {
         lambda x, _: functional.gelu(x), lambda g, x, _: torch.ops.aten.gelu_backward(g, x, approximate="none")
     ),
 }
+
+
+class _OfNeuron(Op):
+    """The base of the operations."""
+
+    function: MPSCNNNeuronType
+    a: float
+    b: float
+    c: float
+
+
+class Neuron(_OfNeuron):
+    """`neuron` of an image; a PReLU takes its slopes as a second operand."""
+
+    @property
+    def takes_half(self) -> bool:
+        """Where the function is one operation, which rounds once."""
+        if self.function is MPSCNNNeuronType.TANH:
+            return (self.a, self.b) == (1.0, 1.0)
+        return self.function in _ONE_OPERATION or (self.function is MPSCNNNeuronType.RELU_N and self.a == 0.0)
+
+    def run(self, wanted: tuple[bool, ...], *operands: Any) -> Tensor:
+        """See `neuron`."""
+        x, *slopes = operands
+        return neuron(x, self.function, self.a, self.b, self.c, *slopes)
+
+
+class NeuronGradient(_OfNeuron):
+    """`neuron_gradient` of a gradient and the forward source; a PReLU takes its slopes as a third operand."""
+
+    @property
+    def takes_half(self) -> bool:
+        """For rectifiers alone: the others multiply numbers that were rounded."""
+        return self.function is MPSCNNNeuronType.RELU and self.a == 0.0
+
+    def run(self, wanted: tuple[bool, ...], *operands: Any) -> Tensor:
+        """See `neuron_gradient`."""
+        gradient, x, *slopes = operands
+        return neuron_gradient(gradient, x, self.function, self.a, self.b, self.c, *slopes)

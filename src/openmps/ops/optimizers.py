@@ -15,14 +15,20 @@ adam           m = b1*m + (1 - b1)*g, u = b2*u + (1 - b2)*g^2, x = u or, as AMSG
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from openmps.errors import MPSArgumentError
+from openmps.ops.op import Kind, Op
 from openmps.types import MPSNNRegularizationType
+
+Rate = float | Tensor
+"""A factor of steps: a number, or a tensor without axes on the device, so that recorded work can be run with another
+one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +72,7 @@ def sgd(
     momentum: Tensor | None,
     result: Tensor,
     *,
-    learning_rate: float,
+    learning_rate: Rate,
     momentum_scale: float,
     nesterov: bool,
     rule: GradientRule,
@@ -74,13 +80,24 @@ def sgd(
     """Stochastic gradient descent; the momentum holds the learning rate, except with Nesterov's form."""
     g = rule.apply(values, gradient)
     if momentum is None:
-        torch.sub(values, g, alpha=learning_rate, out=result)
+        _descend(values, g, learning_rate, result)
     elif nesterov:
         momentum.mul_(momentum_scale).add_(g)
-        torch.sub(values, torch.add(g, momentum, alpha=momentum_scale), alpha=learning_rate, out=result)
+        _descend(values, torch.add(g, momentum, alpha=momentum_scale), learning_rate, result)
     else:
-        momentum.mul_(momentum_scale).add_(g, alpha=learning_rate)
+        momentum.mul_(momentum_scale)
+        if isinstance(learning_rate, Tensor):
+            momentum.addcmul_(g, learning_rate)
+        else:
+            momentum.add_(g, alpha=learning_rate)
         torch.sub(values, momentum, out=result)
+
+
+def _descend(values: Tensor, step: Tensor, rate: Rate, result: Tensor) -> None:
+    if isinstance(rate, Tensor):
+        torch.addcmul(values, step, rate, value=-1.0, out=result)
+    else:
+        torch.sub(values, step, alpha=rate, out=result)
 
 
 def rmsprop(
@@ -89,7 +106,7 @@ def rmsprop(
     sum_of_squares: Tensor,
     result: Tensor,
     *,
-    learning_rate: float,
+    learning_rate: Rate,
     decay: float,
     epsilon: float,
     rule: GradientRule,
@@ -97,41 +114,11 @@ def rmsprop(
     """RMSProp: the step is divided by the root of the running mean of squares."""
     g = rule.apply(values, gradient)
     sum_of_squares.mul_(decay).addcmul_(g, g, value=1.0 - decay)
-    torch.addcdiv(values, g, sum_of_squares.sqrt().add_(epsilon), value=-learning_rate, out=result)
-
-
-def adam(
-    values: Tensor,
-    gradient: Tensor,
-    momentum: Tensor,
-    velocity: Tensor,
-    result: Tensor,
-    *,
-    learning_rate: float,
-    beta1: float,
-    beta2: float,
-    epsilon: float,
-    time_step: int,
-    rule: GradientRule,
-    maximum_velocity: Tensor | None = None,
-) -> None:
-    """Adam, or its AMSGrad form with ``maximum_velocity``; ``time_step`` counts this step too, so the first is 1.
-
-    ``epsilon`` stands outside the correction of the bias.
-    """
-    adam_step(
-        [values],
-        [gradient],
-        [momentum],
-        [velocity],
-        [result],
-        rate=adam_rate(learning_rate, beta1, beta2, time_step),
-        beta1=beta1,
-        beta2=beta2,
-        epsilon=epsilon,
-        rule=rule,
-        maximum_velocities=None if maximum_velocity is None else [maximum_velocity],
-    )
+    root = sum_of_squares.sqrt().add_(epsilon)
+    if isinstance(learning_rate, Tensor):
+        torch.addcdiv(values, g * learning_rate, root, value=-1.0, out=result)
+    else:
+        torch.addcdiv(values, g, root, value=-learning_rate, out=result)
 
 
 def adam_rate(learning_rate: float, beta1: float, beta2: float, time_step: int) -> float:
@@ -151,7 +138,7 @@ def adam_step(
     velocities: Sequence[Tensor],
     results: Sequence[Tensor],
     *,
-    rate: float | Tensor,
+    rate: Rate,
     beta1: float,
     beta2: float,
     epsilon: float,
@@ -160,41 +147,20 @@ def adam_step(
 ) -> None:
     """One step of Adam for several vectors at once, each of its own size.
 
-    ``rate`` is ``adam_rate``'s, as a number, or as a tensor without axes on the device, so that recorded work can be
-    replayed with another one.
+    ``rate`` is ``adam_rate``'s.
     """
-    maxima = list(maximum_velocities) if maximum_velocities is not None else []
-    if _can_fuse([*values, *gradients, *momenta, *velocities, *results, *maxima]):
-        _fused_adam(values, gradients, momenta, velocities, results, maxima, rate, beta1, beta2, epsilon, rule)
+    maxima = [] if maximum_velocities is None else [maximum_velocities]
+    runs = (values, gradients, momenta, velocities, results, *maxima)
+    if _can_fuse([vector for run in runs for vector in run]):
+        _fused_adam(runs, rate, beta1, beta2, epsilon, rule)
         return
-    for index, (value, gradient, momentum, velocity, result) in enumerate(
-        zip(values, gradients, momenta, velocities, results, strict=True)
-    ):
-        maximum = maxima[index] if maxima else None
-        _plain_adam(value, gradient, momentum, velocity, result, maximum, rate, beta1, beta2, epsilon, rule)
-
-
-def _plain_adam(
-    values: Tensor,
-    gradient: Tensor,
-    momentum: Tensor,
-    velocity: Tensor,
-    result: Tensor,
-    maximum_velocity: Tensor | None,
-    rate: float | Tensor,
-    beta1: float,
-    beta2: float,
-    epsilon: float,
-    rule: GradientRule,
-) -> None:
-    g = rule.apply(values, gradient)
-    momentum.mul_(beta1).add_(g, alpha=1.0 - beta1)
-    velocity.mul_(beta2).addcmul_(g, g, value=1.0 - beta2)
-    if maximum_velocity is not None:
-        torch.maximum(maximum_velocity, velocity, out=maximum_velocity)
-        velocity = maximum_velocity
-    step = torch.div(momentum, velocity.sqrt().add_(epsilon)).mul_(rate)
-    torch.sub(values, step, out=result)
+    for value, gradient, momentum, velocity, result, *maximum in zip(*runs, strict=True):
+        g = rule.apply(value, gradient)
+        momentum.mul_(beta1).add_(g, alpha=1.0 - beta1)
+        velocity.mul_(beta2).addcmul_(g, g, value=1.0 - beta2)
+        if maximum:
+            velocity = torch.maximum(maximum[0], velocity, out=maximum[0])
+        torch.sub(value, torch.div(momentum, velocity.sqrt().add_(epsilon)).mul_(rate), out=result)
 
 
 # torch's fused Adam passes over memory once. It is not part of torch's stable interface, so its absence is no error.
@@ -218,18 +184,9 @@ def _can_fuse(tensors: Sequence[Tensor]) -> bool:
 
 
 def _fused_adam(
-    values: Sequence[Tensor],
-    gradients: Sequence[Tensor],
-    momenta: Sequence[Tensor],
-    velocities: Sequence[Tensor],
-    results: Sequence[Tensor],
-    maxima: Sequence[Tensor],
-    rate: float | Tensor,
-    beta1: float,
-    beta2: float,
-    epsilon: float,
-    rule: GradientRule,
+    runs: Sequence[Sequence[Tensor]], rate: Rate, beta1: float, beta2: float, epsilon: float, rule: GradientRule
 ) -> None:
+    values, gradients, momenta, velocities, results, *maxima = runs
     gradients = [rule.apply_without_decay(v, g) for v, g in zip(values, gradients, strict=True)]
     for value, result in zip(values, results, strict=True):
         if result.data_ptr() != value.data_ptr():
@@ -245,7 +202,7 @@ def _fused_adam(
         gradients,
         momenta,
         velocities,
-        maxima,
+        maxima[0] if maxima else [],
         [endless] * len(values),
         lr=rate,
         beta1=beta1,
@@ -257,3 +214,74 @@ def _fused_adam(
         grad_scale=None,
         found_inf=None,
     )
+
+
+# --- updates as operations -------------------------------------------------------------------------------------------
+
+
+class Update(Op, kind=Kind.UPDATE, results=0, has_effect=True):
+    """One step of an optimizer for several vectors at once, each of its own size.
+
+    Operands: the rate; then, a run of ``vectors`` each, the gradients, the values, the optimizer's own vectors one kind
+    after the other, and the results.
+    """
+
+    vectors: int
+    rule: GradientRule
+
+    @property
+    def _settings(self) -> dict[str, Any]:
+        """The keywords of a step."""
+        return {name: value for name, value in vars(self).items() if name != "vectors"}
+
+    def _runs(self, operands: tuple[Any, ...]) -> Iterator[tuple[Tensor, ...]]:
+        """The operands behind the rate, kind by kind."""
+        return (operands[first : first + self.vectors] for first in range(1, len(operands), self.vectors))
+
+
+class StochasticGradientDescent(Update):
+    """See `sgd`; its own vectors are the momenta, or none."""
+
+    momentum_scale: float
+    nesterov: bool
+
+    def run(self, wanted: tuple[bool, ...], *operands: Any) -> None:
+        """One step."""
+        for gradient, values, *momenta, result in zip(*self._runs(operands), strict=True):
+            momentum = momenta[0] if momenta else None
+            sgd(values, gradient, momentum, result, learning_rate=operands[0], **self._settings)
+
+
+class RmsProp(Update):
+    """See `rmsprop`; its own vectors are the sums of squares."""
+
+    decay: float
+    epsilon: float
+
+    def run(self, wanted: tuple[bool, ...], *operands: Any) -> None:
+        """One step."""
+        for gradient, values, squares, result in zip(*self._runs(operands), strict=True):
+            rmsprop(values, gradient, squares, result, learning_rate=operands[0], **self._settings)
+
+
+class Adam(Update):
+    """See `adam_step`; the rate is `adam_rate`'s, its own vectors are momenta, velocities and perhaps maxima."""
+
+    beta1: float
+    beta2: float
+    epsilon: float
+
+    def run(self, wanted: tuple[bool, ...], *operands: Any) -> None:
+        """One step."""
+        gradients, values, momenta, velocities, *maxima, results = self._runs(operands)
+        maximum = maxima[0] if maxima else None
+        vectors = values, gradients, momenta, velocities, results
+        adam_step(*vectors, rate=operands[0], maximum_velocities=maximum, **self._settings)
+
+
+class HandOn(Op, kind=Kind.UPDATE, results=0, has_effect=True):
+    """A parameter that is not updated goes on as it is: operands values and result."""
+
+    def run(self, wanted: tuple[bool, ...], *operands: Tensor) -> None:
+        """``result = values``."""
+        operands[1].copy_(operands[0])

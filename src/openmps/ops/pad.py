@@ -18,37 +18,16 @@ Axes are continued one by one. With ``ZERO`` and ``CONSTANT`` a number that is o
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from openmps.ops.elements import Unshared, unshared
 from openmps.ops.geometry import Axis, Window, empty_image, read_adjoint
+from openmps.ops.op import Kind, Op
 from openmps.types import MPSImageEdgeMode as Edge
 
 _CONSTANT = (Edge.ZERO, Edge.CONSTANT)
-
-
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """The indices ``first`` … ``first + result - 1``, read of an axis of ``source`` pixels or channels."""
-
-    source: int
-    result: int
-    first: int
-
-    @property
-    def is_inside(self) -> bool:
-        return self.first >= 0 and self.first + self.result <= self.source
-
-    @property
-    def is_whole(self) -> bool:
-        return self.first == 0 and self.result == self.source
-
-    def indices(self, edge_mode: Edge, device: torch.device) -> Tensor:
-        """What each index stands for."""
-        index = torch.arange(self.first, self.first + self.result, device=device)
-        return index if self.is_inside else _CONTINUED[edge_mode](index, self.source)
 
 
 def _clamped(index: Tensor, length: int) -> Tensor:
@@ -89,10 +68,10 @@ def pad(x: Tensor, window: Window, channels: tuple[int, int], edge_mode: Edge, f
         return _pad_constant(x, window, channels, fill if edge_mode == Edge.CONSTANT else 0.0)
     pixels = x.permute(0, 2, 3, 1)
     for dimension, run in enumerate(_runs(window, x.shape[1], channels), start=1):
-        if run.is_inside:
-            pixels = pixels.narrow(dimension, run.first, run.result)
+        if run.leaves_source:
+            pixels = pixels.index_select(dimension, _indices(run, edge_mode, x.device))
         else:
-            pixels = pixels.index_select(dimension, run.indices(edge_mode, x.device))
+            pixels = pixels.narrow(dimension, run.first, run.result)
     return pixels.permute(0, 3, 1, 2)
 
 
@@ -113,23 +92,24 @@ def pad_gradient(gradient: Tensor, window: Window, channels: tuple[int, int], ed
         return read_adjoint(gradient.narrow(1, channels[0], source), window, Edge.ZERO)
     pixels = gradient.permute(0, 2, 3, 1)
     for dimension, run in enumerate(_runs(window, source, channels), start=1):
-        if run.is_whole:
+        if run.first == 0 and run.result == run.source:
             continue
         shape = list(pixels.shape)
         shape[dimension] = run.source
-        index = run.indices(edge_mode, gradient.device)
+        index = _indices(run, edge_mode, gradient.device)
         pixels = pixels.new_zeros(shape).index_add_(dimension, index, pixels)
     return pixels.permute(0, 3, 1, 2)
 
 
-def _runs(window: Window, source: int, channels: tuple[int, int]) -> tuple[_Run, _Run, _Run]:
+def _runs(window: Window, source: int, channels: tuple[int, int]) -> tuple[Axis, Axis, Axis]:
     """Rows, columns and channels read."""
-    before, after = channels
-    return _along(window.y), _along(window.x), _Run(source, before + source + after, -before)
+    return window.y, window.x, Axis(source, source + sum(channels), offset=-channels[0])
 
 
-def _along(axis: Axis) -> _Run:
-    return _Run(axis.source, axis.result, axis.first)
+def _indices(run: Axis, edge_mode: Edge, device: torch.device) -> Tensor:
+    """The pixel or channel that each index read stands for."""
+    index = torch.arange(run.first, run.first + run.result, device=device)
+    return _CONTINUED[edge_mode](index, run.source) if run.leaves_source else index
 
 
 def _pad_constant(x: Tensor, window: Window, channels: tuple[int, int], fill: Tensor | float) -> Tensor:
@@ -146,3 +126,30 @@ def _pad_constant(x: Tensor, window: Window, channels: tuple[int, int], fill: Te
         part = part.narrow(2, rows.start - window.y.first, len(rows))
         part.narrow(3, columns.start - window.x.first, len(columns)).copy_(inside)
     return result
+
+
+class Pad(Op, kind=Kind.WINDOW, half=True):
+    """`pad` of an image, whose numbers are copied; fill values of each channel, rounded once, are a second operand."""
+
+    window: Window
+    channels: tuple[int, int]
+    edge_mode: Edge
+    fill: float = 0.0
+
+    def run(self, wanted: tuple[bool, ...], *operands: Tensor) -> Tensor:
+        """See `pad`."""
+        x, *fill = operands
+        return unshared(pad(x, self.window, self.channels, self.edge_mode, fill[0] if fill else self.fill), x)
+
+
+class PadGradient(Unshared, of=pad_gradient, kind=Kind.WINDOW):
+    """`pad_gradient` of a gradient."""
+
+    window: Window
+    channels: tuple[int, int]
+    edge_mode: Edge
+
+    @property
+    def takes_half(self) -> bool:
+        """Where no number was copied more than once, so that nothing is added up."""
+        return self.edge_mode in _CONSTANT

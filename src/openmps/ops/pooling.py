@@ -14,7 +14,7 @@ L2 norm   outside counts as 0                      outside is the nearest pixel 
 from __future__ import annotations
 
 from functools import reduce
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ from torch.nn import functional
 
 from openmps.errors import MPSArgumentError
 from openmps.ops.geometry import COLUMNS, ROWS, Axis, Window, empty_image, read, read_adjoint
+from openmps.ops.op import Kind, Op
 from openmps.types import MPSImageEdgeMode
 
 _UNPADDED = (0, 0)
@@ -252,9 +253,9 @@ def _average_plan(
     """Plan the call for the edge's rule, where ``padding`` places the windows if it is not ``None``."""
     if window.dilation != (1, 1):
         raise MPSArgumentError("average pooling", "window", "must not be dilated", window.dilation)
-    if edge_mode == MPSImageEdgeMode.ZERO or (
-        _stays_within(window.x, zero_pad[0]) and _stays_within(window.y, zero_pad[1])
-    ):
+    # Whether all taps lie in the source and its zero padding.
+    stays = all(max(axis.before, axis.after) <= pad for axis, pad in zip((window.x, window.y), zero_pad, strict=True))
+    if stays or edge_mode == MPSImageEdgeMode.ZERO:
         return _AveragePlan(padding, True, None)
     if padding is not None and zero_pad == (0, 0):
         return _AveragePlan(padding, False, None)
@@ -300,11 +301,6 @@ def _gradient_padding(gradient: Tensor, window: Window) -> tuple[int, int] | Non
     return None if gradient.is_cuda and padding != _UNPADDED else padding
 
 
-def _stays_within(axis: Axis, zero_pad: int) -> bool:
-    """Whether all taps lie in the source and ``zero_pad`` pixels on each side of it."""
-    return axis.before <= zero_pad and axis.after <= zero_pad
-
-
 def _tap_counts(window: Window, zero_pad: tuple[int, int], like: Tensor) -> Tensor:
     """Return ``N`` for each result pixel, [window.y.result, window.x.result]; 1 where it is 0."""
     rows = _axis_counts(window.y, zero_pad[1], like)
@@ -318,3 +314,55 @@ def _axis_counts(axis: Axis, zero_pad: int, like: Tensor) -> Tensor:
     begin = axis.first + axis.stride * torch.arange(axis.result, device=like.device)
     end = (begin + axis.extent).clamp_(max=axis.source + zero_pad)
     return (end - begin.clamp(min=-zero_pad)).clamp_(min=0).to(like.dtype)
+
+
+class _Pooling(Op, kind=Kind.WINDOW):
+    """The base of the operations."""
+
+    window: Window
+    edge_mode: MPSImageEdgeMode
+
+
+class MaxPooling(_Pooling, results=2, half=True):
+    """`max_pooling`: the largest numbers, and where they are. Nothing is computed, only chosen."""
+
+    def run(self, wanted: tuple[bool, ...], *operands: Tensor) -> tuple[Tensor, Tensor | None]:
+        """See `max_pooling`."""
+        return max_pooling(operands[0], self.window, self.edge_mode, with_choice=wanted[1])
+
+
+class MaxPoolingGradient(_Pooling):
+    """`max_pooling_gradient` of a gradient, the forward source and, where it was saved, the choice."""
+
+    @property
+    def takes_half(self) -> bool:
+        """Where no two windows share a pixel: nothing is added up then."""
+        x, y = self.window.x, self.window.y
+        return x.stride >= x.extent and y.stride >= y.extent and not self.window.leaves_source
+
+    def run(self, wanted: tuple[bool, ...], *operands: Any) -> Tensor:
+        """See `max_pooling_gradient`; a choice for other images than these is made again."""
+        gradient, x, choice = operands
+        if choice is not None and len(choice) != len(gradient):
+            choice = None
+        return max_pooling_gradient(gradient, x, choice, self.window, self.edge_mode)
+
+
+class AveragePooling(_Pooling, of=average_pooling):
+    """`average_pooling`."""
+
+    zero_pad: tuple[int, int]
+
+
+class AveragePoolingGradient(_Pooling, of=average_pooling_gradient):
+    """`average_pooling_gradient`."""
+
+    zero_pad: tuple[int, int]
+
+
+class L2NormPooling(_Pooling, of=l2_norm_pooling):
+    """`l2_norm_pooling`."""
+
+
+class L2NormPoolingGradient(_Pooling, of=l2_norm_pooling_gradient):
+    """`l2_norm_pooling_gradient` of a gradient and the forward source."""

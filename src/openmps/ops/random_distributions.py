@@ -8,10 +8,16 @@ That keeps number ``i`` a function of word ``i`` alone, truncated or not, where 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from openmps.ops.op import Kind, Op
+from openmps.ops.random import philox_words
 
 _WORDS = 2.0**32
 _HALF_ROOT = math.sqrt(0.5)
@@ -63,3 +69,84 @@ def probability(mean: float, standard_deviation: float, minimum: float, maximum:
 def _distribution(deviations: float) -> float:
     """The distribution function of the standard normal."""
     return 0.5 * math.erfc(-deviations * _HALF_ROOT)
+
+
+# --- filling memory ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Integers:
+    """The words themselves."""
+
+    def numbers(self, words: Tensor) -> Tensor:
+        """See `integers`."""
+        return integers(words)
+
+
+@dataclass(frozen=True, slots=True)
+class Uniform:
+    """Numbers from a minimum to below a maximum."""
+
+    minimum: float
+    maximum: float
+
+    def numbers(self, words: Tensor) -> Tensor:
+        """See `uniform`."""
+        return uniform(words, self.minimum, self.maximum)
+
+
+@dataclass(frozen=True, slots=True)
+class Normal:
+    """Normal numbers, cut to bounds where these are finite."""
+
+    mean: float
+    standard_deviation: float
+    minimum: float = -math.inf
+    maximum: float = math.inf
+
+    def numbers(self, words: Tensor) -> Tensor:
+        """See `normal` and `truncated_normal`."""
+        if math.isinf(self.minimum) and math.isinf(self.maximum):
+            return normal(words, self.mean, self.standard_deviation)
+        return truncated_normal(words, self.mean, self.standard_deviation, self.minimum, self.maximum)
+
+
+Distribution = Integers | Uniform | Normal
+
+
+class _Fill(Op, kind=Kind.RANDOM, results=0, has_effect=True):
+    """Fill a tensor, the first operand, with random numbers in row-major order."""
+
+    distribution: Distribution
+    chunk: int
+    """Numbers made at once: enough to occupy the device, few enough to bound the memory for words."""
+
+    def _fill(self, target: Tensor, draw: Callable[[int, int], Tensor]) -> None:
+        """``draw(first, count)`` gives the words of a chunk; it is called in order."""
+        count = target.numel()
+        flat = target.view(-1) if target.is_contiguous() else target.new_empty(count)
+        for first in range(0, count, self.chunk):
+            size = min(self.chunk, count - first)
+            flat[first : first + size].copy_(self.distribution.numbers(draw(first, size)))
+        if not target.is_contiguous():
+            target.copy_(flat.view(target.shape))
+
+
+class FillByPhilox(_Fill):
+    """Fill a tensor from the words of a seed, from the position on that is the second operand."""
+
+    seed: int
+
+    def run(self, wanted: tuple[bool, ...], *operands: Any) -> None:
+        """See `openmps.ops.random.philox_words`."""
+        target, begin = operands
+        self._fill(target, lambda first, count: philox_words(self.seed, int(begin) + first, count, target.device))
+
+
+class FillBySequence(_Fill):
+    """Fill a tensor with the next words of a sequence, the second operand, whose ``take(count)`` gives them."""
+
+    def run(self, wanted: tuple[bool, ...], *operands: Any) -> None:
+        """Take the words when this runs."""
+        target, words = operands
+        self._fill(target, lambda _, count: words.take(count))

@@ -8,6 +8,8 @@ from enum import Enum, auto
 import torch
 from torch import Tensor
 
+from openmps.ops.op import Kind, Op
+
 CHANNELS = 1
 ROWS = 2
 COLUMNS = 3
@@ -27,7 +29,8 @@ class Reduction(Enum):
 def reduce(x: Tensor, reduction: Reduction, axis: int) -> Tensor:
     """One number for all along ``axis`` of ``x``, ``[N, C, H, W]``; the axis stays, with length 1.
 
-    MIN, MAX: the smallest and the largest; SUM, MEAN: the sum, and that divided by the length. NaN anywhere gives NaN.
+    MIN, MAX: the smallest and the largest; SUM, MEAN: the sum, float32 or better, and that divided by the length. NaN
+    anywhere gives NaN.
     ARGUMENT_MIN, ARGUMENT_MAX: the lowest index of the smallest or the largest, in the type of ``x``; the first NaN
     counts as both.
     """
@@ -52,13 +55,58 @@ def weighted_sum_by_non_zero_weights(x: Tensor, weights: Tensor) -> Tensor:
     return torch.where(count == 0, 0.0, weighted_sum(x, weights) / count.clamp(min=1))
 
 
+class Weighting(Enum):
+    """What a weighted sum of channels is divided by."""
+
+    SUM = auto()
+    """Nothing."""
+    MEAN = auto()
+    """The number of channels."""
+    NON_ZERO = auto()
+    """The number of weights that are not 0."""
+
+
+_WEIGHTINGS: dict[Weighting, Callable[[Tensor, Tensor], Tensor]] = {
+    Weighting.SUM: weighted_sum,
+    Weighting.MEAN: weighted_mean,
+    Weighting.NON_ZERO: weighted_sum_by_non_zero_weights,
+}
+
 _AXES = {ROWS: 1, COLUMNS: 2, CHANNELS: 3}
+
+
+def _type_of_sums(x: Tensor) -> torch.dtype:
+    return torch.promote_types(x.dtype, torch.float32)
+
 
 _REDUCTIONS: dict[Reduction, Callable[[Tensor, int], Tensor]] = {
     Reduction.MIN: lambda x, axis: x.amin(axis, keepdim=True),
     Reduction.MAX: lambda x, axis: x.amax(axis, keepdim=True),
-    Reduction.MEAN: lambda x, axis: x.mean(axis, keepdim=True),
-    Reduction.SUM: lambda x, axis: x.sum(axis, keepdim=True),
+    Reduction.MEAN: lambda x, axis: x.mean(axis, keepdim=True, dtype=_type_of_sums(x)),
+    Reduction.SUM: lambda x, axis: x.sum(axis, keepdim=True, dtype=_type_of_sums(x)),
     Reduction.ARGUMENT_MIN: lambda x, axis: x.argmin(axis, keepdim=True).to(x.dtype),
     Reduction.ARGUMENT_MAX: lambda x, axis: x.argmax(axis, keepdim=True).to(x.dtype),
 }
+
+
+class Reduce(Op, kind=Kind.REDUCTION, half=True):
+    """`reduce` of an image, times a weight; sums are float32, and so are their products with the weight."""
+
+    reduction: Reduction
+    axis: int
+    weight: float = 1.0
+
+    def run(self, wanted: tuple[bool, ...], *operands: Tensor) -> Tensor:
+        """See `reduce`."""
+        result = reduce(operands[0], self.reduction, self.axis)
+        return result if self.weight == 1.0 else result.mul_(self.weight)
+
+
+class ReduceWeighted(Op, kind=Kind.REDUCTION):
+    """The weighted sum of the channels of an image; the weights are a second one."""
+
+    weighting: Weighting
+
+    def run(self, wanted: tuple[bool, ...], *operands: Tensor) -> Tensor:
+        """See `weighted_sum`, `weighted_mean` and `weighted_sum_by_non_zero_weights`."""
+        return _WEIGHTINGS[self.weighting](*operands)

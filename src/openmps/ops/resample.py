@@ -17,7 +17,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from openmps.ops.elements import Unshared
 from openmps.ops.geometry import Axis, Window, read, read_adjoint
+from openmps.ops.op import Kind, Op
 from openmps.types import MPSImageEdgeMode
 
 ROWS = 1
@@ -365,3 +367,42 @@ def _in_regions(first: Tensor, extent: Tensor, axis: Axis, whole: int) -> Tensor
 
 def _is_outside(position: Tensor, length: int) -> Tensor:
     return (position < -_BORDER) | (position > length - 1 + _BORDER)
+
+
+class Interpolate(Unshared, of=interpolate, kind=Kind.WINDOW):
+    """`interpolate` of an image."""
+
+    rows: Stretch
+    columns: Stretch
+    edge_mode: MPSImageEdgeMode
+
+
+class InterpolateGradient(Op, of=interpolate_gradient, kind=Kind.WINDOW):
+    """`interpolate_gradient` of a gradient."""
+
+    rows: Stretch
+    columns: Stretch
+    edge_mode: MPSImageEdgeMode
+
+
+class Enlarge(Unshared, of=enlarge, kind=Kind.WINDOW, half=True):
+    """`enlarge` of an image: pixels are repeated as they are."""
+
+    window: Window
+    factors: tuple[int, int]
+    edge_mode: MPSImageEdgeMode
+
+
+class EnlargeGradient(Unshared, of=enlarge_gradient, kind=Kind.WINDOW):
+    """`enlarge_gradient` of a gradient."""
+
+    window: Window
+    factors: tuple[int, int]
+    edge_mode: MPSImageEdgeMode
+
+
+class CropAndResize(Op, of=crop_and_resize, kind=Kind.WINDOW):
+    """`crop_and_resize` of an image by regions, a second operand."""
+
+    size: tuple[int, int]
+    window: Window

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from openmps.ops.op import Kind, Op
+
 
 def reshape(x: Tensor, size: tuple[int, int, int]) -> Tensor:
     """Lay the numbers of each image out anew; also the gradient, with the source's size.
@@ -23,3 +25,9 @@ def reshape(x: Tensor, size: tuple[int, int, int]) -> Tensor:
     """
     channels, height, width = size
     return x.permute(0, 2, 3, 1).reshape(x.shape[0], height, width, channels).permute(0, 3, 1, 2)
+
+
+class Reshape(Op, of=reshape, kind=Kind.STORAGE, half=True, gives_view=True):
+    """`reshape` of an image."""
+
+    size: tuple[int, int, int]

@@ -6,9 +6,12 @@ MPSCNNSoftMax.h, macOS 10.13; the gradients 10.13.4.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
+
+from openmps.ops.op import Kind, Op
 
 
 def softmax(x: Tensor) -> Tensor:
@@ -18,25 +21,20 @@ def softmax(x: Tensor) -> Tensor:
 
 def softmax_gradient(gradient: Tensor, y: Tensor) -> Tensor:
     """``y_k * (g_k - sum_j g_j * y_j)``; ``y`` is the forward **result**, not its source."""
-    return _over_channels(_softmax_backward, gradient, y)
+    return _over_channels(partial(torch.ops.aten._softmax_backward_data, input_dtype=y.dtype), gradient, y)
 
 
-def log_softmax(x: Tensor) -> Tensor:
-    """``y_k = x_k - ln sum_j e^(x_j)`` over the channels of ``[N, C, H, W]``, with the largest channel subtracted."""
-    return _over_channels(torch.log_softmax, x)
+def log_softmax(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """``y_k = x_k - ln sum_j e^(x_j)`` over the channels of ``[N, C, H, W]``, with the largest channel subtracted.
+
+    With a ``dtype`` the numbers are converted to it first, on CUDA as they are read.
+    """
+    return _over_channels(partial(torch.log_softmax, dtype=dtype), x)
 
 
 def log_softmax_gradient(gradient: Tensor, y: Tensor) -> Tensor:
     """``g_k - e^(y_k) * sum_j g_j``; ``y`` is the forward **result**, not its source."""
-    return _over_channels(_log_softmax_backward, gradient, y)
-
-
-def _softmax_backward(gradient: Tensor, y: Tensor, axis: int) -> Tensor:
-    return torch.ops.aten._softmax_backward_data(gradient, y, axis, y.dtype)
-
-
-def _log_softmax_backward(gradient: Tensor, y: Tensor, axis: int) -> Tensor:
-    return torch.ops.aten._log_softmax_backward_data(gradient, y, axis, y.dtype)
+    return _over_channels(partial(torch.ops.aten._log_softmax_backward_data, input_dtype=y.dtype), gradient, y)
 
 
 def _over_channels(function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
@@ -48,3 +46,19 @@ def _over_channels(function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
     if tensors[0].stride(1) != 1:
         return function(*tensors, 1)
     return function(*(tensor.permute(0, 2, 3, 1) for tensor in tensors), 3).permute(0, 3, 1, 2)
+
+
+class SoftMax(Op, of=softmax, kind=Kind.REDUCTION, half=True):
+    """`softmax` of an image; of float16 computed in float32 and rounded once, as its logarithm is."""
+
+
+class LogSoftMax(Op, of=log_softmax, kind=Kind.REDUCTION, half=True):
+    """`log_softmax` of an image."""
+
+
+class SoftMaxGradient(Op, of=softmax_gradient, kind=Kind.REDUCTION):
+    """`softmax_gradient` of a gradient and the forward result."""
+
+
+class LogSoftMaxGradient(Op, of=log_softmax_gradient, kind=Kind.REDUCTION):
+    """`log_softmax_gradient` of a gradient and the forward result."""

@@ -10,6 +10,7 @@ from torch import Tensor
 from openmps.errors import MPSArgumentError
 from openmps.ops.geometry import empty_image
 from openmps.ops.loss import LossParameters, LossTerms, element_terms, reduce_losses
+from openmps.ops.op import Kind, Op
 from openmps.types import MPSCNNLossType, MPSCNNReductionType
 
 # The channels of one anchor box: X Y W H C, then one for each class.
@@ -159,3 +160,9 @@ def _area(size: Tensor) -> Tensor:
 def _ratio(common: Tensor, union: Tensor) -> Tensor:
     """``common / union``, 0 for boxes without area."""
     return common / union.clamp_min(torch.finfo(union.dtype).tiny)
+
+
+class YOLOLoss(Op, of=yolo_loss, kind=Kind.REDUCTION, results=2):
+    """`yolo_loss` of predictions, labels, weights if there are any, and anchor boxes: the losses and the gradient."""
+
+    parameters: YOLOLossParameters

@@ -1,67 +1,55 @@
 """Training a network: data, the sample network, the loop, run folders, measurements, pictures and progress."""
 
-from openmps.core.training_state import Checkpointed
-from openmps.training.checkpoint import Checkpoint, CheckpointFolder, graph_parts
-from openmps.training.data import (
-    Batch,
-    Dataset,
-    DataSplit,
-    batches_per_epoch,
-    epoch_order,
-    iterate_batches,
-    load_dataset,
-    load_digits_dataset,
-    load_idx,
-    load_image,
-    load_image_folder,
-)
-from openmps.training.data_sources import ArrayConvolutionDataSource, TrainableConvolutionDataSource
-from openmps.training.inference import Classifier, Evaluation
-from openmps.training.loop import TrainingObserver, TrainingResult, resume, train
-from openmps.training.metrics import ConfusionCounts, RunningMetrics, TrainingStatus
-from openmps.training.network import NetworkShape, SampleNetwork, optimizer_factory
-from openmps.training.options import TrainingOptions
-from openmps.training.pictures import draw_curve, draw_misclassified
-from openmps.training.progress import TrainingProgress
-from openmps.training.run_description import describe_run, run_data, run_options
-from openmps.training.run_folder import RunFolder
+from types import ModuleType as _ModuleType
 
-__all__ = [
-    "ArrayConvolutionDataSource",
-    "Batch",
-    "Checkpoint",
-    "CheckpointFolder",
-    "Checkpointed",
-    "Classifier",
-    "ConfusionCounts",
-    "DataSplit",
-    "Dataset",
-    "Evaluation",
-    "NetworkShape",
-    "RunFolder",
-    "RunningMetrics",
-    "SampleNetwork",
-    "TrainableConvolutionDataSource",
-    "TrainingObserver",
-    "TrainingOptions",
-    "TrainingProgress",
-    "TrainingResult",
-    "TrainingStatus",
-    "batches_per_epoch",
-    "describe_run",
-    "draw_curve",
-    "draw_misclassified",
-    "epoch_order",
-    "graph_parts",
-    "iterate_batches",
-    "load_dataset",
-    "load_digits_dataset",
-    "load_idx",
-    "load_image",
-    "load_image_folder",
-    "optimizer_factory",
-    "resume",
-    "run_data",
-    "run_options",
-    "train",
-]
+from openmps.core.training_state import Checkpointed as Checkpointed
+from openmps.training.checkpoint import (
+    Checkpoint as Checkpoint,
+    CheckpointFolder as CheckpointFolder,
+    graph_parts as graph_parts,
+)
+from openmps.training.data import load_dataset as load_dataset, load_digits_dataset as load_digits_dataset
+from openmps.training.data_sources import (
+    ArrayConvolutionDataSource as ArrayConvolutionDataSource,
+    TrainableConvolutionDataSource as TrainableConvolutionDataSource,
+)
+from openmps.training.dataset import (
+    Batch as Batch,
+    Dataset as Dataset,
+    DataSplit as DataSplit,
+    batches_per_epoch as batches_per_epoch,
+    epoch_order as epoch_order,
+    iterate_batches as iterate_batches,
+)
+from openmps.training.idx import load_idx as load_idx
+from openmps.training.image_folder import load_image as load_image, load_image_folder as load_image_folder
+from openmps.training.inference import Classifier as Classifier, Evaluation as Evaluation
+from openmps.training.loop import (
+    TrainingObserver as TrainingObserver,
+    TrainingResult as TrainingResult,
+    resume as resume,
+    train as train,
+)
+from openmps.training.metrics import (
+    ConfusionCounts as ConfusionCounts,
+    RunningMetrics as RunningMetrics,
+    TrainingStatus as TrainingStatus,
+)
+from openmps.training.network import (
+    NetworkShape as NetworkShape,
+    SampleNetwork as SampleNetwork,
+    optimizer_factory as optimizer_factory,
+)
+from openmps.training.options import TrainingOptions as TrainingOptions
+from openmps.training.pictures import draw_curve as draw_curve, draw_misclassified as draw_misclassified
+from openmps.training.progress import TrainingProgress as TrainingProgress
+from openmps.training.run_description import (
+    describe_run as describe_run,
+    run_data as run_data,
+    run_options as run_options,
+)
+from openmps.training.run_folder import RunFolder as RunFolder
+
+__all__ = sorted(  # pyright: ignore[reportUnsupportedDunderAll]
+    name for name, value in globals().items() if not name.startswith("_") and not isinstance(value, _ModuleType)
+)

@@ -19,6 +19,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from openmps.checks import whole
 from openmps.core.training_state import Checkpointed, TrainingState, whole_number
 from openmps.errors import MPSArgumentError, MPSError, MPSFileError, MPSTrainingWarning, MPSTypeError
 from openmps.formats.archive.container import pack, unpack
@@ -175,8 +176,7 @@ class CheckpointFolder:
 
         Later ones go, too: this training has left their path. Where writing fails, nothing is removed.
         """
-        if isinstance(keep, bool) or not isinstance(keep, int) or keep < 1:
-            raise MPSArgumentError("CheckpointFolder.save", "keep", "must be a whole number from 1 on", repr(keep))
+        whole("CheckpointFolder.save", "keep", keep, rule="must be a whole number from 1 on")
         content = checkpoint.to_bytes()
         make_folder(self.path)
         file = self.file(checkpoint.step)

@@ -12,35 +12,10 @@ from numpy.typing import NDArray
 
 from openmps.errors import MPSFileError
 from openmps.formats.paths import visible_entries
-from openmps.training.dataset import (
-    Batch,
-    Dataset,
-    DataSplit,
-    LastBatch,
-    batches_per_epoch,
-    epoch_order,
-    iterate_batches,
-)
+from openmps.training.dataset import Dataset, DataSplit
 from openmps.training.extras import missing_package
-from openmps.training.idx import has_idx_files, load_idx, read_idx
-from openmps.training.image_folder import Channels, load_image, load_image_folder
-
-__all__ = [
-    "Batch",
-    "Channels",
-    "DataSplit",
-    "Dataset",
-    "LastBatch",
-    "batches_per_epoch",
-    "epoch_order",
-    "iterate_batches",
-    "load_dataset",
-    "load_digits_dataset",
-    "load_idx",
-    "load_image",
-    "load_image_folder",
-    "read_idx",
-]
+from openmps.training.idx import has_idx_files, load_idx
+from openmps.training.image_folder import Channels, load_image_folder
 
 
 def load_digits_dataset() -> Dataset:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from openmps.checks import Shown
+from openmps.core.data_source import ArraySource
 from openmps.core.training_state import TrainingState, check_names, finite_number, numbers
 from openmps.core.vector import MPSVector, MPSVectorDescriptor
 from openmps.errors import MPSArgumentError, MPSTypeError
@@ -23,14 +25,11 @@ from openmps.kernels.optimizers import (
     MPSNNOptimizerRMSProp,
     MPSNNOptimizerStochasticGradientDescent,
 )
+from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.types import MPSDataType
 
-if TYPE_CHECKING:
-    from openmps.metal.command import CommandBuffer
-    from openmps.metal.device import MTLDevice
 
-
-class ArrayConvolutionDataSource:
+class ArrayConvolutionDataSource(ArraySource):
     """A data source over arrays: OHWI weights, and biases or None.
 
     The arrays are copied, as float32.
@@ -47,12 +46,8 @@ class ArrayConvolutionDataSource:
         shape = descriptor.weight_shape()
         array = np.asarray(weights, np.float32)
         if array.size != int(np.prod(shape)):
-            raise MPSArgumentError(
-                type(self).__name__,
-                "weights",
-                f"must hold [output channels, rows, columns, input channels] {shape}",
-                array.shape,
-            )
+            rule = f"must hold [output channels, rows, columns, input channels] {shape}"
+            raise MPSArgumentError(type(self).__name__, "weights", rule, array.shape)
         row = None if biases is None else np.array(biases, np.float32).reshape(-1)
         if row is not None and row.size != shape[0]:
             raise MPSArgumentError(type(self).__name__, "biases", f"must hold {shape[0]} numbers", row.size)
@@ -93,13 +88,6 @@ class ArrayConvolutionDataSource:
     def bias_terms(self) -> NDArray[np.float32] | None:
         """The biases, or None."""
         return self._biases
-
-    def load(self) -> bool:
-        """Arrays are always there."""
-        return True
-
-    def purge(self) -> None:
-        """Arrays stay."""
 
     def label(self) -> str | None:
         """The layer's name."""
@@ -144,15 +132,10 @@ class TrainableConvolutionDataSource(ArrayConvolutionDataSource):
         self._current: MPSCNNConvolutionWeightsAndBiasesState | None = None
         self._restored: dict[str, Any] = {}  # what a checkpoint says of an optimizer that is not made yet
 
-    @property
-    def optimizer(self) -> MPSNNOptimizer | None:
-        """The optimizer, once the first update has made it."""
-        return self._optimizer
-
-    @property
-    def accumulators(self) -> dict[str, list[MPSVector]]:
-        """The optimizer's vectors by argument name: weights first, then biases."""
-        return self._accumulators
+    optimizer = Shown[MPSNNOptimizer | None]("_optimizer", "The optimizer, once the first update has made it.")
+    accumulators = Shown[dict[str, list[MPSVector]]](
+        "_accumulators", "The optimizer's vectors by argument name: weights first, then biases."
+    )
 
     def set_learning_rate(self, learning_rate: float) -> None:
         """Change the step size of the updates that are encoded from now on."""
@@ -187,13 +170,9 @@ class TrainableConvolutionDataSource(ArrayConvolutionDataSource):
         It is taken in place, unless ``source_state`` is temporary.
         """
         if command_buffer is None:
-            raise MPSTypeError(
-                f"{type(self).__name__} {self._label!r}",
-                "command_buffer",
-                "is needed: this data source updates on the device",
-                None,
-                "Use the training style UPDATE_DEVICE_GPU",
-            )
+            rule = "is needed: this data source updates on the device"
+            remedy = "Use the training style UPDATE_DEVICE_GPU"
+            raise MPSTypeError(f"{type(self).__name__} {self._label!r}", "command_buffer", rule, None, remedy)
         # The keyword arguments depend on the class, as `_ACCUMULATORS` lists them.
         optimizer: Any = self._optimizer or self._start(command_buffer.device, gradient_state)
         result = source_state

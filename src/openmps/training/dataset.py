@@ -38,9 +38,8 @@ class Dataset:
         _check_array(self.images, np.uint8, 4, who, "images", "[N, H, W, C]")
         _check_array(self.labels, np.int64, 1, who, "labels", "[N]")
         if len(self.images) != len(self.labels):
-            raise MPSArgumentError(
-                who, "labels", f"must be one for each of {len(self.images)} images", len(self.labels)
-            )
+            rule = f"must be one for each of {len(self.images)} images"
+            raise MPSArgumentError(who, "labels", rule, len(self.labels))
         if self.images.size == 0:
             raise MPSArgumentError(who, "images", "must hold at least one pixel", f"shape {self.images.shape}")
         outside = self.labels[(self.labels < 0) | (self.labels >= len(self.class_names))]

@@ -6,7 +6,6 @@ import gzip
 import math
 import os
 import zlib
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
@@ -14,8 +13,9 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from openmps.checks import lengths_text
 from openmps.errors import MPSFileError
-from openmps.formats.paths import require_file, unreadable
+from openmps.formats.paths import reading, require_file
 from openmps.training.dataset import Dataset, DataSplit
 
 _WHO = "load_idx"
@@ -67,18 +67,17 @@ def read_idx(path: str | os.PathLike[str], dimensions: int) -> NDArray[np.uint8]
     than the bytes that are really there.
     """
     file, length = Path(path), require_file(path, _WHO)
-    try:
-        with file.open("rb") as raw:
-            packed = raw.read(2) == _GZIP_MAGIC
-            raw.seek(0)
-            if not packed:
-                return _read_stream(raw, file, dimensions, length, length)
-            with gzip.GzipFile(fileobj=raw) as unpacked:
-                return _read_stream(unpacked, file, dimensions, length, length * _LARGEST_EXPANSION)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise MPSFileError(_WHO, str(file), "must be a whole gzip file", error, "Fetch the file again.") from error
-    except OSError as error:
-        raise unreadable(file, _WHO, error) from error
+    with reading(file, _WHO):
+        try:
+            with file.open("rb") as raw:
+                packed = raw.read(2) == _GZIP_MAGIC
+                raw.seek(0)
+                if not packed:
+                    return _read_stream(raw, file, dimensions, length, length)
+                with gzip.GzipFile(fileobj=raw) as unpacked:
+                    return _read_stream(unpacked, file, dimensions, length, length * _LARGEST_EXPANSION)
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise MPSFileError(_WHO, str(file), "must be a whole gzip file", error, "Fetch the file again.") from error
 
 
 def _load_part(folder: Path, part: str, name: str) -> Dataset:
@@ -116,13 +115,13 @@ def _read_stream(
     shape = _read_header(stream.read(4 + 4 * dimensions), file, dimensions)
     header, expected = 4 + 4 * dimensions, math.prod(shape)
     if expected == 0:
-        raise MPSFileError(_WHO, str(file), "must hold at least one byte of data", f"a header of {_text(shape)}")
-    rule = f"must hold {expected} bytes behind its header of {_text(shape)}"
+        raise MPSFileError(_WHO, str(file), "must hold at least one byte of data", f"a header of {lengths_text(shape)}")
+    rule = f"must hold {expected} bytes behind its header of {lengths_text(shape)}"
     if header + expected > most:
         raise MPSFileError(_WHO, str(file), rule, f"a file of {length} bytes", "Fetch the file again.")
     data = bytearray()
     # One byte past the end: it tells a longer file, and makes gzip verify its checksum.
-    for chunk in _chunks(stream, expected + 1):
+    while chunk := stream.read(min(expected + 1 - len(data), _CHUNK)):
         data += chunk
     if len(data) != expected:
         got = "more" if len(data) > expected else f"{len(data)} bytes"
@@ -141,18 +140,5 @@ def _read_header(header: bytes, file: Path, dimensions: int) -> tuple[int, ...]:
     return tuple(int.from_bytes(header[start : start + 4], "big") for start in range(4, len(header), 4))
 
 
-def _chunks(stream: BinaryIO | gzip.GzipFile, most: int) -> Iterator[bytes]:
-    while most > 0:
-        chunk = stream.read(min(most, _CHUNK))
-        if not chunk:
-            return
-        most -= len(chunk)
-        yield chunk
-
-
-def _text(shape: tuple[int, ...]) -> str:
-    return "x".join(str(length) for length in shape)
-
-
 def _size(images: NDArray[np.uint8]) -> str:
-    return _text(images.shape[1:3])
+    return lengths_text(images.shape[1:3])

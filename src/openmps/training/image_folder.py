@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from openmps.checks import is_whole, lengths_text
 from openmps.errors import MPSArgumentError, MPSFileError
 from openmps.formats.paths import require_file, visible_entries
 from openmps.training.dataset import Dataset
@@ -37,8 +38,7 @@ def load_image(
     of another format, or so large that decoding it is refused (more pixels than ``PIL.Image.MAX_IMAGE_PIXELS``).
     """
     who = "load_image"
-    _check_size(size, who)
-    _check_channels(channels, who)
+    _check_options(size, channels, who)
     return _decode(Path(path), size, channels, who)
 
 
@@ -61,8 +61,7 @@ def load_image_folder(
     ``skipped``.
     """
     who = "load_image_folder"
-    _check_size(size, who)
-    _check_channels(channels, who)
+    _check_options(size, channels, who)
     classes = _class_folders(Path(folder), who)
     files = [(path, label) for label, name in enumerate(classes) for path in _image_files(name, who)]
     stack = _Stack(len(files), "" if size else "Give size=(height, width) to resize all images.", who)
@@ -99,8 +98,8 @@ class _Stack:
             self._first = path
             self._array = self._allocate(pixels.shape)
         elif pixels.shape[:2] != self._array.shape[1:3]:
-            rule = f"must be {_text(self._array.shape[1:3])} as {self._first} is"
-            raise MPSFileError(self._who, str(path), rule, _text(pixels.shape[:2]), self._remedy)
+            rule = f"must be {lengths_text(self._array.shape[1:3])} as {self._first} is"
+            raise MPSFileError(self._who, str(path), rule, lengths_text(pixels.shape[:2]), self._remedy)
         if pixels.shape[2] > self._array.shape[3]:
             grey = self._array
             self._array = self._allocate(pixels.shape)
@@ -115,7 +114,7 @@ class _Stack:
         try:
             return np.empty((self._count, *shape), dtype=np.uint8)
         except (MemoryError, ValueError) as error:
-            got = f"{self._count} images of {_text(shape)}"
+            got = f"{self._count} images of {lengths_text(shape)}"
             raise MPSArgumentError(self._who, "folder", "must fit in memory", got, self._remedy) from error
 
 
@@ -179,18 +178,9 @@ def _pixels(image: PillowImage.Image, size: tuple[int, int] | None, channels: Ch
     return pixels[..., np.newaxis] if grey else pixels
 
 
-def _check_size(size: object, who: str) -> None:
-    if size is None:
-        return
+def _check_options(size: object, channels: object, who: str) -> None:
     lengths = tuple(size) if isinstance(size, Sequence) else ()
-    if len(lengths) != 2 or any(isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= 65535 for n in lengths):
+    if size is not None and (len(lengths) != 2 or not all(is_whole(n, 1) and n <= 65535 for n in lengths)):
         raise MPSArgumentError(who, "size", "must be (height, width), each 1 to 65535", repr(size))
-
-
-def _check_channels(channels: object, who: str) -> None:
     if channels not in (None, 1, 3):
         raise MPSArgumentError(who, "channels", "must be 1 (grey), 3 (red green blue) or None", repr(channels))
-
-
-def _text(shape: Sequence[int]) -> str:
-    return "x".join(str(length) for length in shape)

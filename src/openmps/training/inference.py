@@ -6,22 +6,21 @@ import os
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from openmps.checks import Shown
 from openmps.core.image.batch import MPSImageBatch
 from openmps.errors import MPSArgumentError, MPSFileError, MPSTypeError
 from openmps.graph.summary import GraphSummary, graph_summary
+from openmps.metal.device import MTLDevice
 from openmps.training.dataset import Dataset
 from openmps.training.metrics import ConfusionCounts
 from openmps.training.network import NetworkShape, SampleNetwork
 from openmps.training.run_folder import RunFolder
 from openmps.types import MPSImageFeatureChannelFormat
-
-if TYPE_CHECKING:
-    from openmps.metal.device import MTLDevice
 
 _BATCH = 200
 _IN_FLIGHT = 2
@@ -37,10 +36,7 @@ class Evaluation:
     predictions: NDArray[np.int64]
     confusion: ConfusionCounts
 
-    @property
-    def accuracy(self) -> float:
-        """Fraction of the images that were classified correctly."""
-        return self.confusion.accuracy
+    accuracy = Shown[float]("confusion.accuracy", "Fraction of the images that were classified correctly.")
 
 
 class Classifier:

@@ -14,7 +14,7 @@ import torch
 
 from openmps.errors import MPSFileError, MPSTypeError
 from openmps.formats.atomic import flush
-from openmps.formats.paths import read_file
+from openmps.formats.paths import read_file, reading
 
 _NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
@@ -68,9 +68,8 @@ class JsonLines:
             record = _parse(line)
             if record is None:
                 rule = f"line {number} must be a JSON object"
-                raise MPSFileError(
-                    who, str(self.path), rule, repr(line[:60])[1:], "Delete the line to read the others."
-                )
+                got = repr(line[:60])[1:]
+                raise MPSFileError(who, str(self.path), rule, got, "Delete the line to read the others.")
             records.append(record)
         torn = _parse(last)
         return records if torn is None else [*records, torn]
@@ -93,10 +92,8 @@ class JsonLines:
             rule = f"must hold {length} bytes of whole lines, as it did when the checkpoint was written"
             raise MPSFileError(who, str(self.path), rule, f"{len(content)} bytes", "Put the file back, or train again.")
         if length < len(content):
-            try:
+            with reading(self.path, who, "could not be cut"):
                 os.truncate(self.path, length)
-            except OSError as error:
-                raise MPSFileError(who, str(self.path), "could not be cut", error.strerror or error) from error
         self._mended = False
 
     def _mend(self) -> None:

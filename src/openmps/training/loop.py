@@ -7,20 +7,14 @@ import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from openmps.core.training_state import (
-    Checkpointed,
-    TrainingState,
-    check_names,
-    finite_number,
-    numbers,
-    whole_number,
-)
+from openmps.core.training_state import Checkpointed, TrainingState, check_names, finite_number, numbers, whole_number
 from openmps.errors import MPSArgumentError, MPSError, MPSFileError, MPSNonFiniteError, MPSTrainingWarning
+from openmps.metal.device import MTLDevice
 from openmps.training.checkpoint import Checkpoint
 from openmps.training.dataset import DataSplit, iterate_batches
 from openmps.training.inference import Classifier, Evaluation
@@ -38,9 +32,6 @@ from openmps.training.run_description import (
 )
 from openmps.training.run_folder import RunFolder
 from openmps.training.stepper import TrainingStepper
-
-if TYPE_CHECKING:
-    from openmps.metal.device import MTLDevice
 
 __all__ = ["TrainingObserver", "TrainingOptions", "TrainingResult", "describe_run", "resume", "train"]
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from openmps.checks import Shown
 from openmps.core.training_state import TrainingState, check_names, finite_number, whole_number
 from openmps.errors import MPSArgumentError
 
@@ -100,10 +101,7 @@ class RunningMetrics:
         """Fraction of the epoch's images classified correctly so far; NaN before the first batch."""
         return self._correct / self._count if self._count else math.nan
 
-    @property
-    def images_per_second(self) -> float:
-        """Images per second over the last 100 batches; 0 while unknown."""
-        return self._speed
+    images_per_second = Shown[float]("_speed", "Images per second over the last 100 batches; 0 while unknown.")
 
     @property
     def seconds_left(self) -> float | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,20 +27,9 @@ from openmps.kernels.optimizers import (
     MPSNNOptimizerRMSProp,
     MPSNNOptimizerStochasticGradientDescent,
 )
-from openmps.training.data_sources import (
-    ArrayConvolutionDataSource,
-    OptimizerFactory,
-    TrainableConvolutionDataSource,
-)
-from openmps.types import (
-    MPSCNNLossType,
-    MPSCNNReductionType,
-    MPSImageFeatureChannelFormat,
-    MPSNNPaddingMethod,
-)
-
-if TYPE_CHECKING:
-    from openmps.metal.device import MTLDevice
+from openmps.metal.device import MTLDevice
+from openmps.training.data_sources import ArrayConvolutionDataSource, OptimizerFactory, TrainableConvolutionDataSource
+from openmps.types import MPSCNNLossType, MPSCNNReductionType, MPSImageFeatureChannelFormat, MPSNNPaddingMethod
 
 OptimizerName = Literal["adam", "sgd", "rmsprop"]
 """Adam, gradient descent without momentum, RMSProp; each with the framework's defaults but for the learning rate."""

@@ -55,17 +55,8 @@ class TrainingOptions:
 
     def describe(self) -> dict[str, object]:
         """The options as a run's description holds them."""
-        return {
-            "epochs": self.epochs,
-            "batch_size": self.batch_size,
-            "learning_rate": self.learning_rate,
-            "decay": self.decay,
-            "optimizer": self.optimizer,
-            "format": self.channel_format.name.lower(),
-            "seed": self.seed,
-            "checkpoint_every": self.checkpoint_every,
-            "checkpoints_kept": self.checkpoints_kept,
-        }
+        options: dict[str, object] = {name: getattr(self, name) for name in _DESCRIBED}
+        return {**options, "format": self.channel_format.name.lower()}
 
     @classmethod
     def from_description(cls, description: Mapping[str, object], file: str) -> TrainingOptions:

@@ -72,9 +72,8 @@ def draw_misclassified(
         raise MPSArgumentError(who, "limit", "must be 1 or more", limit)
     for argument, values in (("labels", labels), ("predictions", predictions)):
         if values.shape != images.shape[:1]:
-            raise MPSArgumentError(
-                who, argument, f"must be one for each of {len(images)} images", f"shape {values.shape}"
-            )
+            rule = f"must be one for each of {len(images)} images"
+            raise MPSArgumentError(who, argument, rule, f"shape {values.shape}")
         if values.size and not 0 <= int(values.min()) <= int(values.max()) < len(class_names):
             got = f"{values.min()} to {values.max()}"
             raise MPSArgumentError(who, argument, f"must be 0 to {len(class_names) - 1}", got)

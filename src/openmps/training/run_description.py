@@ -5,22 +5,20 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
 
 from openmps.errors import MPSArgumentError, MPSFileError
+from openmps.metal.device import MTLDevice
 from openmps.training.data import load_dataset
 from openmps.training.dataset import Dataset, DataSplit
 from openmps.training.image_folder import Channels
 from openmps.training.inference import describe_network, described_network
 from openmps.training.network import NetworkShape
 from openmps.training.options import TrainingOptions
-
-if TYPE_CHECKING:
-    from openmps.metal.device import MTLDevice
-    from openmps.training.run_folder import RunFolder
+from openmps.training.run_folder import RunFolder
 
 _FREE = ("epochs", "checkpoint_every", "checkpoints_kept")
 """Options that may change from one part of a run to the next."""

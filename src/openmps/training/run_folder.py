@@ -18,6 +18,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
+from openmps.checks import Shown
 from openmps.errors import MPSArgumentError, MPSFileError
 from openmps.formats.arrays import Array
 from openmps.formats.atomic import remove_leftovers, write_atomic
@@ -97,10 +98,7 @@ class RunFolder:
         """The file of all weights."""
         return self.path / "weights.safetensors"
 
-    @property
-    def metrics_path(self) -> Path:
-        """The file of the measurements, one JSON object a line."""
-        return self._metrics.path
+    metrics_path = Shown[Path]("_metrics.path", "The file of the measurements, one JSON object a line.")
 
     @property
     def curve_path(self) -> Path:
@@ -216,7 +214,6 @@ def _read_description(file: Path, who: str) -> dict[str, object]:
         raise MPSFileError(who, str(file), f"must have the format {FORMAT!r}", repr(description.get("format"))[:60])
     if description.get("version") != VERSION:
         got = repr(description.get("version"))[:60]
-        raise MPSFileError(
-            who, str(file), f"must have version {VERSION}", got, "Use the openmps that wrote it, or newer."
-        )
+        rule = f"must have version {VERSION}"
+        raise MPSFileError(who, str(file), rule, got, "Use the openmps that wrote it, or newer.")
     return description

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,14 +13,12 @@ from openmps.core.image.batch import MPSImageBatch
 from openmps.core.training_state import Checkpointed
 from openmps.errors import MPSError, MTLExecutionError
 from openmps.kernels.loss import MPSCNNLossLabels
+from openmps.metal.device import MTLDevice
 from openmps.metal.mps_command_buffer import MPSCommandBuffer
 from openmps.training.checkpoint import graph_parts
 from openmps.training.dataset import Batch
 from openmps.training.network import SampleNetwork
 from openmps.types import MPSImageFeatureChannelFormat
-
-if TYPE_CHECKING:
-    from openmps.metal.device import MTLDevice
 
 _IN_FLIGHT = 2
 

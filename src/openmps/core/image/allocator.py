@@ -1,29 +1,14 @@
-"""Who makes the images that encodes return (MPSImage.h, macOS 10.13)."""
+"""The allocators of ordinary and of temporary images (MPSImage.h, macOS 10.13)."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any
 
 from openmps.core.image.batch import MPSImageBatch
-from openmps.core.image.image import MPSImage
+from openmps.core.image.descriptor import MPSImageDescriptor
+from openmps.core.image.image import MPSImage, MPSImageAllocator, defined_above
 from openmps.core.image.temporary import MPSTemporaryImage
-
-if TYPE_CHECKING:
-    from openmps.core.image.descriptor import MPSImageDescriptor
-    from openmps.metal.command import CommandBuffer
-
-
-@runtime_checkable
-class MPSImageAllocator(Protocol):
-    """Makes the images that encodes return (MPSImage.h, macOS 10.13).
-
-    An allocator may also offer ``image_batch(command_buffer, image_descriptor, kernel, count)``; without it `image` is
-    called ``count`` times.
-    """
-
-    def image(self, command_buffer: CommandBuffer, image_descriptor: MPSImageDescriptor, kernel: Any) -> MPSImage:
-        """An image that lives at least until the command buffer has completed."""
-        ...
+from openmps.metal.device import CommandBuffer
 
 
 class OrdinaryImages:
@@ -56,3 +41,6 @@ class TemporaryImages:
 
 ORDINARY: MPSImageAllocator = OrdinaryImages()
 TEMPORARY: MPSImageAllocator = TemporaryImages()
+
+defined_above.ordinary_allocator = ORDINARY
+defined_above.temporary_allocator = TEMPORARY

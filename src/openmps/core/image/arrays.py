@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from openmps.core.image.descriptor import MPSImageDescriptor, check_fits
-from openmps.core.image.storage import DTYPES, Block, Extent, encode
+from openmps.core.image.storage import Block, Extent
 from openmps.core.lifetime import check_is_device
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.device import MTLDevice
+from openmps.ops.elements import DTYPES, encode
 from openmps.types import MPSImageFeatureChannelFormat as Format
 
 _FORMATS = {dtype: channel_format for channel_format, dtype in DTYPES.items()}

@@ -3,28 +3,116 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from threading import Lock
+from typing import Any, overload
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from openmps.core.image import arrays as image_arrays
+from openmps.checks import whole
+from openmps.core.image import arrays
 from openmps.core.image.descriptor import MPSImageDescriptor, check_is_descriptor
-from openmps.core.image.image import MPSImage, new_storage
-from openmps.core.image.members import Members, TemporaryMembers
-from openmps.core.image.storage import Extent, Stack, Storage, merge
-from openmps.core.image.temporary import private_copy
-from openmps.core.lifetime import check_device, check_is_device, check_is_open
-from openmps.core.sequences import position
+from openmps.core.image.image import MPSImage, defined_above, new_storage
+from openmps.core.image.storage import Block, Extent, Shape, Stack, Storage, merge
+from openmps.core.image.temporary import MPSTemporaryImage, private_copy
+from openmps.core.lifetime import (
+    check_device,
+    check_is_device,
+    check_is_open,
+    check_lifetime,
+    check_reads,
+    temporary_counts,
+)
+from openmps.core.numbers import position
 from openmps.errors import MPSArgumentError, MPSTypeError
-
-if TYPE_CHECKING:
-    from openmps.metal.command import CommandBuffer
-    from openmps.metal.device import MTLDevice
-    from openmps.types import MPSImageFeatureChannelFormat
+from openmps.metal.device import CommandBuffer, MTLDevice
+from openmps.types import MPSImageFeatureChannelFormat
 
 _NO_STOP = -(2**63)
+_making = Lock()  # for an assignment only, as those of storage.py
+
+
+class Members:
+    """The images of one block, made when they are asked for. A ``span`` is a run of them, counted together.
+
+    Each image is always the same object.
+    """
+
+    __slots__ = ("_descriptor", "_device", "_made", "storage")
+
+    def __init__(self, block: Block, descriptor: MPSImageDescriptor, device: MTLDevice) -> None:
+        self.storage = Storage.of(block)
+        self._descriptor = descriptor
+        self._device = device
+        self._made: dict[int, MPSImage] | None = None
+
+    def __len__(self) -> int:
+        return self.storage.count
+
+    def image(self, index: int) -> MPSImage:
+        """The image at ``index`` of the block."""
+        made = self._made
+        if made is None:
+            # Two threads that ask at once get the same object.
+            with _making:
+                made = self._made = {} if self._made is None else self._made
+        image = made.get(index)
+        return made.setdefault(index, self._make(index)) if image is None else image
+
+    def _make(self, index: int) -> MPSImage:
+        return MPSImage.member(self._device, self._descriptor, self.storage.narrowed(index, 1))
+
+    def check_usable(self, who: str, argument: str, command_buffer: CommandBuffer, span: range) -> None:
+        """Raise unless an encode on ``command_buffer`` may use the images of ``span``."""
+        check_device(who, argument, self._device, command_buffer.device)
+
+    def fewest(self, span: range) -> int | None:
+        """The smallest read count of ``span``; ordinary images have none."""
+        return None
+
+    def count_read(self, amount: int, span: range) -> None:
+        """Take reads from each image of ``span``; ordinary images have no count."""
+
+    def add_reads(self, amount: int, span: range) -> None:
+        """Change the read count of each image of ``span`` unless it is 0; ordinary images have none."""
+
+
+class TemporaryMembers(Members):
+    """The temporary images of one block. They are counted apart; a span of all pays for one counter."""
+
+    __slots__ = ("_command_buffer", "_counts")
+
+    def __init__(self, block: Block, descriptor: MPSImageDescriptor, command_buffer: CommandBuffer) -> None:
+        super().__init__(block, descriptor, command_buffer.device)
+        self._command_buffer = command_buffer
+        self._counts = temporary_counts(command_buffer, block, len(self))
+
+    def _make(self, index: int) -> MPSImage:
+        storage = self.storage.narrowed(index, 1)
+        return MPSTemporaryImage.temporary_member(self._descriptor, storage, self._command_buffer, self._counts, index)
+
+    def check_usable(self, who: str, argument: str, command_buffer: CommandBuffer, span: range) -> None:
+        """Raise unless an encode on ``command_buffer`` may use the images of ``span``."""
+        check_device(who, argument, self._device, command_buffer.device)
+        check_lifetime(who, argument, self._command_buffer, command_buffer)
+        if not self._counts.fewest(self._some(span)):
+            check_reads(who, argument, 0, f"a batch of {len(span)} temporary images")
+
+    def fewest(self, span: range) -> int | None:
+        """The smallest read count of ``span``."""
+        return self._counts.fewest(self._some(span))
+
+    def count_read(self, amount: int, span: range) -> None:
+        """Take reads from each image of ``span``."""
+        self._counts.take("MPSImageBatch", amount, self._some(span))
+
+    def add_reads(self, amount: int, span: range) -> None:
+        """Change the read count of each image of ``span`` unless it is 0."""
+        self._counts.add(amount, self._some(span))
+
+    def _some(self, span: range) -> range | None:
+        return None if len(span) == self.storage.count else span
 
 
 class MPSImageBatch(Sequence[MPSImage]):
@@ -35,6 +123,8 @@ class MPSImageBatch(Sequence[MPSImage]):
     from images that lie apart is gathered into one block whenever an encode reads it; its ``repr`` says so. Images
     taken out of one block and put together again in order are one block.
     """
+
+    __slots__ = ("__weakref__", "_images", "_members", "_span", "_stack")
 
     def __init__(self, images: Iterable[MPSImage] = ()) -> None:
         self._images = tuple(images)
@@ -71,8 +161,8 @@ class MPSImageBatch(Sequence[MPSImage]):
 
         See `MPSImage.from_numpy`.
         """
-        block = image_arrays.from_numpy("MPSImageBatch", device, array, channel_format, (4,))
-        return cls._of(Members(block, image_arrays.descriptor_of(block, 1), device))
+        block = arrays.from_numpy("MPSImageBatch", device, array, channel_format, (4,))
+        return cls._of(Members(block, arrays.descriptor_of(block, 1), device))
 
     @classmethod
     def from_tensor(
@@ -86,14 +176,24 @@ class MPSImageBatch(Sequence[MPSImage]):
 
         See `MPSImage.from_tensor`.
         """
-        block = image_arrays.from_tensor("MPSImageBatch", device, tensor, channel_format, copy, (4,))
-        return cls._of(Members(block, image_arrays.descriptor_of(block, 1), device))
+        block = arrays.from_tensor("MPSImageBatch", device, tensor, channel_format, copy, (4,))
+        return cls._of(Members(block, arrays.descriptor_of(block, 1), device))
 
     @classmethod
     def _of(cls, members: Members, span: range | None = None) -> MPSImageBatch:
-        batch = cls()
+        batch = cls.__new__(cls)
+        batch._images = ()
         batch._members = members
-        batch._span = range(len(members)) if span is None else span
+        batch._span = range(members.storage.count) if span is None else span
+        batch._stack = None
+        return batch
+
+    @classmethod
+    def _of_template(cls, template: BatchTemplate, command_buffer: CommandBuffer) -> MPSImageBatch:
+        block = Block(template.device.torch_device, template.shape.channel_format, template.shape.extent)
+        members = TemporaryMembers(block, template.descriptor, command_buffer)
+        batch = cls._of(members, template.span)
+        batch._stack = Stack((members.storage,), template.shape.channel_format, template.shape.extent, template.shape)
         return batch
 
     # --- a sequence -------------------------------------------------------------------------------------------------
@@ -133,7 +233,7 @@ class MPSImageBatch(Sequence[MPSImage]):
 
     def numpy(self) -> NDArray[np.float32]:
         """The numbers of all images, a float32 copy ``[images, height, width, channels]``."""
-        return image_arrays.to_numpy(self._readable("numpy").values())
+        return arrays.to_numpy(self._readable("numpy").values())
 
     def tensor(self) -> torch.Tensor:
         """The stored elements ``[images, channels, height, width]`` as a tensor that shares the images' memory.
@@ -161,7 +261,7 @@ class MPSImageBatch(Sequence[MPSImage]):
         return int(kind), int(index)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        return image_arrays.as_array("MPSImageBatch", self.numpy(), dtype, copy)
+        return arrays.as_array("MPSImageBatch", self.numpy(), dtype, copy)
 
     # --- for the encode path ----------------------------------------------------------------------------------------
 
@@ -176,9 +276,16 @@ class MPSImageBatch(Sequence[MPSImage]):
             self._stack = self._make_stack()
         return self._stack
 
+    def whole(self) -> Stack:
+        """All images; the same as `stack`."""
+        stack = self._stack
+        return self.stack() if stack is None else stack
+
     def _make_stack(self) -> Stack:
         if self._members is not None:
-            part = self._members.storage.narrowed(self._span.start, len(self))
+            part = self._members.storage
+            if len(self._span) != part.count:
+                part = part.narrowed(self._span.start, len(self._span))
             return Stack((part,), part.block.channel_format, part.extent)
         self._check_not_empty()
         self._check_alike()
@@ -252,6 +359,34 @@ class MPSImageBatch(Sequence[MPSImage]):
         return stack.extent.bytes_as(stack.channel_format)
 
 
+defined_above.batch_of = MPSImageBatch
+
+
+class BatchTemplate:
+    """Makes temporary batches of one shape on one device, which was checked once; see `allocate_temporary`."""
+
+    __slots__ = ("descriptor", "device", "shape", "span")
+
+    def __init__(self, device: MTLDevice, descriptor: MPSImageDescriptor, count: int) -> None:
+        self.device = device
+        self.descriptor = private_copy("MPSImageBatch", descriptor)
+        block = new_storage("MPSImageBatch", device, self.descriptor, _count(self.descriptor, count)).block
+        self.shape = Shape(block.extent, block.channel_format)
+        self.span = range(count)
+
+    def batch(self, command_buffer: CommandBuffer) -> MPSImageBatch:
+        """A new batch; the command buffer is open and of the device."""
+        return MPSImageBatch._of_template(self, command_buffer)  # pyright: ignore[reportPrivateUsage]
+
+
+def fewest_reads(images: MPSImage | MPSImageBatch) -> int | None:
+    """The smallest read count among the temporary images; None if there are none."""
+    if isinstance(images, MPSImageBatch) and images._members is not None:  # pyright: ignore[reportPrivateUsage]
+        return images._members.fewest(images._span)  # pyright: ignore[reportPrivateUsage]
+    listed = [images] if isinstance(images, MPSImage) else images
+    return min((image.read_count for image in listed if isinstance(image, MPSTemporaryImage)), default=None)
+
+
 def _shape(image: MPSImage) -> tuple[object, ...]:
     """What the images of a batch have in common."""
     part = image.storage
@@ -259,12 +394,11 @@ def _shape(image: MPSImage) -> tuple[object, ...]:
 
 
 def _count(descriptor: MPSImageDescriptor, count: object) -> int:
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise MPSArgumentError("MPSImageBatch", "count", "must be an integer of at least 1", repr(count))
+    images = count if type(count) is int and count > 0 else whole("MPSImageBatch", "count", count)
     if descriptor.number_of_images != 1:
         rule = "must be 1 for the images of a batch"
         raise MPSArgumentError("MPSImageBatch", "image_descriptor.number_of_images", rule, descriptor.number_of_images)
-    return count
+    return images
 
 
 def as_batch(who: str, argument: str, images: object) -> MPSImageBatch:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import operator
-
+from openmps.checks import as_index
 from openmps.core.image.storage import Extent
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.device import MTLDevice
@@ -18,26 +17,13 @@ from openmps.types import (
 )
 
 _PIXEL_FORMATS = {
-    MPSImageFeatureChannelFormat.UNORM8: (
-        MTLPixelFormat.R8_UNORM,
-        MTLPixelFormat.RG8_UNORM,
-        MTLPixelFormat.RGBA8_UNORM,
-    ),
-    MPSImageFeatureChannelFormat.UNORM16: (
-        MTLPixelFormat.R16_UNORM,
-        MTLPixelFormat.RG16_UNORM,
-        MTLPixelFormat.RGBA16_UNORM,
-    ),
-    MPSImageFeatureChannelFormat.FLOAT16: (
-        MTLPixelFormat.R16_FLOAT,
-        MTLPixelFormat.RG16_FLOAT,
-        MTLPixelFormat.RGBA16_FLOAT,
-    ),
-    MPSImageFeatureChannelFormat.FLOAT32: (
-        MTLPixelFormat.R32_FLOAT,
-        MTLPixelFormat.RG32_FLOAT,
-        MTLPixelFormat.RGBA32_FLOAT,
-    ),
+    channel_format: tuple(MTLPixelFormat[components + elements] for components in ("R", "RG", "RGBA"))
+    for channel_format, elements in (
+        (MPSImageFeatureChannelFormat.UNORM8, "8_UNORM"),
+        (MPSImageFeatureChannelFormat.UNORM16, "16_UNORM"),
+        (MPSImageFeatureChannelFormat.FLOAT16, "16_FLOAT"),
+        (MPSImageFeatureChannelFormat.FLOAT32, "32_FLOAT"),
+    )
 }
 
 
@@ -129,13 +115,8 @@ class MPSImageDescriptor:
         """
         if self.channel_format not in _PIXEL_FORMATS:
             rule = "must be UNORM8, UNORM16, FLOAT16 or FLOAT32"
-            raise MPSArgumentError(
-                who,
-                "image_descriptor.channel_format",
-                rule,
-                _name(self.channel_format),
-                "Choose one of MPSImageFeatureChannelFormat",
-            )
+            remedy = "Choose one of MPSImageFeatureChannelFormat"
+            raise MPSArgumentError(who, "image_descriptor.channel_format", rule, _name(self.channel_format), remedy)
         if self.storage_mode not in (MTLStorageMode.SHARED, MTLStorageMode.MANAGED, MTLStorageMode.PRIVATE):
             rule = "must be SHARED, MANAGED or PRIVATE"
             raise MPSArgumentError(who, "image_descriptor.storage_mode", rule, _name(self.storage_mode))
@@ -192,13 +173,7 @@ def _name(member: object) -> str:
 
 
 def _size(who: str, name: str, value: object) -> int:
-    number = None
-    if not isinstance(value, bool):
-        try:
-            # NumPy's integers too.
-            number = operator.index(value)  # pyright: ignore[reportArgumentType]
-        except TypeError:
-            number = None
+    number = value if type(value) is int else as_index(value)
     if number is None or number < 1:
         raise MPSArgumentError(who, f"image_descriptor.{name}", "must be an integer of at least 1", repr(value))
     return number

@@ -1,26 +1,21 @@
-"""MPSImage: pixels with any number of feature channels (MPSImage.h, macOS 10.13)."""
+"""MPSImage: pixels with any number of feature channels, and who makes them (MPSImage.h, macOS 10.13)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from openmps.core.image import arrays as image_arrays
-from openmps.core.image import io as image_io
-from openmps.core.image import views as image_views
-from openmps.core.image.descriptor import (
-    MPSImageDescriptor,
-    check_fits,
-    check_is_descriptor,
-    texture_type_of,
-)
+from openmps.checks import Labelled, Shown
+from openmps.core.image import arrays, io, views
+from openmps.core.image.descriptor import MPSImageDescriptor, check_fits, check_is_descriptor, texture_type_of
 from openmps.core.image.storage import Block, Extent, Stack, Storage
 from openmps.core.lifetime import check_device, check_is_device, record_synchronize
 from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.types import (
     ELEMENT_BYTES,
     PRECISION_BITS,
@@ -36,13 +31,8 @@ from openmps.types import (
     NSRange,
 )
 
-if TYPE_CHECKING:
-    from openmps.core.image.allocator import MPSImageAllocator
-    from openmps.metal.command import CommandBuffer
-    from openmps.metal.device import MTLDevice
 
-
-class MPSImage:
+class MPSImage(Labelled):
     """Images of numbers with any count of feature channels (MPSImage.h, macOS 10.13).
 
     ``MPSImage(device, image_descriptor)`` makes an image whose memory is allocated, and zero, on first use;
@@ -58,8 +48,6 @@ class MPSImage:
         MPSTypeError: An argument has the wrong type, or the parent is temporary.
     """
 
-    label: str | None
-    """A name for errors and debugging."""
     storage: Storage
     """Where the pixels are; for those who extend the framework."""
 
@@ -83,13 +71,12 @@ class MPSImage:
         if parent_image.is_temporary:
             remedy = "Use its batch_representation() or sub_image()"
             raise MPSTypeError(name, "parent_image", "must not be temporary", repr(parent_image), remedy)
-        view = image_views.of_slices(parent_image.name, parent_image.storage, slice_range, feature_channels)
+        view = views.of_slices(parent_image.name, parent_image.storage, slice_range, feature_channels)
         self._initialise(parent_image.device, parent_image.descriptor(), view, parent_image)
 
     def _initialise(
         self, device: MTLDevice, descriptor: MPSImageDescriptor, storage: Storage, parent: MPSImage | None
     ) -> None:
-        self.label = None
         self.storage = storage
         self._device = device
         self._descriptor = descriptor
@@ -120,8 +107,8 @@ class MPSImage:
             MPSArgumentError: The array has another number of axes, or an axis of size 0.
             MPSTypeError: Its type has no such meaning in the format, as integers in FLOAT32.
         """
-        block = image_arrays.from_numpy(cls.__name__, device, array, channel_format, (3, 4))
-        return MPSImage.member(device, image_arrays.descriptor_of(block), Storage.of(block))
+        block = arrays.from_numpy(cls.__name__, device, array, channel_format, (3, 4))
+        return MPSImage.member(device, arrays.descriptor_of(block), Storage.of(block))
 
     @classmethod
     def from_tensor(
@@ -142,47 +129,24 @@ class MPSImage:
             MPSArgumentError: As `from_numpy`; or the memory cannot be shared and ``copy`` is False.
             MPSTypeError: As `from_numpy`; or it is no tensor.
         """
-        block = image_arrays.from_tensor(cls.__name__, device, tensor, channel_format, copy, (3, 4))
-        return MPSImage.member(device, image_arrays.descriptor_of(block), Storage.of(block))
+        block = arrays.from_tensor(cls.__name__, device, tensor, channel_format, copy, (3, 4))
+        return MPSImage.member(device, arrays.descriptor_of(block), Storage.of(block))
 
     @staticmethod
     def default_allocator() -> MPSImageAllocator:
         """The allocator of ordinary images."""
-        from openmps.core.image.allocator import ORDINARY  # it makes batches, which are made of images
-
-        return ORDINARY
+        return defined_above.ordinary_allocator
 
     # --- what it is -------------------------------------------------------------------------------------------------
 
-    @property
-    def device(self) -> MTLDevice:
-        """The device whose memory holds the image."""
-        return self._device
-
-    @property
-    def width(self) -> int:
-        """Pixels in a row."""
-        return self.storage.block.extent.width
-
-    @property
-    def height(self) -> int:
-        """Rows of pixels."""
-        return self.storage.block.extent.height
-
-    @property
-    def feature_channels(self) -> int:
-        """Numbers in a pixel."""
-        return self.storage.channels
-
-    @property
-    def number_of_images(self) -> int:
-        """Images in this object."""
-        return self.storage.count
-
-    @property
-    def feature_channel_format(self) -> MPSImageFeatureChannelFormat:
-        """How a number is stored."""
-        return self.storage.block.channel_format
+    device = Shown[MTLDevice]("_device", "The device whose memory holds the image.")
+    width = Shown[int]("storage.block.extent.width", "Pixels in a row.")
+    height = Shown[int]("storage.block.extent.height", "Rows of pixels.")
+    feature_channels = Shown[int]("storage.channels", "Numbers in a pixel.")
+    number_of_images = Shown[int]("storage.count", "Images in this object.")
+    feature_channel_format = Shown[MPSImageFeatureChannelFormat](
+        "storage.block.channel_format", "How a number is stored."
+    )
 
     @property
     def pixel_format(self) -> MTLPixelFormat:
@@ -200,10 +164,9 @@ class MPSImage:
         components = self.feature_channels if self.feature_channels < 3 else 4
         return ELEMENT_BYTES[self.feature_channel_format] * components
 
-    @property
-    def usage(self) -> MTLTextureUsage:
-        """What the image was made for; the CPU may write it whatever it says."""
-        return self._descriptor.usage
+    usage = Shown[MTLTextureUsage](
+        "_descriptor.usage", "What the image was made for; the CPU may write it whatever it says."
+    )
 
     @property
     def texture_type(self) -> MTLTextureType:
@@ -215,10 +178,9 @@ class MPSImage:
         """The stored elements ``[N, C, H, W]``, as `tensor` gives them; takes the place of the framework's texture."""
         return self.tensor()
 
-    @property
-    def parent(self) -> MPSImage | None:
-        """The image that a view was made from; None for an image with memory of its own."""
-        return self._parent
+    parent = Shown["MPSImage | None"](
+        "_parent", "The image that a view was made from; None for an image with memory of its own."
+    )
 
     @property
     def is_temporary(self) -> bool:
@@ -285,7 +247,7 @@ class MPSImage:
         first axis.
         """
         self.check_cpu_access("read_bytes")
-        return image_io.read(self.name, self.storage, data_layout, region, feature_channel_info, image_index)
+        return io.read(self.name, self.storage, data_layout, region, feature_channel_info, image_index)
 
     def write_bytes(
         self,
@@ -300,12 +262,12 @@ class MPSImage:
         Arguments as for `read_bytes`. ``data_bytes`` is an array of the shape that `read_bytes` returns, or flat.
         """
         self.check_cpu_access("write_bytes")
-        image_io.write(self.name, self.storage, data_bytes, data_layout, region, feature_channel_info, image_index)
+        io.write(self.name, self.storage, data_bytes, data_layout, region, feature_channel_info, image_index)
 
     def numpy(self) -> NDArray[np.float32]:
         """The numbers of the image, a float32 copy: ``[H, W, C]``, or ``[N, H, W, C]`` if there are several images."""
         self.check_cpu_access("numpy")
-        values = image_arrays.to_numpy(self.storage.values())
+        values = arrays.to_numpy(self.storage.values())
         return values[0] if self.number_of_images == 1 else values
 
     def tensor(self) -> torch.Tensor:
@@ -321,7 +283,7 @@ class MPSImage:
         return int(kind), int(index)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        return image_arrays.as_array(self.name, self.numpy(), dtype, copy)
+        return arrays.as_array(self.name, self.numpy(), dtype, copy)
 
     def check_cpu_access(self, method: str) -> None:
         """Raise unless the CPU may read and write the image."""
@@ -337,13 +299,11 @@ class MPSImage:
         They share its memory both ways. Views of a temporary image together hold one of its reads, given back when the
         last of them was read.
         """
-        from openmps.core.image.batch import MPSImageBatch  # it is made of images
-
-        return MPSImageBatch(self._views(image_views.of_images(self.name, self.storage, sub_range)))
+        return defined_above.batch_of(self._views(views.of_images(self.name, self.storage, sub_range)))
 
     def sub_image(self, feature_channel_range: NSRange | range) -> MPSImage:
         """A view of some feature channels; location and length are multiples of 4, a length too long is cut."""
-        return self._views([image_views.of_channels(self.name, self.storage, feature_channel_range)])[0]
+        return self._views([views.of_channels(self.name, self.storage, feature_channel_range)])[0]
 
     def _views(self, storages: list[Storage]) -> list[MPSImage]:
         descriptor = self.descriptor()
@@ -351,10 +311,9 @@ class MPSImage:
 
     # --- for the encode path ----------------------------------------------------------------------------------------
 
-    @property
-    def name(self) -> str:
-        """Class and label, as errors call the image."""
-        return f"{type(self).__name__} {self.label!r}" if self.label else type(self).__name__
+    def whole(self) -> Stack:
+        """All images, as an encode sees them."""
+        return self.stack(0, self.storage.count)
 
     def stack(self, first: int, count: int) -> Stack:
         """``count`` of the images, from ``first`` on, as an encode sees them."""
@@ -377,6 +336,30 @@ class MPSImage:
             f"<{self.name} {self.width}x{self.height}x{self.feature_channels} "
             f"{self.feature_channel_format.name}{several} on {self.device.name}>"
         )
+
+
+@runtime_checkable
+class MPSImageAllocator(Protocol):
+    """Makes the images that encodes return (MPSImage.h, macOS 10.13).
+
+    An allocator may also offer ``image_batch(command_buffer, image_descriptor, kernel, count)``; without it `image` is
+    called ``count`` times.
+    """
+
+    def image(self, command_buffer: CommandBuffer, image_descriptor: MPSImageDescriptor, kernel: Any) -> MPSImage:
+        """An image that lives at least until the command buffer has completed."""
+        ...
+
+
+class DefinedAbove:
+    """What images hand out and modules above define, which say so here, once, when they are imported."""
+
+    ordinary_allocator: MPSImageAllocator
+    temporary_allocator: MPSImageAllocator
+    batch_of: Callable[[Iterable[MPSImage]], Sequence[MPSImage]]
+
+
+defined_above = DefinedAbove()
 
 
 def new_storage(who: str, device: MTLDevice, descriptor: MPSImageDescriptor, count: int = 1) -> Storage:

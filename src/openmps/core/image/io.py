@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from openmps.checks import as_index
 from openmps.core.image.storage import Extent, Storage
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.types import NUMPY_DTYPES, MPSDataLayout, MPSImageReadWriteParams, MTLRegion
@@ -137,12 +137,10 @@ def _select(
 
 
 def _index(who: str, image_index: object) -> int:
-    try:
-        if not isinstance(image_index, bool):
-            return operator.index(image_index)  # pyright: ignore[reportArgumentType]
-    except TypeError:
-        pass
-    raise MPSTypeError(who, "image_index", "must be an integer", repr(image_index))
+    found = as_index(image_index)
+    if found is None:
+        raise MPSTypeError(who, "image_index", "must be an integer", repr(image_index))
+    return found
 
 
 def _slice(who: str, argument: str, start: int, size: int, limit: int) -> slice:

@@ -1,7 +1,6 @@
 """Pixels in memory: blocks of equally sized images, and the selections of them that an encode reads or writes.
 
-A block is one ``[N, C, H, W]`` tensor in channels-last memory that stores what its channel format says. Kernels compute
-in float32: `decode` turns stored elements into numbers, `encode` rounds numbers once to the stored format.
+A block is one ``[N, C, H, W]`` tensor in channels-last memory that stores what its channel format says.
 """
 
 from __future__ import annotations
@@ -9,51 +8,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from threading import Lock
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from openmps.checks import Shown
 from openmps.errors import MPSArgumentError, MPSLifetimeError, MPSMemoryError
+from openmps.ops.elements import DTYPES, decode
 from openmps.types import ELEMENT_BYTES
 from openmps.types import MPSImageFeatureChannelFormat as Format
-
-DTYPES: dict[Format, torch.dtype] = {
-    Format.UNORM8: torch.uint8,
-    Format.UNORM16: torch.uint16,
-    Format.FLOAT16: torch.float16,
-    Format.FLOAT32: torch.float32,
-}
-"""The type of an element as it is stored."""
-
-_UNORM_MAXIMUM = {Format.UNORM8: 255, Format.UNORM16: 65535}
 
 # The first use of a block may come from the thread that runs the queue and from the user's at once. Held for an
 # assignment only: a process that is forked while another thread holds it could never take it.
 _allocation = Lock()
 
 
-def decode(stored: Tensor, channel_format: Format) -> Tensor:
-    """The float32 numbers that stored elements stand for: unorm ``u / (2^bits - 1)``, float as it is."""
-    maximum = _UNORM_MAXIMUM.get(channel_format)
-    numbers = stored.to(torch.float32)
-    # By a tensor: on CUDA a division by a plain number is a product with its rounded reciprocal.
-    return numbers if maximum is None else numbers.div_(numbers.new_full((), maximum))
-
-
-def encode(values: Tensor, channel_format: Format) -> Tensor:
-    """Numbers, float32 at best, rounded once to the stored format: to nearest, ties to even.
-
-    Unorm clamps to [0, 1] and stores NaN as 0; float16 stores what is too large as infinity.
-    """
-    maximum = _UNORM_MAXIMUM.get(channel_format)
-    if maximum is None:
-        return values.to(DTYPES[channel_format])
-    scaled = torch.nan_to_num(values.to(torch.float32), nan=0.0).clamp_(0.0, 1.0).mul_(maximum).round_()
-    return scaled.to(torch.int32).to(DTYPES[channel_format])
-
-
-@dataclass(frozen=True, slots=True)
-class Extent:
+class Extent(NamedTuple):
     """The shape of an image, or of a stack of them: pixels, feature channels, number of images."""
 
     width: int
@@ -72,6 +43,13 @@ class Extent:
 
     def __str__(self) -> str:
         return f"{self.width}x{self.height}x{self.channels} (width x height x channels), {self.images} image(s)"
+
+
+class Shape(NamedTuple):
+    """What plans are made for: the shape of images, and how their numbers are stored."""
+
+    extent: Extent
+    channel_format: Format
 
 
 class Block:
@@ -203,8 +181,7 @@ class Storage:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(NamedTuple):
     """Where results land in a destination: clip rectangle and first channel."""
 
     x: int
@@ -226,16 +203,24 @@ class Stack:
     together by hand, are gathered when they are read.
     """
 
-    __slots__ = ("channel_format", "extent", "parts")
+    __slots__ = ("parts", "shape")
 
-    def __init__(self, parts: tuple[Storage, ...], channel_format: Format, extent: Extent) -> None:
+    def __init__(
+        self, parts: tuple[Storage, ...], channel_format: Format, extent: Extent, shape: Shape | None = None
+    ) -> None:
         self.parts = parts
-        self.channel_format = channel_format
-        self.extent = extent
+        self.shape = Shape(extent, channel_format) if shape is None else shape
+
+    extent = Shown[Extent]("shape.extent", "Pixels, channels and number of the images.")
+    channel_format = Shown[Format]("shape.channel_format", "How the numbers are stored.")
 
     def stored(self) -> Tensor:
         """The stored elements of all images, ``[n, C, H, W]``; those of one run share the images' memory."""
         return self.parts[0].tensor() if len(self.parts) == 1 else gather([part.tensor() for part in self.parts])
+
+    def value(self) -> Tensor:
+        """The stored elements, as the input of a body."""
+        return self.stored()
 
     def values(self, channel: int = 0, channels: int | None = None) -> Tensor:
         """The numbers of ``channels`` channels from ``channel`` on, float32 ``[n, channels, H, W]``.
@@ -247,31 +232,27 @@ class Stack:
             stored = stored[:, channel : channel + channels]
         return decode(stored, self.channel_format)
 
-    def write(self, values: Tensor, target: Target, inputs: tuple[Tensor, ...] = ()) -> None:
-        """Store results, rounded once; see `write_stored`."""
-        self.write_stored(encode(values, self.channel_format), target, inputs)
-
-    def write_stored(self, stored: Tensor, target: Target, inputs: tuple[Tensor, ...] = ()) -> None:
+    def write(self, stored: Tensor, target: Target, *, is_shared: bool) -> None:
         """Store elements; whole results become the memory of a block that has none yet.
 
-        ``inputs`` are the tensors that the results may share memory with. Apart from them the results belong to the
-        images from now on: an operation must not keep them.
+        ``is_shared`` says that they may be somebody else's memory too; else they belong to the images from now on.
         """
         expected = (self.extent.images, target.channels, target.height, target.width)
         if stored.shape != expected:
             raise MPSArgumentError("Stack.write", "values", f"must be shaped {expected}", tuple(stored.shape))
-        shared = _shares_memory(stored, inputs)
         first = 0
         for part in self.parts:
             piece = stored if len(self.parts) == 1 else stored[first : first + part.count]
             first += part.count
             if part.is_whole and not part.block.is_allocated and target.covers(self.extent):
-                part.block.adopt(piece.clone() if shared else piece)
+                part.block.adopt(piece.clone() if is_shared else piece)
             else:
                 _paste(part, piece, target)
 
     def overlaps(self, other: Stack) -> bool:
         """Whether both hold at least one element of the same memory."""
+        if len(self.parts) == 1 == len(other.parts) and self.parts[0].block is not other.parts[0].block:
+            return False
         return any(mine.overlaps(theirs) for mine in self.parts for theirs in other.parts)
 
 
@@ -279,11 +260,6 @@ def _paste(part: Storage, stored: Tensor, target: Target) -> None:
     channels = slice(target.channel, target.channel + target.channels)
     rows, columns = slice(target.y, target.y + target.height), slice(target.x, target.x + target.width)
     part.tensor()[:, channels, rows, columns].copy_(stored)
-
-
-def _shares_memory(values: Tensor, others: tuple[Tensor, ...]) -> bool:
-    address = values.untyped_storage().data_ptr()
-    return any(other.untyped_storage().data_ptr() == address for other in others)
 
 
 def gather(parts: Sequence[Tensor]) -> Tensor:

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from openmps.core.image.descriptor import MPSImageDescriptor, check_is_descriptor, slices_of
-from openmps.core.image.image import MPSImage, new_storage
+from openmps.core.image.image import MPSImage, MPSImageAllocator, defined_above, new_storage
 from openmps.core.image.storage import Storage
 from openmps.core.lifetime import check_is_open, check_lifetime, check_not_ended, check_reads, temporary_counts
 from openmps.core.read_count import ReadCounts
 from openmps.errors import MPSArgumentError, MPSLifetimeError, MPSTypeError
+from openmps.metal.device import CommandBuffer
 from openmps.types import MPSPurgeableState, MTLStorageMode
-
-if TYPE_CHECKING:
-    from openmps.core.image.allocator import MPSImageAllocator
-    from openmps.metal.command import CommandBuffer
 
 
 class MPSTemporaryImage(MPSImage):
@@ -87,9 +84,7 @@ class MPSTemporaryImage(MPSImage):
     @staticmethod
     def default_allocator() -> MPSImageAllocator:
         """The allocator of temporary images, the default of a kernel's encode."""
-        from openmps.core.image.allocator import TEMPORARY  # it makes batches, which are made of images
-
-        return TEMPORARY
+        return defined_above.temporary_allocator
 
     @staticmethod
     def prefetch_storage(command_buffer: CommandBuffer, image_descriptor_list: Sequence[MPSImageDescriptor]) -> None:
@@ -137,12 +132,9 @@ class MPSTemporaryImage(MPSImage):
 
     def check_cpu_access(self, method: str) -> None:
         """Raise: the CPU cannot reach a temporary image."""
-        raise MPSLifetimeError(
-            self.name,
-            method,
-            "is not offered: a temporary image cannot be reached by the CPU",
-            remedy="Encode into an MPSImage, or set destination_image_allocator to MPSImage.default_allocator()",
-        )
+        rule = "is not offered: a temporary image cannot be reached by the CPU"
+        remedy = "Encode into an MPSImage, or set destination_image_allocator to MPSImage.default_allocator()"
+        raise MPSLifetimeError(self.name, method, rule, remedy=remedy)
 
     def _views(self, storages: list[Storage]) -> list[MPSImage]:
         self.check_usable(self.name, "view", self._command_buffer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from openmps.checks import whole
 from openmps.core.image.descriptor import slices_of
 from openmps.core.image.storage import Storage
 from openmps.errors import MPSArgumentError, MPSTypeError
@@ -33,9 +34,7 @@ def of_channels(who: str, storage: Storage, span: NSRange | range) -> Storage:
 
 def of_slices(who: str, storage: Storage, span: NSRange | range | None, feature_channels: int | None) -> Storage:
     """A view of a range of four-channel slices: whole images, or some channels of one image."""
-    channels = storage.channels if feature_channels is None else feature_channels
-    if isinstance(channels, bool) or not isinstance(channels, int) or channels < 1:
-        raise MPSArgumentError(who, "feature_channels", "must be an integer of at least 1", repr(channels))
+    channels = whole(who, "feature_channels", storage.channels if feature_channels is None else feature_channels)
     per_image, needed = slices_of(storage.channels), slices_of(channels)
     total = per_image * storage.count
     first, count = (0, total) if span is None else _span(who, "slice_range", span)

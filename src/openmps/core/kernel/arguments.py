@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from openmps.core.image.image import MPSImage
-from openmps.core.state.state import MPSState, MPSStateBatch, as_state_batch
-from openmps.errors import MPSArgumentError, MPSTypeError
-from openmps.types import MPSImageEdgeMode, MPSOffset
+from collections.abc import Sequence
+from enum import Enum
+from typing import TypeVar
 
+from openmps.core.image.batch import MPSImageBatch
+from openmps.core.image.image import MPSImage
+from openmps.core.numbers import integer
+from openmps.core.state.batch import MPSStateBatch, as_state_batch
+from openmps.core.state.state import MPSState
+from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.types import MPSImageEdgeMode, MPSOffset, MTLRegion
+
+_Member = TypeVar("_Member", bound=Enum)
 _FARTHEST = 2**31 - 1
 """How far offsets reach: beyond every image, and near enough for the arithmetic of 64-bit and float64 positions."""
 
@@ -21,9 +29,7 @@ def channel_offset(who: str, argument: str, value: int, step: int = 4) -> int:
 
 def channel_count(who: str, argument: str, value: int) -> int:
     """A bound on channels read: at least 1."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise MPSArgumentError(who, argument, "must be an integer of at least 1", repr(value))
-    return value
+    return integer(who, argument, value, 1)
 
 
 def image_offset(who: str, argument: str, value: MPSOffset) -> MPSOffset:
@@ -31,9 +37,8 @@ def image_offset(who: str, argument: str, value: MPSOffset) -> MPSOffset:
     if not isinstance(value, MPSOffset):
         raise MPSTypeError(who, argument, "must be an MPSOffset(x, y, z)", type(value).__name__)
     if max(abs(value.x), abs(value.y)) > _FARTHEST:
-        raise MPSArgumentError(
-            who, argument, f"must be at most {_FARTHEST} pixels in x and y", f"({value.x}, {value.y})"
-        )
+        rule = f"must be at most {_FARTHEST} pixels in x and y"
+        raise MPSArgumentError(who, argument, rule, f"({value.x}, {value.y})")
     return value
 
 
@@ -53,13 +58,35 @@ def image_edge_mode(who: str, argument: str, value: MPSImageEdgeMode) -> MPSImag
     return MPSImageEdgeMode(value)
 
 
+def member(who: str, argument: str, kind: type[_Member], value: object, rule: str | None = None) -> _Member:
+    """``value`` as a member of an enumeration."""
+    try:
+        return kind(value)
+    except ValueError as fault:
+        rule = rule or f"must be one of {', '.join(each.name for each in kind)}"
+        raise MPSArgumentError(who, argument, rule, repr(value)) from fault
+
+
+def clip_rectangle(who: str, argument: str, value: MTLRegion) -> MTLRegion:
+    """A rectangle of a destination."""
+    if not isinstance(value, MTLRegion):
+        raise MPSTypeError(who, argument, "must be an MTLRegion", type(value).__name__)
+    return value
+
+
 def single(who: str, argument: str, image: object) -> MPSImage:
     """One image, not a batch."""
     if not isinstance(image, MPSImage):
-        raise MPSTypeError(
-            who, argument, "must be an MPSImage", type(image).__name__, "Use encode_batch for batches of images"
-        )
+        rule = "must be an MPSImage"
+        raise MPSTypeError(who, argument, rule, type(image).__name__, "Use encode_batch for batches of images")
     return image
+
+
+def are_images(value: object) -> bool:
+    """Whether images were passed, or one: in the place of a state they are destinations."""
+    if isinstance(value, MPSImage | MPSImageBatch):
+        return True
+    return isinstance(value, Sequence) and any(isinstance(each, MPSImage) for each in value)  # pyright: ignore[reportUnknownVariableType]
 
 
 def states_of(who: str, argument: str, states: object) -> MPSStateBatch | None:

@@ -2,62 +2,30 @@
 
 from __future__ import annotations
 
-import copy as copying
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import wraps
-from threading import RLock
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Self
 
-from openmps.core.image.allocator import MPSImageAllocator
-from openmps.core.image.storage import Extent
-from openmps.core.image.temporary import MPSTemporaryImage
-from openmps.core.kernel.arguments import channel_offset
+from openmps.checks import Labelled, Shown
+from openmps.core.image.allocator import TEMPORARY
+from openmps.core.image.image import MPSImageAllocator
+from openmps.core.kernel.arguments import channel_offset, clip_rectangle
+from openmps.core.kernel.configuration import Configuration, Configured, KernelProperty, SourceProperties, at_least
 from openmps.core.lifetime import check_is_device
 from openmps.core.padding.policy import MPSNNDefaultPadding, MPSNNPadding
 from openmps.errors import MPSTypeError
-from openmps.ops.geometry import Axis, Window
-from openmps.types import (
-    MPSImageEdgeMode,
-    MPSKernelOptions,
-    MPSNNPaddingMethod,
-    MPSOffset,
-    MPSRectNoClip,
-    MTLRegion,
-)
+from openmps.metal.device import MTLDevice
+from openmps.types import MPSKernelOptions, MPSNNPaddingMethod, MPSRectNoClip
 
-if TYPE_CHECKING:
-    from openmps.metal.device import MTLDevice
-
-ULONG_MAX = 2**64 - 1
+_positive = at_least(1)
 
 
-_Kernel = TypeVar("_Kernel", bound="MPSKernel")
-_Arguments = ParamSpec("_Arguments")
-_Result = TypeVar("_Result")
-
-
-def decided_as_a_whole(
-    encode: Callable[Concatenate[_Kernel, _Arguments], _Result],
-) -> Callable[Concatenate[_Kernel, _Arguments], _Result]:
-    """Make the encodes of one kernel in several threads wait for each other: they set offsets, and count encodes."""
-
-    @wraps(encode)
-    def locked(kernel: _Kernel, /, *arguments: _Arguments.args, **options: _Arguments.kwargs) -> _Result:
-        with kernel._encoding:  # pyright: ignore[reportPrivateUsage]
-            return encode(kernel, *arguments, **options)
-
-    return locked
-
-
-class MPSKernel:
+class MPSKernel(Labelled, Configured):
     """The base of every kernel (MPSKernel.h, macOS 10.13).
 
     A kernel belongs to one device. Its properties are captured when it is encoded, so it can be changed or encoded
     again at once. ``label`` names it in errors and debug groups; ``options`` are `MPSKernelOptions`.
 
-    Threads may encode one kernel, each to a command buffer of its own: every encode is decided as a whole. Those that
-    also change properties take a `copy` each, or encodes may find what another thread has set.
+    Threads may encode one kernel, each to a command buffer of its own. Those that also change properties take a `copy`
+    each, or encodes may find what another thread has set.
     """
 
     label: str | None
@@ -69,17 +37,9 @@ class MPSKernel:
         self.label = None
         self.options = MPSKernelOptions.NONE
         self._device = check_is_device(type(self).__name__, "device", device)
-        self._encoding = RLock()
+        self._configuration = Configuration(type(self), device.torch_device.type)
 
-    @property
-    def device(self) -> MTLDevice:
-        """The device that the kernel runs on."""
-        return self._device
-
-    @property
-    def name(self) -> str:
-        """Class and label, as errors call the kernel."""
-        return f"{type(self).__name__} {self.label!r}" if self.label else type(self).__name__
+    device = Shown[MTLDevice]("_device", "The device that the kernel runs on.")
 
     def copy(self, device: MTLDevice | None = None) -> Self:
         """A kernel with the same properties, on ``device`` or on the same one; neither follows the other later.
@@ -97,19 +57,13 @@ class MPSKernel:
     def _duplicate(self, device: MTLDevice) -> Self:
         """A kernel on ``device`` that still shares every mutable part."""
         twin = type(self).__new__(type(self))
-        twin.__setstate__(self.__getstate__())
+        twin.__dict__.update(self.__dict__)
         twin._device = device
+        twin._configuration = self._configuration.moved(device.torch_device.type)
         return twin
 
     def __copy__(self) -> Self:
         return self.copy()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_encoding"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._encoding = RLock()
 
     def _unshare(self) -> None:
         """Give a fresh copy its own mutable parts, those in memory on its own device."""
@@ -118,64 +72,48 @@ class MPSKernel:
         return f"<{self.name} on {self._device.name}>"
 
 
-@dataclass(slots=True)
-class SourceProperties:
-    """How a kernel reads one of its sources."""
-
-    offset: MPSOffset
-    edge_mode: MPSImageEdgeMode = MPSImageEdgeMode.ZERO
-    channel_offset: int = 0
-    channel_max_count: int = ULONG_MAX
-    kernel_width: int = 1
-    kernel_height: int = 1
-    stride_x: int = 1
-    stride_y: int = 1
-    dilation_x: int = 1
-    dilation_y: int = 1
-
-    def window(self, source: Extent, width: int, height: int) -> Window:
-        """The source pixels that ``width`` x ``height`` result pixels read."""
-        return Window(
-            x=Axis(source.width, width, self.kernel_width, self.stride_x, self.dilation_x, self.offset.x),
-            y=Axis(source.height, height, self.kernel_height, self.stride_y, self.dilation_y, self.offset.y),
-        )
-
-
 class KernelProperties(MPSKernel):
     """The properties of a kernel with one, two or many source images."""
 
     _default_padding = MPSNNDefaultPadding(MPSNNPaddingMethod.SIZE_SAME)
 
-    def __init__(self, device: MTLDevice, sources: int) -> None:
+    clip_rect = KernelProperty(
+        MPSRectNoClip,
+        clip_rectangle,
+        "The pixels and images of the destination that are written; cut to the destination. Default: all.",
+    )
+    destination_feature_channel_offset = KernelProperty[int](
+        0, channel_offset, "The first destination channel written, a multiple of 4. Default 0."
+    )
+
+    def __init__(self, device: MTLDevice, sources: int = 1) -> None:
         super().__init__(device)
-        self._sources = tuple(SourceProperties(MPSOffset(0, 0, 0)) for _ in range(sources))
-        self._clip_rect = MPSRectNoClip
-        self._destination_channel_offset = 0
+        self._configuration = self._configuration.reading((SourceProperties(),) * sources)
         self._padding: MPSNNPadding = self._default_padding
-        self._allocator: MPSImageAllocator = MPSTemporaryImage.default_allocator()
+        self._allocator: MPSImageAllocator = TEMPORARY
 
-    def _unshare(self) -> None:
-        self._sources = tuple(copying.copy(source) for source in self._sources)
+    def _draft(self, configuration: Configuration) -> Self:
+        """A kernel for planning: it has properties and a name, and nothing else that a plan could depend on."""
+        draft = type(self).__new__(type(self))
+        draft.label, draft._device, draft._padding = self.label, self._device, self._padding
+        draft._configuration = configuration
+        return draft
 
-    @property
-    def clip_rect(self) -> MTLRegion:
-        """The pixels and images of the destination that are written; cut to the destination. Default: all."""
-        return self._clip_rect
+    def _set_window(self, width: int, height: int, stride_x: int, stride_y: int) -> None:
+        """Give every source a window; all four numbers are at least 1."""
+        self._change_sources(
+            kernel_width=_positive(self.name, "kernel_width", width),
+            kernel_height=_positive(self.name, "kernel_height", height),
+            stride_x=_positive(self.name, "stride_in_pixels_x", stride_x),
+            stride_y=_positive(self.name, "stride_in_pixels_y", stride_y),
+        )
 
-    @clip_rect.setter
-    def clip_rect(self, value: MTLRegion) -> None:
-        if not isinstance(value, MTLRegion):
-            raise MPSTypeError(self.name, "clip_rect", "must be an MTLRegion", type(value).__name__)
-        self._clip_rect = value
-
-    @property
-    def destination_feature_channel_offset(self) -> int:
-        """The first destination channel written, a multiple of 4. Default 0."""
-        return self._destination_channel_offset
-
-    @destination_feature_channel_offset.setter
-    def destination_feature_channel_offset(self, value: int) -> None:
-        self._destination_channel_offset = channel_offset(self.name, "destination_feature_channel_offset", value)
+    def _set_dilation(self, dilation_x: int, dilation_y: int) -> None:
+        """Give every source's window a distance between taps; both numbers are at least 1."""
+        self._change_sources(
+            dilation_x=_positive(self.name, "dilation_rate_x", dilation_x),
+            dilation_y=_positive(self.name, "dilation_rate_y", dilation_y),
+        )
 
     @property
     def padding(self) -> MPSNNPadding:
@@ -185,9 +123,8 @@ class KernelProperties(MPSKernel):
     @padding.setter
     def padding(self, value: MPSNNPadding) -> None:
         if not callable(getattr(value, "padding_method", None)):
-            raise MPSTypeError(
-                self.name, "padding", "must have a padding_method()", type(value).__name__, "Use MPSNNDefaultPadding"
-            )
+            rule = "must have a padding_method()"
+            raise MPSTypeError(self.name, "padding", rule, type(value).__name__, "Use MPSNNDefaultPadding")
         self._padding = value
 
     @property
@@ -198,12 +135,8 @@ class KernelProperties(MPSKernel):
     @destination_image_allocator.setter
     def destination_image_allocator(self, value: MPSImageAllocator) -> None:
         if not callable(getattr(value, "image", None)):
-            raise MPSTypeError(
-                self.name,
-                "destination_image_allocator",
-                "must have a method image(command_buffer, image_descriptor, kernel)",
-                type(value).__name__,
-            )
+            rule = "must have a method image(command_buffer, image_descriptor, kernel)"
+            raise MPSTypeError(self.name, "destination_image_allocator", rule, type(value).__name__)
         self._allocator = value
 
     @property

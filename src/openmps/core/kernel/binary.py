@@ -2,63 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Generic, Self, TypeVar, overload
+from collections.abc import Sequence
+from functools import partial
+from typing import overload
 
 from openmps.core.image.batch import MPSImageBatch, as_batch
 from openmps.core.image.image import MPSImage
-from openmps.core.kernel.arguments import (
-    channel_count,
-    channel_offset,
-    image_edge_mode,
-    image_offset,
-    single,
-    states_of,
-)
-from openmps.core.kernel.base import SourceProperties
+from openmps.core.kernel.arguments import channel_count, channel_offset, image_edge_mode, image_offset, single
+from openmps.core.kernel.configuration import SourceProperty
 from openmps.core.kernel.encode import ImageKernel
-from openmps.core.state.state import MPSState, MPSStateBatch
-from openmps.errors import MPSArgumentError
+from openmps.core.numbers import integer
+from openmps.core.state.batch import MPSStateBatch
+from openmps.core.state.state import MPSState
+from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.types import MPSImageEdgeMode, MPSOffset
 
-if TYPE_CHECKING:
-    from openmps.metal.command import CommandBuffer
-    from openmps.metal.device import MTLDevice
-
-T = TypeVar("T")
-
-
-def _stride(who: str, argument: str, value: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise MPSArgumentError(who, argument, "must be an integer, at least 0", repr(value))
-    return value
-
-
-class _SourceProperty(Generic[T]):
-    """A property of one of the two sources, kept in its `SourceProperties`; read-only without a check."""
-
-    def __init__(self, source: int, field: str, check: Callable[[str, str, T], T] | None, doc: str) -> None:
-        self._source = source
-        self._field = field
-        self._check = check
-        self._name = field
-        self.is_writable = check is not None
-        self.__doc__ = doc
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    @overload
-    def __get__(self, kernel: None, owner: type) -> Self: ...
-    @overload
-    def __get__(self, kernel: MPSCNNBinaryKernel, owner: type) -> T: ...
-    def __get__(self, kernel: MPSCNNBinaryKernel | None, owner: type) -> Self | T:
-        return self if kernel is None else getattr(kernel.source_properties(self._source), self._field)
-
-    def __set__(self, kernel: MPSCNNBinaryKernel, value: T) -> None:
-        if self._check is None:
-            raise AttributeError(f"{kernel.name}: {self._name} is read-only")
-        setattr(kernel.source_properties(self._source), self._field, self._check(kernel.name, self._name, value))
+_stride = partial(integer, rule="must be an integer, at least 0")
 
 
 class MPSCNNBinaryKernel(ImageKernel):
@@ -70,63 +29,57 @@ class MPSCNNBinaryKernel(ImageKernel):
 
     _source_arguments = ("primary_image", "secondary_image")
 
-    primary_offset = _SourceProperty[MPSOffset](
+    primary_offset = SourceProperty[MPSOffset](
         0, "offset", image_offset, "Primary source position of the window of the first result pixel."
     )
-    secondary_offset = _SourceProperty[MPSOffset](
+    secondary_offset = SourceProperty[MPSOffset](
         1, "offset", image_offset, "Secondary source position of the window of the first result pixel."
     )
-    primary_edge_mode = _SourceProperty[MPSImageEdgeMode](
+    primary_edge_mode = SourceProperty[MPSImageEdgeMode](
         0, "edge_mode", image_edge_mode, "What reads outside the primary source give."
     )
-    secondary_edge_mode = _SourceProperty[MPSImageEdgeMode](
+    secondary_edge_mode = SourceProperty[MPSImageEdgeMode](
         1, "edge_mode", image_edge_mode, "What reads outside the secondary source give."
     )
-    primary_source_feature_channel_offset = _SourceProperty[int](
+    primary_source_feature_channel_offset = SourceProperty[int](
         0, "channel_offset", channel_offset, "The first primary channel read, a multiple of 4."
     )
-    secondary_source_feature_channel_offset = _SourceProperty[int](
+    secondary_source_feature_channel_offset = SourceProperty[int](
         1, "channel_offset", channel_offset, "The first secondary channel read, a multiple of 4."
     )
-    primary_source_feature_channel_max_count = _SourceProperty[int](
+    primary_source_feature_channel_max_count = SourceProperty[int](
         0, "channel_max_count", channel_count, "Upper bound of the number of primary channels read."
     )
-    secondary_source_feature_channel_max_count = _SourceProperty[int](
+    secondary_source_feature_channel_max_count = SourceProperty[int](
         1, "channel_max_count", channel_count, "Upper bound of the number of secondary channels read."
     )
-    primary_stride_in_pixels_x = _SourceProperty[int](
+    primary_stride_in_pixels_x = SourceProperty[int](
         0, "stride_x", _stride, "Primary pixels from one result column to the next; 0 reads one column for all."
     )
-    primary_stride_in_pixels_y = _SourceProperty[int](
+    primary_stride_in_pixels_y = SourceProperty[int](
         0, "stride_y", _stride, "Primary pixels from one result row to the next; 0 reads one row for all."
     )
-    secondary_stride_in_pixels_x = _SourceProperty[int](
+    secondary_stride_in_pixels_x = SourceProperty[int](
         1, "stride_x", _stride, "Secondary pixels from one result column to the next; 0 reads one column for all."
     )
-    secondary_stride_in_pixels_y = _SourceProperty[int](
+    secondary_stride_in_pixels_y = SourceProperty[int](
         1, "stride_y", _stride, "Secondary pixels from one result row to the next; 0 reads one row for all."
     )
-    primary_kernel_width = _SourceProperty[int](0, "kernel_width", None, "Columns of the primary window.")
-    primary_kernel_height = _SourceProperty[int](0, "kernel_height", None, "Rows of the primary window.")
-    secondary_kernel_width = _SourceProperty[int](1, "kernel_width", None, "Columns of the secondary window.")
-    secondary_kernel_height = _SourceProperty[int](1, "kernel_height", None, "Rows of the secondary window.")
-    primary_dilation_rate_x = _SourceProperty[int](0, "dilation_x", None, "Tap distance in the primary, along a row.")
-    primary_dilation_rate_y = _SourceProperty[int](
-        0, "dilation_y", None, "Tap distance in the primary, along a column."
-    )
-    secondary_dilation_rate_x = _SourceProperty[int](
+    primary_kernel_width = SourceProperty[int](0, "kernel_width", None, "Columns of the primary window.")
+    primary_kernel_height = SourceProperty[int](0, "kernel_height", None, "Rows of the primary window.")
+    secondary_kernel_width = SourceProperty[int](1, "kernel_width", None, "Columns of the secondary window.")
+    secondary_kernel_height = SourceProperty[int](1, "kernel_height", None, "Rows of the secondary window.")
+    primary_dilation_rate_x = SourceProperty[int](0, "dilation_x", None, "Tap distance in the primary, along a row.")
+    primary_dilation_rate_y = SourceProperty[int](0, "dilation_y", None, "Tap distance in the primary, along a column.")
+    secondary_dilation_rate_x = SourceProperty[int](
         1, "dilation_x", None, "Tap distance in the secondary, along a row."
     )
-    secondary_dilation_rate_y = _SourceProperty[int](
+    secondary_dilation_rate_y = SourceProperty[int](
         1, "dilation_y", None, "Tap distance in the secondary, along a column."
     )
 
     def __init__(self, device: MTLDevice) -> None:
         super().__init__(device, sources=2)
-
-    def source_properties(self, index: int) -> SourceProperties:
-        """How the primary (0) or the secondary (1) source is read; for those who extend the framework."""
-        return self._sources[index]
 
     @overload
     def encode(
@@ -149,22 +102,10 @@ class MPSCNNBinaryKernel(ImageKernel):
         destination_state_is_temporary: bool | None = None,
     ) -> MPSImage | tuple[MPSImage, MPSState | None]:
         """Record the kernel for two image objects; see `MPSCNNKernel.encode`."""
-        if destination_image is not None:
-            single(self.name, "destination_image", destination_image)
-        destination, states = self._run(
-            command_buffer,
-            (
-                single(self.name, "primary_image", primary_image),
-                single(self.name, "secondary_image", secondary_image),
-            ),
-            destination_image,
-            destination_states=states_of(self.name, "destination_state", destination_state),
-            make_state=destination_state_is_temporary,
+        sources = (primary_image, secondary_image)
+        return self._single(
+            command_buffer, sources, destination_image, destination_state, destination_state_is_temporary
         )
-        assert isinstance(destination, MPSImage)
-        if destination_state_is_temporary is None:
-            return destination
-        return destination, states[0] if states is not None else None
 
     @overload
     def encode_batch(
@@ -187,21 +128,10 @@ class MPSCNNBinaryKernel(ImageKernel):
         destination_state_is_temporary: bool | None = None,
     ) -> MPSImageBatch | tuple[MPSImageBatch, MPSStateBatch | None]:
         """Record the kernel for two batches of images, as one operation; otherwise as `encode`."""
-        given = None
-        if destination_images is not None:
-            given = as_batch(self.name, "destination_images", destination_images)
-        destination, states = self._run(
-            command_buffer,
-            (
-                as_batch(self.name, "primary_images", primary_images),
-                as_batch(self.name, "secondary_images", secondary_images),
-            ),
-            given,
-            destination_states=states_of(self.name, "destination_states", destination_states),
-            make_state=destination_state_is_temporary,
+        sources = (primary_images, secondary_images)
+        return self._batched(
+            command_buffer, sources, destination_images, destination_states, destination_state_is_temporary
         )
-        assert isinstance(destination, MPSImageBatch)
-        return destination if destination_state_is_temporary is None else (destination, states)
 
     def encoding_storage_size(
         self,
@@ -235,7 +165,7 @@ class MPSCNNBinaryKernel(ImageKernel):
         destination_image: MPSImage | None = None,
     ) -> MPSState | None:
         """A state for an encode of these images with the properties as they stand; None if the kernel leaves none."""
-        return self._single_state(None, primary_image, secondary_image, destination_image)
+        return self._single_states(None, (primary_image, secondary_image), None, destination_image)
 
     def result_state_batch(
         self,
@@ -245,7 +175,7 @@ class MPSCNNBinaryKernel(ImageKernel):
         destination_image: Sequence[MPSImage] | None = None,
     ) -> MPSStateBatch | None:
         """The states for an encode of two batches; see `result_state`."""
-        return self._batch_states(None, primary_image, secondary_image, destination_image)
+        return self._batch_states(None, (primary_image, secondary_image), destination_image)
 
     def temporary_result_state(
         self,
@@ -256,7 +186,7 @@ class MPSCNNBinaryKernel(ImageKernel):
         destination_image: MPSImage | None = None,
     ) -> MPSState | None:
         """As `result_state`, living on ``command_buffer``."""
-        return self._single_state(command_buffer, primary_image, secondary_image, destination_image)
+        return self._single_states(command_buffer, (primary_image, secondary_image), None, destination_image)
 
     def temporary_result_state_batch(
         self,
@@ -267,23 +197,4 @@ class MPSCNNBinaryKernel(ImageKernel):
         destination_image: Sequence[MPSImage] | None = None,
     ) -> MPSStateBatch | None:
         """As `result_state_batch`, living on ``command_buffer``."""
-        return self._batch_states(command_buffer, primary_image, secondary_image, destination_image)
-
-    def _single_state(
-        self, command_buffer: CommandBuffer | None, primary: MPSImage, secondary: MPSImage, destination: MPSImage | None
-    ) -> MPSState | None:
-        sources = (single(self.name, "primary_image", primary), single(self.name, "secondary_image", secondary))
-        given = None if destination is None else single(self.name, "destination_image", destination)
-        states = self._result_states(command_buffer, sources, None, given)
-        return states[0] if states is not None else None
-
-    def _batch_states(
-        self,
-        command_buffer: CommandBuffer | None,
-        primary: Sequence[MPSImage],
-        secondary: Sequence[MPSImage],
-        destination: Sequence[MPSImage] | None,
-    ) -> MPSStateBatch | None:
-        sources = (as_batch(self.name, "primary_image", primary), as_batch(self.name, "secondary_image", secondary))
-        given = None if destination is None else as_batch(self.name, "destination_image", destination)
-        return self._result_states(command_buffer, sources, None, given)
+        return self._batch_states(command_buffer, (primary_image, secondary_image), destination_image)

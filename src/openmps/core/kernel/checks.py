@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import lru_cache
 
 from openmps.core.image.batch import MPSImageBatch
 from openmps.core.image.image import MPSImage
 from openmps.core.image.temporary import MPSTemporaryImage
 from openmps.core.lifetime import check_device, check_is_open
-from openmps.core.state.state import MPSState, MPSStateBatch
+from openmps.core.state.batch import MPSStateBatch
+from openmps.core.state.state import MPSState
 from openmps.errors import MPSArgumentError, MPSLifetimeError, MPSTypeError, MTLCommandBufferError
-
-if TYPE_CHECKING:
-    from openmps.metal.command import CommandBuffer
-    from openmps.metal.device import MTLDevice
+from openmps.metal.device import CommandBuffer, MTLDevice
 
 Images = MPSImage | MPSImageBatch
 
@@ -23,22 +21,31 @@ def check_command_buffer(who: str, command_buffer: object, device: MTLDevice) ->
     checked = check_is_open(who, command_buffer)
     check_device(who, "command_buffer", checked.device, device)
     if not checked.recording.is_open:
-        raise MTLCommandBufferError(
-            who, "command_buffer", "must have every encoder ended", repr(checked), "Call its end_encoding first"
-        )
+        rule = "must have every encoder ended"
+        raise MTLCommandBufferError(who, "command_buffer", rule, repr(checked), "Call its end_encoding first")
     return checked
 
 
 def check_sources(who: str, names: tuple[str, ...], sources: tuple[Images, ...], command_buffer: CommandBuffer) -> None:
     """Raise unless all sources can be read together: usable, and batches of one length and shape."""
     first = sources[0]
+    if len(sources) == 1:
+        argument = _argument(names[0], first)
+        if isinstance(first, MPSImageBatch) and not len(first):
+            _check_length(who, argument, first, 1, names[0])
+        first.check_usable(who, argument, command_buffer)
+        _check_alike(who, argument, first)
+        return
+    expected = max(1, len(first)) if isinstance(first, MPSImageBatch) else 1
     for name, images in zip(names, sources, strict=True):
         argument = _argument(name, images)
-        if isinstance(first, MPSImageBatch) and isinstance(images, MPSImageBatch):
-            _check_length(who, argument, images, max(1, len(first)), names[0])
+        if isinstance(images, MPSImageBatch) and isinstance(first, MPSImageBatch):
+            _check_length(who, argument, images, expected, names[0])
         images.check_usable(who, argument, command_buffer)
         _check_alike(who, argument, images)
-        _check_reads(who, argument, images, sum(each is images for each in sources))
+        reads = sources.count(images)
+        if reads > 1:
+            _check_reads(who, argument, images, reads)
 
 
 def check_destination(
@@ -57,13 +64,8 @@ def check_states(who: str, argument: str, states: MPSStateBatch, images: Images,
     """Raise unless there is one usable state an image."""
     expected = len(images) if isinstance(images, MPSImageBatch) else 1
     if len(states) != expected:
-        raise MPSArgumentError(
-            who,
-            argument,
-            f"must be one state an image, {expected}",
-            f"{len(states)} state(s)",
-            "Pass the states that the forward encode of these images left",
-        )
+        rule, got = f"must be one state an image, {expected}", f"{len(states)} state(s)"
+        raise MPSArgumentError(who, argument, rule, got, "Pass the states that the forward encode of these images left")
     for state in states.counted():
         state.check_usable(who, argument, command_buffer)
 
@@ -77,37 +79,33 @@ def check_result_states(
         raise MPSTypeError(who, argument, "must not be given: this kernel leaves no state", repr(states))
     for state in states.counted():
         if not isinstance(state, kind):
-            raise MPSTypeError(
-                who, argument, f"must be {kind.__name__}", type(state).__name__, "Make it with result_state"
-            )
+            rule = f"must be {kind.__name__}"
+            raise MPSTypeError(who, argument, rule, type(state).__name__, "Make it with result_state")
     check_states(who, argument, states, images, command_buffer)
 
 
 def _argument(name: str, images: Images) -> str:
-    """Its name in the plural for a batch; one of a list of arguments has one name for both."""
-    return f"{name}s" if isinstance(images, MPSImageBatch) and not name.endswith("]") else name
+    return plural(name) if isinstance(images, MPSImageBatch) else name
+
+
+@lru_cache(maxsize=256)
+def plural(name: str) -> str:
+    """What an argument is called where it is a batch; one of a list of arguments has one name for both."""
+    return name if name.endswith("]") else f"{name}s"
 
 
 def _check_length(who: str, argument: str, batch: MPSImageBatch, expected: int, like: str) -> None:
     if len(batch) != expected:
-        raise MPSArgumentError(
-            who, argument, f"must be {expected} image(s), as many as {like}", f"{len(batch)} image(s)"
-        )
+        rule = f"must be {expected} image(s), as many as {like}"
+        raise MPSArgumentError(who, argument, rule, f"{len(batch)} image(s)")
 
 
 def _check_reads(who: str, argument: str, images: Images, reads: int) -> None:
     """Raise unless temporary images that are passed ``reads`` times may be read as often."""
-    if reads == 1:
-        return
     for image in [images] if isinstance(images, MPSImage) else images:
         if isinstance(image, MPSTemporaryImage) and image.read_count < reads:
-            raise MPSLifetimeError(
-                who,
-                argument,
-                f"must have {reads} reads left: each source argument takes one",
-                image.read_count,
-                "Raise its read_count first",
-            )
+            rule = f"must have {reads} reads left: each source argument takes one"
+            raise MPSLifetimeError(who, argument, rule, image.read_count, "Raise its read_count first")
 
 
 def _check_alike(who: str, argument: str, images: Images) -> None:

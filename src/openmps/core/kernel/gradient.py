@@ -2,35 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Hashable, Sequence
+from typing import NamedTuple
 
-from torch import Tensor
-
-from openmps.core.image.batch import MPSImageBatch, as_batch
-from openmps.core.image.descriptor import MPSImageDescriptor
+from openmps.core.image.batch import MPSImageBatch
 from openmps.core.image.image import MPSImage
-from openmps.core.image.storage import Extent, Target
-from openmps.core.kernel.arguments import pixel_distance, single, states_of
-from openmps.core.kernel.base import ULONG_MAX
+from openmps.core.image.storage import Extent, Shape, Target
+from openmps.core.kernel.arguments import pixel_distance, states_of
 from openmps.core.kernel.binary import MPSCNNBinaryKernel
 from openmps.core.kernel.checks import Images, check_states
-from openmps.core.kernel.encode import Operation, Plan
-from openmps.core.kernel.property import KernelProperty
+from openmps.core.kernel.configuration import ULONG_MAX, KernelProperty, Setting
+from openmps.core.kernel.scene import GradientGeometry, GradientScene, Scene
+from openmps.core.state.batch import MPSStateBatch
 from openmps.core.state.gradient import ForwardRecord, MPSNNGradientState, SourceRecord
-from openmps.core.state.state import MPSState, MPSStateBatch
+from openmps.core.state.state import MPSState
 from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.metal.device import CommandBuffer, MTLDevice
+from openmps.ops.elements import Crop
 from openmps.ops.geometry import Axis, Window
-from openmps.types import MPSImageEdgeMode, MPSOffset, MPSRectNoClip, MTLOrigin, MTLRegion, MTLSize
-
-if TYPE_CHECKING:
-    from openmps.metal.command import CommandBuffer
-    from openmps.metal.device import MTLDevice
-
-GradientOperation = Callable[[Tensor, Tensor, Any], tuple[Tensor | None, Any]]
-"""Incoming gradient, forward source and what the forward saved, to the source's whole gradient and what else came."""
-
+from openmps.ops.op import Slot
+from openmps.types import MPSOffset, MPSRectNoClip, MTLOrigin, MTLRegion, MTLSize
 
 _PROPERTIES = {
     "sources": "offsets, sizes or channels of the source",
@@ -40,17 +31,31 @@ _PROPERTIES = {
 """What the states of one gradient encode have in common, and how a message says it."""
 
 
-@dataclass(frozen=True, slots=True)
-class GradientGeometry:
-    """The two placements of a gradient encode; both are the forward window in the automatic path.
+class Given(NamedTuple):
+    """What the plan of a gradient depends on of its states: their records, each once, and how many images they hold."""
 
-    ``source`` says which pixels of the forward source each gradient pixel's window read, ``data`` where the data
-    gradient of each gradient pixel lands.
-    """
+    records: tuple[ForwardRecord, ...]
+    images: int
+    empty: str | None = None
+    """A state that no forward encode has filled in, where the kernel needs none but to size its result."""
+    more: Hashable = None
+    """What a kernel takes of its states besides."""
 
-    source: Window
-    data: Window
-    edge_mode: MPSImageEdgeMode
+    @property
+    def record(self) -> ForwardRecord:
+        """The record of the first state."""
+        return self.records[0]
+
+    def check_alike(self, who: str) -> None:
+        """Raise unless all states come from encodes with the same properties."""
+        first = self.record
+        different = [
+            each for each in _PROPERTIES if any(getattr(one, each) != getattr(first, each) for one in self.records[1:])
+        ]
+        if different:
+            rule = "must come from forward encodes with the same properties"
+            got = f"different {' and '.join(_PROPERTIES[each] for each in different)}"
+            raise MPSArgumentError(who, "gradient_states", rule, got, "Encode their images one by one")
 
 
 class MPSCNNGradientKernel(MPSCNNBinaryKernel):
@@ -65,9 +70,16 @@ class MPSCNNGradientKernel(MPSCNNBinaryKernel):
     size is even.
     """
 
+    _scene_class = GradientScene
     _source_arguments = ("source_gradient", "source_image")
     _destination_argument = "destination_gradient"
     _forward_kernels: tuple[type, ...] = ()
+
+    def __init_subclass__(cls, *, of: type | tuple[type, ...] = ()) -> None:
+        super().__init_subclass__()
+        if of:
+            cls._forward_kernels = of if isinstance(of, tuple) else (of,)
+
     """The kernels whose states this one takes; any if empty."""
     _strides = range(1, 2)
     """Strides that the forward kernel may have: 1 where it has no window."""
@@ -82,6 +94,7 @@ class MPSCNNGradientKernel(MPSCNNBinaryKernel):
         pixel_distance,
         "Offset added after zero-insertion by the stride: ``primary_offset.y * stride + kernel_offset_y``.",
     )
+    _source_size = Setting[MTLSize]()
 
     def __init__(self, device: MTLDevice) -> None:
         super().__init__(device)
@@ -89,70 +102,60 @@ class MPSCNNGradientKernel(MPSCNNBinaryKernel):
 
     # --- hooks ------------------------------------------------------------------------------------------------------
 
-    def _gradient(
-        self, geometry: GradientGeometry, sources: tuple[SourceRecord, ...], states: MPSStateBatch | None
-    ) -> GradientOperation:
-        """The mathematics: the gradient of the whole forward source (the channels read of it)."""
+    def _differentiate(self, at: GradientScene, gradient: Slot, source: Slot) -> Slot | None:
+        """The mathematics: the gradient of the whole forward source (the channels read of it); None for no image."""
         raise MPSTypeError(self.name, "encode", "is not offered by this base class", None, "Use one of its subclasses")
 
     def _result_channels(self, channels: tuple[int, ...]) -> int:
         return channels[1]
 
+    def _needs_saved(self, record: ForwardRecord) -> bool:
+        """Whether the mathematics meets the gradient, number by number, with what the forward encode saved."""
+        return False
+
     # --- sizes and placement ----------------------------------------------------------------------------------------
 
-    def _sized_by_policy(self, images: list[MPSImage]) -> MPSImageDescriptor:
-        gradient, source = images
-        return MPSImageDescriptor(
-            gradient.feature_channel_format,
-            source.width,
-            source.height,
-            source.feature_channels,
-            source.number_of_images,
-        )
-
-    def _adjust_descriptor(
-        self, descriptor: MPSImageDescriptor, source_images: Sequence[MPSImage], source_states: Sequence[MPSState]
-    ) -> None:
-        records = [self._record_of(state) for state in source_states if isinstance(state, MPSNNGradientState)]
-        if not records:
-            return
-        first = records[0]
-        different = [each for each in _PROPERTIES if any(getattr(one, each) != getattr(first, each) for one in records)]
-        if different:
-            raise MPSArgumentError(
-                self.name,
-                "gradient_states",
-                "must come from forward encodes with the same properties",
-                f"different {' and '.join(_PROPERTIES[each] for each in different)}",
-                "Encode their images one by one",
-            )
-        self._check_record(first, source_images)
-        self._configure(first)
-        extent = first.sources[self._forward_source()].extent
-        descriptor.width, descriptor.height, descriptor.feature_channels = extent.width, extent.height, extent.channels
-        if not first.is_batch:
-            descriptor.number_of_images = extent.images
+    def _given(self, states: MPSStateBatch) -> Given:
+        shared = states.shared
+        if isinstance(shared, MPSNNGradientState) and shared.image_index is None:
+            return Given((self._record_of(shared),), self._record_of(shared).images)
+        kept = [state for state in states.counted() if isinstance(state, MPSNNGradientState)]
+        records = {id(self._record_of(state)): self._record_of(state) for state in kept}
+        images = sum(self._record_of(state).images if state.image_index is None else 1 for state in kept)
+        return Given(tuple(records.values()), images)
 
     def _record_of(self, state: MPSNNGradientState) -> ForwardRecord:
-        if state.record is None:
-            raise MPSArgumentError(
-                self.name,
-                "gradient_state",
-                "must come from a forward encode",
-                repr(state),
-                "Pass it as destination_state to the forward kernel first",
-            )
-        return state.record
+        record = state.record
+        if record is None:
+            raise self._no_record(repr(state))
+        return record
+
+    def _no_record(self, state: str) -> MPSArgumentError:
+        remedy = "Pass it as destination_state to the forward kernel first"
+        return MPSArgumentError(self.name, "gradient_state", "must come from a forward encode", state, remedy)
+
+    def _sized(self, shapes: tuple[Shape, ...]) -> Extent:
+        return shapes[1].extent
+
+    def _adjusted(self, extent: Extent, shapes: tuple[Shape, ...], given: Given | None) -> Extent:
+        if given is not None and given.empty is not None:
+            raise self._no_record(given.empty)
+        if given is None or not given.records:
+            return extent
+        given.check_alike(self.name)
+        record = given.record
+        self._check_record(record, shapes)
+        self._configure(record)
+        whole = record.sources[self._forward_source()].extent
+        return whole._replace(images=extent.images if record.is_batch else whole.images)
 
     def _forward_extents(self, record: ForwardRecord) -> tuple[Extent, Extent]:
         """The shapes of the gradient and of the image that the forward encode calls for."""
         return record.destination, record.sources[self._forward_source()].extent
 
-    def _check_record(self, record: ForwardRecord, source_images: Sequence[MPSImage]) -> None:
-        for argument, image, extent in zip(
-            self._source_arguments, source_images, self._forward_extents(record), strict=True
-        ):
-            found = (image.width, image.height, image.feature_channels)
+    def _check_record(self, record: ForwardRecord, shapes: tuple[Shape, ...]) -> None:
+        for argument, shape, extent in zip(self._source_arguments, shapes, self._forward_extents(record), strict=True):
+            found = (shape.extent.width, shape.extent.height, shape.extent.channels)
             if found != (extent.width, extent.height, extent.channels):
                 raise MPSArgumentError(
                     self.name,
@@ -165,23 +168,35 @@ class MPSCNNGradientKernel(MPSCNNBinaryKernel):
     def _configure(self, record: ForwardRecord) -> None:
         """Take every property from the forward encode."""
         forward, target = record.sources[self._forward_source()], record.target
-        primary, secondary = self._sources
-        primary.offset = MPSOffset(target.x, target.y, record.first_destination_image)
-        primary.channel_offset, primary.channel_max_count = target.channel, target.channels
-        secondary.offset = MPSOffset(forward.window.x.offset, forward.window.y.offset, forward.first_image)
-        secondary.channel_offset, secondary.channel_max_count = forward.channel, forward.channels
-        secondary.edge_mode = forward.edge_mode
-        for source in self._sources:
-            source.kernel_width, source.kernel_height = forward.window.x.size, forward.window.y.size
-            source.stride_x, source.stride_y = forward.window.x.stride, forward.window.y.stride
-            source.dilation_x, source.dilation_y = forward.window.x.dilation, forward.window.y.dilation
-        self.kernel_offset_x = _mirrored(forward.window.x)
-        self.kernel_offset_y = _mirrored(forward.window.y)
-        self._source_size = MTLSize(target.width, target.height, ULONG_MAX)
-        self._destination_channel_offset = forward.channel
+        x, y = forward.window.x, forward.window.y
+        window = {
+            "kernel_width": x.size, "kernel_height": y.size, "stride_x": x.stride, "stride_y": y.stride,
+            "dilation_x": x.dilation, "dilation_y": y.dilation,
+        }  # fmt: skip
+        self._change_source(
+            0,
+            offset=MPSOffset(target.x, target.y, record.first_destination_image),
+            channel_offset=target.channel,
+            channel_max_count=target.channels,
+            **window,
+        )
+        self._change_source(
+            1,
+            offset=MPSOffset(x.offset, y.offset, forward.first_image),
+            channel_offset=forward.channel,
+            channel_max_count=forward.channels,
+            edge_mode=forward.edge_mode,
+            **window,
+        )
         everything = MPSRectNoClip.size
-        self._clip_rect = MTLRegion(
-            MTLOrigin(0, 0, forward.first_image), MTLSize(everything.width, everything.height, record.images)
+        self._change(
+            kernel_offset_x=_mirrored(x),
+            kernel_offset_y=_mirrored(y),
+            _source_size=MTLSize(target.width, target.height, ULONG_MAX),
+            destination_feature_channel_offset=forward.channel,
+            clip_rect=MTLRegion(
+                MTLOrigin(0, 0, forward.first_image), MTLSize(everything.width, everything.height, record.images)
+            ),
         )
 
     def _forward_source(self) -> int:
@@ -190,7 +205,7 @@ class MPSCNNGradientKernel(MPSCNNBinaryKernel):
 
     def _writable(self, destination: Extent, sources: tuple[Extent, ...]) -> Extent:
         """Destination pixel ``clip origin + t`` holds the gradient of source pixel t; there are no others."""
-        clip, source = self._clip_rect.origin, sources[1]
+        clip, source = self.clip_rect.origin, sources[1]
         return Extent(
             min(destination.width, clip.x + source.width),
             min(destination.height, clip.y + source.height),
@@ -198,63 +213,56 @@ class MPSCNNGradientKernel(MPSCNNBinaryKernel):
             destination.images,
         )
 
-    def plan(
-        self,
-        sources: tuple[Extent, ...],
-        destination: Extent,
-        states: MPSStateBatch | None = None,
-        *,
-        is_batch: bool = False,
-    ) -> Plan:
+    def _check_plan(self, records: tuple[SourceRecord, ...], target: Target, given: Given | None, images: int) -> None:
         """As for every kernel; what the forward encode saved must fit the gradient."""
-        plan = super().plan(sources, destination, states, is_batch=is_batch)
-        if states is not None and self._needs_saved(states):
-            self._check_saved(plan, states)
-        return plan
-
-    def _needs_saved(self, states: MPSStateBatch) -> bool:
-        """Whether the mathematics meets the gradient, number by number, with what the forward encode saved."""
-        return False
-
-    def _check_saved(self, plan: Plan, states: MPSStateBatch) -> None:
-        gradient = plan.sources[0]
+        if given is None or not any(self._needs_saved(record) for record in given.records):
+            return
+        gradient = records[0]
         expected = (*self._used_size(gradient.extent), gradient.channels)
-        kept = [state for state in states.counted() if isinstance(state, MPSNNGradientState)]
-        targets = [self._record_of(state).target for state in kept]
-        sizes = {(target.width, target.height, target.channels) for target in targets}
-        images = sum(self._record_of(state).images if state.image_index is None else 1 for state in kept)
-        if sizes != {expected} or images != plan.images:
-            raise MPSArgumentError(
-                self.name,
-                "gradient_state",
-                f"must hold {plan.images} image(s) of {expected} (width, height, channels), as the gradient",
-                f"{images} image(s) of {sorted(sizes)}",
-                "Pass the state of the forward encode of the same images",
-            )
+        targets = [record.target for record in given.records]
+        sizes = {(each.width, each.height, each.channels) for each in targets}
+        if sizes != {expected} or given.images != images:
+            rule = f"must hold {images} image(s) of {expected} (width, height, channels), as the gradient"
+            got = f"{given.images} image(s) of {sorted(sizes)}"
+            remedy = "Pass the state of the forward encode of the same images"
+            raise MPSArgumentError(self.name, "gradient_state", rule, got, remedy)
 
-    def _operation(self, sources: tuple[SourceRecord, ...], target: Target, states: MPSStateBatch | None) -> Operation:
-        self._check_channels(sources)
+    def _prepare(self, at: Scene) -> None:
+        assert isinstance(at, GradientScene)
+        self._check_channels(at.sources)
         self._check_strides()
-        gradient, source = sources[0].extent, sources[1].extent
-        width, height = self._used_size(gradient)
-        geometry = GradientGeometry(
+        at.geometry = self._placement(at.sources, at.target)
+
+    def _placement(self, records: tuple[SourceRecord, ...], target: Target) -> GradientGeometry:
+        """The windows that the gradient pixels used belong to, and where their data gradients land."""
+        source = records[1].extent
+        width, height = self._used_size(records[0].extent)
+        return GradientGeometry(
             self._sources[1].window(source, width, height),
             self._data_window(self._differentiated(source, target), width, height),
             self._sources[1].edge_mode,
         )
-        return self._bind(self._gradient(geometry, sources, states), geometry, target)
+
+    def _body(self, at: Scene, *images: Slot) -> Slot | None:
+        """Cut the gradient pixels used out of the primary image, and the pixels written out of the result."""
+        assert isinstance(at, GradientScene)
+        gradient, source = images
+        x, y, extent = self.primary_offset.x, self.primary_offset.y, at.sources[0].extent
+        height, width = at.geometry.source.result
+        if (x, y, width, height) != (0, 0, extent.width, extent.height):
+            gradient = Crop(y, x, height, width)(gradient)
+        result = self._differentiate(at, gradient, source)
+        if result is not None and (at.target.height, at.target.width) != at.geometry.data.source:
+            result = Crop(0, 0, at.target.height, at.target.width)(result)
+        return result
 
     def _check_channels(self, sources: tuple[SourceRecord, ...]) -> None:
         """Raise unless the channels read of gradient and image belong together: here, as many."""
         gradient, source = sources
         if gradient.channels != source.channels:
-            raise MPSArgumentError(
-                self.name,
-                self._source_arguments[0],
-                f"must have as many feature channels read as {self._source_arguments[1]}, {source.channels}",
-                gradient.channels,
-                "Set the source feature channel offsets and maximum counts, or pass the gradient of the result",
-            )
+            rule = f"must have as many feature channels read as {self._source_arguments[1]}, {source.channels}"
+            remedy = "Set the source feature channel offsets and maximum counts, or pass the gradient of the result"
+            raise MPSArgumentError(self.name, self._source_arguments[0], rule, gradient.channels, remedy)
 
     def _check_strides(self) -> None:
         for axis in ("x", "y"):
@@ -276,12 +284,8 @@ class MPSCNNGradientKernel(MPSCNNBinaryKernel):
     def _used(self, length: int, first: int, size: int, axis: str) -> int:
         used = min(length - first, size)
         if first < 0 or used < 1:
-            raise MPSArgumentError(
-                self.name,
-                "primary_offset",
-                f"must lie within the gradient's {axis}, {length}",
-                first,
-            )
+            rule = f"must lie within the gradient's {axis}, {length}"
+            raise MPSArgumentError(self.name, "primary_offset", rule, first)
         return used
 
     def _data_window(self, source: Extent, width: int, height: int) -> Window:
@@ -293,23 +297,6 @@ class MPSCNNGradientKernel(MPSCNNBinaryKernel):
             y=_with_offset(y, _even(y) - self.kernel_offset_y),
         )
 
-    def _bind(self, differentiate: GradientOperation, geometry: GradientGeometry, target: Target) -> Operation:
-        """Cut the gradient pixels used out of the primary image, and the pixels written out of the result."""
-        first_x, first_y = self.primary_offset.x, self.primary_offset.y
-        last_x, last_y = first_x + geometry.source.x.result, first_y + geometry.source.y.result
-        height, width = target.height, target.width
-
-        def operation(values: tuple[Tensor, ...], saved: Any) -> tuple[Tensor | None, Any]:
-            gradient, source = values
-            if (first_x, first_y, last_x, last_y) != (0, 0, gradient.shape[3], gradient.shape[2]):
-                gradient = gradient[:, :, first_y:last_y, first_x:last_x]
-            result, produced = differentiate(gradient, source, saved)
-            if result is not None and tuple(result.shape[2:]) != (height, width):
-                result = result[:, :, :height, :width]
-            return result, produced
-
-        return operation
-
     def _check_operands(
         self,
         command_buffer: CommandBuffer,
@@ -320,13 +307,9 @@ class MPSCNNGradientKernel(MPSCNNBinaryKernel):
     ) -> None:
         super()._check_operands(command_buffer, sources, destination, source_states, destination_states)
         if destination is None and source_states is None:
-            raise MPSTypeError(
-                self.name,
-                "gradient_state",
-                "is needed: an encode that returns an image takes every property from it",
-                None,
-                "Pass the state that the forward encode left, or set the properties and pass destination_gradient",
-            )
+            rule = "is needed: an encode that returns an image takes every property from it"
+            remedy = "Pass the state that the forward encode left, or set the properties and pass destination_gradient"
+            raise MPSTypeError(self.name, "gradient_state", rule, None, remedy)
 
     def _check_source_states(self, states: MPSStateBatch, images: Images, command_buffer: CommandBuffer) -> None:
         argument = "gradient_states" if isinstance(images, MPSImageBatch) else "gradient_state"
@@ -336,9 +319,8 @@ class MPSCNNGradientKernel(MPSCNNBinaryKernel):
             made_by = None if state.record is None else state.record.made_by
             if made_by is not None and self._forward_kernels and not issubclass(made_by, self._forward_kernels):
                 names = " or ".join(kind.__name__ for kind in self._forward_kernels)
-                raise MPSArgumentError(
-                    self.name, argument, f"must come from an encode of {names}", f"one from {made_by.__name__}"
-                )
+                rule = f"must come from an encode of {names}"
+                raise MPSArgumentError(self.name, argument, rule, f"one from {made_by.__name__}")
         check_states(self.name, argument, states, images, command_buffer)
 
     # --- encode -----------------------------------------------------------------------------------------------------
@@ -357,16 +339,8 @@ class MPSCNNGradientKernel(MPSCNNBinaryKernel):
         ``gradient_state`` what the forward encode left. Without ``destination_gradient`` the properties are taken from
         the state and the result is sized, made and returned; with it they hold as they stand.
         """
-        if destination_gradient is not None:
-            single(self.name, "destination_gradient", destination_gradient)
-        destination, _ = self._run(
-            command_buffer,
-            (single(self.name, "source_gradient", source_gradient), single(self.name, "source_image", source_image)),
-            destination_gradient,
-            source_states=states_of(self.name, "gradient_state", gradient_state),
-        )
-        assert isinstance(destination, MPSImage)
-        return destination
+        states = states_of(self.name, "gradient_state", gradient_state)
+        return self._single(command_buffer, (source_gradient, source_image), destination_gradient, source_states=states)
 
     def encode_batch(  # pyright: ignore[reportIncompatibleMethodOverride]
         self,
@@ -377,20 +351,9 @@ class MPSCNNGradientKernel(MPSCNNBinaryKernel):
         destination_gradients: Sequence[MPSImage] | None = None,
     ) -> MPSImageBatch:
         """Record the derivative for a batch of images, as one operation; otherwise as `encode`."""
-        given = None
-        if destination_gradients is not None:
-            given = as_batch(self.name, "destination_gradients", destination_gradients)
-        destination, _ = self._run(
-            command_buffer,
-            (
-                as_batch(self.name, "source_gradients", source_gradients),
-                as_batch(self.name, "source_images", source_images),
-            ),
-            given,
-            source_states=states_of(self.name, "gradient_states", gradient_states),
-        )
-        assert isinstance(destination, MPSImageBatch)
-        return destination
+        states = states_of(self.name, "gradient_states", gradient_states)
+        sources = (source_gradients, source_images)
+        return self._batched(command_buffer, sources, destination_gradients, source_states=states)
 
 
 def _range(allowed: range) -> str:

@@ -49,13 +49,9 @@ class ExplicitPadding:
         if self.count_include_pad is None:
             return
         if self.edge_mode not in (None, MPSImageEdgeMode.CLAMP):
-            raise MPSArgumentError(
-                "ExplicitPadding",
-                "edge_mode",
-                "must be CLAMP or left out with count_include_pad",
-                self.edge_mode,
-                "Average pooling counts padding in its divisor only with edge mode CLAMP",
-            )
+            rule = "must be CLAMP or left out with count_include_pad"
+            remedy = "Average pooling counts padding in its divisor only with edge mode CLAMP"
+            raise MPSArgumentError("ExplicitPadding", "edge_mode", rule, self.edge_mode, remedy)
         object.__setattr__(self, "edge_mode", MPSImageEdgeMode.CLAMP)
 
     @classmethod
@@ -178,13 +174,9 @@ class ExplicitPadding:
         for prefix in ("", "primary_"):
             if hasattr(kernel, f"{prefix}kernel_width"):
                 return prefix
-        raise MPSTypeError(
-            f"ExplicitPadding ({self.label()})",
-            "for_kernel",
-            "must have a window (kernel_width or primary_kernel_width)",
-            type(kernel).__name__,
-            "Use this policy for convolution and pooling",
-        )
+        rule = "must have a window (kernel_width or primary_kernel_width)"
+        remedy = "Use this policy for convolution and pooling"
+        raise MPSTypeError(f"ExplicitPadding ({self.label()})", "for_kernel", rule, type(kernel).__name__, remedy)
 
     def _place(self, source: int, kernel: Any, prefix: str, axis: Axis, side: str) -> Placement:
         """The placement on one axis of a kernel, whose zero-pad size is set on the way."""
@@ -208,13 +200,10 @@ class ExplicitPadding:
         counted = max(low, high, 0)
         end = placed.read - placed.before
         if min(end, source + counted) > source + max(high, 0):
-            raise MPSArgumentError(
-                f"ExplicitPadding ({self.label()})",
-                "count_include_pad",
-                "cannot count less padding after the image than before it once windows reach beyond the padding",
-                f"{low} before, {high} after, windows to pixel {end - 1} of {source}",
-                "Use ceil_mode=False, equal padding, or MPSNNPad before the pooling",
-            )
+            rule = "cannot count less padding after the image than before it once windows reach beyond the padding"
+            got = f"{low} before, {high} after, windows to pixel {end - 1} of {source}"
+            remedy = "Use ceil_mode=False, equal padding, or MPSNNPad before the pooling"
+            raise MPSArgumentError(f"ExplicitPadding ({self.label()})", "count_include_pad", rule, got, remedy)
         return counted
 
 

@@ -217,10 +217,6 @@ def _check_result(result: int, source: int, kernel: int, extent: int, method: in
         return
     name = _AXIS_NAMES[axis]
     dilated = f" ({extent} with its dilation)" if extent != kernel else ""
-    raise MPSArgumentError(
-        "MPSNNPadding",
-        f"source {name}",
-        f"leaves no result pixel for a kernel {name} of {kernel}{dilated} under valid-only padding",
-        f"{source} pixels",
-        "Use SIZE_SAME or SIZE_FULL, pad the image, or use a smaller kernel or dilation",
-    )
+    rule = f"leaves no result pixel for a kernel {name} of {kernel}{dilated} under valid-only padding"
+    remedy = "Use SIZE_SAME or SIZE_FULL, pad the image, or use a smaller kernel or dilation"
+    raise MPSArgumentError("MPSNNPadding", f"source {name}", rule, f"{source} pixels", remedy)

@@ -11,37 +11,9 @@ from collections.abc import Callable, Sequence
 from operator import index
 from typing import Any, ClassVar, Protocol, Self, cast, runtime_checkable
 
-from openmps.core.padding.geometry import (
-    Geometry,
-    Placement,
-    axis_placement,
-    checked_method,
-    exclude_edges_zero_pad,
-    mirror_kernel_offset,
-    reverse_placement,
-    suggested_geometry,
-)
+from openmps.core.padding.geometry import checked_method
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.types import MPSImageEdgeMode, MPSNNPaddingMethod
-
-__all__ = [
-    "MPSNNPadding",
-    "MPSNNDefaultPadding",
-    "custom_descriptor",
-    "padding_label",
-    "inverse_padding",
-    "method_label",
-    "checked_integer",
-    "set_edge_mode",
-    # The rule behind the methods, offered here so that kernels need one import.
-    "Geometry",
-    "Placement",
-    "axis_placement",
-    "exclude_edges_zero_pad",
-    "mirror_kernel_offset",
-    "reverse_placement",
-    "suggested_geometry",
-]
 
 _Method = MPSNNPaddingMethod
 _CUSTOM = int(_Method.CUSTOM)
@@ -223,13 +195,10 @@ def custom_descriptor(
         rule = "must return an MPSImageDescriptor"
         raise MPSTypeError(who, "destination_image_descriptor", rule, repr(descriptor), "Return suggested_descriptor")
     if descriptor.width < 1 or descriptor.height < 1:
-        raise MPSArgumentError(
-            who,
-            "destination_image_descriptor",
-            "must return a width and height of at least 1",
-            f"{descriptor.width}x{descriptor.height}",
-            "The kernel is larger than the image and its padding",
-        )
+        rule = "must return a width and height of at least 1"
+        got = f"{descriptor.width}x{descriptor.height}"
+        remedy = "The kernel is larger than the image and its padding"
+        raise MPSArgumentError(who, "destination_image_descriptor", rule, got, remedy)
     return descriptor
 
 
@@ -272,10 +241,7 @@ def set_edge_mode(policy: MPSNNPadding, kernel: Any, edge_mode: MPSImageEdgeMode
         if hasattr(kernel, name):
             setattr(kernel, name, edge_mode)
             return
-    raise MPSTypeError(
-        f"{type(policy).__name__} ({padding_label(policy)})",
-        "for_kernel",
-        "must have an edge mode",
-        type(kernel).__name__,
-        "Use this policy for kernels with a window, such as pooling",
-    )
+    rule = "must have an edge mode"
+    got = type(kernel).__name__
+    remedy = "Use this policy for kernels with a window, such as pooling"
+    raise MPSTypeError(f"{type(policy).__name__} ({padding_label(policy)})", "for_kernel", rule, got, remedy)

@@ -8,7 +8,7 @@ from html import escape
 from types import SimpleNamespace
 
 from openmps.core.image.descriptor import MPSImageDescriptor
-from openmps.core.padding.geometry import Geometry, suggested_geometry, window_extent
+from openmps.core.padding.geometry import suggested_geometry, window_extent
 from openmps.core.padding.names import MPSGetPaddingPolicy
 from openmps.core.padding.policy import MPSNNPadding, checked_integer, custom_descriptor, padding_label
 from openmps.errors import MPSArgumentError
@@ -161,7 +161,23 @@ def _explain(policy: MPSNNPadding, x: _Sizes, y: _Sizes, axes: int, backwards: b
         dilation_y=y[3],
         is_backwards=backwards,
     )
-    kernel = _stand_in(geometry, x, y, backwards)
+    # The part of a kernel that a policy reads and sets.
+    kernel = SimpleNamespace(
+        label=None,
+        kernel_width=x[1],
+        kernel_height=y[1],
+        stride_in_pixels_x=x[2],
+        stride_in_pixels_y=y[2],
+        dilation_rate_x=x[3],
+        dilation_rate_y=y[3],
+        is_backwards=backwards,
+        offset=MPSOffset(geometry.offset_x, geometry.offset_y, 0),
+        kernel_offset_x=geometry.kernel_offset_x,
+        kernel_offset_y=geometry.kernel_offset_y,
+        edge_mode=None,
+        zero_pad_size_x=None,
+        zero_pad_size_y=None,
+    )
     image = SimpleNamespace(width=x[0], height=y[0], feature_channels=1, number_of_images=1)
     suggested = MPSImageDescriptor(MPSImageFeatureChannelFormat.FLOAT32, geometry.width, geometry.height)
     try:
@@ -180,26 +196,6 @@ def _explain(policy: MPSNNPadding, x: _Sizes, y: _Sizes, axes: int, backwards: b
     ]
     counted = None if kernel.zero_pad_size_x is None else (kernel.zero_pad_size_x, kernel.zero_pad_size_y)[:axes]
     return PaddingExplanation(policy, tuple(explained[:axes]), kernel.edge_mode, counted)
-
-
-def _stand_in(geometry: Geometry, x: _Sizes, y: _Sizes, backwards: bool) -> SimpleNamespace:
-    """The part of a kernel that a policy reads and sets."""
-    return SimpleNamespace(
-        label=None,
-        kernel_width=x[1],
-        kernel_height=y[1],
-        stride_in_pixels_x=x[2],
-        stride_in_pixels_y=y[2],
-        dilation_rate_x=x[3],
-        dilation_rate_y=y[3],
-        is_backwards=backwards,
-        offset=MPSOffset(geometry.offset_x, geometry.offset_y, 0),
-        kernel_offset_x=geometry.kernel_offset_x,
-        kernel_offset_y=geometry.kernel_offset_y,
-        edge_mode=None,
-        zero_pad_size_x=None,
-        zero_pad_size_y=None,
-    )
 
 
 def _per_axis(name: str, value: int | Sequence[int], axes: int) -> list[int]:

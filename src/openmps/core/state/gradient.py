@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from openmps.core.state.state import BatchableState, MPSState, MPSStateBatch, Saved
+from openmps.core.image.storage import Extent, Target
+from openmps.core.state.batch import MPSStateBatch
+from openmps.core.state.state import BatchableState, MPSState, Saved
 from openmps.errors import MPSArgumentError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from openmps.core.image.storage import Extent, Target
-    from openmps.ops.geometry import Window
-    from openmps.types import MPSImageEdgeMode
+from openmps.ops.geometry import Window
+from openmps.types import MPSImageEdgeMode
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +28,9 @@ class SourceRecord:
     first_image: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ForwardRecord:
-    """The properties of one forward encode."""
+    """The properties of one forward encode; equal encodes have the same object."""
 
     sources: tuple[SourceRecord, ...]
     destination: Extent
@@ -69,6 +66,15 @@ class MPSNNGradientState(BatchableState):
     """What one forward encode leaves for its gradient kernel (MPSNNGradientState.h, macOS 10.13.4).
 
     Made by a kernel's ``result_state…`` methods only; the contents are private to the pair of kernels.
+
+    >>> import numpy as np, openmps as mps
+    >>> device = mps.mtl_device("cpu")
+    >>> command_buffer = device.new_command_queue().command_buffer()
+    >>> x = mps.MPSImage.from_numpy(device, np.float32([-1, 2]).reshape(1, 2, 1))
+    >>> relu = mps.MPSCNNNeuronReLU(device, 0.0)
+    >>> result, state = relu.encode(command_buffer, x, destination_state_is_temporary=False)
+    >>> state.source_width, state.source_height
+    (2, 1)
     """
 
     image_index: int | None = None
@@ -105,13 +111,7 @@ class MPSNNGradientState(BatchableState):
     def forward(self) -> ForwardRecord:
         """The record; raises if no forward encode has filled it in."""
         if self.record is None:
-            raise MPSArgumentError(
-                self.name,
-                "gradient state",
-                "must come from a forward encode",
-                "an empty state",
-                "Pass it as destination_state to the forward kernel first",
-            )
+            raise unrecorded(self.name)
         return self.record
 
     def member(self, index: int) -> MPSState:
@@ -119,12 +119,18 @@ class MPSNNGradientState(BatchableState):
         state = type(self).__new__(type(self))
         state.__dict__.update(self.__dict__)
         state.image_index = index
-        state._whole = self
+        # What a later encode of the whole batch records is the member's too.
+        state._record, state._whole = None, self
         return state
 
 
 class MPSNNBinaryGradientState(MPSNNGradientState):
-    """The gradient state of kernels with two sources (MPSNNGradientState.h, macOS 10.13.4)."""
+    """The gradient state of kernels with two sources (MPSNNGradientState.h, macOS 10.13.4).
+
+    >>> result, state = mps.MPSCNNMultiply(device).encode(command_buffer, x, x, destination_state_is_temporary=False)
+    >>> isinstance(state, mps.MPSNNBinaryGradientState)
+    True
+    """
 
 
 class MPSNNMultiaryGradientState(MPSNNGradientState):
@@ -147,23 +153,35 @@ def attach(states: MPSStateBatch, record: ForwardRecord) -> Saved:
     return saved
 
 
-def saved_by(states: MPSStateBatch) -> Callable[[], Any]:
-    """What the forward work saved for these images, read when the gradient work runs."""
+def unrecorded(name: str) -> MPSArgumentError:
+    """The error about a state, called by its name, that no forward encode has filled in."""
+    remedy = "Pass it as destination_state to the forward kernel first"
+    return MPSArgumentError(name, "gradient state", "must come from a forward encode", "an empty state", remedy)
+
+
+class SavedParts(NamedTuple):
+    """What the forward work saved for some images, read when the gradient work runs."""
+
+    parts: list[tuple[Saved, int | None]]
+
+    def value(self) -> Any:
+        """The rows of the images one behind the other; None if one of them has nothing saved."""
+        values = [_row(saved.content, index) for saved, index in self.parts]
+        return None if any(value is None for value in values) else torch.cat(values)
+
+
+def saved_by(states: MPSStateBatch | None) -> Saved | SavedParts:
+    """Where the body of a gradient finds what the forward encodes of these states saved."""
+    if states is None or not len(states):
+        return Saved()
     first = states.shared if states.shared is not None else states[0]
     index = getattr(first, "image_index", None)
     if states.shared is not None and (index is None or len(states) > 1):
-        cell = states.shared.saved
-        return lambda: cell.value
-    picks = [(state.saved, getattr(state, "image_index", None)) for state in states]
-
-    def collect() -> Any:
-        values = [_pick(cell.value, position) for cell, position in picks]
-        return None if any(value is None for value in values) else torch.cat(values)
-
-    return collect
+        return states.shared.saved
+    return SavedParts([(state.saved, getattr(state, "image_index", None)) for state in states])
 
 
-def _pick(value: Any, index: int | None) -> Any:
+def _row(value: Any, index: int | None) -> Any:
     if index is None or not isinstance(value, Tensor):
         return value
     return value[index : index + 1]

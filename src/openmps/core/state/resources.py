@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from threading import Lock
 
+from openmps.checks import whole
 from openmps.core.image.descriptor import MPSImageDescriptor, check_fits, check_is_descriptor
 from openmps.core.image.image import MPSImage
 from openmps.core.lifetime import check_device, check_is_device
 from openmps.errors import MPSArgumentError, MPSTypeError
-from openmps.metal.command import CommandBuffer
-from openmps.metal.device import MTLDevice
-from openmps.metal.memory import MTLBuffer
+from openmps.metal.device import CommandBuffer, MTLBuffer, MTLDevice
 from openmps.types import MPSStateResourceType, MPSStateTextureInfo, MTLStorageMode
 
 Resource = MTLBuffer | MPSImage
@@ -25,6 +24,10 @@ class MPSStateResourceList:
 
     ``MPSStateResourceList(buffer_sizes=[…])`` or ``(texture_descriptors=[…])``, then `append_buffer` and
     `append_texture`. Texture descriptors are `MPSImageDescriptor` objects. In a state the textures come first.
+
+    >>> sizes = mps.MPSStateResourceList(buffer_sizes=[16, 64])
+    >>> mps.MPSState(mps.mtl_device("cpu"), resource_list=sizes).resource_size()
+    80
     """
 
     def __init__(
@@ -39,9 +42,8 @@ class MPSStateResourceList:
 
     def append_buffer(self, size: int) -> None:
         """Add a buffer of ``size`` bytes."""
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise MPSArgumentError("MPSStateResourceList", "size", "must be a positive number of bytes", repr(size))
-        self._buffer_sizes.append(size)
+        rule = "must be a positive number of bytes"
+        self._buffer_sizes.append(whole("MPSStateResourceList", "size", size, rule=rule))
 
     def append_texture(self, descriptor: MPSImageDescriptor) -> None:
         """Add a texture."""
@@ -99,13 +101,16 @@ class Slot:
 
     def get(self, device: MTLDevice, command_buffer: CommandBuffer | None) -> Resource:
         """The resource; a new one is private to ``command_buffer`` if one is given."""
-        if self.resource is None:
-            # The encoding thread and the queue's thread may both be the first.
-            fresh = self._make(device, command_buffer)
-            with _making:
-                if self.resource is None:
-                    self.resource = fresh
-        return self.resource
+        found = self.resource
+        return self.keep(self._make(device, command_buffer)) if found is None else found
+
+    def keep(self, fresh: Resource) -> Resource:
+        """The resource: ``fresh``, unless there is one by now."""
+        # The encoding thread and the queue's thread may both be the first.
+        with _making:
+            if self.resource is None:
+                self.resource = fresh
+            return self.resource
 
     def _make(self, device: MTLDevice, command_buffer: CommandBuffer | None) -> Resource:
         if self.descriptor is None:

@@ -6,16 +6,14 @@ MPSCNNBatchNormalization.h, macOS 10.14.)
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
+from openmps.checks import whole
 from openmps.core.lifetime import check_is_open
 from openmps.core.state.resources import MPSStateResourceList
 from openmps.core.state.state import MPSState
 from openmps.errors import MPSArgumentError, MPSTypeError
-from openmps.metal.memory import MTLBuffer
-
-if TYPE_CHECKING:
-    from openmps.metal.command import CommandBuffer
+from openmps.metal.device import CommandBuffer, MTLBuffer
 
 _BYTES = 4
 
@@ -46,9 +44,8 @@ class ChannelStatePair(MPSState):
         """
         name = f"{cls.__name__}.temporary_state"
         device = check_is_open(name, command_buffer).device
-        channels = number_of_feature_channels
-        if isinstance(channels, bool) or not isinstance(channels, int) or channels < 1:
-            raise MPSArgumentError(name, "number_of_feature_channels", "must be a positive integer", repr(channels))
+        rule = "must be a positive integer"
+        channels = whole(name, "number_of_feature_channels", number_of_feature_channels, rule=rule)
         size = device.check_length(name, "number_of_feature_channels", _BYTES * channels)
         state = cls.__new__(cls)
         MPSState.__init__(state, device, resource_list=MPSStateResourceList(buffer_sizes=[size, size]))
@@ -79,6 +76,12 @@ class MPSCNNNormalizationGammaAndBetaState(ChannelStatePair):
         MPSTypeError: ``gamma`` or ``beta`` is no buffer.
         MPSArgumentError: A buffer does not hold whole float32 numbers.
         MPSDeviceError: Buffers of different devices.
+
+    >>> import numpy as np, openmps as mps
+    >>> device = mps.mtl_device("cpu")
+    >>> ones, zeros = (device.new_buffer(data=np.float32([number] * 3)) for number in (1, 0))
+    >>> mps.MPSCNNNormalizationGammaAndBetaState(ones, zeros).gamma.length
+    12
     """
 
     _names = ("gamma", "beta")
@@ -107,6 +110,9 @@ class MPSCNNNormalizationMeanAndVarianceState(ChannelStatePair):
         MPSTypeError: ``mean`` or ``variance`` is no buffer.
         MPSArgumentError: A buffer does not hold whole float32 numbers.
         MPSDeviceError: Buffers of different devices.
+
+    >>> mps.MPSCNNNormalizationMeanAndVarianceState(zeros, ones).variance is ones
+    True
     """
 
     _names = ("mean", "variance")

@@ -28,10 +28,7 @@ from openmps.kernels.convolution import (
 )
 from openmps.kernels.convolution.descriptor import BatchNormalizationFold
 from openmps.kernels.group_normalization import MPSCNNGroupNormalization, MPSCNNInstanceNormalization
-from openmps.kernels.loss import (
-    MPSCNNLossDescriptor,
-    MPSCNNYOLOLossDescriptor,
-)
+from openmps.kernels.loss import MPSCNNLossDescriptor, MPSCNNYOLOLossDescriptor
 from openmps.kernels.neuron import MPSCNNNeuron, MPSCNNNeuronGradient
 from openmps.kernels.optimizers import MPSNNOptimizer, MPSNNOptimizerDescriptor
 from openmps.kernels.random import MPSMatrixRandomDistributionDescriptor

@@ -7,20 +7,18 @@ arguments and properties and the properties of its kernel, which is made from th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 from openmps.errors import MPSTypeError
 from openmps.formats.archive import forms
+from openmps.formats.archive.sources import StandIns
 from openmps.graph.catalog import KERNELS
 from openmps.graph.graph import MPSNNGraph
 from openmps.graph.interface import Results
 from openmps.graph.nodes import MPSNNFilterNode, MPSNNImageNode, MPSNNStateNode
 from openmps.graph.passes import Network
-
-if TYPE_CHECKING:
-    from openmps.formats.archive.values import Reader, Writer
-    from openmps.metal.device import MTLDevice
+from openmps.metal.device import MTLDevice
 
 _NODES: Mapping[str, type[MPSNNFilterNode]] = {kind.__name__: kind for kind in KERNELS}
 
@@ -32,10 +30,36 @@ _LEFT_OUT = ("filter_size", "stride", "gradient_images", "forward_filter")
 """Short forms of arguments that are written out."""
 
 
+class ValueWriter(Protocol):
+    """Writes what a graph holds besides nodes: the archive's writer, of which the graph is a part."""
+
+    stand_ins: StandIns
+
+    def value(self, value: Any) -> Any:
+        """One value as JSON."""
+        ...
+
+    def properties(self, thing: Any, names: Iterable[str], known: Mapping[str, Any]) -> dict[str, Any]:
+        """Properties by name; some of them ``known`` better than by looking at the thing."""
+        ...
+
+
+class ValueReader(Protocol):
+    """Reads what `ValueWriter` wrote."""
+
+    def value(self, value: Any) -> Any:
+        """One value of the document."""
+        ...
+
+    def set_properties(self, thing: Any, given: dict[str, Any]) -> None:
+        """Set writable properties of an object to values of the document."""
+        ...
+
+
 class GraphWriter:
     """Turns one graph into an entry of a document."""
 
-    def __init__(self, graph: MPSNNGraph, writer: Writer) -> None:
+    def __init__(self, graph: MPSNNGraph, writer: ValueWriter) -> None:
         self._graph, self._writer = graph, writer
         self._interface = graph.interface
         filters = list(graph.kernels)
@@ -125,7 +149,7 @@ class GraphWriter:
 class GraphReader:
     """Makes one graph again; whatever an entry says that no graph says raises an ordinary exception."""
 
-    def __init__(self, reader: Reader, device: MTLDevice) -> None:
+    def __init__(self, reader: ValueReader, device: MTLDevice) -> None:
         self._reader, self._device = reader, device
         self._images: list[MPSNNImageNode] = []
         self._filters: list[MPSNNFilterNode] = []

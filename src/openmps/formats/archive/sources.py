@@ -2,37 +2,34 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from openmps.core.data_source import FLT_MIN
+from openmps.core.data_source import FLT_MIN, ArraySource
 from openmps.kernels.batch_normalization import MPSCNNBatchNormalization
+from openmps.kernels.convolution import MPSCNNBinaryConvolution, MPSCNNConvolutionDescriptor
 from openmps.types import MPSDataType
 
-if TYPE_CHECKING:
-    from openmps.kernels.convolution import MPSCNNBinaryConvolution, MPSCNNConvolutionDescriptor
 
-
-class ArchivedConvolutionWeights:
+@dataclass(eq=False)
+class ArchivedConvolutionWeights(ArraySource):
     """The data source of a convolution that came out of an archive: its descriptor, weights and biases as arrays.
 
     ``precision`` is what the first data source asked to multiply with, FLOAT16 or FLOAT32, or None.
     """
 
-    def __init__(
-        self,
-        convolution_descriptor: MPSCNNConvolutionDescriptor,
-        weight_array: NDArray[Any],
-        bias_array: NDArray[Any] | None,
-        name: str | None = None,
-        precision: MPSDataType | None = None,
-    ) -> None:
-        self.convolution_descriptor = convolution_descriptor
-        self.weight_array, self.bias_array = weight_array, bias_array
-        self.name, self.precision = name, precision
+    convolution_descriptor: MPSCNNConvolutionDescriptor
+    weight_array: NDArray[Any]
+    bias_array: NDArray[Any] | None
+    name: str | None = None
+    precision: MPSDataType | None = None
+
+    def __post_init__(self) -> None:
+        precision = self.precision
         if precision is not None:
             self.kernel_weights_data_type = lambda: precision
 
@@ -52,34 +49,22 @@ class ArchivedConvolutionWeights:
         """The biases, or None."""
         return self.bias_array
 
-    def load(self) -> bool:
-        """Arrays are always there."""
-        return True
-
-    def purge(self) -> None:
-        """Arrays stay."""
-
     def label(self) -> str | None:
         """The layer's name."""
         return self.name
 
 
-class ArchivedNormalizationParameters:
+@dataclass(eq=False)
+class ArchivedNormalizationParameters(ArraySource):
     """The data source of a batch, instance or group normalization that came out of an archive."""
 
-    def __init__(
-        self,
-        gamma_array: NDArray[Any],
-        beta_array: NDArray[Any],
-        mean_array: NDArray[Any] | None = None,
-        variance_array: NDArray[Any] | None = None,
-        epsilon_value: float = FLT_MIN,
-        groups: int = 1,
-        name: str | None = None,
-    ) -> None:
-        self.gamma_array, self.beta_array = gamma_array, beta_array
-        self.mean_array, self.variance_array = mean_array, variance_array
-        self.epsilon_value, self.groups, self.name = epsilon_value, groups, name
+    gamma_array: NDArray[Any]
+    beta_array: NDArray[Any]
+    mean_array: NDArray[Any] | None = None
+    variance_array: NDArray[Any] | None = None
+    epsilon_value: float = FLT_MIN
+    groups: int = 1
+    name: str | None = None
 
     def number_of_feature_channels(self) -> int:
         """Channels of the images to be normalized."""
@@ -108,13 +93,6 @@ class ArchivedNormalizationParameters:
     def epsilon(self) -> float:
         """Added to variances."""
         return self.epsilon_value
-
-    def load(self) -> bool:
-        """Arrays are always there."""
-        return True
-
-    def purge(self) -> None:
-        """Arrays stay."""
 
     def label(self) -> str | None:
         """The layer's name."""
@@ -158,9 +136,11 @@ class StandIns:
             rows = [_row(buffer) for pair in (kernel.gamma_and_beta, kernel.mean_and_variance) for buffer in pair]
             made = ArchivedNormalizationParameters(*rows, epsilon_value=kernel.epsilon, name=name)
         else:
-            numbers, groups, epsilon = kernel.settings
-            rows = [_row(numbers.gamma_buffer), _row(numbers.beta_buffer)]
-            made = ArchivedNormalizationParameters(*rows, epsilon_value=epsilon, groups=groups, name=name)
+            rows = [_row(kernel.numbers.gamma.buffer), _row(kernel.numbers.beta.buffer)]
+            settings = kernel.settings
+            made = ArchivedNormalizationParameters(
+                *rows, epsilon_value=settings.epsilon, groups=settings.groups, name=name
+            )
         return self._shared(source, made)
 
     def _shared(self, source: Any, made: Any) -> Any:

@@ -23,6 +23,7 @@ from openmps.metal.device import MTLDevice
 Registry = Mapping[str, Callable[[dict[str, Any]], Any]]
 """Makes objects of classes that are not openmps' own from what their ``archived()`` gave, by class name."""
 
+_FLOATS = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 _ALLOCATORS = {"ordinary": ORDINARY, "temporary": TEMPORARY}
 
 
@@ -111,9 +112,9 @@ class Reader:
         self._things: list[Any] = []
         self._readers: dict[str, Callable[[dict[str, Any]], Any]] = {
             "enum": self._enum,
-            "float": self._float,
-            "array": self._array_of,
-            "list": self._list,
+            "float": lambda value: _FLOATS[value["float"]],
+            "array": lambda value: self._arrays[value["array"]],
+            "list": lambda value: [self.value(each) for each in value["list"]],
             "struct": self._struct,
             "allocator": lambda value: _ALLOCATORS[value["allocator"]],
             "object": self._object,
@@ -153,15 +154,6 @@ class Reader:
         if not (isinstance(kind, type) and issubclass(kind, enum.Enum)):
             raise TypeError(f"{value['enum']} is no enumeration")
         return kind(value["value"])
-
-    def _float(self, value: dict[str, Any]) -> float:
-        return {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}[value["float"]]
-
-    def _array_of(self, value: dict[str, Any]) -> Any:
-        return self._arrays[value["array"]]
-
-    def _list(self, value: dict[str, Any]) -> list[Any]:
-        return [self.value(each) for each in value["list"]]
 
     def _struct(self, value: dict[str, Any]) -> Any:
         kind = getattr(types, value["struct"])

@@ -3,47 +3,46 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar, NamedTuple
 
-import torch
-from torch import Tensor
-
-from openmps.core.image.descriptor import MPSImageDescriptor
-from openmps.core.image.image import MPSImage
-from openmps.core.image.storage import Target
+from openmps.core.image.storage import Extent, Shape
+from openmps.core.kernel.arguments import member
 from openmps.core.kernel.binary import MPSCNNBinaryKernel
-from openmps.core.kernel.encode import Operation
-from openmps.core.kernel.property import KernelProperty
+from openmps.core.kernel.configuration import KernelProperty
+from openmps.core.kernel.scene import Scene
 from openmps.core.numbers import FLT_MAX, number
-from openmps.core.state.gradient import MPSNNBinaryGradientState, SourceRecord
-from openmps.core.state.state import MPSStateBatch
+from openmps.core.state.gradient import MPSNNBinaryGradientState
 from openmps.errors import MPSArgumentError
-from openmps.kernels.arithmetic.strides import zero_or_one
-from openmps.ops.arithmetic import Arithmetic, arithmetic, compare
-from openmps.ops.geometry import read
-from openmps.types import MPSNNComparisonType, MPSOffset
-
-Combination = Callable[[Tensor, Tensor], tuple[Tensor, Tensor | None]]
-"""Two operands to their result and the mask of the numbers that were not clamped; no mask if none can be."""
+from openmps.ops.arithmetic import Arithmetic, Combination, Comparison, Stretch, open_limits
+from openmps.ops.op import Slot
+from openmps.types import MPSNNComparisonType
 
 
-@dataclass(frozen=True, slots=True)
-class ArithmeticParameters:
+class ArithmeticParameters(NamedTuple):
     """What the gradient kernels take over from the forward kernel."""
 
     primary_scale: float
     secondary_scale: float
-    strides: tuple[tuple[int, int, int], tuple[int, int, int]]
+    channel_strides: tuple[int, int]
     is_limited: bool
 
 
+def zero_or_one(who: str, argument: str, value: int) -> int:
+    """A stride of arithmetic kernels: 1, or 0 to broadcast."""
+    if value not in (0, 1):
+        raise MPSArgumentError(who, argument, "must be 0 (broadcast) or 1", value)
+    return int(value)
+
+
 class MPSCNNArithmeticGradientState(MPSNNBinaryGradientState):
-    """The properties of an arithmetic encode, and where it was clamped (MPSCNNMath.h, macOS 10.13.4)."""
+    """The properties of an arithmetic encode, and where it was clamped (MPSCNNMath.h, macOS 10.13.4).
+
+    >>> state.is_temporary, state.source_width
+    (False, 2)
+    """
 
 
-class MPSCNNArithmetic(MPSCNNBinaryKernel):
+class MPSCNNArithmetic(MPSCNNBinaryKernel, leaves=MPSCNNArithmeticGradientState):
     """The base of element-wise arithmetic on two images (MPSCNNMath.h, macOS 10.13.4).
 
     x and y are the primary and secondary numbers ``source[offset + stride * destination]``. Strides, also of feature
@@ -69,9 +68,6 @@ class MPSCNNArithmetic(MPSCNNBinaryKernel):
     )
 
     _arithmetic: ClassVar[Arithmetic | None] = None
-    _gradient_state_class = MPSCNNArithmeticGradientState
-
-    # --- the encode path's hooks --------------------------------------------------------------------------------------
 
     def _channel_strides(self) -> tuple[int, int]:
         return self.primary_stride_in_feature_channels, self.secondary_stride_in_feature_channels
@@ -82,26 +78,18 @@ class MPSCNNArithmetic(MPSCNNBinaryKernel):
     def _result_channels(self, channels: tuple[int, ...]) -> int:
         first, second = channels
         if first != second and all(self._channel_strides()):
-            raise MPSArgumentError(
-                self.name,
-                "sources",
-                "must have the same number of feature channels, or one a feature channel stride of 0",
-                f"{first} and {second}",
-            )
+            rule = "must have the same number of feature channels, or one a feature channel stride of 0"
+            raise MPSArgumentError(self.name, "sources", rule, f"{first} and {second}")
         return max(channels)
 
-    def _sized_by_policy(self, images: list[MPSImage]) -> MPSImageDescriptor:
+    def _sized(self, shapes: tuple[Shape, ...]) -> Extent:
         self._check_strides()
-        for source in self._sources:
-            source.offset = MPSOffset(0, 0, source.offset.z)
-        strides = [(source.stride_x, source.stride_y) for source in self._sources]
-        width = max(image.width if stride[0] else 1 for image, stride in zip(images, strides, strict=True))
-        height = max(image.height if stride[1] else 1 for image, stride in zip(images, strides, strict=True))
-        channels = self._result_channels(
-            tuple(self._channels_read(index, image.feature_channels) for index, image in enumerate(images))
-        )
-        depth = self._images_to_make(images)
-        return MPSImageDescriptor(images[0].feature_channel_format, width, height, channels, depth)
+        self._place(0, 0, 0, 0)
+        read = list(zip(self._sources, (shape.extent for shape in shapes), strict=True))
+        width = max(extent.width if source.stride_x else 1 for source, extent in read)
+        height = max(extent.height if source.stride_y else 1 for source, extent in read)
+        channels = [self._channels_read(index, extent.channels) for index, (_, extent) in enumerate(read)]
+        return Extent(width, height, self._result_channels(tuple(channels)), self._images_to_make(shapes))
 
     def _check_strides(self) -> None:
         for argument, source in zip(("primary", "secondary"), self._sources, strict=True):
@@ -112,57 +100,37 @@ class MPSCNNArithmetic(MPSCNNBinaryKernel):
         """The limits that are on; infinite where they are at their defaults."""
         minimum, maximum = self.minimum_value, self.maximum_value
         if minimum > maximum:
-            raise MPSArgumentError(
-                self.name, "minimum_value", f"must not be above maximum_value, {maximum}", minimum, "Set both limits"
-            )
-        return (
-            -math.inf if minimum <= -FLT_MAX else minimum,
-            math.inf if maximum >= FLT_MAX else maximum,
-        )
+            rule = f"must not be above maximum_value, {maximum}"
+            raise MPSArgumentError(self.name, "minimum_value", rule, minimum, "Set both limits")
+        return open_limits(minimum, maximum)
+
+    @property
+    def _is_limited(self) -> bool:
+        return self._limits() != (-math.inf, math.inf)
 
     def _parameters(self) -> ArithmeticParameters:
-        strides = tuple(
-            (source.stride_x, source.stride_y, channel)
-            for source, channel in zip(self._sources, self._channel_strides(), strict=True)
-        )
-        is_limited = self._limits() != (-math.inf, math.inf)
-        return ArithmeticParameters(self.primary_scale, self.secondary_scale, (strides[0], strides[1]), is_limited)
+        return ArithmeticParameters(self.primary_scale, self.secondary_scale, self._channel_strides(), self._is_limited)
 
-    def _combination(self) -> Combination | None:
-        """What is done with the two operands; None for the base, which has no operation of its own."""
-        kind = self._arithmetic
-        if kind is None:
-            return None
-        minimum, maximum = self._limits()
-        settings = {
-            "primary_scale": self.primary_scale,
-            "secondary_scale": self.secondary_scale,
-            "bias": self.bias,
-            "minimum": minimum,
-            "maximum": maximum,
-        }
-        return lambda x, y: arithmetic(kind, x, y, **settings)
+    def _body(self, at: Scene, *images: Slot) -> Slot | None:
+        if self._arithmetic is None:
+            return super()._body(at, *images)
+        combine = Combination(self._arithmetic, self.primary_scale, self.secondary_scale, self.bias, *self._limits())
+        value, mask = combine(*self._regions(at, images))
+        if self._is_limited:
+            at.saves(_stretched(at, mask))
+        return _stretched(at, value)
 
-    def _operation(self, sources: tuple[SourceRecord, ...], target: Target, states: MPSStateBatch | None) -> Operation:
-        combine = self._combination()
-        if combine is None:
-            return super()._operation(sources, target, states)
+    def _regions(self, at: Scene, images: tuple[Slot, ...]) -> tuple[Slot, ...]:
+        """The numbers of both sources, one pixel, row, column or channel where one serves all."""
         self._check_strides()
-
-        def operation(values: tuple[Tensor, ...], saved: Any) -> tuple[Tensor, Any]:
-            x, y = (read(value, source.window, source.edge_mode) for value, source in zip(values, sources, strict=True))
-            value, mask = combine(x, y)
-            whole = (value.shape[0], value.shape[1], target.height, target.width)
-            if value.shape == whole:
-                return value, mask
-            return _stretched(value, whole), None if mask is None else _stretched(mask, whole)
-
-        return operation
+        return tuple(at.read(image, index) for index, image in enumerate(images))
 
 
-def _stretched(value: Tensor, shape: tuple[int, int, int, int]) -> Tensor:
-    """One pixel, row or column of numbers, repeated: both sources were broadcast along that axis."""
-    return value.expand(shape).contiguous(memory_format=torch.channels_last)
+def _stretched(at: Scene, value: Slot) -> Slot:
+    """The whole result, where both sources were broadcast along an axis."""
+    height, width = (max(size) for size in zip(*(source.window.region for source in at.sources), strict=True))
+    whole = (at.target.height, at.target.width)
+    return value if (height, width) == whole else Stretch(*whole)(value)
 
 
 class MPSCNNAdd(MPSCNNArithmetic):
@@ -194,11 +162,7 @@ class MPSCNNDivide(MPSCNNArithmetic):
 
 
 def _comparison(who: str, argument: str, value: MPSNNComparisonType) -> MPSNNComparisonType:
-    try:
-        return MPSNNComparisonType(value)
-    except ValueError as fault:
-        names = ", ".join(each.name for each in MPSNNComparisonType)
-        raise MPSArgumentError(who, argument, f"must be one of {names}", repr(value)) from fault
+    return member(who, argument, MPSNNComparisonType, value)
 
 
 def _distance(who: str, argument: str, value: float) -> float:
@@ -216,13 +180,12 @@ class MPSNNCompare(MPSCNNArithmetic):
     Scales, bias and limits are not used. It has no gradient, and leaves no state.
     """
 
+    _gradient_state_class = None
+
     comparison_type = KernelProperty(MPSNNComparisonType.EQUAL, _comparison, "The comparison. Default EQUAL.")
     threshold = KernelProperty(
         0.0, _distance, "How far apart two numbers may be and still count as equal; at least 0. Default 0."
     )
 
-    _gradient_state_class = None
-
-    def _combination(self) -> Combination:
-        comparison, threshold = self.comparison_type, self.threshold
-        return lambda x, y: (compare(comparison, x, y, threshold), None)
+    def _body(self, at: Scene, *images: Slot) -> Slot:
+        return _stretched(at, Comparison(self.comparison_type, self.threshold)(*self._regions(at, images)))

@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
-
-from torch import Tensor
+from typing import ClassVar
 
 from openmps.core.image.storage import Extent, Target
-from openmps.core.kernel.encode import Operation
-from openmps.core.kernel.gradient import GradientGeometry, GradientOperation, MPSCNNGradientKernel
-from openmps.core.kernel.property import KernelProperty
-from openmps.core.numbers import number
+from openmps.core.kernel.configuration import Fixed, KernelProperty, Setting
+from openmps.core.kernel.gradient import Given, MPSCNNGradientKernel
+from openmps.core.kernel.scene import GradientScene, back
+from openmps.core.numbers import FLT_MAX, number
 from openmps.core.state.gradient import ForwardRecord, SourceRecord
-from openmps.core.state.state import MPSStateBatch
 from openmps.kernels.arithmetic.forward import (
-    FLT_MAX,
     ArithmeticParameters,
     MPSCNNAdd,
-    MPSCNNArithmeticGradientState,
     MPSCNNMultiply,
     MPSCNNSubtract,
+    zero_or_one,
 )
-from openmps.kernels.arithmetic.strides import zero_or_one
-from openmps.ops.arithmetic import Arithmetic, arithmetic_gradient
-from openmps.ops.geometry import Axis, Window, read, read_adjoint
+from openmps.metal.device import MTLDevice
+from openmps.ops.arithmetic import Arithmetic, CombinationGradient
+from openmps.ops.geometry import Axis, Window
+from openmps.ops.op import Slot
 from openmps.types import MPSOffset
-
-if TYPE_CHECKING:
-    from openmps.metal.device import MTLDevice
 
 
 class MPSCNNArithmeticGradient(MPSCNNGradientKernel):
@@ -53,30 +47,27 @@ class MPSCNNArithmeticGradient(MPSCNNGradientKernel):
         1, zero_or_one, "Feature channel stride of the secondary image in the forward encode: 0 if one served them all."
     )
 
+    is_secondary_source_filter = Fixed[bool]("Whether this is the gradient of the forward kernel's secondary source.")
+
     _arithmetic: ClassVar[Arithmetic | None] = None
     _strides = range(2)
 
     def __init__(self, device: MTLDevice, is_secondary_source_filter: bool = False) -> None:
         super().__init__(device)
-        self._is_secondary = bool(is_secondary_source_filter)
-
-    @property
-    def is_secondary_source_filter(self) -> bool:
-        """Whether this is the gradient of the forward kernel's secondary source."""
-        return self._is_secondary
+        self._change(is_secondary_source_filter=bool(is_secondary_source_filter))
 
     def _forward_source(self) -> int:
-        return int(self._is_secondary)
+        return int(self.is_secondary_source_filter)
 
     def _configure(self, record: ForwardRecord) -> None:
         super()._configure(record)
         parameters = record.parameters
         if isinstance(parameters, ArithmeticParameters):
             self._take_scales(parameters)
-            self.secondary_stride_in_feature_channels = parameters.strides[self._forward_source()][2]
+            self.secondary_stride_in_feature_channels = parameters.channel_strides[self._forward_source()]
 
     def _take_scales(self, parameters: ArithmeticParameters) -> None:
-        self.primary_scale = parameters.secondary_scale if self._is_secondary else parameters.primary_scale
+        self.primary_scale = parameters.secondary_scale if self.is_secondary_source_filter else parameters.primary_scale
 
     def _needed_channels(self, index: int, available: int) -> int:
         broadcast = index == 1 and not self.secondary_stride_in_feature_channels
@@ -86,61 +77,58 @@ class MPSCNNArithmeticGradient(MPSCNNGradientKernel):
         if self.secondary_stride_in_feature_channels:
             super()._check_channels(sources)
 
-    def _needs_saved(self, states: MPSStateBatch) -> bool:
-        records = [state.record for state in states.counted() if isinstance(state, MPSCNNArithmeticGradientState)]
-        return any(record is not None and record.parameters.is_limited for record in records)
+    def _needs_saved(self, record: ForwardRecord) -> bool:
+        return isinstance(record.parameters, ArithmeticParameters) and record.parameters.is_limited
 
-    def _gradient(
-        self, geometry: GradientGeometry, sources: tuple[SourceRecord, ...], states: MPSStateBatch | None
-    ) -> GradientOperation:
-        kind, primary_scale, secondary_scale = self._arithmetic, self.primary_scale, self.secondary_scale
+    def _mask(self, at: GradientScene) -> Slot | None:
+        """Where the forward kernel did not clamp; None if it had no limits."""
+        given: Given | None = at.given
+        is_limited = given is not None and any(self._needs_saved(record) for record in given.records)
+        return at.saved if is_limited else None
+
+    def _differentiate(self, at: GradientScene, gradient: Slot, source: Slot) -> Slot | None:
+        kind, window = self._arithmetic, at.geometry.source
         if kind is None:
-            return super()._gradient(geometry, sources, states)
-        channels = sources[1].channels
-        rows, columns = geometry.source.region
-
-        def differentiate(gradient: Tensor, source: Tensor, mask: Any) -> tuple[Tensor, None]:
-            result = arithmetic_gradient(
-                kind,
-                gradient,
-                None,
-                primary_scale=primary_scale,
-                secondary_scale=secondary_scale,
-                mask=mask,
-                shape=(gradient.shape[0], channels, rows, columns),
-            )
-            return read_adjoint(result, geometry.source, geometry.edge_mode), None
-
-        return differentiate
+            return super()._differentiate(at, gradient, source)
+        axes = _summed(at, at.sources[1].channels, window)
+        result = CombinationGradient(kind, self.primary_scale, self.secondary_scale, axes)(
+            gradient, None, self._mask(at)
+        )
+        return back(result, window, at.edge_mode)
 
 
-class MPSCNNAddGradient(MPSCNNArithmeticGradient):
+def _summed(at: GradientScene, channels: int, window: Window) -> tuple[int, ...]:
+    """The axes along which one number of the image that is differentiated served many of the gradient."""
+    sizes = (at.sources[0].channels, *at.geometry.source.result)
+    read = (channels, *window.region)
+    return tuple(axis for axis in (1, 2, 3) if read[axis - 1] == 1 != sizes[axis - 1])
+
+
+class MPSCNNAddGradient(MPSCNNArithmeticGradient, of=MPSCNNAdd):
     """primary_scale G, summed where the source was broadcast (MPSCNNMath.h, macOS 10.13.4)."""
 
-    _forward_kernels = (MPSCNNAdd,)
     _arithmetic = Arithmetic.ADD
 
 
-class MPSCNNSubtractGradient(MPSCNNArithmeticGradient):
+class MPSCNNSubtractGradient(MPSCNNArithmeticGradient, of=MPSCNNSubtract):
     """primary_scale G, summed where the source was broadcast (MPSCNNMath.h, macOS 10.13.4).
 
     `primary_scale` is 1 for the primary source and -1 for the secondary one, unless set or taken from a state.
     """
 
-    _forward_kernels = (MPSCNNSubtract,)
     _arithmetic = Arithmetic.SUBTRACT
 
     def __init__(self, device: MTLDevice, is_secondary_source_filter: bool = False) -> None:
         super().__init__(device, is_secondary_source_filter)
-        self.primary_scale = -1.0 if self._is_secondary else 1.0
+        self.primary_scale = -1.0 if self.is_secondary_source_filter else 1.0
 
     def _take_scales(self, parameters: ArithmeticParameters) -> None:
         super()._take_scales(parameters)
-        if self._is_secondary:
+        if self.is_secondary_source_filter:
             self.primary_scale = -self.primary_scale
 
 
-class MPSCNNMultiplyGradient(MPSCNNArithmeticGradient):
+class MPSCNNMultiplyGradient(MPSCNNArithmeticGradient, of=MPSCNNMultiply):
     """primary_scale G secondary_scale Z, summed where the source was broadcast (MPSCNNMath.h, macOS 10.13.4).
 
     The secondary image Z, ``source_image``, is the OTHER forward source: the forward secondary image for the gradient
@@ -155,8 +143,8 @@ class MPSCNNMultiplyGradient(MPSCNNArithmeticGradient):
         1, zero_or_one, "Feature channel stride of the source that this gradient is for: 0 if one served them all."
     )
 
-    _forward_kernels = (MPSCNNMultiply,)
     _arithmetic = Arithmetic.MULTIPLY
+    _size_tells = Setting[bool]()
 
     def __init__(self, device: MTLDevice, is_secondary_source_filter: bool = False) -> None:
         super().__init__(device, is_secondary_source_filter)
@@ -172,17 +160,22 @@ class MPSCNNMultiplyGradient(MPSCNNArithmeticGradient):
         super()._configure(record)
         mine = record.sources[self._forward_source()]
         other = record.sources[1 - self._forward_source()]
-        primary, secondary = self._sources
-        primary.edge_mode = mine.edge_mode
-        secondary.offset = MPSOffset(other.window.x.offset, other.window.y.offset, other.first_image)
-        secondary.edge_mode = other.edge_mode
-        secondary.channel_offset, secondary.channel_max_count = other.channel, other.channels
-        secondary.stride_x, secondary.stride_y = other.window.x.stride, other.window.y.stride
+        x, y = other.window.x, other.window.y
+        self._change_source(0, edge_mode=mine.edge_mode)
+        self._change_source(
+            1,
+            offset=MPSOffset(x.offset, y.offset, other.first_image),
+            edge_mode=other.edge_mode,
+            channel_offset=other.channel,
+            channel_max_count=other.channels,
+            stride_x=x.stride,
+            stride_y=y.stride,
+        )
         self._size_tells = False
         parameters = record.parameters
         if isinstance(parameters, ArithmeticParameters):
-            self.primary_stride_in_feature_channels = parameters.strides[self._forward_source()][2]
-            self.secondary_stride_in_feature_channels = parameters.strides[1 - self._forward_source()][2]
+            self.primary_stride_in_feature_channels = parameters.channel_strides[self._forward_source()]
+            self.secondary_stride_in_feature_channels = parameters.channel_strides[1 - self._forward_source()]
 
     def _take_scales(self, parameters: ArithmeticParameters) -> None:
         scales = (parameters.primary_scale, parameters.secondary_scale)
@@ -196,7 +189,7 @@ class MPSCNNMultiplyGradient(MPSCNNArithmeticGradient):
 
     def _target(self, records: tuple[SourceRecord, ...], destination: Extent, width: int, height: int) -> Target:
         self._check_channels(records)
-        if self._size_tells and destination.channels - self._destination_channel_offset == 1:
+        if self._size_tells and destination.channels - self.destination_feature_channel_offset == 1:
             records = (replace(records[0], channels=1), records[1])
         return super()._target(records, destination, width, height)
 
@@ -207,7 +200,7 @@ class MPSCNNMultiplyGradient(MPSCNNArithmeticGradient):
 
     def _data_window(self, source: Extent, width: int, height: int) -> Window:
         """Where the forward kernel read the source that this gradient is for; ``source`` is its size."""
-        primary, clip = self._sources[0], self._clip_rect.size
+        primary, clip = self._sources[0], self.clip_rect.size
         sums_x = not primary.stride_x or (self._size_tells and source.width == 1 < clip.width)
         sums_y = not primary.stride_y or (self._size_tells and source.height == 1 < clip.height)
         return Window(
@@ -215,34 +208,11 @@ class MPSCNNMultiplyGradient(MPSCNNArithmeticGradient):
             y=Axis(source.height, height, stride=int(not sums_y), offset=-self.kernel_offset_y),
         )
 
-    # --- the mathematics ----------------------------------------------------------------------------------------------
+    def _differentiated(self, secondary: Extent, target: Target) -> Extent:
+        return Extent(target.width, target.height, target.channels, 1)
 
-    def _operation(self, sources: tuple[SourceRecord, ...], target: Target, states: MPSStateBatch | None) -> Operation:
-        self._check_strides()
-        width, height = self._used_size(sources[0].extent)
-        source = Extent(target.width, target.height, target.channels, 1)
-        geometry = GradientGeometry(
-            self._sources[1].window(sources[1].extent, width, height),
-            self._data_window(source, width, height),
-            self._sources[1].edge_mode,
-        )
-        return self._bind(self._product(geometry, target.channels), geometry, target)
-
-    def _product(self, geometry: GradientGeometry, channels: int) -> GradientOperation:
-        primary_scale, secondary_scale = self.primary_scale, self.secondary_scale
-        edge_mode = self._sources[0].edge_mode
-        rows, columns = geometry.data.region
-
-        def differentiate(gradient: Tensor, other: Tensor, mask: Any) -> tuple[Tensor, None]:
-            result = arithmetic_gradient(
-                Arithmetic.MULTIPLY,
-                gradient,
-                read(other, geometry.source, geometry.edge_mode),
-                primary_scale=primary_scale,
-                secondary_scale=secondary_scale,
-                mask=mask,
-                shape=(gradient.shape[0], channels, rows, columns),
-            )
-            return read_adjoint(result, geometry.data, edge_mode), None
-
-        return differentiate
+    def _differentiate(self, at: GradientScene, gradient: Slot, source: Slot) -> Slot:
+        window = at.geometry.data
+        axes = _summed(at, at.target.channels, window)
+        product = CombinationGradient(Arithmetic.MULTIPLY, self.primary_scale, self.secondary_scale, axes)
+        return back(product(gradient, at.read(source), self._mask(at)), window, self._sources[0].edge_mode)

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from openmps.core.data_source import channel_count, channel_row, check_methods, epsilon_of, loaded
-from openmps.metal.memory import MTLBuffer
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from openmps.metal.device import MTLDevice
+from openmps.metal.device import MTLBuffer, MTLDevice
 
 _REQUIRED = ("number_of_feature_channels", "gamma", "beta", "mean", "variance", "load", "purge", "label")
 

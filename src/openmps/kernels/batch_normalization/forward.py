@@ -1,58 +1,259 @@
-"""MPSCNNBatchNormalization (MPSCNNBatchNormalization.h, macOS 10.13.4)."""
+"""MPSCNNBatchNormalization and the state that its stages share (MPSCNNBatchNormalization.h, macOS 10.13.4).
+
+The state is the one place where it is decided which numbers an encode uses, where a batch starts and where it ends.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn, TypeVar, cast
 
-import torch
-from torch import Tensor
-
-from openmps.core.data_source import copy_of
-from openmps.core.image.batch import MPSImageBatch, as_batch
+from openmps.checks import Shown
+from openmps.core.data_source import FLT_MIN, copy_of
+from openmps.core.image.batch import MPSImageBatch
 from openmps.core.image.image import MPSImage
-from openmps.core.image.storage import Target
-from openmps.core.kernel.arguments import single
+from openmps.core.kernel.activation import activated
+from openmps.core.kernel.arguments import are_images
 from openmps.core.kernel.checks import Images, check_command_buffer
-from openmps.core.kernel.encode import Operation, Plan
+from openmps.core.kernel.configuration import Fixed, KernelProperty
+from openmps.core.kernel.encoding import Numbers, record_step
+from openmps.core.kernel.plan import Plan
+from openmps.core.kernel.scene import Scene
 from openmps.core.kernel.unary import MPSCNNKernel
+from openmps.core.neuron import MPSNNNeuronDescriptor
 from openmps.core.numbers import not_negative
-from openmps.core.state.gradient import MPSNNGradientState, SourceRecord
+from openmps.core.state.batch import MPSStateBatch
+from openmps.core.state.gradient import MPSNNGradientState
+from openmps.core.state.resources import MPSStateResourceList
 from openmps.core.state.rows import (
     ChannelStatePair,
     MPSCNNNormalizationGammaAndBetaState,
     MPSCNNNormalizationMeanAndVarianceState,
 )
-from openmps.core.state.state import MPSState, MPSStateBatch
+from openmps.core.state.state import MPSState
 from openmps.errors import MPSArgumentError, MPSTypeError
-from openmps.kernels.batch_normalization.arguments import (
-    are_images,
-    check_channels,
-    check_state,
-    check_usable,
-    refuse_arguments,
-)
 from openmps.kernels.batch_normalization.data_source import (
     Loaded,
     MPSCNNBatchNormalizationDataSource,
     Pair,
     load_parameters,
 )
-from openmps.kernels.batch_normalization.fused_neuron import FusedNeuron, NeuronProperty, check_neuron
-from openmps.kernels.batch_normalization.state import Captured, MPSCNNBatchNormalizationState
-from openmps.ops.batch_normalization import normalize
-from openmps.ops.geometry import read
-
-if TYPE_CHECKING:
-    from openmps.core.neuron import MPSNNNeuronDescriptor
-    from openmps.metal.command import CommandBuffer
-    from openmps.metal.device import MTLDevice
+from openmps.kernels.batch_normalization.stages import FusedNeuron, normalized, refuse_arguments
+from openmps.metal.device import CommandBuffer, MTLBuffer, MTLDevice
+from openmps.ops.elements import Overwrite
+from openmps.ops.op import Slot
+from openmps.types import MPSCNNNeuronType
 
 _Pair = TypeVar("_Pair", bound=ChannelStatePair)
 _STATES_FIRST = "Make a state with result_state and pass it as batch_normalization_state"
+_ROWS = ("gamma", "beta", "mean", "variance", "gradient_for_gamma", "gradient_for_beta", "correction")
+"""What a state holds, in the order of its resources."""
+
+# --- the state --------------------------------------------------------------------------------------------------------
 
 
-class MPSCNNBatchNormalization(NeuronProperty, MPSCNNKernel):
+@dataclass(slots=True)
+class _Progress:
+    """How far the encodes of a batch have come."""
+
+    images: int = 0
+    """Images whose statistics are in the state; 0 while it has the data source's."""
+    pixels: int = 0
+    share: float = 1.0
+    """How much of the pixels the last statistics brought."""
+    statistics_are_open: bool = False
+    """Whether further statistics join; a use of the statistics closes them."""
+    gradient_images: int = 0
+    """Images whose parameter gradients are in the state, for the present statistics."""
+    gradients_are_open: bool = False
+    has_gradients: bool = False
+    has_parameters: bool = False
+    """Whether a forward encode copied its gamma and beta into the state."""
+    epsilon: float | None = None
+
+
+class MPSCNNBatchNormalizationState(MPSNNGradientState):
+    """Parameters, statistics and parameter gradients of one batch (MPSCNNBatchNormalization.h, macOS 10.13.4).
+
+    Made by `MPSCNNBatchNormalization.result_state` or `temporary_result_state`; one object serves all images and all
+    pieces of a batch. The order is statistics of all pieces, normalization of each, gradient statistics of all,
+    gradient of each. A use of the statistics ends their batch: statistics that are encoded later start anew. Gradient
+    statistics start anew after a gradient, or after new statistics. Until the first statistics, and after `reset`, mean
+    and variance are those of the kernel, and gradients take them as constants.
+
+    Buffers are float32, one number a channel. As resources the state holds gamma, beta, mean, variance, the gradients
+    of gamma and beta, and what rounding took from the mean.
+
+    After the example of `MPSCNNBatchNormalization`:
+
+    >>> state.mean().contents().view(np.float32), state.variance().contents().view(np.float32)
+    (array([3.], dtype=float32), array([4.], dtype=float32))
+    >>> state.gradient_for_gamma() is None
+    True
+    """
+
+    batch_normalization = Shown["MPSCNNBatchNormalization"]("_batch_normalization", "The kernel that made the state.")
+    number_of_feature_channels = Shown[int](
+        "_batch_normalization.number_of_feature_channels", "Channels that the state has numbers for."
+    )
+    share = Shown[float]("_progress.share", "How much of all pixels the last statistics brought.")
+    pixels = Shown[int]("_progress.pixels", "M, the pixels that the statistics were made of.")
+
+    def __init__(self, device: MTLDevice, batch_normalization: MPSCNNBatchNormalization) -> None:
+        size = 4 * batch_normalization.number_of_feature_channels
+        super().__init__(device, resource_list=MPSStateResourceList(buffer_sizes=[size] * len(_ROWS)))
+        self._batch_normalization = batch_normalization
+        self._progress = _Progress()
+
+    @classmethod
+    def temporary_state(cls, *arguments: Any, **options: Any) -> NoReturn:
+        """Raise: the state is made by the kernel."""
+        remedy = "Use temporary_result_state of MPSCNNBatchNormalization"
+        raise MPSTypeError(cls.__name__, "temporary_state", "is not offered by this class", None, remedy)
+
+    def reset(self) -> None:
+        """Forget what was accumulated: mean, variance, gamma and beta are the kernel's again, gradients are gone.
+
+        Encodes to come see it; work that was recorded before does not.
+        """
+        self._progress = _Progress()
+
+    def gamma(self) -> MTLBuffer:
+        """The scales: those of the last normalization with this state, before the first one the kernel's."""
+        return self._row("gamma", self._progress.has_parameters)
+
+    def beta(self) -> MTLBuffer:
+        """The shifts: those of the last normalization with this state, before the first one the kernel's."""
+        return self._row("beta", self._progress.has_parameters)
+
+    def mean(self) -> MTLBuffer:
+        """The batch's means; before the first statistics the kernel's."""
+        return self._row("mean", self.has_statistics)
+
+    def variance(self) -> MTLBuffer:
+        """The batch's variances, ``sum (x - mean)^2 / M``; before the first statistics the kernel's."""
+        return self._row("variance", self.has_statistics)
+
+    def gradient_for_gamma(self) -> MTLBuffer | None:
+        """dL/dgamma, a sum over the batch; None until gradient statistics were encoded."""
+        return self._row("gradient_for_gamma") if self._progress.has_gradients else None
+
+    def gradient_for_beta(self) -> MTLBuffer | None:
+        """dL/dbeta, a sum over the batch; None until gradient statistics were encoded."""
+        return self._row("gradient_for_beta") if self._progress.has_gradients else None
+
+    def _row(self, name: str, is_own: bool = True) -> MTLBuffer:
+        if not is_own:
+            return self.used(name).buffer
+        buffer = self.resource_at_index(_ROWS.index(name))
+        assert isinstance(buffer, MTLBuffer)
+        return buffer
+
+    # --- what an encode decides: for the kernels ----------------------------------------------------------------------
+
+    @property
+    def has_statistics(self) -> bool:
+        """Whether mean and variance are those of a batch; else they are the kernel's, and constants."""
+        return bool(self._progress.images)
+
+    @property
+    def joins(self) -> tuple[bool, bool]:
+        """Whether statistics, and gradient statistics, that are encoded now join those before."""
+        return self._progress.statistics_are_open, self._progress.gradients_are_open
+
+    @property
+    def epsilon(self) -> float:
+        """That of the last normalization; before the first one the kernel's."""
+        epsilon = self._progress.epsilon
+        return self._batch_normalization.epsilon if epsilon is None else epsilon
+
+    def own(self, name: str) -> Numbers:
+        """A row of the state, whose reads were checked already."""
+        assert self._device is not None
+        buffer = self._slots[_ROWS.index(name)].get(self._device, self.lives_on)
+        assert isinstance(buffer, MTLBuffer)
+        return Numbers(buffer)
+
+    def used(self, name: str) -> Numbers:
+        """The row that a gradient encode normalizes with: parameters of the forward encode, batch statistics."""
+        progress, kernel = self._progress, self._batch_normalization
+        if name in _ROWS[:2] and not progress.has_parameters:
+            return Numbers(kernel.gamma_and_beta[_ROWS.index(name)])
+        if name in _ROWS[2:4] and not progress.images:
+            return Numbers(kernel.mean_and_variance[_ROWS.index(name) - 2])
+        return self.own(name)
+
+    def add_statistics(self, images: int, pixels: int) -> None:
+        """Statistics of ``pixels`` are encoded."""
+        progress = self._progress
+        joined = progress.statistics_are_open
+        progress.pixels = pixels + (progress.pixels if joined else 0)
+        progress.images = images + (progress.images if joined else 0)
+        progress.share = pixels / progress.pixels
+        progress.statistics_are_open = True
+        progress.gradients_are_open = False
+        progress.gradient_images = 0
+
+    def use_for_normalization(self, epsilon: float) -> None:
+        """A forward encode uses the statistics, and leaves its parameters for the gradients."""
+        self._progress.statistics_are_open = False
+        self._progress.has_parameters = True
+        self._progress.epsilon = epsilon
+
+    def add_gradients(self, images: int) -> None:
+        """Gradient statistics are encoded."""
+        progress = self._progress
+        progress.gradient_images = images + (progress.gradient_images if progress.gradients_are_open else 0)
+        progress.statistics_are_open = False
+        progress.gradients_are_open = progress.has_gradients = True
+
+    def use_for_gradient(self, who: str) -> None:
+        """A gradient encode uses statistics and parameter gradients; raise unless these are complete."""
+        progress = self._progress
+        if progress.images and progress.gradient_images != progress.images:
+            rule = f"must have seen the gradients of all {progress.images} image(s) of its statistics"
+            got = f"those of {progress.gradient_images}"
+            remedy = "Encode MPSCNNBatchNormalizationStatisticsGradient for the whole batch first"
+            raise MPSArgumentError(who, "batch_normalization_state", rule, got, remedy)
+        progress.statistics_are_open = progress.gradients_are_open = False
+
+    def check_channels(self, who: str, channels: int) -> None:
+        """Raise unless the state has numbers for exactly as many channels."""
+        if self.number_of_feature_channels != channels:
+            rule = f"must be of a batch normalization of {channels} feature channel(s), as many as are read"
+            got = f"one of {self.number_of_feature_channels}, made by {self.batch_normalization.name}"
+            raise MPSArgumentError(who, "batch_normalization_state", rule, got)
+
+
+# --- what the stages have in common -----------------------------------------------------------------------------------
+
+
+def check_state(who: str, value: object) -> MPSCNNBatchNormalizationState:
+    """The one state of a batch, given as itself or once for each image."""
+    found = value
+    if isinstance(value, MPSStateBatch):
+        found = value.shared
+    elif isinstance(value, Sequence) and not isinstance(value, str) and len({id(each) for each in value}) == 1:
+        found = value[0]
+    if not isinstance(found, MPSCNNBatchNormalizationState):
+        rule = "must be the one MPSCNNBatchNormalizationState of the batch"
+        got = None if value is None else type(value).__name__
+        remedy = "Make it with result_state of the MPSCNNBatchNormalization"
+        raise MPSTypeError(who, "batch_normalization_state", rule, got, remedy)
+    return found
+
+
+def check_usable(who: str, states: MPSStateBatch, command_buffer: CommandBuffer) -> None:
+    """Raise unless an encode on ``command_buffer`` may use the state."""
+    for state in states.counted():
+        state.check_usable(who, "batch_normalization_state", command_buffer)
+
+
+# --- the kernel -------------------------------------------------------------------------------------------------------
+
+
+class MPSCNNBatchNormalization(FusedNeuron, MPSCNNKernel, leaves=MPSCNNBatchNormalizationState):
     """Batch normalization (MPSCNNBatchNormalization.h, macOS 10.13.4; fused neuron macOS 10.14).
 
     ``Y = neuron(gamma (X - mean) / sqrt(variance + epsilon) + beta)``, one gamma, beta, mean and variance a feature
@@ -60,12 +261,47 @@ class MPSCNNBatchNormalization(NeuronProperty, MPSCNNKernel):
     without one they are the stored ones, from the data source or the last reload. gamma and beta are the kernel's own
     either way. Reads exactly `number_of_feature_channels` channels from `source_feature_channel_offset` on.
 
+    >>> import numpy as np
+    >>> from openmps import MPSCNNBatchNormalization, MPSCNNBatchNormalizationStatistics, MPSImage, MPSImageBatch
+    >>> from openmps import MTLCreateSystemDefaultDevice
+    >>> class Source:  # of one channel, gamma 1 and beta 0; outside training mean 0 and variance 1
+    ...     number_of_feature_channels = lambda self: 1
+    ...     gamma = beta = mean = variance = label = lambda self: None
+    ...     load = lambda self: True
+    ...     purge = lambda self: None
+    >>> device = MTLCreateSystemDefaultDevice()
+    >>> normalization = MPSCNNBatchNormalization(device, Source())
+    >>> normalization.destination_image_allocator = MPSImage.default_allocator()
+    >>> images = MPSImageBatch.from_numpy(device, np.float32([1, 5]).reshape(2, 1, 1, 1))
+    >>> command_buffer = device.new_command_queue().command_buffer()
+    >>> state = normalization.result_state(images[0])
+    >>> as_stored = normalization.encode_batch(command_buffer, images)
+    >>> MPSCNNBatchNormalizationStatistics(device).encode_batch(command_buffer, images, state)
+    >>> of_the_batch = normalization.encode_batch(command_buffer, images, state)
+    >>> command_buffer.commit()
+    >>> command_buffer.wait_until_completed()
+    >>> as_stored.numpy().ravel(), of_the_batch.numpy().ravel()
+    (array([1., 5.], dtype=float32), array([-1.,  1.], dtype=float32))
+
     Raises:
         MPSTypeError: The data source lacks a method, or returns no numbers.
         MPSArgumentError: It returns numbers for another count of channels.
     """
 
-    _gradient_state_class = MPSCNNBatchNormalizationState
+    epsilon = KernelProperty[float](
+        FLT_MIN, not_negative, "Added to the variance. Initially the data source's, FLT_MIN if it has none."
+    )
+
+    number_of_feature_channels = Fixed[int]("Channels that are normalized.")
+    data_source = Shown[MPSCNNBatchNormalizationDataSource](
+        "_data_source", "The data source that the kernel was made with."
+    )
+    gamma_and_beta = Shown[Pair](
+        "_gamma_and_beta", "The buffers of gamma and beta; for those who extend the framework."
+    )
+    mean_and_variance = Shown[Pair](
+        "_mean_and_variance", "The buffers of the stored mean and variance; for those who extend the framework."
+    )
 
     def __init__(
         self,
@@ -74,42 +310,15 @@ class MPSCNNBatchNormalization(NeuronProperty, MPSCNNKernel):
         fused_neuron_descriptor: MPSNNNeuronDescriptor | None = None,
     ) -> None:
         super().__init__(device)
-        self._neuron = check_neuron(self.name, fused_neuron_descriptor)
+        self._fuse(fused_neuron_descriptor)
         found = load_parameters(self.name, data_source, device)
         self._data_source = data_source
-        self._channels, self._gamma_and_beta, self._mean_and_variance, self._epsilon = found
+        self._change(number_of_feature_channels=found.channels)
+        self._gamma_and_beta, self._mean_and_variance = found.gamma_and_beta, found.mean_and_variance
+        self.epsilon = found.epsilon
         self.label = data_source.label()
 
     # --- properties -------------------------------------------------------------------------------------------------
-
-    @property
-    def number_of_feature_channels(self) -> int:
-        """Channels that are normalized."""
-        return self._channels
-
-    @property
-    def epsilon(self) -> float:
-        """Added to the variance. Initially the data source's, FLT_MIN if it has none."""
-        return self._epsilon
-
-    @epsilon.setter
-    def epsilon(self, value: float) -> None:
-        self._epsilon = not_negative(self.name, "epsilon", value)
-
-    @property
-    def data_source(self) -> MPSCNNBatchNormalizationDataSource:
-        """The data source that the kernel was made with."""
-        return self._data_source
-
-    @property
-    def gamma_and_beta(self) -> Pair:
-        """The buffers of gamma and beta; for those who extend the framework."""
-        return self._gamma_and_beta
-
-    @property
-    def mean_and_variance(self) -> Pair:
-        """The buffers of the stored mean and variance; for those who extend the framework."""
-        return self._mean_and_variance
 
     def is_result_state_reused_across_batch(self) -> bool:
         """True: statistics and parameter gradients are those of the batch."""
@@ -136,8 +345,8 @@ class MPSCNNBatchNormalization(NeuronProperty, MPSCNNKernel):
     def _reloaded(self, source: MPSCNNBatchNormalizationDataSource) -> Loaded:
         # New buffers: work that is recorded already keeps the numbers that it was encoded with.
         found = load_parameters(self.name, source, self.device)
-        if found.channels != self._channels:
-            rule = f"must keep the kernel's {self._channels} feature channel(s)"
+        if found.channels != self.number_of_feature_channels:
+            rule = f"must keep the kernel's {self.number_of_feature_channels} feature channel(s)"
             remedy = "Make a new kernel for another count"
             raise MPSArgumentError(self.name, "data source", rule, f"{found.channels}", remedy)
         return found
@@ -165,23 +374,17 @@ class MPSCNNBatchNormalization(NeuronProperty, MPSCNNKernel):
         if not isinstance(state, kind):
             raise MPSTypeError(self.name, argument, f"must be an {kind.__name__}", type(state).__name__)
         state.check_usable(self.name, argument, command_buffer)
-        state.check_holds(self.name, argument, self._channels)
+        state.check_holds(self.name, argument, self.number_of_feature_channels)
         return state
 
     def _record_reload(self, command_buffer: CommandBuffer, own: Pair, given: Pair) -> None:
-        channels = self._channels
-
-        def work() -> None:
-            for mine, theirs in zip(own, given, strict=True):
-                if mine is not theirs:
-                    mine.tensor(torch.float32).copy_(theirs.tensor(torch.float32, 0, channels))
-
-        command_buffer.record(f"{self.name} reload", work)
+        places = (*map(Numbers, own), *(Numbers(buffer, 0, self.number_of_feature_channels) for buffer in given))
+        record_step(command_buffer, f"{self.name} reload", Overwrite(), places)
 
     def _unshare(self) -> None:
         super()._unshare()
         pairs = (self._gamma_and_beta, self._mean_and_variance)
-        rows = [[each.tensor(torch.float32).cpu().numpy() for each in pair] for pair in pairs]
+        rows = [[Numbers(each).value().cpu().numpy() for each in pair] for pair in pairs]
         self._gamma_and_beta, self._mean_and_variance = (Pair.of(self.device, *pair) for pair in rows)
         self._data_source = copy_of(self._data_source, self.device)
 
@@ -207,12 +410,7 @@ class MPSCNNBatchNormalization(NeuronProperty, MPSCNNKernel):
         state, given = batch_normalization_state, destination_image
         if given is None and are_images(state):
             state, given = None, cast("MPSImage", state)
-        source = single(self.name, "source_image", source_image)
-        if given is not None:
-            single(self.name, "destination_image", given)
-        destination, _ = self._run(command_buffer, (source,), given, source_states=self._states(state, 1))
-        assert isinstance(destination, MPSImage)
-        return destination
+        return self._single(command_buffer, (source_image,), given, source_states=self._states(state, 1))
 
     def encode_batch(  # pyright: ignore[reportIncompatibleMethodOverride]
         self,
@@ -230,11 +428,8 @@ class MPSCNNBatchNormalization(NeuronProperty, MPSCNNKernel):
         state, given = batch_normalization_state, destination_images
         if given is None and are_images(state):
             state, given = None, cast("Sequence[MPSImage]", state)
-        sources = as_batch(self.name, "source_images", source_images)
-        targets = None if given is None else as_batch(self.name, "destination_images", given)
-        destination, _ = self._run(command_buffer, (sources,), targets, source_states=self._states(state, len(sources)))
-        assert isinstance(destination, MPSImageBatch)
-        return destination
+        sources = self._as_batch("source_image", source_images)
+        return self._batched(command_buffer, (sources,), given, source_states=self._states(state, len(sources)))
 
     def _states(self, state: object, images: int) -> MPSStateBatch | None:
         return None if state is None else MPSStateBatch([check_state(self.name, state)] * images)
@@ -245,38 +440,44 @@ class MPSCNNBatchNormalization(NeuronProperty, MPSCNNKernel):
     # --- the encode path's hooks --------------------------------------------------------------------------------------
 
     def _needed_channels(self, index: int, available: int) -> int:
-        return self._channels
+        return self.number_of_feature_channels
 
     def _result_channels(self, channels: tuple[int, ...]) -> int:
-        return self._channels
+        return self.number_of_feature_channels
 
     def make_state(self) -> MPSNNGradientState:
         """A new state for one batch."""
         return MPSCNNBatchNormalizationState(self.device, self)
 
-    def _operation(self, sources: tuple[SourceRecord, ...], target: Target, states: MPSStateBatch | None) -> Operation:
-        (source,) = sources
-        fused = FusedNeuron.of(self.name, self._neuron, self._channels, self.device)
-        captured = self._captured(states)
+    def _given(self, states: MPSStateBatch) -> bool:
+        """Whether the state has statistics of a batch."""
+        return check_state(self.name, states).has_statistics
 
-        def operation(values: tuple[Tensor, ...], saved: Any) -> tuple[Tensor, None]:
-            region = read(values[0], source.window, source.edge_mode)
-            return fused.value(normalize(region, captured.numbers())), None
+    def _body(self, at: Scene, *images: Slot) -> Slot:
+        has_statistics: bool | None = at.given
+        # A rectifier gives numbers that it is given, or 0.
+        is_last = self._neuron is None or self._neuron.is_identity or self._neuron[:2] == (MPSCNNNeuronType.RELU, 0.0)
+        region = at.read(images[0])
+        z = normalized(at, region, self.epsilon, has_statistics=bool(has_statistics), is_rounded=is_last)
+        if has_statistics is not None:
+            for name in ("gamma", "beta"):
+                at.gives(name, at.buffer(name))
+        return activated(at, self.name, z, self._neuron, self.number_of_feature_channels)
 
-        return operation
+    def _begin(self, plan: Plan, source_states: MPSStateBatch | None, destination_states: MPSStateBatch | None) -> None:
+        if source_states is not None:
+            state = check_state(self.name, source_states)
+            state.check_channels(self.name, self.number_of_feature_channels)
+            state.record = plan.record
+            state.use_for_normalization(self.epsilon)
 
-    def _captured(self, states: MPSStateBatch | None) -> Captured:
+    def _memory(self, name: str, states: MPSStateBatch | None) -> Numbers:
+        if name in ("gamma", "beta"):
+            return Numbers(self._gamma_and_beta[name == "beta"])
         if states is None:
-            return Captured(self._gamma_and_beta, self._mean_and_variance, None, self._epsilon)
-        state = check_state(self.name, states)
-        check_channels(self.name, state, self._channels)
-        return state.captured_with(self._gamma_and_beta, self._epsilon)
+            return Numbers(self._mean_and_variance[name == "variance"])
+        return check_state(self.name, states).used(name)
 
-    def _keeper(
-        self, plan: Plan, source_states: MPSStateBatch | None, destination_states: MPSStateBatch | None
-    ) -> Callable[[Any], None] | None:
-        if source_states is None:
-            return None
-        state = check_state(self.name, source_states)
-        state.record = plan.record
-        return state.use_for_normalization(self._gamma_and_beta, self._epsilon)
+    def _sink(self, name: str, states: MPSStateBatch | None) -> Numbers:
+        """Where the state keeps gamma and beta for the gradients."""
+        return check_state(self.name, states).own(name)

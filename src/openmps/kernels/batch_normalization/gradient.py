@@ -2,79 +2,87 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
-
-import torch
-from torch import Tensor
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from openmps.core.image.batch import MPSImageBatch, as_batch
-from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.image.image import MPSImage
-from openmps.core.kernel.arguments import single
+from openmps.core.image.storage import Extent, Shape
+from openmps.core.kernel.activation import activation_gradient
 from openmps.core.kernel.checks import Images
-from openmps.core.kernel.encode import Plan
-from openmps.core.kernel.gradient import GradientGeometry, GradientOperation, MPSCNNGradientKernel
-from openmps.core.state.gradient import ForwardRecord, SourceRecord
-from openmps.core.state.state import MPSState, MPSStateBatch
-from openmps.kernels.batch_normalization.arguments import (
-    check_channels,
+from openmps.core.kernel.encoding import Numbers
+from openmps.core.kernel.gradient import Given, MPSCNNGradientKernel
+from openmps.core.kernel.plan import Plan
+from openmps.core.kernel.scene import GradientScene
+from openmps.core.neuron import MPSNNNeuronDescriptor
+from openmps.core.state.batch import MPSStateBatch
+from openmps.core.state.state import MPSState
+from openmps.kernels.batch_normalization.forward import (
+    MPSCNNBatchNormalization,
+    MPSCNNBatchNormalizationState,
     check_state,
     check_usable,
-    refuse,
-    refuse_arguments,
 )
-from openmps.kernels.batch_normalization.forward import MPSCNNBatchNormalization
-from openmps.kernels.batch_normalization.fused_neuron import FusedNeuron, NeuronProperty, check_neuron
-from openmps.kernels.batch_normalization.state import MPSCNNBatchNormalizationState
-from openmps.ops.batch_normalization import ParameterGradients, data_gradient, normalize, parameter_gradients
-from openmps.ops.geometry import read, read_adjoint
-from openmps.types import MPSOffset, MPSRectNoClip, MTLRegion
-
-if TYPE_CHECKING:
-    from openmps.core.neuron import MPSNNNeuronDescriptor
-    from openmps.metal.command import CommandBuffer
-    from openmps.metal.device import MTLDevice
+from openmps.kernels.batch_normalization.stages import FusedNeuron, OfBatches, normalized, refuse_arguments, statistics
+from openmps.metal.device import CommandBuffer, MTLDevice
+from openmps.ops.batch_normalization import DataGradient, ParameterSums
+from openmps.ops.op import Slot
+from openmps.types import MPSOffset, MPSRectNoClip
 
 _USE_OF_SUMS = "Use encode_batch(command_buffer, source_gradients, source_images, batch_normalization_state)"
 _USE_OF_GRADIENT = "Use encode(command_buffer, source_gradient, source_image, batch_normalization_state)"
+_SUMS = ("gradient_for_gamma", "gradient_for_beta")
 
 
-class _NormalizationGradient(NeuronProperty, MPSCNNGradientKernel):
+class _Use(NamedTuple):
+    """What a plan depends on of the state."""
+
+    epsilon: float
+    has_statistics: bool
+    joins: bool = False
+    """Whether the sums join those before."""
+
+
+class _NormalizationGradient(FusedNeuron, MPSCNNGradientKernel, of=MPSCNNBatchNormalization):
     """What both gradient kernels share: the fused neuron, and one state for all pieces of a batch."""
-
-    _forward_kernels = (MPSCNNBatchNormalization,)
 
     def __init__(self, device: MTLDevice, fused_neuron_descriptor: MPSNNNeuronDescriptor | None = None) -> None:
         super().__init__(device)
-        self._neuron = check_neuron(self.name, fused_neuron_descriptor)
-
-    def _fused(self, channels: int) -> FusedNeuron:
-        return FusedNeuron.of(self.name, self._neuron, channels, self.device)
+        self._fuse(fused_neuron_descriptor)
 
     def _check_source_states(self, states: MPSStateBatch, images: Images, command_buffer: CommandBuffer) -> None:
         check_usable(self.name, states, command_buffer)
 
-    def _adjust_descriptor(
-        self, descriptor: MPSImageDescriptor, source_images: Sequence[MPSImage], source_states: Sequence[MPSState]
-    ) -> None:
-        record = next((each.record for each in source_states if isinstance(each, MPSCNNBatchNormalizationState)), None)
-        if record is None:
-            return
-        super()._adjust_descriptor(descriptor, source_images, source_states)
-        descriptor.number_of_images = source_images[1].number_of_images
-        self._take_all_of_another_piece(record, source_images)
+    def _given(self, states: MPSStateBatch) -> Given:
+        state = check_state(self.name, states)
+        records = () if state.record is None else (state.record,)
+        return Given(records, len(states), more=_Use(state.epsilon, state.has_statistics))
 
-    def _take_all_of_another_piece(self, record: ForwardRecord, source_images: Sequence[MPSImage]) -> None:
-        """The record is of the piece that was normalized last; others may have other numbers of images."""
-        found = tuple(image.number_of_images for image in source_images)
-        if record.is_batch or found != tuple(extent.images for extent in self._forward_extents(record)):
-            for source in self._sources:
-                source.offset = MPSOffset(source.offset.x, source.offset.y, 0)
-            self._clip_rect = MTLRegion(MPSRectNoClip.origin, MPSRectNoClip.size)
+    def _adjusted(self, extent: Extent, shapes: tuple[Shape, ...], given: Given | None) -> Extent:
+        adjusted = super()._adjusted(extent, shapes, given)
+        if given is None or not given.records:
+            return adjusted
+        # The record is of the piece that was normalized last; others may have other numbers of images.
+        found = tuple(shape.extent.images for shape in shapes)
+        expected = tuple(each.images for each in self._forward_extents(given.record))
+        if given.record.is_batch or found != expected:
+            for index, source in enumerate(self._sources):
+                self._change_source(index, offset=MPSOffset(source.offset.x, source.offset.y, 0))
+            self.clip_rect = MPSRectNoClip
+        return adjusted._replace(images=shapes[1].extent.images)
+
+    def _before_neuron(self, at: GradientScene, gradient: Slot, source: Slot, use: _Use) -> Slot:
+        """The gradient of what the neuron was given."""
+        if self._neuron is None or self._neuron.is_identity:
+            return gradient
+        z = normalized(at, at.read(source), use.epsilon, has_statistics=use.has_statistics)
+        return activation_gradient(at, self.name, gradient, z, self._neuron, at.sources[1].channels)
+
+    def _memory(self, name: str, states: MPSStateBatch | None) -> Numbers:
+        return check_state(self.name, states).used(name)
 
 
-class MPSCNNBatchNormalizationStatisticsGradient(_NormalizationGradient):
+class MPSCNNBatchNormalizationStatisticsGradient(OfBatches, _NormalizationGradient):
     """The parameter gradients of a batch normalization, into its state (MPSCNNBatchNormalization.h, macOS 10.13.4).
 
     With ``xhat = (X - mean) / sqrt(variance + epsilon)``, ``z = gamma xhat + beta`` and ``g = G neuron'(z)``::
@@ -84,20 +92,21 @@ class MPSCNNBatchNormalizationStatisticsGradient(_NormalizationGradient):
     over all pixels of the batch, never means. A batch may come in pieces: encode each before the first
     `MPSCNNBatchNormalizationGradient`. ``fused_neuron_descriptor`` is the forward kernel's (macOS 10.14). Offsets and
     channels are those of the last normalization with the state, else those of the properties.
+
+    After the example of `MPSCNNBatchNormalization`:
+
+    >>> from openmps import MPSCNNBatchNormalizationStatisticsGradient
+    >>> flow = MPSImageBatch.from_numpy(device, np.float32([1, 0]).reshape(2, 1, 1, 1))
+    >>> command_buffer = device.new_command_queue().command_buffer()
+    >>> sums = MPSCNNBatchNormalizationStatisticsGradient(device)
+    >>> sums.encode_batch(command_buffer, flow, images, state)
+    >>> command_buffer.commit()
+    >>> command_buffer.wait_until_completed()
+    >>> state.gradient_for_gamma().contents().view(np.float32), state.gradient_for_beta().contents().view(np.float32)
+    (array([-1.], dtype=float32), array([1.], dtype=float32))
     """
 
-    @property
-    def is_state_modified(self) -> bool:
-        """True: parameter gradients are added to the state."""
-        return True
-
-    def append_batch_barrier(self) -> bool:
-        """True: the sums are complete when the whole batch went through."""
-        return True
-
-    def encode(self, *arguments: Any, **options: Any) -> NoReturn:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Raise: the sums are those of a batch."""
-        refuse(self.name, "encode", _USE_OF_SUMS)
+    _use = _USE_OF_SUMS
 
     def encode_batch(  # pyright: ignore[reportIncompatibleMethodOverride]
         self,
@@ -117,41 +126,35 @@ class MPSCNNBatchNormalizationStatisticsGradient(_NormalizationGradient):
             as_batch(self.name, "source_gradients", source_gradients),
             as_batch(self.name, "source_images", source_images),
         )
-        state = check_state(self.name, batch_normalization_state)
-        states = MPSStateBatch([state] * len(sources[0]))
+        states = MPSStateBatch([check_state(self.name, batch_normalization_state)] * len(sources[0]))
         self._check_operands(command_buffer, sources, None, states, None)
-        specimens = [images.representative() for images in sources]
-        self._adjust_descriptor(specimens[1].descriptor(), specimens, [state])
-        stacks = [images.stack() for images in sources]
-        plan = self.plan((stacks[0].extent, stacks[1].extent), stacks[1].extent, states, is_batch=True)
-        keep = state.add_gradients(len(sources[0]))
+        given, stacks = self._given(states), tuple(images.whole() for images in sources)
+        shapes = tuple(stack.shape for stack in stacks)
+        self._sized_for(shapes, given, is_batch=True)
+        plan = self.plan(shapes, shapes[1], given, is_batch=True)
+        self._record(command_buffer, plan, stacks, None, states, None)
+        for each in (*sources, *states.counted()):
+            each.count_read()
 
-        def work() -> None:
-            values = (
-                stack.values(each.channel, each.channels) for stack, each in zip(stacks, plan.sources, strict=True)
-            )
-            keep(plan.operation(tuple(values), None)[1])
+    def _given(self, states: MPSStateBatch) -> Given:
+        given, state = super()._given(states), check_state(self.name, states)
+        return given._replace(more=_Use(state.epsilon, state.has_statistics, state.joins[1]))
 
-        command_buffer.record(self.name, work)
-        for images in sources:
-            images.count_read()
-        state.count_read()
+    def _differentiate(self, at: GradientScene, gradient: Slot, source: Slot) -> None:
+        use: _Use = at.given.more
+        flow = self._before_neuron(at, gradient, source, use)
+        before = [at.buffer(name) for name in _SUMS] if use.joins else []
+        rows = statistics(at, use.has_statistics)
+        for name, found in zip(_SUMS, ParameterSums(use.epsilon)(flow, at.read(source), *rows, *before), strict=True):
+            at.gives(name, found)
 
-    def _gradient(
-        self, geometry: GradientGeometry, sources: tuple[SourceRecord, ...], states: MPSStateBatch | None
-    ) -> GradientOperation:
-        state = check_state(self.name, states)
-        check_channels(self.name, state, sources[1].channels)
-        captured, fused = state.captured(), self._fused(sources[1].channels)
+    def _begin(self, plan: Plan, source_states: MPSStateBatch | None, destination_states: MPSStateBatch | None) -> None:
+        state = check_state(self.name, source_states)
+        state.check_channels(self.name, plan.sources[1].channels)
+        state.add_gradients(plan.images)
 
-        def differentiate(gradient: Tensor, source: Tensor, saved: Any) -> tuple[None, ParameterGradients]:
-            how = captured.numbers()
-            region = read(source, geometry.source, geometry.edge_mode)
-            if not fused.is_identity:
-                gradient = fused.gradient(gradient, normalize(region, how))
-            return None, parameter_gradients(gradient, region, how)
-
-        return differentiate
+    def _sink(self, name: str, states: MPSStateBatch | None) -> Numbers:
+        return check_state(self.name, states).own(name)
 
 
 class MPSCNNBatchNormalizationGradient(_NormalizationGradient):
@@ -165,6 +168,19 @@ class MPSCNNBatchNormalizationGradient(_NormalizationGradient):
     The state must have gone through `MPSCNNBatchNormalizationStatisticsGradient` for all images of the batch. Where it
     holds no statistics of a batch, mean and variance are constants: ``dX = gamma / sqrt(variance + epsilon) g``.
     ``fused_neuron_descriptor`` is the forward kernel's (macOS 10.14).
+
+    After the example of `MPSCNNBatchNormalizationStatisticsGradient`; two numbers are normalized to -1 and 1 whatever
+    they are:
+
+    >>> from openmps import MPSCNNBatchNormalizationGradient
+    >>> gradient = MPSCNNBatchNormalizationGradient(device)
+    >>> gradient.destination_image_allocator = MPSImage.default_allocator()
+    >>> command_buffer = device.new_command_queue().command_buffer()
+    >>> found = gradient.encode_batch(command_buffer, flow, images, state)
+    >>> command_buffer.commit()
+    >>> command_buffer.wait_until_completed()
+    >>> found.numpy().ravel()
+    array([0., 0.], dtype=float32)
     """
 
     def encode(  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -185,15 +201,8 @@ class MPSCNNBatchNormalizationGradient(_NormalizationGradient):
         state, from the inherited form. Takes one read of a temporary state.
         """
         state = self._state(batch_normalization_state, gradient_state, unavailable)
-        if destination_gradient is not None:
-            single(self.name, "destination_gradient", destination_gradient)
-        sources = (
-            single(self.name, "source_gradient", source_gradient),
-            single(self.name, "source_image", source_image),
-        )
-        destination, _ = self._run(command_buffer, sources, destination_gradient, source_states=MPSStateBatch([state]))
-        assert isinstance(destination, MPSImage)
-        return destination
+        sources = (source_gradient, source_image)
+        return self._single(command_buffer, sources, destination_gradient, source_states=MPSStateBatch([state]))
 
     def encode_batch(  # pyright: ignore[reportIncompatibleMethodOverride]
         self,
@@ -208,46 +217,26 @@ class MPSCNNBatchNormalizationGradient(_NormalizationGradient):
     ) -> MPSImageBatch:
         """Record the derivative for a batch of images, or a piece of one, as one operation; otherwise as `encode`."""
         state = self._state(batch_normalization_state, gradient_states, unavailable)
-        given = None
-        if destination_gradients is not None:
-            given = as_batch(self.name, "destination_gradients", destination_gradients)
-        sources = (
-            as_batch(self.name, "source_gradients", source_gradients),
-            as_batch(self.name, "source_images", source_images),
-        )
+        sources = (self._as_batch("source_gradient", source_gradients), self._as_batch("source_image", source_images))
         states = MPSStateBatch([state] * len(sources[0]))
-        destination, _ = self._run(command_buffer, sources, given, source_states=states)
-        assert isinstance(destination, MPSImageBatch)
-        return destination
+        return self._batched(command_buffer, sources, destination_gradients, source_states=states)
 
     def _state(self, given: object, inherited: object, unavailable: dict[str, object]) -> MPSCNNBatchNormalizationState:
         refuse_arguments(self.name, unavailable, _USE_OF_GRADIENT)
         return check_state(self.name, inherited if given is None else given)
 
-    def _gradient(
-        self, geometry: GradientGeometry, sources: tuple[SourceRecord, ...], states: MPSStateBatch | None
-    ) -> GradientOperation:
-        state = check_state(self.name, states)
-        check_channels(self.name, state, sources[1].channels)
-        captured, fused = state.captured(), self._fused(sources[1].channels)
-        complete = state.gradients(self.name)
+    def _differentiate(self, at: GradientScene, gradient: Slot, source: Slot) -> Slot:
+        use: _Use = at.given.more
+        flow = at.back(self._before_neuron(at, gradient, source, use))
+        batch = [*(at.buffer(name) for name in _SUMS), at.number("pixels")] if use.has_statistics else []
+        rows = statistics(at, use.has_statistics)
+        return DataGradient(use.epsilon)(flow, source, *rows, at.buffer("gamma"), *batch)
 
-        def differentiate(gradient: Tensor, source: Tensor, saved: Any) -> tuple[Tensor, None]:
-            how = captured.numbers()
-            if not fused.is_identity:
-                region = read(source, geometry.source, geometry.edge_mode)
-                gradient = fused.gradient(gradient, normalize(region, how))
-            spread = read_adjoint(gradient, geometry.data, geometry.edge_mode)
-            if complete is None:
-                return data_gradient(spread, source, how, None, 0), None
-            (gamma, beta), pixels = complete
-            sums = ParameterGradients(gamma.tensor(torch.float32), beta.tensor(torch.float32))
-            return data_gradient(spread, source, how, sums, pixels), None
+    def _begin(self, plan: Plan, source_states: MPSStateBatch | None, destination_states: MPSStateBatch | None) -> None:
+        state = check_state(self.name, source_states)
+        state.check_channels(self.name, plan.sources[1].channels)
+        state.use_for_gradient(self.name)
 
-        return differentiate
-
-    def _keeper(
-        self, plan: Plan, source_states: MPSStateBatch | None, destination_states: MPSStateBatch | None
-    ) -> Callable[[Any], None] | None:
-        check_state(self.name, source_states).use_for_gradient()
-        return None
+    def _number(self, name: str, states: MPSStateBatch | None) -> int:
+        """M, the pixels of the batch."""
+        return check_state(self.name, states).pixels

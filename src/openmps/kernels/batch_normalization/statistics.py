@@ -3,50 +3,63 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NamedTuple
 
 from openmps.core.image.batch import as_batch
 from openmps.core.image.image import MPSImage
+from openmps.core.image.storage import Shape, Target
+from openmps.core.kernel.arguments import are_images
 from openmps.core.kernel.checks import Images
+from openmps.core.kernel.encoding import Numbers
+from openmps.core.kernel.plan import Plan
+from openmps.core.kernel.scene import Scene
 from openmps.core.kernel.unary import MPSCNNKernel
-from openmps.core.state.state import MPSState, MPSStateBatch
+from openmps.core.state.batch import MPSStateBatch
+from openmps.core.state.gradient import SourceRecord
+from openmps.core.state.state import MPSState
 from openmps.errors import MPSArgumentError
-from openmps.kernels.batch_normalization.arguments import (
-    are_images,
-    check_state,
-    check_usable,
-    refuse,
-    refuse_arguments,
-)
-from openmps.kernels.batch_normalization.state import MPSCNNBatchNormalizationState
-from openmps.ops.batch_normalization import batch_moments
+from openmps.kernels.batch_normalization.forward import MPSCNNBatchNormalizationState, check_state, check_usable
+from openmps.kernels.batch_normalization.stages import OfBatches, refuse, refuse_arguments
+from openmps.metal.device import CommandBuffer
+from openmps.ops.batch_normalization import BatchMoments, MergedMoments
+from openmps.ops.elements import Channels
+from openmps.ops.op import Slot
+from openmps.types import MPSOffset, MPSRectNoClip
 
-if TYPE_CHECKING:
-    from openmps.metal.command import CommandBuffer
+_ROWS = ("mean", "correction", "variance")
+
+
+class _Given(NamedTuple):
+    """What a plan depends on of the state."""
+
+    channels: int
+    joins: bool
+    """Whether the statistics join those before."""
+
 
 _USE = "Use encode_batch(command_buffer, source_images, batch_normalization_state)"
 
 
-class MPSCNNBatchNormalizationStatistics(MPSCNNKernel):
+class MPSCNNBatchNormalizationStatistics(OfBatches, MPSCNNKernel):
     """Mean and variance of a batch, into its state (MPSCNNBatchNormalization.h, macOS 10.13.4).
 
     ``mean = sum X / M``, ``variance = sum (X - mean)^2 / M`` over all M pixels of all images, for each feature channel.
     A batch may come in pieces of any size: encode each before the state is used. All pixels count, whatever `offset`
     and `clip_rect` say; the channels are those from `source_feature_channel_offset` on, as many as the state's.
+
+    A batch in two pieces, after the example of `MPSCNNBatchNormalization`:
+
+    >>> statistics = MPSCNNBatchNormalizationStatistics(device)
+    >>> command_buffer = device.new_command_queue().command_buffer()
+    >>> for piece in (images[:1], images[1:]):
+    ...     statistics.encode_batch(command_buffer, piece, state)
+    >>> command_buffer.commit()
+    >>> command_buffer.wait_until_completed()
+    >>> state.variance().contents().view(np.float32)
+    array([4.], dtype=float32)
     """
 
-    @property
-    def is_state_modified(self) -> bool:
-        """True: the statistics are added to the state."""
-        return True
-
-    def append_batch_barrier(self) -> bool:
-        """True: the statistics are complete when the whole batch went through."""
-        return True
-
-    def encode(self, *arguments: Any, **options: Any) -> NoReturn:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Raise: statistics are those of a batch."""
-        refuse(self.name, "encode", _USE)
+    _use = _USE
 
     def encode_batch(  # pyright: ignore[reportIncompatibleMethodOverride]
         self,
@@ -64,22 +77,51 @@ class MPSCNNBatchNormalizationStatistics(MPSCNNKernel):
         if batch_normalization_state is None or are_images(batch_normalization_state):
             refuse(self.name, "encode_batch without batch_normalization_state", _USE)
         images = as_batch(self.name, "source_images", source_images)
-        state = check_state(self.name, batch_normalization_state)
-        self._check_operands(command_buffer, (images,), None, MPSStateBatch([state] * len(images)), None)
-        stack = images.stack()
-        channels = self._channels_of(state, stack.extent.channels)
-        first = self.source_feature_channel_offset
-        keep = state.add_statistics(len(images), stack.extent.images * stack.extent.height * stack.extent.width)
-        command_buffer.record(self.name, lambda: keep(batch_moments(stack.values(first, channels))))
+        states = MPSStateBatch([check_state(self.name, batch_normalization_state)] * len(images))
+        self._check_operands(command_buffer, (images,), None, states, None)
+        stack = images.whole()
+        plan = self.plan((stack.shape,), None, self._given(states), is_batch=True)
+        self._record(command_buffer, plan, (stack,), None, states, None)
         images.count_read()
-
-    def _channels_of(self, state: MPSCNNBatchNormalizationState, channels: int) -> int:
-        available, needed = self._channels_read(0, channels), state.number_of_feature_channels
-        if available < needed:
-            first = self.source_feature_channel_offset
-            rule = f"must have the state's {needed} feature channel(s) from channel {first} on"
-            raise MPSArgumentError(self.name, "source_images", rule, f"{available} to be read")
-        return needed
 
     def _check_source_states(self, states: MPSStateBatch, images: Images, command_buffer: CommandBuffer) -> None:
         check_usable(self.name, states, command_buffer)
+
+    def _given(self, states: MPSStateBatch) -> _Given:
+        state = check_state(self.name, states)
+        return _Given(state.number_of_feature_channels, state.joins[0])
+
+    def _planned(self, sources: tuple[Shape, ...], destination: Shape | None, given: Any, *, is_batch: bool) -> Plan:
+        self._change_source(0, offset=MPSOffset(0, 0, 0))
+        self.clip_rect, self.destination_feature_channel_offset = MPSRectNoClip, 0
+        return super()._planned(sources, destination, given, is_batch=is_batch)
+
+    def _check_plan(self, records: tuple[SourceRecord, ...], target: Target, given: _Given, images: int) -> None:
+        if records[0].channels < given.channels:
+            first = self.source_feature_channel_offset
+            rule = f"must have the state's {given.channels} feature channel(s) from channel {first} on"
+            raise MPSArgumentError(self.name, "source_images", rule, f"{records[0].channels} to be read")
+
+    def _body(self, at: Scene, *images: Slot) -> None:
+        given: _Given = at.given
+        is_all = at.sources[0].channels == given.channels
+        found = BatchMoments()(images[0] if is_all else Channels(0, given.channels)(images[0]))
+        if given.joins:
+            found = MergedMoments()(*(at.buffer(name) for name in _ROWS), *found, at.number("share"))
+        for name, row in zip(_ROWS, found, strict=True):
+            at.gives(name, row)
+
+    def _begin(self, plan: Plan, source_states: MPSStateBatch | None, destination_states: MPSStateBatch | None) -> None:
+        extent = plan.sources[0].extent
+        state = check_state(self.name, source_states)
+        state.add_statistics(plan.images, plan.images * extent.height * extent.width)
+
+    def _memory(self, name: str, states: MPSStateBatch | None) -> Numbers:
+        return check_state(self.name, states).own(name)
+
+    def _sink(self, name: str, states: MPSStateBatch | None) -> Numbers:
+        return check_state(self.name, states).own(name)
+
+    def _number(self, name: str, states: MPSStateBatch | None) -> float:
+        """The part of all pixels that this encode brings."""
+        return check_state(self.name, states).share

@@ -1,157 +1,107 @@
-"""What convolution and transposed convolution share: weights, channels, the fused neuron, precision."""
+"""What convolution and transposed convolution share: channels, the fused neuron, precision, the state they leave."""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, NamedTuple, NoReturn
 
+import torch
 from torch import Tensor
 
-from openmps.core.data_source import copy_of
+from openmps.checks import Shown
+from openmps.core.kernel.activation import activated
 from openmps.core.kernel.checks import check_command_buffer
-from openmps.core.kernel.encode import Plan
+from openmps.core.kernel.configuration import KernelProperty, Setting
+from openmps.core.kernel.plan import Plan
+from openmps.core.kernel.scene import Scene
 from openmps.core.kernel.unary import MPSCNNKernel
 from openmps.core.neuron import MPSNNNeuronDescriptor
-from openmps.core.state.state import MPSStateBatch
-from openmps.errors import MPSArgumentError, MPSTrainingWarning, MPSTypeError
-from openmps.kernels.convolution.data_source import (
-    WEIGHT_TYPES,
-    MPSCNNConvolutionDataSource,
-    check_data_source,
-    load_weights,
-)
+from openmps.core.state.batch import MPSStateBatch
+from openmps.core.state.gradient import ForwardRecord, MPSNNGradientState
+from openmps.core.state.resources import Slot as Place
+from openmps.errors import MPSArgumentError, MPSLifetimeError, MPSTypeError
+from openmps.kernels.convolution.data_source import MPSCNNConvolutionDataSource, check_data_source
 from openmps.kernels.convolution.descriptor import MPSCNNConvolutionDescriptor
-from openmps.kernels.convolution.state import (
-    MPSCNNConvolutionGradientState,
-    MPSCNNConvolutionWeightsAndBiasesState,
-)
-from openmps.kernels.convolution.versions import Held
+from openmps.kernels.convolution.state import MPSCNNConvolutionWeightsAndBiasesState, buffer_of
+from openmps.kernels.convolution.weighted import WeightedKernel
 from openmps.kernels.convolution.weights import ConvolutionWeights
-from openmps.ops.neuron import neuron
-from openmps.types import MPSCNNNeuronType, MPSDataType, MPSNNConvolutionAccumulatorPrecisionOption
-
-if TYPE_CHECKING:
-    from openmps.metal.command import CommandBuffer
-    from openmps.metal.device import MTLDevice
+from openmps.metal.device import CommandBuffer, MTLBuffer, MTLDevice
+from openmps.ops.op import Slot
+from openmps.types import (
+    MPSCNNConvolutionWeightsLayout,
+    MPSDataType,
+    MPSNNConvolutionAccumulatorPrecisionOption,
+    MTLResourceOptions,
+)
 
 _HALF = MPSNNConvolutionAccumulatorPrecisionOption.HALF
 _FLOAT = MPSNNConvolutionAccumulatorPrecisionOption.FLOAT
+_FLOAT32 = MPSDataType.FLOAT32
+_PRIVATE = MTLResourceOptions.STORAGE_MODE_PRIVATE
+_SHARED = MTLResourceOptions.STORAGE_MODE_SHARED
 
 
-class ConvolutionKernel(MPSCNNKernel):
+def _accumulator(
+    who: str, argument: str, value: MPSNNConvolutionAccumulatorPrecisionOption
+) -> MPSNNConvolutionAccumulatorPrecisionOption:
+    if value not in (_HALF, _FLOAT):
+        raise MPSArgumentError(who, argument, "must be HALF or FLOAT", repr(value))
+    return MPSNNConvolutionAccumulatorPrecisionOption(value)
+
+
+class ForwardChoice(NamedTuple):
+    """What a gradient kernel takes over from the forward kernel, besides its windows."""
+
+    weights_fp16: bool | None
+
+
+class ConvolutionKernel(WeightedKernel, MPSCNNKernel):
     """A kernel with one source image and the weights of a data source."""
 
-    weights_fp16: bool
-    """Whether numbers are those of float16 hardware: weights rounded to float16 once, after folding, and sums rounded
-    to float16 after each product where `accumulator_precision_option` is HALF, which is slow. Default False: weights as
-    the data source gives them, sums in single precision. Our addition."""
+    accumulator_precision_option = KernelProperty[MPSNNConvolutionAccumulatorPrecisionOption](
+        _FLOAT,
+        _accumulator,
+        """Precision of sums (macOS 10.13.4). Default FLOAT.
 
-    _weight_types: tuple[MPSDataType, ...] = WEIGHT_TYPES
+        Sums are single precision at least either way; HALF lets a GPU round float32 factors to 10 bits (TF32), which is
+        several times as fast. With `weights_fp16` set to True HALF gives a float16 accumulator's numbers instead:
+        sums are rounded to float16 after each product, slowly.
+        """,
+    )
+    _has_biases = Setting[bool]()
+
+    input_feature_channels = Shown[int]("_shape.inputs", "Channels read.")
+    groups = Shown[int]("convolution_descriptor.groups", "Groups that input and output channels are divided into.")
+    fused_neuron_descriptor = Shown[MPSNNNeuronDescriptor | None](
+        "convolution_descriptor.fused_neuron_descriptor", "The neuron applied to the result, or None."
+    )
 
     def __init__(
         self, device: MTLDevice, source: MPSCNNConvolutionDataSource | None, parameters: ConvolutionWeights | None
     ) -> None:
         super().__init__(device)
-        self._data_source = source
-        self._accumulator = _FLOAT
-        self._has_warned = False
-        self.weights_fp16 = False
+        self._take(source, parameters)
         if parameters is None:
             check_data_source(self.name, source)
             assert source is not None
             self.label = source.label()
-            parameters = ConvolutionWeights.load(self.name, device, source, self._weight_types)
-        self._weights = parameters
-        self._read_descriptor(parameters.descriptor)
-
-    def _read_descriptor(self, descriptor: MPSCNNConvolutionDescriptor) -> None:
-        source = self._sources[0]
-        source.kernel_width, source.kernel_height = descriptor.kernel_width, descriptor.kernel_height
-        source.stride_x, source.stride_y = descriptor.stride_in_pixels_x, descriptor.stride_in_pixels_y
-        source.dilation_x, source.dilation_y = descriptor.dilation_rate_x, descriptor.dilation_rate_y
+        self._has_biases = self.parameters.has_biases
+        self._read_descriptor(self.convolution_descriptor)
 
     # --- properties -------------------------------------------------------------------------------------------------
 
-    @property
-    def accumulator_precision_option(self) -> MPSNNConvolutionAccumulatorPrecisionOption:
-        """Precision of sums (macOS 10.13.4). Default FLOAT.
-
-        Sums are single precision at least either way; HALF lets a GPU round float32 factors to 10 bits (TF32), which is
-        several times as fast. With `weights_fp16` HALF gives a float16 accumulator's numbers instead, slowly.
-        """
-        return self._accumulator
-
-    @accumulator_precision_option.setter
-    def accumulator_precision_option(self, value: MPSNNConvolutionAccumulatorPrecisionOption) -> None:
-        if value not in (_HALF, _FLOAT):
-            raise MPSArgumentError(self.name, "accumulator_precision_option", "must be HALF or FLOAT", repr(value))
-        self._accumulator = MPSNNConvolutionAccumulatorPrecisionOption(value)
+    output_feature_channels = Shown[int](
+        "_shape.outputs",
+        "Output channels of the weights; those of the result image, unless sub-pixels are made of them.",
+    )
 
     @property
     def convolution_descriptor(self) -> MPSCNNConvolutionDescriptor:
-        """The descriptor that the kernel was made with."""
-        return self._weights.descriptor
-
-    @property
-    def parameters(self) -> ConvolutionWeights:
-        """The weights on the device; for those who extend the framework."""
-        return self._weights
-
-    def share_parameters(self, weights: ConvolutionWeights) -> None:
-        """Use another kernel's weights, so that one reload serves both; for those who schedule kernels."""
-        self._weights = weights
-
-    @property
-    def input_feature_channels(self) -> int:
-        """Channels read."""
-        return self.convolution_descriptor.input_feature_channels
-
-    @property
-    def output_feature_channels(self) -> int:
-        """Output channels of the weights; those of the result image, unless sub-pixels are made of them."""
-        return self.convolution_descriptor.output_feature_channels
-
-    @property
-    def groups(self) -> int:
-        """Groups that input and output channels are divided into."""
-        return self.convolution_descriptor.groups
-
-    @property
-    def fused_neuron_descriptor(self) -> MPSNNNeuronDescriptor | None:
-        """The neuron applied to the result, or None."""
-        return self.convolution_descriptor.fused_neuron_descriptor
+        """A copy of the descriptor that the kernel was made with."""
+        return self.parameters.descriptor.copy()
 
     def is_result_state_reused_across_batch(self) -> bool:
         """True: the parameter gradients are sums over the batch."""
         return True
-
-    # --- weights ----------------------------------------------------------------------------------------------------
-
-    def reload_weights_and_biases_from_data_source(self) -> None:
-        """Read the data source again, at once; queued work is not waited for (macOS 10.14; transposed 10.15)."""
-        if self._data_source is None:
-            raise MPSArgumentError(
-                self.name, "data_source", "is needed to reload", None, "Make the kernel with weights=<data source>"
-            )
-        self._weights.reload(self.name, self._data_source, self._weight_types)
-
-    def reload_weights_and_biases(
-        self,
-        command_buffer: CommandBuffer | None = None,
-        state: MPSCNNConvolutionWeightsAndBiasesState | None = None,
-        *,
-        data_source: MPSCNNConvolutionDataSource | None = None,
-    ) -> None:
-        """Take the weights of ``state`` when ``command_buffer`` runs; takes one read of a temporary state.
-
-        Called with ``data_source`` (deprecated, the argument is not looked at) or with nothing, reads the kernel's own
-        data source at once.
-        """
-        if command_buffer is None and state is None:
-            self.reload_weights_and_biases_from_data_source()
-            return
-        reload_from_state(self, self._weights, command_buffer, state)
 
     def export_weights_and_biases(
         self, command_buffer: CommandBuffer, result_state_can_be_temporary: bool = False
@@ -161,135 +111,192 @@ class ConvolutionKernel(MPSCNNKernel):
         ``biases`` of the state is None if the convolution has none.
         """
         check_command_buffer(self.name, command_buffer, self.device)
-        state = self._weights.empty_state(command_buffer if result_state_can_be_temporary else None)
-        command_buffer.record(f"{self.name} export", self._weights.giver(state))
+        state = self.parameters.empty_state(command_buffer if result_state_can_be_temporary else None)
+        self.parameters.export_to(self.name, command_buffer, state)
         return state
 
-    @property
-    def weights_version(self) -> int:
-        """Number of the weights that the kernel holds, counted over all kernels of its data source. Our addition.
+    # --- planning -----------------------------------------------------------------------------------------------------
 
-        1 at first; each change that a kernel of the data source is given begins a new version, and kernels that are
-        given the same one agree. Follows encodes and reloads as the program makes them, not as they run.
-        """
-        return self._weights.held.version
+    def _contract(self, at: Scene, image: Slot, weights: Slot, biases: Slot | None) -> Slot:
+        """The sums of one encode, with its biases."""
+        raise NotImplementedError
 
-    def holds_stale_weights(self) -> bool:
-        """Whether the weights or biases held are other numbers than the data source gives now. Our addition.
+    def _body(self, at: Scene, *images: Slot) -> Slot:
+        weights = self._weights_in(at, 0, self.weights_fp16, *images)
+        result = self._contract(at, images[0], weights, at.buffer("biases") if self._has_biases else None)
+        return activated(at, self.name, result, self._shape.neuron, self._shape.outputs)
 
-        Reads the data source, and the weights as they are in memory: call it when the command buffers are done. True
-        also where the kernel was trained on the device and its data source does not bring the weights back. Always
-        False without a data source.
-        """
-        return holds_other_than(self.name, self._weights, self._data_source, self._weight_types)
-
-    def copy_over(
-        self, device: MTLDevice, data_source: MPSCNNConvolutionDataSource, weights: ConvolutionWeights
-    ) -> Self:
-        """A copy whose data source and weights are there already; for those who schedule kernels."""
-        twin = self._duplicate(device)
-        super(ConvolutionKernel, twin)._unshare()
-        twin._data_source, twin._weights = data_source, weights
-        return twin
-
-    def _unshare(self) -> None:
-        super()._unshare()
-        if self._data_source is not None:
-            self._data_source = copy_of(self._data_source, self.device)
-        self._weights = self._weights.copy(self.device, self._data_source)
-
-    # --- states -----------------------------------------------------------------------------------------------------
-
-    def _keeper(
-        self, plan: Plan, source_states: MPSStateBatch | None, destination_states: MPSStateBatch | None
-    ) -> Callable[[Any], None] | None:
-        held = self._weights.held
-        if held.version == held.lineage.latest:
-            self._has_warned = False
-        elif held.is_stale and not self._has_warned:
-            self._has_warned = True
-            _warn_of_stale_weights(self.name, held)
-        state = None if destination_states is None else destination_states.shared
-        if isinstance(state, MPSCNNConvolutionGradientState):
-            state.begin(self.name, plan.images, held.version)
-        return super()._keeper(plan, source_states, destination_states)
-
-    # --- for the encode path's hooks --------------------------------------------------------------------------------
+    def _parameters(self) -> Any:
+        """What the gradient kernel takes over; its `weights_fp16` at least."""
+        return ForwardChoice(self.weights_fp16)
 
     def _needed_channels(self, index: int, available: int) -> int:
-        return self.input_feature_channels
+        return self._shape.inputs
 
     def _result_channels(self, channels: tuple[int, ...]) -> int:
-        return self.convolution_descriptor.result_channels
+        return self._shape.outputs // self._shape.sub_pixels**2
 
     def _sums_in_half(self) -> bool:
-        """Whether this encode gives the numbers of a float16 accumulator."""
-        if self._accumulator is _HALF and self._weights.precision is MPSDataType.FLOAT32:
-            raise MPSArgumentError(
-                self.name,
-                "accumulator_precision_option",
-                "must be FLOAT where the data source's kernel_weights_data_type() is FLOAT32",
-                self._accumulator.name,
-                "Set it to FLOAT, or return FLOAT16",
-            )
-        return self.weights_fp16 and self._accumulator is _HALF
+        """Whether an encode gives the numbers of a float16 accumulator."""
+        return self.weights_fp16 is True and self.accumulator_precision_option is _HALF
 
     def _allows_tf32(self) -> bool:
-        return self._accumulator is _HALF
+        return self.accumulator_precision_option is _HALF
 
-    def _finish(self) -> Callable[[Tensor], Tensor]:
-        """The fused neuron as it stands, or the identity."""
-        fused = self.fused_neuron_descriptor
-        if fused is None or fused.neuron_type is MPSCNNNeuronType.NONE:
-            return _identity
-        data = fused.slopes(self.name, self.output_feature_channels, self.device.torch_device)
-        kind, a, b, c = fused.neuron_type, fused.a, fused.b, fused.c
+    # --- encoding -----------------------------------------------------------------------------------------------------
 
-        def finish(result: Tensor) -> Tensor:
-            return neuron(result, kind, a, b, c, data)
-
-        return finish
-
-
-def _warn_of_stale_weights(who: str, held: Held) -> None:
-    message = (
-        f"{who}: holds version {held.version} of the weights, and another kernel of the same data source was given "
-        f"version {held.lineage.latest}: after each update reload every kernel, with "
-        "reload_weights_and_biases_from_data_source() or reload_weights_and_biases(command_buffer, state)"
-    )
-    warnings.warn(message, MPSTrainingWarning, stacklevel=2)
+    def _begin(self, plan: Plan, source_states: MPSStateBatch | None, destination_states: MPSStateBatch | None) -> None:
+        """Check the precision, look after the weights' version, and tell it the state."""
+        weights = self._weights or self.parameters
+        if weights.precision is _FLOAT32 and self.accumulator_precision_option is _HALF:
+            rule = "must be FLOAT where the data source's kernel_weights_data_type() is FLOAT32"
+            remedy = "Set it to FLOAT, or return FLOAT16"
+            raise MPSArgumentError(self.name, "accumulator_precision_option", rule, _HALF.name, remedy)
+        held = weights.held
+        if held.is_stale or self._has_warned:
+            self._warn(held.is_stale, lambda: held.stale_message(self.name))
+        state = None if destination_states is None else destination_states.shared
+        if isinstance(state, ConvolutionGradientState):
+            state.begin(self.name, plan.record, held.version)
 
 
-def _identity(result: Tensor) -> Tensor:
-    return result
+class ConvolutionGradientState(MPSNNGradientState):
+    """The parameter gradients of one batch: sums over its images and all pixels."""
 
+    weights_version: int | None
+    """The kernel's `weights_version` at the forward encode; None before it."""
 
-def engine_groups(descriptor: MPSCNNConvolutionDescriptor) -> int:
-    """Groups as the engine counts them: a depthwise convolution has one an input channel."""
-    return descriptor.input_feature_channels if descriptor.channel_multiplier else descriptor.groups
+    def __init__(self, device: MTLDevice, kernel: ConvolutionKernel) -> None:
+        super().__init__(device)
+        self.kernel = kernel
+        """The kernel that made the state; for those who extend the framework."""
+        self.weights_version = None
+        self._forward_images = self._differentiated = 0
+        self.pending = 0
+        """Images that forward encodes have left here and no gradient encode has taken yet."""
+        self._slots = [Place(size) for size in kernel.parameters.sizes]
+        self._sums: tuple[ParameterSum, ParameterSum] | None = None
 
+    @classmethod
+    def temporary_state(cls, *arguments: Any, **options: Any) -> NoReturn:
+        """Raise: the state is made by the kernel."""
+        remedy = "Use temporary_result_state of the convolution"
+        raise MPSTypeError(cls.__name__, "temporary_state", "is not offered by this class", None, remedy)
 
-def reload_from_state(kernel: Any, parameters: ConvolutionWeights, command_buffer: Any, state: Any) -> None:
-    """Record that ``parameters`` take a state's numbers, and count the read."""
-    if not isinstance(state, MPSCNNConvolutionWeightsAndBiasesState):
-        raise MPSTypeError(
-            kernel.name,
-            "state",
-            "must be an MPSCNNConvolutionWeightsAndBiasesState",
-            type(state).__name__,
-            "Pass the state of the new weights, or call reload_weights_and_biases_from_data_source()",
+    @property
+    def gradient_for_weights(self) -> MTLBuffer:
+        """dL/dW, float32, laid out as the data source's weights: OHWI, depthwise ``[O, rows, columns]``.
+
+        Raises `MPSLifetimeError` if the state is temporary and was read for the last time.
+        """
+        return buffer_of(self, 0)
+
+    @property
+    def gradient_for_biases(self) -> MTLBuffer:
+        """dL/db, float32, one number an output channel; there even if the convolution has no biases.
+
+        Raises `MPSLifetimeError` if the state is temporary and was read for the last time.
+        """
+        return buffer_of(self, 1)
+
+    @property
+    def gradient_for_weights_layout(self) -> MPSCNNConvolutionWeightsLayout:
+        """OHWI, the only layout (macOS 10.15)."""
+        return MPSCNNConvolutionWeightsLayout.OHWI
+
+    @property
+    def images(self) -> int:
+        """Images of the batch that the state was made for; 0 if nobody said."""
+        return max(self._forward_images, 0 if self.source_extent is None else self.source_extent.images)
+
+    # --- for the kernels ----------------------------------------------------------------------------------------------
+
+    def begin(self, who: str, record: ForwardRecord, weights_version: int) -> None:
+        """A forward encode leaves this state.
+
+        Raises if the state's batch is over, or if it holds a piece of the batch that was read in another way: there is
+        one record, so the gradient of that piece would be another one's.
+        """
+        if self._differentiated and self._differentiated >= self.images:
+            self._refuse(who, "destination_state")
+        held = self._record
+        if self.pending > 0 and held is not None and held is not record and not _alike(held, record):
+            rule = "must have the gradient of its last piece encoded before a piece that is read in another way"
+            remedy = "Keep offset, edges and clip rectangle for all pieces of a batch, or make a state for each"
+            raise MPSArgumentError(who, "destination_state", rule, self.name, remedy)
+        self.pending += record.images
+        self._forward_images = max(self._forward_images, record.images)
+        self.weights_version = weights_version
+
+    def add(self, who: str, images: int) -> None:
+        """Parameter gradients of ``images`` images are encoded. Raises if the state's batch has not so many left."""
+        if self._differentiated + images > (self.images or images):
+            self._refuse(who, "gradient_state")
+        self._differentiated += images
+
+    def gradient_sums(self) -> tuple[ParameterSum, ParameterSum]:
+        """Where the gradients of weights and of biases are added up; the reads were checked already."""
+        sums = self._sums
+        if sums is None:
+            command_buffer, device = self.lives_on, self.kernel.device
+            if getattr(command_buffer, "heap_provider", None) is not None:
+                for place in self._slots:
+                    place.get(device, command_buffer)
+            first, second = self._slots
+            is_private = command_buffer is not None
+            sums = self._sums = ParameterSum(first, device, is_private), ParameterSum(second, device, is_private)
+        return sums
+
+    def _refuse(self, who: str, argument: str) -> NoReturn:
+        raise MPSLifetimeError(
+            who,
+            argument,
+            f"is good for one batch, and must not see more than the {self.images} image(s) that it was made for",
+            f"{self.name} with the gradients of {self._differentiated} already",
+            "Make a new state for each batch, with destination_state_is_temporary or result_state_batch; a batch that "
+            "comes in pieces takes the state that result_state_batch makes for all of it",
         )
-    check_command_buffer(kernel.name, command_buffer, kernel.device)
-    state.check_usable(kernel.name, "state", command_buffer)
-    command_buffer.record(f"{kernel.name} reload", parameters.taker(kernel.name, state))
-    state.count_read()
 
 
-def holds_other_than(
-    who: str,
-    parameters: ConvolutionWeights,
-    source: MPSCNNConvolutionDataSource | None,
-    kinds: tuple[MPSDataType, ...],
-) -> bool:
-    """Whether a data source gives other numbers now than ``parameters`` holds."""
-    return source is not None and not parameters.equal(load_weights(who, source, kinds))
+def _alike(first: ForwardRecord, second: ForwardRecord) -> bool:
+    """Whether two forward encodes read and wrote their images alike, however many these were."""
+    a, b = first.sources[0], second.sources[0]
+    return (a.window, a.edge_mode, a.channel, a.extent[:3], first.target, first.parameters) == (
+        b.window, b.edge_mode, b.channel, b.extent[:3], second.target, second.parameters
+    )  # fmt: skip
+
+
+class ParameterSum:
+    """A buffer that gradients are added up in: the first becomes its memory, the others are added to it.
+
+    It is made when the first gradient comes, unless somebody has asked for it by then.
+    """
+
+    __slots__ = ("device", "is_private", "place")
+
+    def __init__(self, place: Place, device: MTLDevice, is_private: bool) -> None:
+        self.place = place
+        self.device = device
+        self.is_private = is_private
+
+    @property
+    def count(self) -> int:
+        """How many numbers there are."""
+        return self.place.size // 4
+
+    def value(self) -> Tensor:
+        """The sums so far, sharing the buffer's memory; zeros if nothing was added."""
+        return self._buffer().tensor(torch.float32)
+
+    def _buffer(self) -> MTLBuffer:
+        found = self.place.resource
+        if found is None:
+            found = self.place.keep(MTLBuffer(self.device, self.place.size, _PRIVATE if self.is_private else _SHARED))
+        assert isinstance(found, MTLBuffer)
+        return found
+
+    def take(self, value: Tensor, *, is_shared: bool) -> None:
+        """Add the gradients of one encode: a batch may come in pieces."""
+        flat, buffer = value.reshape(-1), self._buffer()
+        if is_shared or not buffer.bind_unless_allocated(flat):
+            buffer.tensor(torch.float32).add_(flat)

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from openmps.checks import Shown
 from openmps.core.data_source import loaded
-from openmps.core.image.storage import Target
-from openmps.core.kernel.encode import Operation
+from openmps.core.kernel.activation import activated, neuron_parameters
+from openmps.core.kernel.arguments import member
+from openmps.core.kernel.configuration import Fixed, Setting
+from openmps.core.kernel.encoding import Bound, Held
+from openmps.core.kernel.scene import Scene
 from openmps.core.kernel.unary import MPSCNNKernel
+from openmps.core.neuron import NeuronParameters
 from openmps.core.numbers import number
-from openmps.core.state.gradient import SourceRecord
-from openmps.core.state.state import MPSStateBatch
+from openmps.core.state.batch import MPSStateBatch
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.kernels.convolution.data_source import (
     MPSCNNConvolutionDataSource,
@@ -25,18 +29,10 @@ from openmps.kernels.convolution.data_source import (
 )
 from openmps.kernels.convolution.descriptor import MPSCNNConvolutionDescriptor, sub_pixel_factor
 from openmps.kernels.convolution.whole_image import WholeImageKernel
-from openmps.metal.memory import MTLBuffer
-from openmps.ops.binary_convolution import BinaryTerms, binary_convolution, binary_weights
-from openmps.ops.neuron import neuron
-from openmps.types import (
-    MPSCNNBinaryConvolutionFlags,
-    MPSCNNBinaryConvolutionType,
-    MPSCNNNeuronType,
-    MPSDataType,
-)
-
-if TYPE_CHECKING:
-    from openmps.metal.device import MTLDevice
+from openmps.metal.device import MTLBuffer, MTLDevice
+from openmps.ops.binary_convolution import BinaryConvolution, BinaryTerms, binary_weights
+from openmps.ops.op import Slot
+from openmps.types import MPSCNNBinaryConvolutionFlags, MPSCNNBinaryConvolutionType, MPSDataType
 
 _WORD_BITS = 32
 
@@ -66,6 +62,18 @@ class MPSCNNBinaryConvolution(MPSCNNKernel):
         MPSTypeError: ``convolution_data`` is no data source, or both forms are mixed.
     """
 
+    _neuron = Setting[NeuronParameters | None]()
+    _given_terms = Setting[tuple[str, ...]]()
+    """Which of the terms there are."""
+
+    input_feature_channels = Fixed[int]("Channels read.")
+    output_feature_channels = Fixed[int]("Channels made.")
+    type = Fixed[MPSCNNBinaryConvolutionType]("What is multiplied. Our addition.")
+    flags = Fixed[MPSCNNBinaryConvolutionFlags]("Whether results are scaled by beta. Our addition.")
+    terms = Shown[BinaryTerms](
+        "_terms", "Biases and scales on the device; a ``scale_value`` and its biases are output terms. Our addition."
+    )
+
     def __init__(
         self,
         device: MTLDevice,
@@ -80,8 +88,10 @@ class MPSCNNBinaryConvolution(MPSCNNKernel):
         scale_value: float | None = None,
     ) -> None:
         super().__init__(device)
-        self._type = _member(self.name, "type", MPSCNNBinaryConvolutionType, type)
-        self._flags = _member(self.name, "flags", MPSCNNBinaryConvolutionFlags, flags)
+        kinds = (("type", MPSCNNBinaryConvolutionType, type), ("flags", MPSCNNBinaryConvolutionFlags, flags))
+        for name, kind, value in kinds:
+            rule = f"must be one of {', '.join(each.name for each in kind)} of {kind.__name__}"
+            self._change(**{name: member(self.name, name, kind, value, rule)})
         check_data_source(self.name, convolution_data)
         self.label = convolution_data.label()
         given = {
@@ -94,9 +104,10 @@ class MPSCNNBinaryConvolution(MPSCNNKernel):
         self._read_descriptor(descriptor)
         if scale_value is not None:
             given = self._scaled(scale_value, given, biases)
-        weights = binary_weights(torch.from_numpy(bits), self._type)
+        weights = binary_weights(torch.from_numpy(bits), self.type)
         self._weights = weights.to(device.torch_device)
         self._terms = self._tensors(given)
+        self._given_terms = tuple(name for name, row in self._terms._asdict().items() if row is not None)
 
     def _scaled(self, scale_value: float, given: dict[str, Any], biases: Any) -> dict[str, Any]:
         """The terms of the form with one scale: that scale, and the data source's biases."""
@@ -104,7 +115,7 @@ class MPSCNNBinaryConvolution(MPSCNNKernel):
         if mixed:
             rule = f"cannot be given together with {', '.join(mixed)}"
             raise MPSTypeError(self.name, "scale_value", rule, repr(scale_value), "Use one form of the constructor")
-        row = np.full(self._outputs, number(self.name, "scale_value", scale_value), np.float32)
+        row = np.full(self.output_feature_channels, number(self.name, "scale_value", scale_value), np.float32)
         return {"output_bias_terms": biases, "output_scale_terms": row}
 
     def _tensors(self, given: dict[str, Any]) -> BinaryTerms:
@@ -113,7 +124,7 @@ class MPSCNNBinaryConvolution(MPSCNNKernel):
         for name, terms in given.items():
             if terms is None:
                 continue
-            channels = self._inputs if name.startswith("input") else self._outputs
+            channels = self.input_feature_channels if name.startswith("input") else self.output_feature_channels
             row = np.array(elements(self.name, name, terms, np.float32)).reshape(-1)
             if row.size != channels:
                 raise MPSArgumentError(self.name, name, f"must hold one number a channel, {channels}", row.size)
@@ -124,50 +135,25 @@ class MPSCNNBinaryConvolution(MPSCNNKernel):
         if descriptor.groups != 1 or descriptor.channel_multiplier or sub_pixel_factor(descriptor) != 1:
             rule = "must have groups 1, not be depthwise and make no sub-pixels"
             raise MPSArgumentError(self.name, "descriptor", rule, repr(descriptor))
-        source = self._sources[0]
-        source.kernel_width, source.kernel_height = descriptor.kernel_width, descriptor.kernel_height
-        source.stride_x, source.stride_y = descriptor.stride_in_pixels_x, descriptor.stride_in_pixels_y
-        source.dilation_x, source.dilation_y = descriptor.dilation_rate_x, descriptor.dilation_rate_y
-        self._inputs, self._outputs = descriptor.input_feature_channels, descriptor.output_feature_channels
-        self._neuron = descriptor.fused_neuron_descriptor
+        d, fused = descriptor, descriptor.fused_neuron_descriptor
+        self._set_window(d.kernel_width, d.kernel_height, d.stride_in_pixels_x, d.stride_in_pixels_y)
+        self._set_dilation(d.dilation_rate_x, d.dilation_rate_y)
+        inputs, outputs = d.input_feature_channels, d.output_feature_channels
+        self._change(input_feature_channels=inputs, output_feature_channels=outputs)
+        self._neuron = None if fused is None else neuron_parameters(self.name, "fused_neuron_descriptor", fused)
         self._descriptor = descriptor
-
-    @property
-    def input_feature_channels(self) -> int:
-        """Channels read."""
-        return self._inputs
-
-    @property
-    def output_feature_channels(self) -> int:
-        """Channels made."""
-        return self._outputs
 
     # For those who extend the framework: what makes a kernel like this one, read back.
 
     @property
-    def type(self) -> MPSCNNBinaryConvolutionType:
-        """What is multiplied. Our addition."""
-        return self._type
-
-    @property
-    def flags(self) -> MPSCNNBinaryConvolutionFlags:
-        """Whether results are scaled by beta. Our addition."""
-        return self._flags
-
-    @property
     def convolution_descriptor(self) -> MPSCNNConvolutionDescriptor:
-        """The descriptor that the kernel was made with. Our addition."""
-        return self._descriptor
-
-    @property
-    def terms(self) -> BinaryTerms:
-        """Biases and scales on the device; a ``scale_value`` and its biases are output terms. Our addition."""
-        return self._terms
+        """A copy of the descriptor that the kernel was made with. Our addition."""
+        return self._descriptor.copy()
 
     def weight_words(self) -> NDArray[np.uint32]:
         """The weights as words ``[O][ky][kx][ceil(I / 32)]``, bits beyond the channels 0. Our addition."""
         bits = np.packbits((self._weights > 0).cpu().numpy(), axis=-1, bitorder="little")
-        words = np.zeros((*bits.shape[:-1], -(-self._inputs // _WORD_BITS) * 4), np.uint8)
+        words = np.zeros((*bits.shape[:-1], -(-self.input_feature_channels // _WORD_BITS) * 4), np.uint8)
         words[..., : bits.shape[-1]] = bits
         return words.view("<u4").astype(np.uint32)
 
@@ -180,28 +166,20 @@ class MPSCNNBinaryConvolution(MPSCNNKernel):
     # --- the encode path's hooks --------------------------------------------------------------------------------------
 
     def _needed_channels(self, index: int, available: int) -> int:
-        return self._inputs
+        return self.input_feature_channels
 
     def _result_channels(self, channels: tuple[int, ...]) -> int:
-        return self._outputs
+        return self.output_feature_channels
 
-    def _operation(self, sources: tuple[SourceRecord, ...], target: Target, states: MPSStateBatch | None) -> Operation:
-        (source,) = sources
-        weights, terms, kind = self._weights, self._terms, self._type
-        use_beta = self._flags is MPSCNNBinaryConvolutionFlags.USE_BETA_SCALING
-        fused = self._neuron
-        is_plain = fused is None or fused.neuron_type is MPSCNNNeuronType.NONE
-        data = None if fused is None else fused.slopes(self.name, self._outputs, self.device.torch_device)
+    def _body(self, at: Scene, *images: Slot) -> Slot:
+        use_beta = self.flags is MPSCNNBinaryConvolutionFlags.USE_BETA_SCALING
+        convolve = BinaryConvolution(at.window, at.edge_mode, self.type, use_beta)
+        terms = [at.buffer(name) if name in self._given_terms else None for name in BinaryTerms._fields]
+        result = convolve(*images, at.buffer("weights"), *terms)
+        return activated(at, self.name, result, self._neuron, self.output_feature_channels)
 
-        def operation(values: tuple[Tensor, ...], saved: Any) -> tuple[Tensor, None]:
-            result = binary_convolution(
-                values[0], weights, source.window, kind, terms=terms, use_beta=use_beta, edge_mode=source.edge_mode
-            )
-            if fused is None or is_plain:
-                return result, None
-            return neuron(result, fused.neuron_type, fused.a, fused.b, fused.c, data), None
-
-        return operation
+    def _memory(self, name: str, states: MPSStateBatch | None) -> Bound:
+        return Held(self._weights if name == "weights" else getattr(self._terms, name))
 
 
 class MPSCNNBinaryFullyConnected(WholeImageKernel, MPSCNNBinaryConvolution):
@@ -217,15 +195,6 @@ class MPSCNNBinaryFullyConnected(WholeImageKernel, MPSCNNBinaryConvolution):
         if (source.stride_x, source.stride_y, source.dilation_x, source.dilation_y) != (1, 1, 1, 1):
             rule = "must have stride and dilation 1"
             raise MPSArgumentError(self.name, "descriptor", rule, repr(descriptor), "Use MPSCNNBinaryConvolution")
-
-
-def _member(who: str, argument: str, kind: Any, value: Any) -> Any:
-    """``value`` as a member of an enumeration."""
-    try:
-        return kind(value)
-    except ValueError as fault:
-        rule = f"must be one of {', '.join(member.name for member in kind)} of {kind.__name__}"
-        raise MPSArgumentError(who, argument, rule, repr(value)) from fault
 
 
 # --- the data source -------------------------------------------------------------------------------------------------

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -12,11 +13,8 @@ from numpy.typing import NDArray
 from openmps.core.data_source import check_methods, loaded, optional
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.kernels.convolution.descriptor import MPSCNNConvolutionDescriptor
-from openmps.metal.memory import MTLBuffer
+from openmps.metal.device import MTLBuffer
 from openmps.types import MPSCNNConvolutionWeightsLayout, MPSCNNWeightsQuantizationType, MPSDataType
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 @runtime_checkable
@@ -30,8 +28,9 @@ class MPSCNNConvolutionDataSource(Protocol):
     ``copy(device=None)``; ``weights_layout()``, which can only be OHWI (macOS 10.15); ``kernel_weights_data_type()``,
     the precision that the kernel multiplies with, FLOAT16 or FLOAT32 (macOS 11).
 
-    UINT8 and FLOAT16 weights are multiplied with as float16. FLOAT32 weights are kept as they are unless
-    ``kernel_weights_data_type()`` returns FLOAT16; the framework would round them where the method is missing.
+    UINT8 and FLOAT16 weights are multiplied with as float16. FLOAT32 weights are too where
+    ``kernel_weights_data_type()`` returns FLOAT16, or is missing and the images are FLOAT16; else as they are. The
+    framework rounds them for all images where the method is missing. A kernel's `weights_fp16` can say otherwise.
     """
 
     def data_type(self) -> MPSDataType:
@@ -98,9 +97,8 @@ def descriptor_of(who: str, source: MPSCNNConvolutionDataSource) -> MPSCNNConvol
     """A copy of the descriptor that a loaded data source gives, which must be valid."""
     descriptor = source.descriptor()
     if not isinstance(descriptor, MPSCNNConvolutionDescriptor):
-        raise MPSTypeError(
-            who, "data source descriptor()", "must return an MPSCNNConvolutionDescriptor", type(descriptor).__name__
-        )
+        rule = "must return an MPSCNNConvolutionDescriptor"
+        raise MPSTypeError(who, "data source descriptor()", rule, type(descriptor).__name__)
     descriptor.validate(who)
     return descriptor.copy()
 
@@ -140,12 +138,8 @@ def _precision(who: str, source: MPSCNNConvolutionDataSource, kind: MPSDataType)
     asked = optional(source, "kernel_weights_data_type")
     allowed = (_FLOAT16, MPSDataType.FLOAT32) if kind == MPSDataType.FLOAT32 else (_FLOAT16,)
     if asked is not None and asked not in allowed:
-        raise MPSArgumentError(
-            who,
-            "data source kernel_weights_data_type()",
-            f"must be {' or '.join(each.name for each in allowed)} for weights of {kind.name}",
-            asked,
-        )
+        rule = f"must be {' or '.join(each.name for each in allowed)} for weights of {kind.name}"
+        raise MPSArgumentError(who, "data source kernel_weights_data_type()", rule, asked)
     return asked if kind == MPSDataType.FLOAT32 else _FLOAT16
 
 
@@ -156,12 +150,8 @@ def _weights(
     decode = _DECODERS[kind]
     array = elements(who, "data source weights()", source.weights(), _ELEMENTS[kind])
     if array.size != int(np.prod(shape)):
-        raise MPSArgumentError(
-            who,
-            "data source weights()",
-            f"must hold {int(np.prod(shape))} numbers, OHWI (inputs of one group) {shape}",
-            f"{array.size} numbers, shape {array.shape}",
-        )
+        rule = f"must hold {int(np.prod(shape))} numbers, OHWI (inputs of one group) {shape}"
+        raise MPSArgumentError(who, "data source weights()", rule, f"{array.size} numbers, shape {array.shape}")
     return np.array(decode(who, source, array.reshape(shape)), dtype=np.float32, order="C")
 
 
@@ -179,9 +169,8 @@ def elements(who: str, argument: str, data: Any, dtype: type[np.generic]) -> NDA
             return np.ascontiguousarray(array).reshape(-1).view(dtype)
         return array.astype(dtype, casting="same_kind", copy=False)
     except (TypeError, ValueError) as fault:
-        raise MPSTypeError(
-            who, argument, f"must be numbers that fit {np.dtype(dtype).name}, or its raw bytes", type(data).__name__
-        ) from fault
+        rule = f"must be numbers that fit {np.dtype(dtype).name}, or its raw bytes"
+        raise MPSTypeError(who, argument, rule, type(data).__name__) from fault
 
 
 def _biases(who: str, data: Any, channels: int) -> NDArray[np.float32] | None:
@@ -189,9 +178,8 @@ def _biases(who: str, data: Any, channels: int) -> NDArray[np.float32] | None:
         return None
     array = np.array(elements(who, "data source bias_terms()", data, np.float32)).reshape(-1)
     if array.size != channels:
-        raise MPSArgumentError(
-            who, "data source bias_terms()", f"must hold one number an output channel, {channels}", array.size
-        )
+        rule = f"must hold one number an output channel, {channels}"
+        raise MPSArgumentError(who, "data source bias_terms()", rule, array.size)
     return array
 
 
@@ -210,12 +198,8 @@ def _dequantized(who: str, source: Any, array: NDArray[Any]) -> NDArray[Any]:
         data = optional(source, method)
         if data is not None:
             return dequantize(who, f"{method}()", data, array)
-    raise MPSArgumentError(
-        who,
-        "data source",
-        f"of UINT8 weights must offer {' or '.join(f'{method}()' for method, _ in ways)}",
-        f"quantization type {getattr(kind, 'name', kind)}",
-    )
+    rule = f"of UINT8 weights must offer {' or '.join(f'{method}()' for method, _ in ways)}"
+    raise MPSArgumentError(who, "data source", rule, f"quantization type {getattr(kind, 'name', kind)}")
 
 
 def _linear(who: str, method: str, data: Any, array: NDArray[Any]) -> NDArray[Any]:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from openmps.checks import Shown
 from openmps.core.data_source import FLT_MIN
 from openmps.core.neuron import MPSNNNeuronDescriptor
 from openmps.core.numbers import number
@@ -48,17 +49,17 @@ class MPSCNNConvolutionDescriptor:
     """Channels read."""
     output_feature_channels: int
     """Channels made."""
-    stride_in_pixels_x: int
+    stride_in_pixels_x: int = 1
     """Source columns from one window to the next."""
-    stride_in_pixels_y: int
+    stride_in_pixels_y: int = 1
     """Source rows from one window to the next."""
-    dilation_rate_x: int
+    dilation_rate_x: int = 1
     """Source columns from one tap to the next."""
-    dilation_rate_y: int
+    dilation_rate_y: int = 1
     """Source rows from one tap to the next."""
-    groups: int
+    groups: int = 1
     """Groups that input and output channels are divided into."""
-    fused_neuron_descriptor: MPSNNNeuronDescriptor | None
+    fused_neuron_descriptor: MPSNNNeuronDescriptor | None = None
     """A neuron applied to the result."""
 
     def __init__(
@@ -73,12 +74,6 @@ class MPSCNNConvolutionDescriptor:
         self.kernel_height = kernel_height
         self.input_feature_channels = input_feature_channels
         self.output_feature_channels = output_feature_channels
-        self.stride_in_pixels_x = 1
-        self.stride_in_pixels_y = 1
-        self.dilation_rate_x = 1
-        self.dilation_rate_y = 1
-        self.groups = 1
-        self.fused_neuron_descriptor = None
         self.batch_normalization: BatchNormalizationFold | None = None
         """Scale and shift that inference batch normalization folds into the weights."""
         self._neuron_filter: Any = None
@@ -149,18 +144,17 @@ class MPSCNNConvolutionDescriptor:
         gamma_, beta_ = _row("gamma", gamma, 1.0, channels), _row("beta", beta, 0.0, channels)
         epsilon = number("MPSCNNConvolutionDescriptor", "epsilon", epsilon)
         if np.any(variance_ + epsilon <= 0):
-            raise MPSArgumentError(
-                "MPSCNNConvolutionDescriptor", "variance", "plus epsilon must be positive", float(variance_.min())
-            )
+            rule = "plus epsilon must be positive"
+            raise MPSArgumentError("MPSCNNConvolutionDescriptor", "variance", rule, float(variance_.min()))
         scale = gamma_ / np.sqrt(variance_ + epsilon)
         self.batch_normalization = BatchNormalizationFold(
             scale.astype(np.float32), (beta_ - scale * mean_).astype(np.float32)
         )
 
-    @property
-    def result_channels(self) -> int:
-        """Feature channels of a result image: the output channels, unless they become pixels. Our addition."""
-        return self.output_feature_channels
+    result_channels = Shown[int](
+        "output_feature_channels",
+        "Feature channels of a result image: the output channels, unless they become pixels. Our addition.",
+    )
 
     def weight_shape(self) -> tuple[int, int, int, int]:
         """OHWI: output channels, rows, columns, input channels of one group."""
@@ -184,18 +178,20 @@ class MPSCNNConvolutionDescriptor:
             "dilation_rate_y",
             "groups",
         ):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-                raise MPSArgumentError(who, f"descriptor.{name}", "must be an integer of at least 1", repr(value))
+            self._validate_count(who, name)
         self._validate_reach(who)
         parts = (("fused_neuron_descriptor", MPSNNNeuronDescriptor), ("batch_normalization", BatchNormalizationFold))
         for name, kind in parts:
             value = getattr(self, name)
             if value is not None and not isinstance(value, kind):
-                raise MPSTypeError(
-                    who, f"descriptor.{name}", f"must be an {kind.__name__} or None", type(value).__name__
-                )
+                rule = f"must be an {kind.__name__} or None"
+                raise MPSTypeError(who, f"descriptor.{name}", rule, type(value).__name__)
         self._validate_groups(who)
+
+    def _validate_count(self, who: str, name: str) -> None:
+        value = getattr(self, name)
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+            raise MPSArgumentError(who, f"descriptor.{name}", "must be an integer of at least 1", repr(value))
 
     def _validate_reach(self, who: str) -> None:
         for axis, size in (("x", self.kernel_width), ("y", self.kernel_height)):
@@ -207,9 +203,8 @@ class MPSCNNConvolutionDescriptor:
     def _validate_groups(self, who: str) -> None:
         inputs, outputs = self.input_feature_channels, self.output_feature_channels
         if inputs % self.groups or outputs % self.groups:
-            raise MPSArgumentError(
-                who, "descriptor.groups", f"must divide {inputs} input and {outputs} output channels", self.groups
-            )
+            rule = f"must divide {inputs} input and {outputs} output channels"
+            raise MPSArgumentError(who, "descriptor.groups", rule, self.groups)
         if self.groups > 1 and ((inputs // self.groups) % 4 or (outputs // self.groups) % 4):
             warnings.warn(
                 f"{who}: {self.groups} groups of {inputs // self.groups} input and {outputs // self.groups} output "
@@ -244,9 +239,8 @@ def _row(name: str, values: Sequence[float] | NDArray[Any] | None, default: floa
         rule = "must be numbers, one an output channel"
         raise MPSTypeError("MPSCNNConvolutionDescriptor", name, rule, type(values).__name__) from fault
     if row.size != channels:
-        raise MPSArgumentError(
-            "MPSCNNConvolutionDescriptor", name, f"must hold one number an output channel, {channels}", row.size
-        )
+        rule = f"must hold one number an output channel, {channels}"
+        raise MPSArgumentError("MPSCNNConvolutionDescriptor", name, rule, row.size)
     return row
 
 
@@ -270,12 +264,8 @@ class MPSCNNDepthWiseConvolutionDescriptor(MPSCNNConvolutionDescriptor):
         if self.groups != 1:
             raise MPSArgumentError(who, "descriptor.groups", "must be 1 for a depthwise convolution", self.groups)
         if self.output_feature_channels % self.input_feature_channels:
-            raise MPSArgumentError(
-                who,
-                "descriptor.output_feature_channels",
-                f"must be a multiple of the {self.input_feature_channels} input channels",
-                self.output_feature_channels,
-            )
+            rule = f"must be a multiple of the {self.input_feature_channels} input channels"
+            raise MPSArgumentError(who, "descriptor.output_feature_channels", rule, self.output_feature_channels)
 
 
 class MPSCNNSubPixelConvolutionDescriptor(MPSCNNConvolutionDescriptor):
@@ -291,19 +281,8 @@ class MPSCNNSubPixelConvolutionDescriptor(MPSCNNConvolutionDescriptor):
     gradient.
     """
 
-    sub_pixel_scale_factor: int
+    sub_pixel_scale_factor: int = 1
     """Pixels that a plain result pixel becomes on each axis. Default 1."""
-
-    def __init__(
-        self,
-        kernel_width: int = 3,
-        kernel_height: int = 3,
-        input_feature_channels: int = 1,
-        output_feature_channels: int = 1,
-        neuron_filter: Any = None,
-    ) -> None:
-        super().__init__(kernel_width, kernel_height, input_feature_channels, output_feature_channels, neuron_filter)
-        self.sub_pixel_scale_factor = 1
 
     @property
     def result_channels(self) -> int:
@@ -314,9 +293,7 @@ class MPSCNNSubPixelConvolutionDescriptor(MPSCNNConvolutionDescriptor):
         """Raise `MPSArgumentError` unless a kernel can be made from this descriptor."""
         super().validate(who)
         factor, outputs = self.sub_pixel_scale_factor, self.output_feature_channels
-        if isinstance(factor, bool) or not isinstance(factor, int | np.integer) or factor < 1:
-            rule = "must be an integer of at least 1"
-            raise MPSArgumentError(who, "descriptor.sub_pixel_scale_factor", rule, repr(factor))
+        self._validate_count(who, "sub_pixel_scale_factor")
         if outputs % factor**2:
             rule = f"squared must divide the {outputs} output channels"
             raise MPSArgumentError(who, "descriptor.sub_pixel_scale_factor", rule, factor)
@@ -339,10 +316,6 @@ def refuse_sub_pixels(who: str, descriptor: MPSCNNConvolutionDescriptor) -> None
     """Raise `MPSArgumentError` for a descriptor that makes sub-pixels, in the name of a kernel that cannot."""
     factor = sub_pixel_factor(descriptor)
     if factor != 1:
-        raise MPSArgumentError(
-            who,
-            "descriptor.sub_pixel_scale_factor",
-            "must be 1: only a forward convolution makes sub-pixels, and it has no gradient",
-            factor,
-            "Use MPSCNNConvolutionDescriptor",
-        )
+        rule = "must be 1: only a forward convolution makes sub-pixels, and it has no gradient"
+        remedy = "Use MPSCNNConvolutionDescriptor"
+        raise MPSArgumentError(who, "descriptor.sub_pixel_scale_factor", rule, factor, remedy)

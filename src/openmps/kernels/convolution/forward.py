@@ -2,36 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
-from openmps.core.image.descriptor import MPSImageDescriptor
-from openmps.core.image.image import MPSImage
-from openmps.core.image.storage import Extent, Target
-from openmps.core.kernel.encode import Operation
+from openmps.checks import Shown
+from openmps.core.image.storage import Extent, Shape
+from openmps.core.kernel.scene import Scene
 from openmps.core.lifetime import check_is_device
 from openmps.core.state.gradient import MPSNNGradientState, SourceRecord
-from openmps.core.state.state import MPSState, MPSStateBatch
 from openmps.errors import MPSArgumentError, MPSTypeError
-from openmps.kernels.convolution.base import ConvolutionKernel, engine_groups
+from openmps.kernels.convolution.base import ConvolutionGradientState, ConvolutionKernel
 from openmps.kernels.convolution.data_source import LoadedWeights, MPSCNNConvolutionDataSource, elements
 from openmps.kernels.convolution.descriptor import MPSCNNConvolutionDescriptor, sub_pixel_factor
-from openmps.kernels.convolution.state import MPSCNNConvolutionGradientState
 from openmps.kernels.convolution.weights import ConvolutionWeights
 from openmps.kernels.convolution.whole_image import WholeImageKernel
-from openmps.ops import convolution as ops
-from openmps.ops.convolution_half import convolution_half
+from openmps.metal.device import MTLDevice
+from openmps.ops.convolution import Convolution, FullyConnected, SubPixels
+from openmps.ops.convolution_half import ConvolutionHalf
+from openmps.ops.op import Slot
 from openmps.types import MPSCNNConvolutionFlags, MPSCNNNeuronType
 
-if TYPE_CHECKING:
-    from openmps.metal.device import MTLDevice
+
+class MPSCNNConvolutionGradientState(ConvolutionGradientState):
+    """The parameter gradients of one batch through a convolution (MPSCNNConvolution.h, macOS 10.13.4).
+
+    Made by the convolution's ``result_state…`` methods, filled in by the gradient kernel: sums over the batch and all
+    pixels. One object serves the whole batch, encoded at once or in pieces, and no other: once all images it was made
+    for have their gradients, another encode with it raises `MPSLifetimeError`; make a new state for the next batch.
+
+    The gradients are the state's resources 0 and 1. They are there when the command buffer of the gradient encode has
+    completed; before that the CPU sees zeros or the sums of the pieces that have run. They live as long as the state
+    does, or whoever holds a buffer; those of a temporary state are private to the device and go with its last read.
+
+    >>> import numpy as np, openmps as mps
+    >>> device = mps.mtl_device("cpu")
+    >>> command_buffer = device.new_command_queue().command_buffer()
+    >>> x = mps.MPSImage.from_numpy(device, np.float32([3, 4]).reshape(1, 2, 1))
+    >>> source = mps.ArrayConvolutionDataSource(mps.MPSCNNConvolutionDescriptor(1, 1, 1, 1), np.ones((1, 1, 1, 1)))
+    >>> convolution = mps.MPSCNNConvolution(device, weights=source)
+    >>> y, state = convolution.encode(command_buffer, x, destination_state_is_temporary=False)
+    >>> slope = mps.MPSCNNConvolutionGradient(device, weights=source).encode(command_buffer, y, x, state)
+    >>> command_buffer.commit()
+    >>> command_buffer.wait_until_completed()
+    >>> state.gradient_for_weights.contents().view(np.float32)
+    array([25.], dtype=float32)
+    """
+
+    @property
+    def convolution(self) -> MPSCNNConvolution | None:
+        """The convolution that made the state; of a transposed convolution's state its counterpart, if it has one."""
+        return cast("MPSCNNConvolution", self.kernel)
 
 
-class MPSCNNConvolution(ConvolutionKernel):
+class MPSCNNConvolution(ConvolutionKernel, leaves=MPSCNNConvolutionGradientState):
     """Convolution, a correlation without turning the kernel (MPSCNNConvolution.h, macOS 10.13).
 
     ``Y[q, y, x] = neuron(b[q] + sum_{j,i,c} W[q][j][i][c] X[c, sy y + o.y - ky/2 + dy j, sx x + o.x - kx/2 + dx i])``
@@ -43,7 +69,13 @@ class MPSCNNConvolution(ConvolutionKernel):
     since it has no gradient.
     """
 
-    _gradient_state_class = MPSCNNConvolutionGradientState
+    data_source = Shown[MPSCNNConvolutionDataSource | None](
+        "_data_source", "The data source, if the kernel was made with one."
+    )
+    sub_pixel_scale_factor = Shown[int](
+        "_shape.sub_pixels", "Enlargement by sub-pixel convolution; 1, none, without it."
+    )
+    neuron = Shown[Any]("convolution_descriptor.neuron", "The neuron kernel of the descriptor (deprecated).")
 
     def __init__(
         self,
@@ -57,50 +89,16 @@ class MPSCNNConvolution(ConvolutionKernel):
     ) -> None:
         given = None
         if weights is None:
-            loaded = self._given(convolution_descriptor, kernel_weights, bias_terms)
+            loaded = _arrays(type(self).__name__, convolution_descriptor, kernel_weights, bias_terms)
             given = ConvolutionWeights(check_is_device(type(self).__name__, "device", device), loaded)
         super().__init__(device, weights, given)
 
-    def _given(self, descriptor: Any, weights: Any, biases: Any) -> LoadedWeights:
-        who = type(self).__name__
-        if not isinstance(descriptor, MPSCNNConvolutionDescriptor) or weights is None:
-            raise MPSTypeError(
-                who,
-                "arguments",
-                "must be weights=<data source>, or convolution_descriptor and kernel_weights",
-                f"{type(descriptor).__name__}, {type(weights).__name__}",
-            )
-        descriptor.validate(who)
-        shape = descriptor.weight_shape()
-        array = elements(who, "kernel_weights", weights, np.float32)
-        if array.size != int(np.prod(shape)):
-            raise MPSArgumentError(who, "kernel_weights", f"must hold {int(np.prod(shape))} numbers", array.size)
-        row = None if biases is None else np.array(elements(who, "bias_terms", biases, np.float32)).reshape(-1)
-        if row is not None and row.size != shape[0]:
-            raise MPSArgumentError(who, "bias_terms", f"must hold {shape[0]} numbers", row.size)
-        return LoadedWeights(descriptor.copy(), np.array(array.reshape(shape), np.float32, order="C"), row)
-
     # --- properties -------------------------------------------------------------------------------------------------
 
-    @property
-    def data_source(self) -> MPSCNNConvolutionDataSource | None:
-        """The data source, if the kernel was made with one."""
-        return self._data_source
-
-    @property
-    def channel_multiplier(self) -> int:
-        """Output channels an input channel of a depthwise convolution; 0 for a regular one."""
-        return self.convolution_descriptor.channel_multiplier
-
-    @property
-    def sub_pixel_scale_factor(self) -> int:
-        """Enlargement by sub-pixel convolution; 1, none, without it."""
-        return sub_pixel_factor(self.convolution_descriptor)
-
-    @property
-    def neuron(self) -> Any:
-        """The neuron kernel of the descriptor (deprecated)."""
-        return self.convolution_descriptor.neuron
+    channel_multiplier = Shown[int](
+        "convolution_descriptor.channel_multiplier",
+        "Output channels an input channel of a depthwise convolution; 0 for a regular one.",
+    )
 
     @property
     def neuron_type(self) -> MPSCNNNeuronType:
@@ -122,55 +120,45 @@ class MPSCNNConvolution(ConvolutionKernel):
         """Parameter c of the fused neuron; 1 without one."""
         return 1.0 if self.fused_neuron_descriptor is None else self.fused_neuron_descriptor.c
 
-    # --- the encode path's hooks --------------------------------------------------------------------------------------
+    # --- planning and encoding ----------------------------------------------------------------------------------------
 
     def make_state(self) -> MPSNNGradientState | None:
         """A new state for the gradients of one batch; None of a sub-pixel convolution, which has none."""
-        return MPSCNNConvolutionGradientState(self.device, self) if self.sub_pixel_scale_factor == 1 else None
+        return MPSCNNConvolutionGradientState(self._device, self) if self._shape.sub_pixels == 1 else None
 
-    def _adjust_descriptor(
-        self, descriptor: MPSImageDescriptor, source_images: Sequence[MPSImage], source_states: Sequence[MPSState]
-    ) -> None:
-        descriptor.width *= self.sub_pixel_scale_factor
-        descriptor.height *= self.sub_pixel_scale_factor
+    def _adjusted(self, extent: Extent, shapes: tuple[Shape, ...], given: Any) -> Extent:
+        factor = self._shape.sub_pixels
+        return extent._replace(width=extent.width * factor, height=extent.height * factor)
 
     def _source_record(self, index: int, extent: Extent, width: int, height: int) -> SourceRecord:
         """The windows of the plain convolution, of which sub-pixels are made."""
-        factor = self.sub_pixel_scale_factor
+        factor = self._shape.sub_pixels
         return super()._source_record(index, extent, -(-width // factor), -(-height // factor))
 
-    def _operation(self, sources: tuple[SourceRecord, ...], target: Target, states: MPSStateBatch | None) -> Operation:
-        (source,) = sources
-        convolve, finish, factor = self._convolution(source), self._finish(), self.sub_pixel_scale_factor
+    def _body(self, at: Scene, *images: Slot) -> Slot:
+        result, factor = super()._body(at, *images), self._shape.sub_pixels
+        return result if factor == 1 else SubPixels(factor, at.target.height, at.target.width)(result)
 
-        def operation(values: tuple[Tensor, ...], saved: Any) -> tuple[Tensor, None]:
-            result = finish(convolve(values[0]))
-            return result if factor == 1 else ops.sub_pixels(result, factor, target.height, target.width), None
+    def _contract(self, at: Scene, image: Slot, weights: Slot, biases: Slot | None) -> Slot:
+        if self._sums_in_half():
+            return ConvolutionHalf(at.window, at.edge_mode, self._shape.groups)(image, weights, biases)
+        return Convolution(at.window, at.edge_mode, self._shape.groups, self._allows_tf32())(image, weights, biases)
 
-        return operation
 
-    def _convolution(self, source: SourceRecord) -> Callable[[Tensor], Tensor]:
-        """The sums and biases of one encode, with its properties as they stand."""
-        parameters, groups, as_float16 = self._weights, engine_groups(self.convolution_descriptor), self.weights_fp16
-        window, edge_mode, allow_tf32 = source.window, source.edge_mode, self._allows_tf32()
-
-        def sum_in_half(image: Tensor) -> Tensor:
-            return convolution_half(
-                image, parameters.used(as_float16), parameters.biases, window, groups=groups, edge_mode=edge_mode
-            )
-
-        def convolve(image: Tensor) -> Tensor:
-            return ops.convolution(
-                image,
-                parameters.used(as_float16),
-                parameters.biases,
-                window,
-                groups=groups,
-                edge_mode=edge_mode,
-                allow_tf32=allow_tf32,
-            )
-
-        return sum_in_half if self._sums_in_half() else convolve
+def _arrays(who: str, descriptor: Any, weights: Any, biases: Any) -> LoadedWeights:
+    """What the older constructor was given, in the form of what a data source gives."""
+    if not isinstance(descriptor, MPSCNNConvolutionDescriptor) or weights is None:
+        rule = "must be weights=<data source>, or convolution_descriptor and kernel_weights"
+        raise MPSTypeError(who, "arguments", rule, f"{type(descriptor).__name__}, {type(weights).__name__}")
+    descriptor.validate(who)
+    shape = descriptor.weight_shape()
+    array = elements(who, "kernel_weights", weights, np.float32)
+    if array.size != int(np.prod(shape)):
+        raise MPSArgumentError(who, "kernel_weights", f"must hold {int(np.prod(shape))} numbers", array.size)
+    row = None if biases is None else np.array(elements(who, "bias_terms", biases, np.float32)).reshape(-1)
+    if row is not None and row.size != shape[0]:
+        raise MPSArgumentError(who, "bias_terms", f"must hold {shape[0]} numbers", row.size)
+    return LoadedWeights(descriptor.copy(), np.array(array.reshape(shape), np.float32, order="C"), row)
 
 
 class MPSCNNFullyConnected(WholeImageKernel, MPSCNNConvolution):
@@ -182,29 +170,15 @@ class MPSCNNFullyConnected(WholeImageKernel, MPSCNNConvolution):
     """
 
     def _read_descriptor(self, descriptor: MPSCNNConvolutionDescriptor) -> None:
-        plain = (
-            descriptor.stride_in_pixels_x,
-            descriptor.stride_in_pixels_y,
-            descriptor.dilation_rate_x,
-            descriptor.dilation_rate_y,
-            descriptor.groups,
-        )
+        d = descriptor
+        plain = (d.stride_in_pixels_x, d.stride_in_pixels_y, d.dilation_rate_x, d.dilation_rate_y, d.groups)
         if any(value != 1 for value in plain) or descriptor.channel_multiplier or sub_pixel_factor(descriptor) != 1:
-            raise MPSArgumentError(
-                self.name,
-                "descriptor",
-                "must have stride, dilation and groups 1, not be depthwise and make no sub-pixels",
-                repr(descriptor),
-            )
+            rule = "must have stride, dilation and groups 1, not be depthwise and make no sub-pixels"
+            raise MPSArgumentError(self.name, "descriptor", rule, repr(descriptor))
         super()._read_descriptor(descriptor)
 
-    def _convolution(self, source: SourceRecord) -> Callable[[Tensor], Tensor]:
-        extent = source.extent
+    def _contract(self, at: Scene, image: Slot, weights: Slot, biases: Slot | None) -> Slot:
+        extent = at.sources[0].extent
         if (extent.width, extent.height) != (self.kernel_width, self.kernel_height) or self._sums_in_half():
-            return super()._convolution(source)
-        parameters, as_float16 = self._weights, self.weights_fp16
-
-        def multiply(image: Tensor) -> Tensor:
-            return ops.fully_connected(image, parameters.used(as_float16), parameters.biases)
-
-        return multiply
+            return super()._contract(at, image, weights, biases)
+        return FullyConnected()(image, weights, biases)

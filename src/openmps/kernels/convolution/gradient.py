@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
-
-from torch import Tensor
-
-from openmps.core.kernel.gradient import GradientGeometry, GradientOperation
+from openmps.checks import Shown
+from openmps.core.image.storage import Target
+from openmps.core.kernel.scene import GradientGeometry, GradientScene
 from openmps.core.state.gradient import SourceRecord
-from openmps.core.state.state import MPSStateBatch
 from openmps.errors import MPSArgumentError
-from openmps.kernels.convolution.base import engine_groups
 from openmps.kernels.convolution.data_source import MPSCNNConvolutionDataSource
 from openmps.kernels.convolution.forward import MPSCNNConvolution
 from openmps.kernels.convolution.gradient_base import ConvolutionGradientKernel
 from openmps.kernels.convolution.whole_image import whole_image_axis
-from openmps.ops import convolution as ops
+from openmps.metal.device import MTLDevice
+from openmps.ops.convolution import ConvolutionGradient, FullyConnectedGradient
 from openmps.ops.geometry import Window
-
-if TYPE_CHECKING:
-    from openmps.metal.device import MTLDevice
+from openmps.ops.op import Slot
 
 
-class MPSCNNConvolutionGradient(ConvolutionGradientKernel):
+class MPSCNNConvolutionGradient(ConvolutionGradientKernel, of=MPSCNNConvolution):
     """The derivative of a convolution (MPSCNNConvolution.h, macOS 10.13.4).
 
     With X the forward source, G the gradient of its result and ``v = sy y + o.y - ky/2 + dy j`` (u likewise)::
@@ -41,40 +35,22 @@ class MPSCNNConvolutionGradient(ConvolutionGradientKernel):
     serialize_weights_and_biases: bool
     """Has no effect: weights come from the data source (deprecated in the framework)."""
 
-    _forward_kernels = (MPSCNNConvolution,)
-
     def __init__(self, device: MTLDevice, weights: MPSCNNConvolutionDataSource) -> None:
         super().__init__(device, weights)
         self.serialize_weights_and_biases = False
 
-    @property
-    def channel_multiplier(self) -> int:
-        """Output channels an input channel of a depthwise convolution; 0 for a regular one."""
-        return self._descriptor.channel_multiplier
+    channel_multiplier = Shown[int](
+        "_descriptor.channel_multiplier",
+        "Output channels an input channel of a depthwise convolution; 0 for a regular one.",
+    )
 
-    def _gradient(
-        self, geometry: GradientGeometry, sources: tuple[SourceRecord, ...], states: MPSStateBatch | None
-    ) -> GradientOperation:
-        wanted, as_float16 = self._wanted(states), self.weights_fp16
-        parameters, groups, edge_mode = self.parameters, engine_groups(self._descriptor), geometry.edge_mode
-        together = geometry.source == geometry.data
-
-        def differentiate(gradient: Tensor, source: Tensor, saved: Any) -> tuple[Tensor | None, Any]:
-            def run(window: Any, with_source: bool, with_parameters: bool) -> ops.ConvolutionGradients:
-                return ops.convolution_gradient(
-                    gradient, source, parameters.used(as_float16), window, groups=groups, edge_mode=edge_mode,
-                    with_source=with_source, with_parameters=with_parameters,
-                )  # fmt: skip
-
-            if together or not all(wanted):
-                window = geometry.source if wanted[1] else geometry.data
-                data, dw, db = run(window, *wanted)
-            else:
-                data = run(geometry.data, True, False).source
-                _, dw, db = run(geometry.source, False, True)
-            return data, (dw, db) if wanted[1] else None
-
-        return differentiate
+    def _gradients(self, at: GradientScene, gradient: Slot, source: Slot, weights: Slot) -> tuple[Slot, Slot, Slot]:
+        """By two placements, where the data gradient lands elsewhere than where the source was read."""
+        more = at.edge_mode, self._shape.groups
+        data, *sums = ConvolutionGradient(at.geometry.source, *more)(gradient, source, weights)
+        if at.geometry.data != at.geometry.source:
+            data, *_ = ConvolutionGradient(at.geometry.data, *more)(gradient, source, weights)
+        return data, *sums
 
 
 class MPSCNNFullyConnectedGradient(MPSCNNConvolutionGradient):
@@ -83,32 +59,23 @@ class MPSCNNFullyConnectedGradient(MPSCNNConvolutionGradient):
     ``dX[c, y, x] = sum_q W[q][y][x][c] G[q]``, ``dW[q][y][x][c] = sum_n G[n, q] X[n, c, y, x]``, ``db = sum_n G``.
     """
 
-    def _gradient(
-        self, geometry: GradientGeometry, sources: tuple[SourceRecord, ...], states: MPSStateBatch | None
-    ) -> GradientOperation:
-        source = sources[1].extent
-        whole = (self._descriptor.kernel_width, self._descriptor.kernel_height) == (source.width, source.height)
-        if not whole:
-            return super()._gradient(self._from_the_corner(geometry), sources, states)
-        if geometry.source.result != (1, 1):
-            rows, columns = geometry.source.result
-            raise MPSArgumentError(
-                self.name, self._source_arguments[0], "must have 1x1 pixels", f"{columns}x{rows} pixels"
-            )
-        with_source, with_parameters = self._wanted(states)
-        parameters, as_float16 = self.parameters, self.weights_fp16
+    def _placement(self, records: tuple[SourceRecord, ...], target: Target) -> GradientGeometry:
+        """Offsets are ignored where the source is larger: the first window starts at pixel 0."""
+        geometry = super()._placement(records, target)
+        if self._is_whole(records[1]):
+            return geometry
+        corner = Window(x=whole_image_axis(geometry.source.x), y=whole_image_axis(geometry.source.y))
+        return GradientGeometry(corner, corner, geometry.edge_mode)
 
-        def differentiate(gradient: Tensor, image: Tensor, saved: Any) -> tuple[Tensor | None, Any]:
-            weights = parameters.used(as_float16)
-            data, dw, db = ops.fully_connected_gradient(
-                gradient, image, weights, with_source=with_source, with_parameters=with_parameters
-            )
-            return data, (dw, db) if with_parameters else None
+    def _is_whole(self, source: SourceRecord) -> bool:
+        """Whether the kernel is as large as the source."""
+        return self._shape.weights[1:3] == (source.extent.height, source.extent.width)
 
-        return differentiate
-
-    @staticmethod
-    def _from_the_corner(geometry: GradientGeometry) -> GradientGeometry:
-        """Offsets are ignored: the first window starts at pixel 0."""
-        x, y = whole_image_axis(geometry.source.x), whole_image_axis(geometry.source.y)
-        return replace(geometry, source=Window(x=x, y=y), data=Window(x=x, y=y))
+    def _gradients(self, at: GradientScene, gradient: Slot, source: Slot, weights: Slot) -> tuple[Slot, Slot, Slot]:
+        if not self._is_whole(at.sources[1]):
+            return super()._gradients(at, gradient, source, weights)
+        rows, columns = at.window.result
+        if (rows, columns) != (1, 1):
+            rule = "must have 1x1 pixels"
+            raise MPSArgumentError(self.name, self._source_arguments[0], rule, f"{columns}x{rows} pixels")
+        return FullyConnectedGradient()(gradient, source, weights)

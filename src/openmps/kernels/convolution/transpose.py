@@ -2,40 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import Any, NamedTuple, cast, overload
 
-from torch import Tensor
-
-from openmps.core.image.batch import MPSImageBatch, as_batch
-from openmps.core.image.descriptor import MPSImageDescriptor
+from openmps.core.image.batch import MPSImageBatch
 from openmps.core.image.image import MPSImage
-from openmps.core.image.storage import Extent, Target
-from openmps.core.kernel.arguments import pixel_distance, single, states_of
+from openmps.core.image.storage import Extent, Shape
+from openmps.core.kernel.arguments import are_images, pixel_distance, states_of
 from openmps.core.kernel.checks import Images, check_states
-from openmps.core.kernel.encode import Operation, Plan
-from openmps.core.kernel.property import KernelProperty
-from openmps.core.padding.policy import mirror_kernel_offset
-from openmps.core.state.gradient import SourceRecord
-from openmps.core.state.state import MPSState, MPSStateBatch
+from openmps.core.kernel.configuration import KernelProperty
+from openmps.core.kernel.plan import Plan
+from openmps.core.kernel.scene import Scene
+from openmps.core.padding.geometry import mirror_kernel_offset
+from openmps.core.state.batch import MPSStateBatch
+from openmps.core.state.gradient import ForwardRecord, SourceRecord, unrecorded
+from openmps.core.state.state import MPSState
 from openmps.errors import MPSTypeError
-from openmps.kernels.convolution.base import ConvolutionKernel, engine_groups
+from openmps.kernels.convolution.base import ConvolutionKernel
 from openmps.kernels.convolution.data_source import MPSCNNConvolutionDataSource
 from openmps.kernels.convolution.descriptor import MPSCNNConvolutionDescriptor, refuse_sub_pixels
-from openmps.kernels.convolution.forward import MPSCNNConvolution
-from openmps.kernels.convolution.state import (
-    MPSCNNConvolutionGradientState,
-    MPSCNNConvolutionTransposeGradientState,
-)
-from openmps.ops.convolution_half import convolution_transpose_half
-from openmps.ops.convolution_transpose import convolution_transpose
+from openmps.kernels.convolution.forward import MPSCNNConvolution, MPSCNNConvolutionGradientState
+from openmps.metal.device import CommandBuffer, MTLDevice
+from openmps.ops.convolution_half import ConvolutionTransposeHalf
+from openmps.ops.convolution_transpose import ConvolutionTranspose
 from openmps.ops.geometry import Axis, Window
+from openmps.ops.op import Slot
 from openmps.types import MPSDataType, MPSOffset
-
-if TYPE_CHECKING:
-    from openmps.metal.command import CommandBuffer
-    from openmps.metal.device import MTLDevice
 
 
 class TransposePlacement(NamedTuple):
@@ -44,9 +37,47 @@ class TransposePlacement(NamedTuple):
     offset: MPSOffset
     kernel_offset_x: int
     kernel_offset_y: int
+    weights_fp16: bool | None
 
 
-class MPSCNNConvolutionTranspose(ConvolutionKernel):
+class MPSCNNConvolutionTransposeGradientState(MPSCNNConvolutionGradientState):
+    """The parameter gradients of one batch through a transposed convolution (MPSCNNConvolution.h, macOS 10.15).
+
+    As `MPSCNNConvolutionGradientState`. Where the transposed convolution undoes a convolution, it also refers to that
+    one's state.
+
+    >>> command_buffer = device.new_command_queue().command_buffer()
+    >>> transposed = mps.MPSCNNConvolutionTranspose(device, weights=source)
+    >>> y, state = transposed.encode(command_buffer, x, destination_state_is_temporary=False)
+    >>> state.gradient_for_weights.length, state.gradient_for_biases.length
+    (4, 4)
+    """
+
+    convolution_gradient_state: MPSCNNConvolutionGradientState | None
+    """The state of the convolution that is undone, or None."""
+
+    def __init__(
+        self,
+        device: MTLDevice,
+        convolution_transpose: MPSCNNConvolutionTranspose,
+        convolution_gradient_state: MPSCNNConvolutionGradientState | None = None,
+    ) -> None:
+        super().__init__(device, convolution_transpose)
+        self.convolution_gradient_state = convolution_gradient_state
+
+    @property
+    def convolution(self) -> MPSCNNConvolution | None:
+        """The convolution that is undone; None if the transposed convolution has no counterpart."""
+        paired = self.convolution_gradient_state
+        return None if paired is None else paired.convolution
+
+    @property
+    def convolution_transpose(self) -> MPSCNNConvolutionTranspose:
+        """The transposed convolution that made the state."""
+        return cast("MPSCNNConvolutionTranspose", self.kernel)
+
+
+class MPSCNNConvolutionTranspose(ConvolutionKernel, leaves=MPSCNNConvolutionTransposeGradientState):
     """Transposed convolution (MPSCNNConvolution.h, macOS 10.13).
 
     The strides s enlarge: with Z the source with s - 1 zeros between its pixels, ``(width - 1) s + 1`` wide, 0 outside,
@@ -63,7 +94,6 @@ class MPSCNNConvolutionTranspose(ConvolutionKernel):
     the offsets are set so that the windows are those of its adjoint.
     """
 
-    _gradient_state_class = MPSCNNConvolutionTransposeGradientState
     _weight_types = (MPSDataType.FLOAT32,)
 
     kernel_offset_x = KernelProperty(
@@ -85,62 +115,54 @@ class MPSCNNConvolutionTranspose(ConvolutionKernel):
     @property
     def data_source(self) -> MPSCNNConvolutionDataSource:
         """The data source that the kernel was made with (macOS 10.15)."""
-        assert self._data_source is not None
-        return self._data_source
+        return self._source_of_weights()
 
     @property
     def is_backwards(self) -> bool:
         """True: strides enlarge the result."""
         return True
 
-    # --- the encode path's hooks ------------------------------------------------------------------------------------
+    # --- planning -----------------------------------------------------------------------------------------------------
 
     def _place(self, offset_x: int, offset_y: int, kernel_offset_x: int, kernel_offset_y: int) -> None:
         super()._place(offset_x, offset_y, kernel_offset_x, kernel_offset_y)
         self.kernel_offset_x, self.kernel_offset_y = kernel_offset_x, kernel_offset_y
 
-    def _adjust_descriptor(
-        self, descriptor: MPSImageDescriptor, source_images: Sequence[MPSImage], source_states: Sequence[MPSState]
-    ) -> None:
+    def _adjusted(self, extent: Extent, shapes: tuple[Shape, ...], given: ForwardRecord | str | None) -> Extent:
         """Undo the convolution whose state is given: its source's size, and the windows of its adjoint."""
-        state = self._paired(source_states)
-        if state is None:
-            return
-        record = state.forward()
-        forward, target = record.sources[0], record.target
-        self._sources[0].offset = MPSOffset(target.x, target.y, self._sources[0].offset.z)
+        if given is None:
+            return extent
+        if isinstance(given, str):
+            raise unrecorded(given)
+        forward, target = given.sources[0], given.target
+        self._change_source(0, offset=MPSOffset(target.x, target.y, self.offset.z))
         window = self._sources[0].window(forward.extent, 1, 1)
         self.kernel_offset_x = mirror_kernel_offset(forward.window.x.offset, window.x.extent)
         self.kernel_offset_y = mirror_kernel_offset(forward.window.y.offset, window.y.extent)
-        descriptor.width, descriptor.height = forward.extent.width, forward.extent.height
+        return extent._replace(width=forward.extent.width, height=forward.extent.height)
 
     def _source_record(self, index: int, extent: Extent, width: int, height: int) -> SourceRecord:
         record = super()._source_record(index, extent, width, height)
         return replace(record, window=stuffed_window(record.window, self.kernel_offset_x, self.kernel_offset_y))
 
     def _parameters(self) -> TransposePlacement:
-        return TransposePlacement(self.offset, self.kernel_offset_x, self.kernel_offset_y)
+        return TransposePlacement(self.offset, self.kernel_offset_x, self.kernel_offset_y, self.weights_fp16)
 
-    def _operation(self, sources: tuple[SourceRecord, ...], target: Target, states: MPSStateBatch | None) -> Operation:
-        window = sources[0].window
-        parameters, groups, as_float16 = self._weights, engine_groups(self.convolution_descriptor), self.weights_fp16
-        finish, allow_tf32, in_half = self._finish(), self._allows_tf32(), self._sums_in_half()
+    def _contract(self, at: Scene, image: Slot, weights: Slot, biases: Slot | None) -> Slot:
+        if self._sums_in_half():
+            return ConvolutionTransposeHalf(at.window, self._shape.groups)(image, weights, biases)
+        return ConvolutionTranspose(at.window, self._shape.groups, self._allows_tf32())(image, weights, biases)
 
-        def operation(values: tuple[Tensor, ...], saved: Any) -> tuple[Tensor, None]:
-            weights, biases = parameters.used(as_float16), parameters.biases
-            if in_half:
-                return finish(convolution_transpose_half(values[0], weights, biases, window, groups=groups)), None
-            return finish(
-                convolution_transpose(values[0], weights, biases, window, groups=groups, allow_tf32=allow_tf32)
-            ), None
-
-        return operation
-
-    # --- states -----------------------------------------------------------------------------------------------------
+    # --- states -------------------------------------------------------------------------------------------------------
 
     def make_state(self) -> MPSCNNConvolutionTransposeGradientState:
         """A new state for the gradients of one batch."""
-        return MPSCNNConvolutionTransposeGradientState(self.device, self)
+        return MPSCNNConvolutionTransposeGradientState(self._device, self)
+
+    def _given(self, states: MPSStateBatch) -> ForwardRecord | str | None:
+        """The record of the convolution that is undone, or the name of a state that has none."""
+        state = self._paired(states.counted())
+        return None if state is None else state.record or state.name
 
     def _paired(self, source_states: Sequence[Any] | None) -> MPSCNNConvolutionGradientState | None:
         """The state of the convolution that is undone, from states or batches of states; None if there are none."""
@@ -149,13 +171,9 @@ class MPSCNNConvolutionTranspose(ConvolutionKernel):
             flat.extend(each if isinstance(each, Sequence) else [each])
         for state in flat:
             if not isinstance(state, MPSCNNConvolutionGradientState) or not isinstance(state.kernel, MPSCNNConvolution):
-                raise MPSTypeError(
-                    self.name,
-                    "convolution_gradient_state",
-                    "must be an MPSCNNConvolutionGradientState of an MPSCNNConvolution",
-                    repr(state),
-                    "Pass the state that the convolution's encode left",
-                )
+                rule = "must be an MPSCNNConvolutionGradientState of an MPSCNNConvolution"
+                remedy = "Pass the state that the convolution's encode left"
+                raise MPSTypeError(self.name, "convolution_gradient_state", rule, repr(state), remedy)
         return flat[0] if flat else None
 
     def _pair(self, made: MPSStateBatch | None, source_states: Sequence[Any] | None) -> None:
@@ -176,11 +194,10 @@ class MPSCNNConvolutionTranspose(ConvolutionKernel):
         self._pair(made, source_states)
         return made
 
-    def _keeper(
-        self, plan: Plan, source_states: MPSStateBatch | None, destination_states: MPSStateBatch | None
-    ) -> Callable[[Any], None] | None:
-        self._pair(destination_states, source_states)
-        return super()._keeper(plan, source_states, destination_states)
+    def _begin(self, plan: Plan, source_states: MPSStateBatch | None, destination_states: MPSStateBatch | None) -> None:
+        if source_states is not None:
+            self._pair(destination_states, source_states)
+        super()._begin(plan, source_states, destination_states)
 
     def _check_source_states(self, states: MPSStateBatch, images: Images, command_buffer: CommandBuffer) -> None:
         self._paired(states.counted())
@@ -240,23 +257,19 @@ class MPSCNNConvolutionTranspose(ConvolutionKernel):
         A ``destination_state`` made with such a state in its ``source_states`` brings it along. An image in the third
         place is the destination, as for every kernel with one source.
         """
-        if _are_images(convolution_gradient_state):
+        if are_images(convolution_gradient_state):
             destination_image = self._third(convolution_gradient_state, destination_image)
             convolution_gradient_state = None
-        if destination_image is not None:
-            single(self.name, "destination_image", destination_image)
-        destination, states = self._encode(
+        return self._single(
             command_buffer,
-            single(self.name, "source_image", source_image),
-            states_of(self.name, "convolution_gradient_state", convolution_gradient_state),
+            (source_image,),
             destination_image,
-            states_of(self.name, "destination_state", destination_state),
+            destination_state,
             destination_state_is_temporary,
+            self._undone(
+                "convolution_gradient_state", convolution_gradient_state, "destination_state", destination_state
+            ),
         )
-        assert isinstance(destination, MPSImage)
-        if destination_state_is_temporary is None:
-            return destination
-        return destination, states[0] if states is not None else None
 
     @overload
     def encode_batch(  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -281,22 +294,18 @@ class MPSCNNConvolutionTranspose(ConvolutionKernel):
         destination_state_is_temporary: bool | None = None,
     ) -> MPSImageBatch | tuple[MPSImageBatch, MPSStateBatch | None]:
         """Record the kernel for a batch of images, as one operation; otherwise as `encode`."""
-        if _are_images(convolution_gradient_states):
+        if are_images(convolution_gradient_states):
             destination_images = self._third(convolution_gradient_states, destination_images)
             convolution_gradient_states = None
-        given = None
-        if destination_images is not None:
-            given = as_batch(self.name, "destination_images", destination_images)
-        destination, states = self._encode(
+        given = "convolution_gradient_states", convolution_gradient_states
+        return self._batched(
             command_buffer,
-            as_batch(self.name, "source_images", source_images),
-            states_of(self.name, "convolution_gradient_states", convolution_gradient_states),
-            given,
-            states_of(self.name, "destination_states", destination_states),
+            (source_images,),
+            destination_images,
+            destination_states,
             destination_state_is_temporary,
+            self._undone(*given, "destination_states", destination_states),
         )
-        assert isinstance(destination, MPSImageBatch)
-        return destination if destination_state_is_temporary is None else (destination, states)
 
     def _third(self, third: Any, destination: Any) -> Any:
         """The destination, where it came in the place of a state."""
@@ -304,27 +313,15 @@ class MPSCNNConvolutionTranspose(ConvolutionKernel):
             raise MPSTypeError(self.name, "convolution_gradient_state", "must be a state, not an image", repr(third))
         return third
 
-    def _encode(
-        self,
-        command_buffer: CommandBuffer,
-        source: Images,
-        given: MPSStateBatch | None,
-        destination: Images | None,
-        results: MPSStateBatch | None,
-        make_state: bool | None,
-    ) -> tuple[Images, MPSStateBatch | None]:
-        if given is None and results is not None and len(results):
-            state = results[0]
-            if isinstance(state, MPSCNNConvolutionTransposeGradientState) and state.convolution_gradient_state:
-                given = MPSStateBatch([state.convolution_gradient_state] * len(results))
-        return self._run(
-            command_buffer,
-            (source,),
-            destination,
-            source_states=given,
-            destination_states=results,
-            make_state=make_state,
-        )
+    def _undone(self, argument: str, given: object, left: str, results: object) -> MPSStateBatch | None:
+        """The states of the convolution that is undone: those given, or those that the result states were made with."""
+        if given is not None:
+            return states_of(self.name, argument, given)
+        made = states_of(self.name, left, results)
+        state = made[0] if made is not None and len(made) else None
+        if isinstance(state, MPSCNNConvolutionTransposeGradientState) and state.convolution_gradient_state:
+            return MPSStateBatch([state.convolution_gradient_state] * len(made or ()))
+        return None
 
 
 def stuffed_window(window: Window, kernel_offset_x: int, kernel_offset_y: int) -> Window:
@@ -334,9 +331,3 @@ def stuffed_window(window: Window, kernel_offset_x: int, kernel_offset_y: int) -
 
 def _stuffed(axis: Axis, kernel_offset: int) -> Axis:
     return replace(axis, offset=axis.offset * axis.stride + kernel_offset)
-
-
-def _are_images(value: object) -> bool:
-    if isinstance(value, MPSImage | MPSImageBatch):
-        return True
-    return isinstance(value, Sequence) and any(isinstance(each, MPSImage) for each in value)  # pyright: ignore[reportUnknownVariableType]

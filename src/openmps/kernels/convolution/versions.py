@@ -7,15 +7,15 @@ waits for a device.
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from openmps.kernels.convolution.data_source import LoadedWeights
+from openmps.metal.device import MTLBuffer
 
-    from openmps.kernels.convolution.data_source import LoadedWeights
-    from openmps.metal.memory import MTLBuffer
+_RELOAD = "with reload_weights_and_biases_from_data_source() or reload_weights_and_biases(command_buffer, state)"
 
 Fingerprint = tuple[int, ...]
 """Sums over the bits of weights and biases: other numbers have, but for bad luck, another one."""
@@ -82,6 +82,21 @@ class Held:
     def is_stale(self) -> bool:
         """Whether another kernel was given newer weights of the same data source."""
         return self.version < self.lineage.latest
+
+    def stale_message(self, who: str) -> str:
+        """What a kernel says that is encoded with these weights although there are newer ones."""
+        return (
+            f"{who}: holds version {self.version} of the weights, and another kernel of the same data source was given "
+            f"version {self.lineage.latest}: after each update reload every kernel, {_RELOAD}"
+        )
+
+    def differs_message(self, who: str, version: int, forward: str) -> str:
+        """What a gradient kernel says whose forward kernel had another version of the same weights."""
+        relation = "older" if self.version < version else "newer"
+        return (
+            f"{who}: holds version {self.version} of the weights, {relation} than version {version} that {forward} had "
+            f"in the forward encode: after each update reload both kernels, {_RELOAD}"
+        )
 
     def read(self, given: Fingerprint, differs: Callable[[], bool]) -> None:
         """The data source was read again; ``differs`` says whether its numbers are not those that are held."""

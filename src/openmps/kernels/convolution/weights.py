@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from openmps.core.kernel.encoding import Bound, Held, Numbers, record_step
 from openmps.errors import MPSArgumentError
 from openmps.kernels.convolution.data_source import (
     WEIGHT_TYPES,
@@ -17,40 +19,94 @@ from openmps.kernels.convolution.data_source import (
 )
 from openmps.kernels.convolution.descriptor import MPSCNNConvolutionDescriptor
 from openmps.kernels.convolution.state import MPSCNNConvolutionWeightsAndBiasesState
-from openmps.kernels.convolution.versions import Held, Lineage, fingerprint
-from openmps.metal.memory import MTLBuffer
+from openmps.kernels.convolution.versions import Held as HeldVersion
+from openmps.kernels.convolution.versions import Lineage, fingerprint
+from openmps.metal.device import CommandBuffer, MTLBuffer, MTLDevice
+from openmps.ops.convolution import CopyNumbers, TakeWeights
 from openmps.types import MPSDataType
 
-if TYPE_CHECKING:
-    from openmps.metal.command import CommandBuffer
-    from openmps.metal.device import MTLDevice
+
+class Use(NamedTuple):
+    """Which numbers a body multiplies with, and as what they come."""
+
+    rounded_unless: tuple[MPSDataType | None, ...]
+    """The weights are rounded to float16 unless the data source calls for one of these precisions."""
+    dtype: torch.dtype
+    """Of rounded weights; others are float32."""
+
+
+_OPEN_OR_FLOAT32 = (None, MPSDataType.FLOAT32)
+USES = {
+    "weights": Use(_OPEN_OR_FLOAT32, torch.float32),
+    "weights as float16": Use(_OPEN_OR_FLOAT32, torch.float16),
+    "rounded weights": Use((), torch.float32),
+    "rounded weights as float16": Use((), torch.float16),
+    "weights for float16": Use((MPSDataType.FLOAT32,), torch.float32),
+    "weights for float16 as float16": Use((MPSDataType.FLOAT32,), torch.float16),
+}
+"""What bodies call the weights that they multiply with."""
+_AS_GIVEN = ("biases", "weights")
+"""Inputs for which nothing is made from the weights, unless the data source calls for float16."""
+_FLOAT16 = MPSDataType.FLOAT16
+
+
+def weights_name(weights_fp16: bool | None, *, of_float16_image: bool, as_float16: bool) -> str:
+    """The name in `USES` for a kernel's switch, the format of the forward source, and the wish for float16 operands."""
+    name = "rounded weights" if weights_fp16 else "weights"
+    if weights_fp16 is None and of_float16_image:
+        name = "weights for float16"
+    return f"{name} as float16" if as_float16 else name
+
+
+class Used(NamedTuple):
+    """What a body multiplies with or adds, as it is found when the body runs."""
+
+    find: Callable[[], Tensor | None]
+
+    def value(self) -> Tensor | None:
+        """The weights, OHWI, or the biases, float32; None for what is not made yet."""
+        return self.find()
 
 
 class ConvolutionWeights:
     """Float32 weights in OHWI and biases, in two buffers that stay the same objects for the kernel's life.
 
-    The kernels of one graph that use one data source share one of these. With batch normalization folded in, the
-    folded copies are recomputed when the weights change. Where the data source calls for float16, the numbers to
-    multiply with are rounded to it once, after folding.
+    The kernels of one graph that use one data source share one of these. What is multiplied with follows from them:
+    batch normalization is folded in, then they are rounded to float16 where that is asked for. It is made again, in the
+    same memory, when the weights change.
     """
 
     def __init__(self, device: MTLDevice, loaded: LoadedWeights, source: object = None) -> None:
         self.device = device
-        self.held = Held(Lineage.of(source), fingerprint(loaded))
+        self.held = HeldVersion(Lineage.of(source), fingerprint(loaded))
         """Which version of the data source's weights these are."""
         self.descriptor: MPSCNNConvolutionDescriptor = loaded.descriptor
         self.shape = loaded.descriptor.weight_shape()
+        outputs, rows, columns, inputs = self.shape
+        self.sizes = (4 * outputs * rows * columns * inputs, 4 * outputs)
+        """Bytes of float32 weights and of a float32 row of biases, there or not."""
         self.precision = loaded.precision
         """FLOAT16 or FLOAT32 where the data source says what to multiply with, else None."""
         self.weights_buffer = device.new_buffer(data=loaded.weights)
         self.biases_buffer: MTLBuffer | None = None if loaded.biases is None else device.new_buffer(data=loaded.biases)
-        self.weights: Tensor
-        """What is multiplied with, OHWI, float32 in memory whatever the precision."""
-        self.biases: Tensor | None
-        self._rounded: Tensor | None = None
         self._raw_weights = self.weights_buffer.tensor(torch.float32).view(self.shape)
         self._raw_biases = None if self.biases_buffer is None else self.biases_buffer.tensor(torch.float32)
-        self._fold()
+        self.biases: Tensor | None = self._raw_biases
+        """What is added, float32."""
+        self._single = self._raw_weights  # what is multiplied with before rounding
+        self._rounded: dict[torch.dtype, Tensor] = {}
+        self._is_derived = loaded.descriptor.batch_normalization is not None or loaded.precision is _FLOAT16
+        """Whether numbers that follow from the weights may be held, here or by the time that queued work has run."""
+        self._bound: dict[str, Used] = {}
+        self._state: MPSCNNConvolutionWeightsAndBiasesState | None = None
+        fold, parts = loaded.descriptor.batch_normalization, [self._raw_weights, self._raw_biases]
+        if fold is not None:
+            scale, shift = (torch.from_numpy(row.copy()).to(device.torch_device) for row in (fold.scale, fold.shift))
+            self._single, self.biases = torch.empty_like(self._raw_weights), torch.empty_like(shift)
+            parts += [scale, shift, self._single, self.biases]
+        self._parts: list[Bound] = [Held(part) for part in [*parts, None, None, None, None][:6]]
+        self._parts += [Used(partial(self._rounded.get, dtype)) for dtype in (torch.float32, torch.float16)]
+        self._prepare()
 
     @classmethod
     def load(
@@ -80,19 +136,14 @@ class ConvolutionWeights:
         """Read the data source again, at once and in place; its shapes must not have changed."""
         loaded = load_weights(who, source, kinds)
         if loaded.descriptor.weight_shape() != self.shape or (loaded.biases is None) != (self._raw_biases is None):
-            raise MPSArgumentError(
-                who,
-                "data source",
-                f"must keep the weights' shape {self.shape} and its biases",
-                f"{loaded.descriptor.weight_shape()}",
-                "Make a new kernel for new shapes",
-            )
+            rule = f"must keep the weights' shape {self.shape} and its biases"
+            got = f"{loaded.descriptor.weight_shape()}"
+            raise MPSArgumentError(who, "data source", rule, got, "Make a new kernel for new shapes")
         self.held.read(fingerprint(loaded), lambda: not self.equal(loaded))
         self.precision = loaded.precision
-        self._raw_weights.copy_(torch.from_numpy(loaded.weights))
-        if self._raw_biases is not None and loaded.biases is not None:
-            self._raw_biases.copy_(torch.from_numpy(loaded.biases))
-        self._fold()
+        self._is_derived = self._is_derived or loaded.precision is _FLOAT16
+        biases = None if loaded.biases is None else torch.from_numpy(loaded.biases)
+        self._prepare(torch.from_numpy(loaded.weights).view(-1), biases)
 
     def equal(self, loaded: LoadedWeights) -> bool:
         """Whether these are the numbers that a data source gave. Reads them; queued work is not waited for."""
@@ -104,8 +155,11 @@ class ConvolutionWeights:
         )
 
     def state(self) -> MPSCNNConvolutionWeightsAndBiasesState:
-        """A state over the kernel's own buffers: no copy, so it changes with them."""
-        return MPSCNNConvolutionWeightsAndBiasesState(weights=self.weights_buffer, biases=self.biases_buffer)
+        """The state over the kernel's own buffers: no copy, so it changes with them; the same object each time."""
+        if self._state is None:
+            own = MPSCNNConvolutionWeightsAndBiasesState(weights=self.weights_buffer, biases=self.biases_buffer)
+            self._state = own
+        return self._state
 
     def empty_state(self, command_buffer: CommandBuffer | None) -> MPSCNNConvolutionWeightsAndBiasesState:
         """A state over new buffers for as many numbers; it lives on ``command_buffer`` if one is given."""
@@ -121,56 +175,66 @@ class ConvolutionWeights:
             state.make_temporary(command_buffer)
         return state
 
-    def taker(self, who: str, state: MPSCNNConvolutionWeightsAndBiasesState) -> Callable[[], None]:
-        """Work that copies the numbers of a state, unless they are these very buffers. Raises if it holds too few."""
-        outputs = self.shape[0] if self._raw_biases is not None else 0
-        state.check_holds(who, "state.", 4 * self._raw_weights.numel(), 4 * outputs)
+    def reload_from(
+        self, who: str, command_buffer: CommandBuffer, state: MPSCNNConvolutionWeightsAndBiasesState
+    ) -> None:
+        """Record that the numbers of a state are taken, unless they are held already and nothing follows from them.
+
+        Raises if it holds too few.
+        """
+        if state is self._state:
+            self.held.take(self.weights_buffer)
+            if self._is_derived:
+                record_step(command_buffer, f"{who} reload", TakeWeights(), [Held(None), Held(None), *self._parts])
+            return
+        weights, biases = self.sizes
+        state.check_holds(who, "state.", weights, biases if self.biases_buffer is not None else 0)
         self.held.take(state.weights)
-        parts = [(self._raw_weights.view(-1), self.weights_buffer, state.weights, state.weights_offset)]
-        if self._raw_biases is not None and self.biases_buffer is not None and state.biases is not None:
-            parts.append((self._raw_biases, self.biases_buffer, state.biases, state.biases_offset))
+        operands: list[Bound] = [Held(None), Held(None)]
+        if state.weights is not self.weights_buffer:
+            operands[0] = Numbers(state.weights, state.weights_offset, weights // 4)
+        given = state.biases
+        if self.biases_buffer is not None and given is not None and given is not self.biases_buffer:
+            operands[1] = Numbers(given, state.biases_offset, biases // 4)
+        record_step(command_buffer, f"{who} reload", TakeWeights(), operands + self._parts)
 
-        def take() -> None:
-            for values, own, given, offset in parts:
-                if given is not own:
-                    values.copy_(given.tensor(torch.float32, offset, values.numel()))
-            self._fold()
-
-        return take
-
-    def giver(self, state: MPSCNNConvolutionWeightsAndBiasesState) -> Callable[[], None]:
-        """Work that copies the numbers into a state made by `empty_state`."""
-        parts = [(self._raw_weights.view(-1), state.weights)]
+    def export_to(self, who: str, command_buffer: CommandBuffer, state: MPSCNNConvolutionWeightsAndBiasesState) -> None:
+        """Record that the numbers are copied into a state made by `empty_state`."""
+        operands: list[Bound] = [Numbers(state.weights), Held(self._raw_weights.view(-1))]
         if self._raw_biases is not None and state.biases is not None:
-            parts.append((self._raw_biases, state.biases))
+            operands += [Numbers(state.biases), Held(self._raw_biases)]
+        record_step(command_buffer, f"{who} export", CopyNumbers(), operands)
 
-        def give() -> None:
-            for values, buffer in parts:
-                buffer.tensor(torch.float32).copy_(values)
+    def bound(self, name: str) -> Used:
+        """What an input of a body is bound to: one of `USES`, or ``biases``."""
+        found = self._bound.get(name)
+        if found is None:
+            found = Used((lambda: self.biases) if name == "biases" else partial(self.used, name))
+            self._is_derived = self._is_derived or name not in _AS_GIVEN
+            self._bound[name] = found
+        return found
 
-        return give
+    @property
+    def weights(self) -> Tensor:
+        """What is multiplied with, OHWI: float32 in memory, whatever the precision that the data source calls for."""
+        return self.used("weights")
 
-    def used(self, as_float16: bool) -> Tensor:
-        """What is multiplied with; ``as_float16`` rounds to float16 also where the data source does not call for it."""
-        if not as_float16 or self.precision is MPSDataType.FLOAT16:
-            return self.weights
-        if self._rounded is None:
-            self._rounded = _to_float16(self.weights)
-        return self._rounded
+    @property
+    def has_biases(self) -> bool:
+        """Whether anything is added."""
+        return self.biases is not None
 
-    def _fold(self) -> None:
-        """The weights to multiply with: under batch normalization ``W' = W I``, ``b' = b I + J``."""
-        fold = self.descriptor.batch_normalization
-        weights, biases = self._raw_weights, self._raw_biases
-        if fold is not None:
-            scale = torch.from_numpy(fold.scale).to(weights.device)
-            shift = torch.from_numpy(fold.shift).to(weights.device)
-            weights = weights * scale.view(-1, 1, 1, 1)
-            biases = shift if biases is None else biases * scale + shift
-        self.weights = _to_float16(weights) if self.precision is MPSDataType.FLOAT16 else weights
-        self.biases = biases
-        self._rounded = None
+    def used(self, name: str) -> Tensor:
+        """What is multiplied with by a body that calls it so; see `USES`."""
+        use = USES[name]
+        if self.precision in use.rounded_unless:
+            return self._single
+        made = self._rounded.get(use.dtype)
+        if made is None:
+            self._is_derived = True
+            made = self._rounded[use.dtype] = self._single.to(torch.float16).to(use.dtype)
+        return made
 
-
-def _to_float16(weights: Tensor) -> Tensor:
-    return weights.to(torch.float16).to(torch.float32)
+    def _prepare(self, weights: Tensor | None = None, biases: Tensor | None = None) -> None:
+        """Take numbers and make again what follows from them, at once."""
+        TakeWeights().run((), weights, biases, *(part.value() for part in self._parts))

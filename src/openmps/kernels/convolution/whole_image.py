@@ -28,16 +28,12 @@ class WholeImageKernel(MPSCNNKernel):
         return replace(record, window=Window(x=whole_image_axis(record.window.x), y=whole_image_axis(record.window.y)))
 
     def _writable(self, destination: Extent, sources: tuple[Extent, ...]) -> Extent:
-        source, clip = sources[0], self._clip_rect.origin
+        source, clip = sources[0], self.clip_rect.origin
         width, height = source.width - self.kernel_width + 1, source.height - self.kernel_height + 1
         if width < 1 or height < 1:
-            raise MPSArgumentError(
-                self.name,
-                "source_image",
-                f"must be as large as the kernel, {self.kernel_width}x{self.kernel_height} pixels",
-                f"{source.width}x{source.height}",
-                "Make the kernel's width and height those of the image that it sees",
-            )
-        return replace(
-            destination, width=min(destination.width, clip.x + width), height=min(destination.height, clip.y + height)
+            rule = f"must be as large as the kernel, {self.kernel_width}x{self.kernel_height} pixels"
+            remedy = "Make the kernel's width and height those of the image that it sees"
+            raise MPSArgumentError(self.name, "source_image", rule, f"{source.width}x{source.height}", remedy)
+        return destination._replace(
+            width=min(destination.width, clip.x + width), height=min(destination.height, clip.y + height)
         )

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar, NamedTuple, cast
 
-from torch import Tensor
-
-from openmps.core.data_source import copy_of
-from openmps.core.image.storage import Target
+from openmps.checks import Shown
+from openmps.core.data_source import FLT_MIN, copy_of
+from openmps.core.image.storage import Shape, Stack
 from openmps.core.kernel.checks import Images, check_command_buffer
-from openmps.core.kernel.encode import Operation, Plan
-from openmps.core.kernel.gradient import GradientGeometry, GradientOperation, MPSCNNGradientKernel
+from openmps.core.kernel.configuration import KernelProperty, Setting
+from openmps.core.kernel.encoding import Numbers, record_step
+from openmps.core.kernel.gradient import Given, MPSCNNGradientKernel
+from openmps.core.kernel.plan import Plan
+from openmps.core.kernel.scene import GradientScene, Scene
 from openmps.core.kernel.unary import MPSCNNKernel
 from openmps.core.numbers import not_negative
+from openmps.core.state.batch import MPSStateBatch
 from openmps.core.state.gradient import SourceRecord
 from openmps.core.state.rows import MPSCNNNormalizationGammaAndBetaState
-from openmps.core.state.state import MPSStateBatch
 from openmps.errors import MPSArgumentError, MPSTypeError
-from openmps.kernels.group_normalization.parameters import GammaAndBeta, load_parameters
-from openmps.kernels.group_normalization.state import ImageNormalizationState, Settings, adder, clearer
-from openmps.ops import group_normalization as ops
-
-if TYPE_CHECKING:
-    from openmps.metal.command import CommandBuffer
-    from openmps.metal.device import MTLDevice
+from openmps.kernels.group_normalization.parameters import GammaAndBeta, Settings, load_parameters
+from openmps.kernels.group_normalization.state import Added, ImageNormalizationState, adder, filled_rows
+from openmps.metal.device import CommandBuffer, MTLDevice
+from openmps.ops.elements import Clear, Overwrite
+from openmps.ops.group_normalization import GroupNormalization, GroupNormalizationGradient
+from openmps.ops.op import Slot
 
 
 class ImageNormalization(MPSCNNKernel):
@@ -32,30 +32,28 @@ class ImageNormalization(MPSCNNKernel):
 
     _is_grouped: ClassVar[bool]
 
+    epsilon = KernelProperty[float](
+        FLT_MIN, not_negative, "Added to the variance; the data source's to begin with, FLT_MIN if that has none."
+    )
+    _groups = Setting[int]()
+    _channels = Setting[int]()
+
+    numbers = Shown[GammaAndBeta]("_numbers", "Where gamma and beta are; for those who extend the framework.")
+
     def __init__(self, device: MTLDevice, data_source: Any) -> None:
         super().__init__(device)
         given = load_parameters(self.name, data_source, is_grouped=self._is_grouped)
         self._data_source = data_source
         self.label = data_source.label()
         self._numbers = GammaAndBeta(self.device, given.gamma, given.beta)
-        self._groups = given.groups
-        self._epsilon = given.epsilon
+        self._groups, self._channels, self.epsilon = given.groups, given.channels, given.epsilon
 
     # --- properties -------------------------------------------------------------------------------------------------
 
     @property
-    def epsilon(self) -> float:
-        """Added to the variance; the data source's to begin with, FLT_MIN if that has none."""
-        return self._epsilon
-
-    @epsilon.setter
-    def epsilon(self, value: float) -> None:
-        self._epsilon = not_negative(self.name, "epsilon", value)
-
-    @property
     def settings(self) -> Settings:
         """What a gradient kernel must know; for those who extend the framework."""
-        return Settings(self._numbers, self._groups, self._epsilon)
+        return Settings(self._groups, self.epsilon)
 
     # --- gamma and beta ---------------------------------------------------------------------------------------------
 
@@ -74,8 +72,9 @@ class ImageNormalization(MPSCNNKernel):
         check_command_buffer(self.name, command_buffer, self.device)
         state.check_usable(self.name, "gamma_and_beta_state", command_buffer)
         state.check_holds(self.name, "gamma_and_beta_state", self._numbers.channels)
-        numbers, gamma, beta = self._numbers, state.gamma, state.beta
-        command_buffer.record(f"{self.name} reload", lambda: numbers.take(gamma, beta))
+        numbers = self._numbers
+        given = (Numbers(buffer, 0, numbers.channels) for buffer in (state.gamma, state.beta))
+        record_step(command_buffer, f"{self.name} reload", Overwrite(), (numbers.gamma, numbers.beta, *given))
         state.count_read()
 
     def _reload(self, source: Any) -> None:
@@ -90,54 +89,54 @@ class ImageNormalization(MPSCNNKernel):
 
     # --- the encode path's hooks --------------------------------------------------------------------------------------
 
-    def _result_states(
-        self,
-        command_buffer: CommandBuffer | None,
-        sources: tuple[Images, ...],
-        source_states: MPSStateBatch | None,
-        destination: Images | None,
-    ) -> MPSStateBatch | None:
-        states = super()._result_states(command_buffer, sources, source_states, destination)
+    def _new_states(self, command_buffer: CommandBuffer | None, first: Images, shape: Shape) -> MPSStateBatch | None:
+        states = super()._new_states(command_buffer, first, shape)
         if states is not None and isinstance(states.shared, ImageNormalizationState):
             states.shared.stand_for(len(states))
         return states
 
     def _needed_channels(self, index: int, available: int) -> int:
-        return self._numbers.channels
+        return self._channels
 
     def _parameters(self) -> Settings:
         return self.settings
 
-    def _operation(self, sources: tuple[SourceRecord, ...], target: Target, states: MPSStateBatch | None) -> Operation:
-        (source,) = sources
-        numbers, groups, epsilon = self.settings
+    def _body(self, at: Scene, *images: Slot) -> Slot:
+        normalization = GroupNormalization(*self.settings, at.window, at.edge_mode)
+        result, statistics = normalization(images[0], at.buffer("gamma"), at.buffer("beta"))
+        at.saves(statistics)
+        return result
 
-        def operation(values: tuple[Tensor, ...], saved: Any) -> tuple[Tensor, Tensor]:
-            return ops.group_normalization(
-                values[0],
-                numbers.gamma,
-                numbers.beta,
-                source.window,
-                source.edge_mode,
-                groups=groups,
-                epsilon=epsilon,
-            )
+    def _memory(self, name: str, states: MPSStateBatch | None) -> Numbers:
+        return self._numbers.gamma if name == "gamma" else self._numbers.beta
 
-        return operation
+    def _begin(self, plan: Plan, source_states: MPSStateBatch | None, destination_states: MPSStateBatch | None) -> None:
+        for state in () if destination_states is None else destination_states.counted():
+            assert isinstance(state, ImageNormalizationState)
+            state.use(self._numbers)
 
-    def _keeper(
-        self, plan: Plan, source_states: MPSStateBatch | None, destination_states: MPSStateBatch | None
-    ) -> Callable[[Any], None] | None:
-        keep = super()._keeper(plan, source_states, destination_states)
-        if keep is None or destination_states is None:
-            return keep
-        clear = clearer(destination_states, self._numbers.channels)
+    def _record(
+        self,
+        command_buffer: CommandBuffer,
+        plan: Plan,
+        inputs: tuple[Stack, ...],
+        output: Stack | None,
+        source_states: MPSStateBatch | None,
+        destination_states: MPSStateBatch | None,
+    ) -> None:
+        super()._record(command_buffer, plan, inputs, output, source_states, destination_states)
+        rows = [] if destination_states is None else filled_rows(destination_states, self._channels)
+        if rows:
+            record_step(command_buffer, f"{self.name} clear gradients", Clear(), rows)
 
-        def keep_statistics(statistics: Tensor) -> None:
-            clear()
-            keep(statistics)
 
-        return keep_statistics
+class _Forward(NamedTuple):
+    """What a plan depends on of the states besides their records."""
+
+    settings: tuple[Settings, ...]
+    channels: int
+    is_apart: bool
+    """Whether each image has a state of its own, which an encode has filled in."""
 
 
 class ImageNormalizationGradient(MPSCNNGradientKernel):
@@ -150,62 +149,65 @@ class ImageNormalizationGradient(MPSCNNGradientKernel):
         """True: the gradients of gamma and beta are added to the states."""
         return True
 
-    def _gradient(
-        self, geometry: GradientGeometry, sources: tuple[SourceRecord, ...], states: MPSStateBatch | None
-    ) -> GradientOperation:
-        numbers, groups, epsilon = self._settings(states)
-        source = sources[1]
-        if source.channels != numbers.channels:
-            rule = f"must have {numbers.channels} feature channels read, as the forward kernel's source"
-            remedy = "Set the source feature channel offsets and maximum counts"
-            raise MPSArgumentError(self.name, self._source_arguments[1], rule, source.channels, remedy)
-        is_remembered = _reads_alike(states, source)
-
-        def differentiate(gradient: Tensor, image: Tensor, saved: Any) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-            statistics = saved if is_remembered and saved is not None and len(saved) == len(gradient) else None
-            if statistics is None:
-                statistics = ops.group_statistics(image, groups=groups, epsilon=epsilon)
-            found = ops.group_normalization_gradient(
-                gradient, image, numbers.gamma, statistics, geometry.source, geometry.data, geometry.edge_mode
-            )
-            return found.source, (found.gamma, found.beta)
-
-        return differentiate
-
-    def _settings(self, states: MPSStateBatch | None) -> Settings:
-        """What the forward kernel of all states worked with."""
+    def _own(self, states: MPSStateBatch | None) -> list[ImageNormalizationState]:
+        """The states, if they are those of the forward kernel."""
         kind = self._state_class
         given = [] if states is None else states.counted()
-        settings = {state.settings for state in given if isinstance(state, kind)}
-        if not given or any(not isinstance(state, kind) for state in given):
+        own = [state for state in given if isinstance(state, kind)]
+        if not given or len(own) < len(given):
             got = "no state" if not given else type(given[0]).__name__
             remedy = "Pass the states that the forward kernel's encode made: gamma, beta and epsilon are in them"
             raise MPSTypeError(self.name, "gradient_state", f"must be {kind.__name__}", got, remedy)
-        if len(settings) > 1:
-            rule = "must come from one kernel with the same epsilon and groups"
-            remedy = "Encode their images one by one"
-            raise MPSArgumentError(self.name, "gradient_states", rule, f"{len(settings)} different ones", remedy)
-        return settings.pop()
+        return own
 
-    def _keeper(
-        self, plan: Plan, source_states: MPSStateBatch | None, destination_states: MPSStateBatch | None
-    ) -> Callable[[Any], None] | None:
-        if source_states is None:
-            return None
-        add = adder(source_states, self.device)
-        return lambda gradients: add(*gradients)
+    def _given(self, states: MPSStateBatch) -> Given:
+        own = self._own(states)
+        records = {id(state.record): state.record for state in own if state.record is not None}
+        is_apart = len(states) == 1 or states.count_unique() == len(states)
+        is_apart = is_apart and all(state.record is not None for state in own)
+        settings = tuple(dict.fromkeys(state.settings for state in own))
+        empty = next((repr(state) for state in own if state.record is None), None)
+        forward = _Forward(settings, own[0].numbers.channels, is_apart)
+        return Given(tuple(records.values()), len(states), empty, forward)
+
+    def _differentiate(self, at: GradientScene, gradient: Slot, source: Slot) -> Slot:
+        given: Given = at.given or self._given(MPSStateBatch())
+        forward = cast("_Forward", given.more)
+        settings, *others = forward.settings
+        if others:
+            raise self._of_several_kernels(len(forward.settings))
+        if at.sources[1].channels != forward.channels:
+            rule = f"must have {forward.channels} feature channels read, as the forward kernel's source"
+            remedy = "Set the source feature channel offsets and maximum counts"
+            raise MPSArgumentError(self.name, self._source_arguments[1], rule, at.sources[1].channels, remedy)
+        where = (at.geometry.source, at.geometry.data, at.edge_mode)
+        # The states hold the statistics of the images and channels that the forward kernel read.
+        read = _place(at.sources[1])
+        is_known = forward.is_apart and all(_place(record.sources[0]) == read for record in given.records)
+        saved = at.saved if is_known else None
+        differentiate = GroupNormalizationGradient(settings.groups, settings.epsilon, *where)
+        result, for_gamma, for_beta = differentiate(gradient, source, at.buffer("gamma"), saved)
+        at.gives("gamma", for_gamma)
+        at.gives("beta", for_beta)
+        return result
+
+    def _of_several_kernels(self, count: int) -> MPSArgumentError:
+        rule = "must come from one kernel with the same epsilon and groups"
+        remedy = "Encode their images one by one"
+        return MPSArgumentError(self.name, "gradient_states", rule, f"{count} different ones", remedy)
+
+    def _begin(self, plan: Plan, source_states: MPSStateBatch | None, destination_states: MPSStateBatch | None) -> None:
+        kernels = {state.numbers for state in self._own(source_states)}
+        if len(kernels) > 1:
+            raise self._of_several_kernels(len(kernels))
+
+    def _memory(self, name: str, states: MPSStateBatch | None) -> Numbers:
+        return self._own(states)[0].numbers.gamma
+
+    def _sink(self, name: str, states: MPSStateBatch | None) -> Added:
+        assert states is not None
+        return adder(states, name, self._own(states)[0].numbers.channels, self.device)
 
 
-def _reads_alike(states: MPSStateBatch | None, source: SourceRecord) -> bool:
-    """Whether the states hold the statistics of just the images and channels that the gradient kernel reads."""
-    if states is None or (len(states) > 1 and states.count_unique() != len(states)):
-        return False
-    for state in states.counted():
-        record = state.record if isinstance(state, ImageNormalizationState) else None
-        if record is None:
-            return False
-        read = record.sources[0]
-        same = (read.extent.width, read.extent.height, read.first_image, read.channel, read.channels)
-        if same != (source.extent.width, source.extent.height, source.first_image, source.channel, source.channels):
-            return False
-    return True
+def _place(read: SourceRecord) -> tuple[int, ...]:
+    return (read.extent.width, read.extent.height, read.first_image, read.channel, read.channels)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
+from openmps.checks import Shown
 from openmps.kernels.group_normalization.base import ImageNormalization, ImageNormalizationGradient
 from openmps.kernels.group_normalization.state import ImageNormalizationState
-
-if TYPE_CHECKING:
-    from openmps.metal.device import MTLDevice
+from openmps.metal.device import MTLDevice
 
 
 @runtime_checkable
@@ -48,6 +47,25 @@ class MPSCNNGroupNormalizationGradientState(ImageNormalizationState):
 
     Made by the kernel's ``result_state…`` methods. The gradients are those of one image; whoever updates sums them
     over the batch.
+
+    >>> import numpy as np
+    >>> from openmps import MPSCNNGroupNormalization, MPSCNNGroupNormalizationGradient, MPSImage
+    >>> from openmps import MTLCreateSystemDefaultDevice
+    >>> class Source:  # gamma 1 and beta 0
+    ...     number_of_feature_channels = lambda self: 2
+    ...     number_of_groups = lambda self: 1
+    ...     gamma = beta = label = lambda self: None
+    >>> device = MTLCreateSystemDefaultDevice()
+    >>> image = MPSImage.from_numpy(device, np.float32([1, 5]).reshape(1, 1, 2))
+    >>> flow = MPSImage.from_numpy(device, np.float32([1, 0]).reshape(1, 1, 2))
+    >>> command_buffer = device.new_command_queue().command_buffer()
+    >>> kernel = MPSCNNGroupNormalization(device, Source())
+    >>> result, state = kernel.encode(command_buffer, image, destination_state_is_temporary=False)
+    >>> found = MPSCNNGroupNormalizationGradient(device).encode(command_buffer, flow, image, state)
+    >>> command_buffer.commit()
+    >>> command_buffer.wait_until_completed()
+    >>> state.gradient_for_gamma.contents().view(np.float32), state.gradient_for_beta.contents().view(np.float32)
+    (array([-1.,  0.], dtype=float32), array([1., 0.], dtype=float32))
     """
 
     @property
@@ -57,7 +75,7 @@ class MPSCNNGroupNormalizationGradientState(ImageNormalizationState):
         return self._kernel
 
 
-class MPSCNNGroupNormalization(ImageNormalization):
+class MPSCNNGroupNormalization(ImageNormalization, leaves=MPSCNNGroupNormalizationGradientState):
     """Y = gamma (X - mean) / sqrt(variance + epsilon) + beta, for each image and group of consecutive channels.
 
     (MPSCNNGroupNormalization.h, macOS 10.15.) Mean and population variance are those of all pixels of a group's
@@ -71,23 +89,21 @@ class MPSCNNGroupNormalization(ImageNormalization):
         MPSArgumentError: Its load() fails, its numbers are not one a channel, or its groups do not divide the channels.
     """
 
-    _gradient_state_class = MPSCNNGroupNormalizationGradientState
     _is_grouped = True
+
+    data_source = Shown[MPSCNNGroupNormalizationDataSource](
+        "_data_source", "The data source that the kernel was made with."
+    )
 
     def __init__(self, device: MTLDevice, data_source: MPSCNNGroupNormalizationDataSource) -> None:
         super().__init__(device, data_source)
 
-    @property
-    def data_source(self) -> MPSCNNGroupNormalizationDataSource:
-        """The data source that the kernel was made with."""
-        return self._data_source
-
     def make_state(self) -> MPSCNNGroupNormalizationGradientState:
         """A new state for one image, or with its ``stand_for`` for those of a batch."""
-        return MPSCNNGroupNormalizationGradientState(self.device, self)
+        return MPSCNNGroupNormalizationGradientState(self.device, self, self.numbers, self.settings)
 
 
-class MPSCNNGroupNormalizationGradient(ImageNormalizationGradient):
+class MPSCNNGroupNormalizationGradient(ImageNormalizationGradient, of=MPSCNNGroupNormalization):
     """The derivative of group normalization (MPSCNNGroupNormalization.h, macOS 10.15).
 
     With Z the normalized source before gamma and beta, s its group's deviation, A = gamma G, means over the pixels of
@@ -100,5 +116,4 @@ class MPSCNNGroupNormalizationGradient(ImageNormalizationGradient):
     secondary image is the forward source.
     """
 
-    _forward_kernels = (MPSCNNGroupNormalization,)
     _state_class = MPSCNNGroupNormalizationGradientState

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
+from openmps.checks import Shown
 from openmps.kernels.group_normalization.base import ImageNormalization, ImageNormalizationGradient
 from openmps.kernels.group_normalization.state import ImageNormalizationState
-
-if TYPE_CHECKING:
-    from openmps.metal.device import MTLDevice
+from openmps.metal.device import MTLDevice
 
 
 @runtime_checkable
@@ -44,6 +43,24 @@ class MPSCNNInstanceNormalizationGradientState(ImageNormalizationState):
 
     Made by the kernel's ``result_state…`` methods. The gradients are those of one image; whoever updates sums them
     over the batch.
+
+    >>> import numpy as np
+    >>> from openmps import MPSCNNInstanceNormalization, MPSCNNInstanceNormalizationGradient, MPSImage
+    >>> from openmps import MTLCreateSystemDefaultDevice
+    >>> class Source:  # gamma 1 and beta 0
+    ...     number_of_feature_channels = lambda self: 1
+    ...     gamma = beta = label = lambda self: None
+    >>> device = MTLCreateSystemDefaultDevice()
+    >>> image = MPSImage.from_numpy(device, np.float32([1, 5]).reshape(1, 2, 1))
+    >>> flow = MPSImage.from_numpy(device, np.float32([1, 0]).reshape(1, 2, 1))
+    >>> command_buffer = device.new_command_queue().command_buffer()
+    >>> kernel = MPSCNNInstanceNormalization(device, Source())
+    >>> result, state = kernel.encode(command_buffer, image, destination_state_is_temporary=False)
+    >>> found = MPSCNNInstanceNormalizationGradient(device).encode(command_buffer, flow, image, state)
+    >>> command_buffer.commit()
+    >>> command_buffer.wait_until_completed()
+    >>> state.gradient_for_gamma.contents().view(np.float32), state.gradient_for_beta.contents().view(np.float32)
+    (array([-1.], dtype=float32), array([1.], dtype=float32))
     """
 
     @property
@@ -53,7 +70,7 @@ class MPSCNNInstanceNormalizationGradientState(ImageNormalizationState):
         return self._kernel
 
 
-class MPSCNNInstanceNormalization(ImageNormalization):
+class MPSCNNInstanceNormalization(ImageNormalization, leaves=MPSCNNInstanceNormalizationGradientState):
     """Y = gamma (X - mean) / sqrt(variance + epsilon) + beta, for each image and channel.
 
     (MPSCNNInstanceNormalization.h, macOS 10.13.4.) Mean and population variance are those of all pixels of the source
@@ -66,27 +83,25 @@ class MPSCNNInstanceNormalization(ImageNormalization):
         MPSArgumentError: Its load() fails, or its numbers are not one a channel.
     """
 
-    _gradient_state_class = MPSCNNInstanceNormalizationGradientState
     _is_grouped = False
+
+    data_source = Shown[MPSCNNInstanceNormalizationDataSource](
+        "_data_source", "The data source that the kernel was made with."
+    )
 
     def __init__(self, device: MTLDevice, data_source: MPSCNNInstanceNormalizationDataSource) -> None:
         super().__init__(device, data_source)
 
-    @property
-    def data_source(self) -> MPSCNNInstanceNormalizationDataSource:
-        """The data source that the kernel was made with."""
-        return self._data_source
-
     def make_state(self) -> MPSCNNInstanceNormalizationGradientState:
         """A new state for one image, or with its ``stand_for`` for those of a batch."""
-        return MPSCNNInstanceNormalizationGradientState(self.device, self)
+        return MPSCNNInstanceNormalizationGradientState(self.device, self, self.numbers, self.settings)
 
     def reload_data_source(self, data_source: MPSCNNInstanceNormalizationDataSource) -> None:
         """Read gamma and beta from any data source, at once (deprecated in macOS 10.14). `data_source` stays."""
         self._reload(data_source)
 
 
-class MPSCNNInstanceNormalizationGradient(ImageNormalizationGradient):
+class MPSCNNInstanceNormalizationGradient(ImageNormalizationGradient, of=MPSCNNInstanceNormalization):
     """The derivative of instance normalization (MPSCNNInstanceNormalization.h, macOS 10.13.4).
 
     With Z the normalized source before gamma and beta, s its deviation, A = gamma G, means over the source's pixels::
@@ -97,5 +112,4 @@ class MPSCNNInstanceNormalizationGradient(ImageNormalizationGradient):
     also gives gamma and epsilon: no encode goes without. The secondary image is the forward source.
     """
 
-    _forward_kernels = (MPSCNNInstanceNormalization,)
     _state_class = MPSCNNInstanceNormalizationGradientState

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from openmps.core.data_source import channel_count, channel_row, check_methods, epsilon_of, loaded
+from openmps.core.kernel.encoding import Numbers
 from openmps.errors import MPSArgumentError
-
-if TYPE_CHECKING:
-    from openmps.metal.device import MTLDevice
-    from openmps.metal.memory import MTLBuffer
+from openmps.metal.device import MTLDevice
 
 _REQUIRED = ("gamma", "beta", "number_of_feature_channels", "label")
 _GROUPS = "number_of_groups"
@@ -58,19 +56,24 @@ def _row(who: str, method: str, data: Any, channels: int, default: float) -> NDA
     return np.full(channels, default, np.float32) if data is None else channel_row(who, method, data, channels)
 
 
+class Settings(NamedTuple):
+    """What a gradient kernel must know of the forward kernel besides geometry."""
+
+    groups: int
+    epsilon: float
+
+
 class GammaAndBeta:
     """Float32 numbers, one a channel, in two buffers that stay the same objects for the kernel's life."""
 
     def __init__(self, device: MTLDevice, gamma: NDArray[np.float32], beta: NDArray[np.float32]) -> None:
         self.channels = gamma.size
-        self.gamma_buffer = device.new_buffer(data=gamma)
-        self.beta_buffer = device.new_buffer(data=beta)
-        self.gamma = self.gamma_buffer.tensor(torch.float32)
-        self.beta = self.beta_buffer.tensor(torch.float32)
+        self.gamma = Numbers(device.new_buffer(data=gamma))
+        self.beta = Numbers(device.new_buffer(data=beta))
 
     def copy(self, device: MTLDevice) -> GammaAndBeta:
         """The numbers as they are now, in buffers of their own on ``device``; queued work is not waited for."""
-        return GammaAndBeta(device, self.gamma.cpu().numpy(), self.beta.cpu().numpy())
+        return GammaAndBeta(device, *(each.value().cpu().numpy() for each in (self.gamma, self.beta)))
 
     def reload(self, who: str, given: LoadedParameters) -> None:
         """Take what a data source gave, at once and in place; the number of channels must not have changed."""
@@ -78,10 +81,5 @@ class GammaAndBeta:
             rule = f"must return {self.channels}, as when the kernel was made"
             remedy = "Make a new kernel for another number of channels"
             raise MPSArgumentError(who, "data source number_of_feature_channels()", rule, given.channels, remedy)
-        self.gamma.copy_(torch.from_numpy(given.gamma))
-        self.beta.copy_(torch.from_numpy(given.beta))
-
-    def take(self, gamma: MTLBuffer, beta: MTLBuffer) -> None:
-        """Copy the numbers of two buffers; runs in the queue."""
-        for mine, buffer in ((self.gamma, gamma), (self.beta, beta)):
-            mine.copy_(buffer.tensor(torch.float32, 0, self.channels))
+        self.gamma.value().copy_(torch.from_numpy(given.gamma))
+        self.beta.value().copy_(torch.from_numpy(given.beta))

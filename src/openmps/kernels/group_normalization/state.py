@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from openmps.checks import Shown
+from openmps.core.kernel.unary import MPSCNNKernel
+from openmps.core.state.batch import MPSStateBatch
 from openmps.core.state.gradient import MPSNNGradientState
 from openmps.core.state.resources import MPSStateResourceList, Resource, Slot
-from openmps.core.state.state import MPSState, MPSStateBatch
-from openmps.metal.memory import MTLBuffer
+from openmps.core.state.state import MPSState
+from openmps.kernels.group_normalization.parameters import GammaAndBeta, Settings
+from openmps.metal.device import CommandBuffer, MTLBuffer, MTLDevice
 from openmps.types import MTLResourceOptions, MTLStorageMode
-
-if TYPE_CHECKING:
-    from openmps.kernels.group_normalization.base import ImageNormalization
-    from openmps.kernels.group_normalization.parameters import GammaAndBeta
-    from openmps.metal.command import CommandBuffer
-    from openmps.metal.device import MTLDevice
 
 _BYTES = 4
 _GAMMA, _BETA = range(2)
@@ -27,14 +25,6 @@ _OPTIONS = {
     MTLStorageMode.SHARED: MTLResourceOptions.STORAGE_MODE_SHARED,
     MTLStorageMode.PRIVATE: MTLResourceOptions.STORAGE_MODE_PRIVATE,
 }
-
-
-class Settings(NamedTuple):
-    """What a gradient kernel must know of the forward kernel besides geometry."""
-
-    numbers: GammaAndBeta
-    groups: int
-    epsilon: float
 
 
 @dataclass(slots=True)
@@ -58,10 +48,21 @@ class ImageNormalizationState(MPSNNGradientState):
     the sums over them.
     """
 
-    def __init__(self, device: MTLDevice, kernel: ImageNormalization) -> None:
+    gamma = Shown[MTLBuffer](
+        "numbers.gamma.buffer",
+        "The scales in use, float32, one a feature channel: the forward kernel's own buffer, not a copy.",
+    )
+    beta = Shown[MTLBuffer](
+        "numbers.beta.buffer",
+        "The shifts in use, float32, one a feature channel: the forward kernel's own buffer, not a copy.",
+    )
+
+    def __init__(self, device: MTLDevice, kernel: MPSCNNKernel, numbers: GammaAndBeta, settings: Settings) -> None:
         super().__init__(device)
         self._kernel = kernel
-        self._settings = kernel.settings
+        self._channels = numbers.channels
+        self._numbers: GammaAndBeta | None = numbers
+        self._settings = settings
         self._images = 1
         self._index: int | None = None
         self._rows: list[_Row] = []
@@ -70,17 +71,18 @@ class ImageNormalizationState(MPSNNGradientState):
     def stand_for(self, images: int) -> None:
         """Make room for the gradients of a batch, of which `member` gives the states; for those who extend."""
         self._images = images
-        size = _BYTES * self._settings.numbers.channels * images
+        size = _BYTES * self._channels * images
         self._slots = MPSStateResourceList(buffer_sizes=[size, size]).slots()
 
     def member(self, index: int) -> MPSState:
         """The state of image ``index`` of the batch."""
         state = super().member(index)
         assert isinstance(state, ImageNormalizationState)
-        size = _BYTES * self._settings.numbers.channels
+        size = _BYTES * self._channels
         rows = [_Row(size=size, block=slot, index=index) for slot in self._slots]
         self._rows += rows
         state._slots = list[Slot](rows)
+        state._numbers = None
         state._index = index
         return state
 
@@ -94,19 +96,21 @@ class ImageNormalizationState(MPSNNGradientState):
 
     @property
     def settings(self) -> Settings:
-        """The forward kernel's parameters at its encode, or when the state was made; for those who extend."""
+        """The forward kernel's groups and epsilon at its encode, or when the state was made; for those who extend."""
         record = self.record
         return self._settings if record is None or record.parameters is None else record.parameters
 
     @property
-    def gamma(self) -> MTLBuffer:
-        """The scales in use, float32, one a feature channel: the forward kernel's own buffer, not a copy."""
-        return self.settings.numbers.gamma_buffer
+    def numbers(self) -> GammaAndBeta:
+        """Gamma and beta of the kernel that was encoded last, or that made the state; for those who extend."""
+        if self._numbers is None:
+            assert isinstance(self._whole, ImageNormalizationState)
+            return self._whole.numbers
+        return self._numbers
 
-    @property
-    def beta(self) -> MTLBuffer:
-        """The shifts in use, float32, one a feature channel: the forward kernel's own buffer, not a copy."""
-        return self.settings.numbers.beta_buffer
+    def use(self, numbers: GammaAndBeta) -> None:
+        """A forward encode with these numbers fills the state in; for the kernels."""
+        self._numbers = numbers
 
     @property
     def gradient_for_gamma(self) -> MTLBuffer:
@@ -161,41 +165,49 @@ def _runs(states: Sequence[MPSState]) -> list[_Run]:
     return runs
 
 
-def _part(buffer: MTLBuffer, rows: range, channels: int) -> Tensor:
-    return buffer.tensor(torch.float32).view(-1, channels)[rows.start : rows.stop]
+class Rows:
+    """Neighbouring rows of a buffer, an image each."""
+
+    __slots__ = ("buffer", "channels", "rows")
+
+    def __init__(self, buffer: Resource, rows: range, channels: int) -> None:
+        assert isinstance(buffer, MTLBuffer)
+        self.buffer = buffer
+        self.rows = rows
+        self.channels = channels
+
+    def value(self) -> Tensor:
+        """The numbers, ``[images, channels]``, sharing the buffer's memory."""
+        return self.buffer.tensor(torch.float32).view(-1, self.channels)[self.rows.start : self.rows.stop]
 
 
-def adder(states: MPSStateBatch, device: MTLDevice) -> Callable[..., None]:
-    """Have the gradients of the images that ``states`` stand for added to them: the places now, the numbers later."""
-    listed = [states.shared] if states.shared is not None else list(states)
-    places = [([slot.get(device, run.lives_on) for slot in run.blocks], run.rows) for run in _runs(listed)]
-    images = sum(len(rows) for _, rows in places)
+class Added(NamedTuple):
+    """Gradients of images, added to the rows of their states; one row takes the sum of all."""
 
-    def add(*gradients: Tensor) -> None:
-        if images == 1:
-            gradients = tuple(each.sum(0, keepdim=True) for each in gradients)
+    parts: list[Rows]
+
+    def take(self, value: Tensor, *, is_shared: bool) -> None:
+        """Add the gradients of each image to its row."""
+        if sum(len(part.rows) for part in self.parts) == 1:
+            value = value.sum(0, keepdim=True)
         first = 0
-        for buffers, rows in places:
-            for buffer, gradient in zip(buffers, gradients, strict=True):
-                assert isinstance(buffer, MTLBuffer)
-                _part(buffer, rows, gradient.shape[1]).add_(gradient[first : first + len(rows)])
-            first += len(rows)
-
-    return add
+        for part in self.parts:
+            part.value().add_(value[first : first + len(part.rows)])
+            first += len(part.rows)
 
 
-def clearer(states: MPSStateBatch, channels: int) -> Callable[[], None]:
-    """Have the gradients that ``states`` hold set to zero."""
-    places = [
-        (slot.resource, run.rows)
+def adder(states: MPSStateBatch, name: str, channels: int, device: MTLDevice) -> Added:
+    """Where the gradients for gamma or beta, of the images that ``states`` stand for, go."""
+    listed = [states.shared] if states.shared is not None else list(states)
+    index = ("gamma", "beta").index(name)
+    return Added([Rows(run.blocks[index].get(device, run.lives_on), run.rows, channels) for run in _runs(listed)])
+
+
+def filled_rows(states: MPSStateBatch, channels: int) -> list[Rows]:
+    """The gradients that ``states`` hold already."""
+    return [
+        Rows(slot.resource, run.rows, channels)
         for run in _runs(states.counted())
         for slot in run.blocks
-        if isinstance(slot.resource, MTLBuffer)
+        if isinstance(slot.resource, MTLBuffer) and slot.resource.is_allocated
     ]
-
-    def clear() -> None:
-        for buffer, rows in places:
-            if buffer.is_allocated:
-                _part(buffer, rows, channels).zero_()
-
-    return clear

@@ -23,27 +23,21 @@ class MPSCNNLossDescriptor:
     """Which loss."""
     reduction_type: MPSCNNReductionType
     """How the losses of an image become its loss."""
-    weight: float
+    weight: float = 1.0
     """Factor of loss and gradient."""
-    label_smoothing: float
+    label_smoothing: float = 0.0
     """How far labels are softened."""
-    number_of_classes: int
+    number_of_classes: int = 1
     """Classes that the smoothing of softmax cross-entropy spreads over."""
-    epsilon: float
+    epsilon: float = 1e-7
     """Guard of the logarithms of LOG."""
-    delta: float
+    delta: float = 1.0
     """Where HUBER turns linear."""
-    reduce_across_batch: bool
+    reduce_across_batch: bool = False
     """Whether the first loss image takes the total of the batch (macOS 11)."""
 
     def __init__(self, type: MPSCNNLossType, reduction_type: MPSCNNReductionType = MPSCNNReductionType.NONE) -> None:
         self.loss_type, self.reduction_type = _framework_values(type, reduction_type)
-        self.weight = 1.0
-        self.label_smoothing = 0.0
-        self.number_of_classes = 1
-        self.epsilon = 1e-7
-        self.delta = 1.0
-        self.reduce_across_batch = False
 
     def copy(self) -> MPSCNNLossDescriptor:
         """A descriptor of its own with the same values."""

@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, overload
-
-from torch import Tensor
+from typing import overload
 
 from openmps.core.image.batch import MPSImageBatch
-from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.image.image import MPSImage
-from openmps.core.image.storage import Extent, Target
-from openmps.core.kernel.arguments import states_of
-from openmps.core.kernel.checks import Images
-from openmps.core.kernel.encode import Operation
+from openmps.core.image.storage import Extent, Shape
+from openmps.core.kernel.scene import Scene
 from openmps.core.kernel.unary import MPSCNNKernel
-from openmps.core.state.gradient import MPSNNGradientState, SourceRecord
-from openmps.core.state.state import MPSState, MPSStateBatch
+from openmps.core.state.batch import MPSStateBatch
+from openmps.core.state.gradient import MPSNNGradientState
+from openmps.core.state.state import MPSState
 from openmps.kernels.loss.descriptor import MPSCNNLossDescriptor
-from openmps.kernels.loss.image_loss import ImageLoss, cut, images_of, optional
+from openmps.kernels.loss.image_loss import GivenImages, ImageLoss
 from openmps.kernels.loss.properties import checked_descriptor
-from openmps.ops.loss import LossParameters, forward_loss
+from openmps.metal.device import CommandBuffer, MTLDevice
+from openmps.ops.loss import ForwardLoss, LossParameters
+from openmps.ops.op import Slot
 from openmps.types import MPSCNNReductionType
 
-if TYPE_CHECKING:
-    from openmps.metal.command import CommandBuffer
-    from openmps.metal.device import MTLDevice
 
-
-class MPSNNForwardLoss(ImageLoss, MPSCNNKernel):
+class MPSNNForwardLoss(ImageLoss, MPSCNNKernel, leaves=MPSNNGradientState):
     """The value of a loss, as images (MPSCNNLoss.h, macOS 10.15).
 
     The source images hold the predictions; labels, and weights if there are any, are images of their size, whose
@@ -41,8 +35,6 @@ class MPSNNForwardLoss(ImageLoss, MPSCNNKernel):
     Offset and clip rectangle must be left at their defaults. The framework encodes batches alone; `encode` for a single
     image object is an addition.
     """
-
-    _gradient_state_class = MPSNNGradientState
 
     def __init__(self, device: MTLDevice, loss_descriptor: MPSCNNLossDescriptor) -> None:
         super().__init__(device)
@@ -70,19 +62,16 @@ class MPSNNForwardLoss(ImageLoss, MPSCNNKernel):
         destination_state_is_temporary: bool | None = None,
     ) -> MPSImage | tuple[MPSImage, MPSState | None]:
         """Record the loss of one image object; see `encode_batch`."""
-        destination, states = self._encoded(
+        return self._encoded(
             command_buffer,
-            images_of(self.name, "source_image", source_image, is_batch=False),
+            (source_image,),
+            destination_image,
             labels,
             weights,
-            states_of(self.name, "destination_state", destination_state),
-            optional(self.name, "destination_image", destination_image, is_batch=False),
-            destination_state_is_temporary,
+            is_batch=False,
+            destination_states=destination_state,
+            make_state=destination_state_is_temporary,
         )
-        assert isinstance(destination, MPSImage)
-        if destination_state_is_temporary is None:
-            return destination
-        return destination, states[0] if states is not None else None
 
     @overload
     def encode_batch(
@@ -112,36 +101,15 @@ class MPSNNForwardLoss(ImageLoss, MPSCNNKernel):
         is sized, made and returned; with them it is written there. ``destination_states`` take the values of this
         encode to the gradient; ``destination_state_is_temporary`` makes them and returns ``(images, states)``.
         """
-        destination, states = self._encoded(
+        return self._encoded(
             command_buffer,
-            images_of(self.name, "source_images", source_images, is_batch=True),
+            (source_images,),
+            destination_images,
             labels,
             weights,
-            states_of(self.name, "destination_states", destination_states),
-            optional(self.name, "destination_images", destination_images, is_batch=True),
-            destination_state_is_temporary,
-        )
-        assert isinstance(destination, MPSImageBatch)
-        return destination if destination_state_is_temporary is None else (destination, states)
-
-    def _encoded(
-        self,
-        command_buffer: CommandBuffer,
-        sources: Images,
-        labels: object,
-        weights: object,
-        destination_states: MPSStateBatch | None,
-        destination: Images | None,
-        make_state: bool | None,
-    ) -> tuple[Images, MPSStateBatch | None]:
-        operands = self._operands(labels, weights, is_batch=isinstance(sources, MPSImageBatch))
-        return self._run(
-            command_buffer,
-            (sources,),
-            destination,
-            source_states=MPSStateBatch([operands]),
+            is_batch=True,
             destination_states=destination_states,
-            make_state=make_state,
+            make_state=destination_state_is_temporary,
         )
 
     # --- the encode path's hooks --------------------------------------------------------------------------------------
@@ -156,20 +124,11 @@ class MPSNNForwardLoss(ImageLoss, MPSCNNKernel):
     def _result_channels(self, channels: tuple[int, ...]) -> int:
         return 1 if self._is_reduced else channels[0]
 
-    def _adjust_descriptor(
-        self, descriptor: MPSImageDescriptor, source_images: Sequence[MPSImage], source_states: Sequence[MPSState]
-    ) -> None:
-        if self._is_reduced:
-            descriptor.width = descriptor.height = 1
+    def _adjusted(self, extent: Extent, shapes: tuple[Shape, ...], given: GivenImages | None) -> Extent:
+        return extent._replace(width=1, height=1) if self._is_reduced else extent
 
     def _parameters(self) -> LossParameters:
         return self._loss
 
-    def _operation(self, sources: tuple[SourceRecord, ...], target: Target, states: MPSStateBatch | None) -> Operation:
-        parameters, channels = self._loss, sources[0].channels
-
-        def operation(values: tuple[Tensor, ...], operands: Any) -> tuple[Tensor, None]:
-            labels, weights = cut(operands, channels)
-            return forward_loss(values[0], labels, weights, parameters), None
-
-        return operation
+    def _body(self, at: Scene, *images: Slot) -> Slot:
+        return ForwardLoss(self._loss)(images[0], *self._labels(at))

@@ -1,35 +1,47 @@
-"""MPSNNLossGradient: what flows back through MPSNNForwardLoss (MPSCNNLoss.h, macOS 10.15)."""
+"""What flows back through MPSNNForwardLoss, and where gradients start (MPSCNNLoss.h, macOS 10.15)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
-
+from openmps.checks import Shown
 from openmps.core.image.batch import MPSImageBatch
-from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.image.image import MPSImage
-from openmps.core.image.storage import Target
-from openmps.core.kernel.arguments import states_of
+from openmps.core.image.storage import Extent, Shape, Target
 from openmps.core.kernel.binary import MPSCNNBinaryKernel
 from openmps.core.kernel.checks import Images, check_states
-from openmps.core.kernel.encode import Operation
+from openmps.core.kernel.configuration import KernelProperty, Setting
+from openmps.core.kernel.scene import Scene
+from openmps.core.kernel.unary import MPSCNNKernel
+from openmps.core.state.batch import MPSStateBatch
 from openmps.core.state.gradient import MPSNNGradientState, SourceRecord
-from openmps.core.state.state import MPSState, MPSStateBatch
+from openmps.core.state.state import MPSState
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.kernels.loss.descriptor import MPSCNNLossDescriptor
-from openmps.kernels.loss.image_loss import ImageLoss, LabelImages, cut, images_of, label_images, optional
+from openmps.kernels.loss.image_loss import GivenImages, ImageLoss, label_images
 from openmps.kernels.loss.properties import checked_descriptor
-from openmps.ops.loss import LossParameters, loss_gradient
-from openmps.types import MPSCNNReductionType, MPSOffset
-
-if TYPE_CHECKING:
-    from openmps.metal.command import CommandBuffer
-    from openmps.metal.device import MTLDevice
+from openmps.metal.device import CommandBuffer, MTLDevice
+from openmps.ops.loss import InitialGradient, LossGradient, LossParameters
+from openmps.ops.op import Slot
+from openmps.types import MPSCNNReductionType
 
 _CARRIED = ("weight", "label_smoothing", "epsilon", "delta")
+
+
+def _truth(who: str, argument: str, value: bool) -> bool:
+    return bool(value)
+
+
+class MPSNNInitialGradient(MPSCNNKernel):
+    """Y = 1 everywhere, in an image like the source: dX/dX (MPSCNNLoss.h, macOS 10.15).
+
+    The start of the gradients of any image: what follows multiplies by its own derivatives.
+    """
+
+    def _body(self, at: Scene, *images: Slot) -> Slot:
+        target = at.target
+        return InitialGradient(target.channels, target.height, target.width)(images[0])
 
 
 class MPSNNLossGradient(ImageLoss, MPSCNNBinaryKernel):
@@ -53,8 +65,14 @@ class MPSNNLossGradient(ImageLoss, MPSCNNBinaryKernel):
     _destination_argument = "destination_gradient"
     _predictions = 1
 
-    compute_label_gradients: bool
-    """Whether the gradient of the labels is computed instead of that of the predictions. Default False."""
+    compute_label_gradients = KernelProperty(
+        False,
+        _truth,
+        "Whether the gradient of the labels is computed instead of that of the predictions. Default False.",
+    )
+    _reduction = Setting[MPSCNNReductionType]()
+
+    reduction_type = Shown[MPSCNNReductionType]("_reduction", "The descriptor's; the gradient does not depend on it.")
 
     def __init__(self, device: MTLDevice, loss_descriptor: MPSCNNLossDescriptor) -> None:
         super().__init__(device)
@@ -62,12 +80,6 @@ class MPSNNLossGradient(ImageLoss, MPSCNNBinaryKernel):
         # A sum's gradient whatever the reduction: only whether there is one decides what "across the batch" means.
         self._loss = descriptor.parameters(MPSCNNReductionType.SUM)
         self._reduction = MPSCNNReductionType(descriptor.reduction_type)
-        self.compute_label_gradients = False
-
-    @property
-    def reduction_type(self) -> MPSCNNReductionType:
-        """The descriptor's; the gradient does not depend on it."""
-        return self._reduction
 
     def encode(  # pyright: ignore[reportIncompatibleMethodOverride]
         self,
@@ -80,19 +92,15 @@ class MPSNNLossGradient(ImageLoss, MPSCNNBinaryKernel):
         destination_gradient: MPSImage | None = None,
     ) -> MPSImage:
         """Record the gradient for one image object; see `encode_batch`."""
-        destination = self._encoded(
+        return self._encoded(
             command_buffer,
-            (
-                images_of(self.name, "source_gradient", source_gradient, is_batch=False),
-                images_of(self.name, "source_image", source_image, is_batch=False),
-            ),
+            (source_gradient, source_image),
+            destination_gradient,
             labels,
             weights,
-            states_of(self.name, "source_state", source_state),
-            optional(self.name, "destination_gradient", destination_gradient, is_batch=False),
+            is_batch=False,
+            source_states=source_state,
         )
-        assert isinstance(destination, MPSImage)
-        return destination
 
     def encode_batch(  # pyright: ignore[reportIncompatibleMethodOverride]
         self,
@@ -109,45 +117,23 @@ class MPSNNLossGradient(ImageLoss, MPSCNNBinaryKernel):
         ``source_gradients`` are those of the loss images; the other images, and the states if there are any, are those
         of the forward encode.
         """
-        destination = self._encoded(
+        return self._encoded(
             command_buffer,
-            (
-                images_of(self.name, "source_gradients", source_gradients, is_batch=True),
-                images_of(self.name, "source_images", source_images, is_batch=True),
-            ),
+            (source_gradients, source_images),
+            destination_gradients,
             labels,
             weights,
-            states_of(self.name, "source_states", source_states),
-            optional(self.name, "destination_gradients", destination_gradients, is_batch=True),
+            is_batch=True,
+            source_states=source_states,
         )
-        assert isinstance(destination, MPSImageBatch)
-        return destination
-
-    def _encoded(
-        self,
-        command_buffer: CommandBuffer,
-        sources: tuple[Images, Images],
-        labels: object,
-        weights: object,
-        states: MPSStateBatch | None,
-        destination: Images | None,
-    ) -> Images:
-        operands = self._operands(labels, weights, is_batch=isinstance(sources[0], MPSImageBatch), states=states)
-        return self._run(command_buffer, sources, destination, source_states=MPSStateBatch([operands]))[0]
 
     # --- the encode path's hooks --------------------------------------------------------------------------------------
 
-    def _sized_by_policy(self, images: list[MPSImage]) -> MPSImageDescriptor:
-        gradient, predictions = images
-        for source in self._sources:
-            source.offset = MPSOffset(0, 0, source.offset.z)
-        return MPSImageDescriptor(
-            gradient.feature_channel_format,
-            predictions.width,
-            predictions.height,
-            self._channels_read(1, predictions.feature_channels),
-            self._images_to_make(images),
-        )
+    def _sized(self, shapes: tuple[Shape, ...]) -> Extent:
+        self._place(0, 0, 0, 0)
+        predictions = shapes[1].extent
+        channels = self._channels_read(1, predictions.channels)
+        return Extent(predictions.width, predictions.height, channels, self._images_to_make(shapes))
 
     def _result_channels(self, channels: tuple[int, ...]) -> int:
         return channels[1]
@@ -162,7 +148,12 @@ class MPSNNLossGradient(ImageLoss, MPSCNNBinaryKernel):
             rule = "must come from forward encodes with the same weight, label_smoothing, epsilon and delta"
             raise MPSArgumentError(self.name, argument, rule, "different ones", "Encode their images one by one")
         check_states(self.name, argument, operands.states, images, command_buffer)
-        operands.parameters = carried.pop() if carried else None
+
+    def _given(self, states: MPSStateBatch) -> GivenImages | None:
+        given, operands = super()._given(states), label_images(states)
+        if given is None or operands is None or not operands.states:
+            return given
+        return given._replace(carried=self._carried_by("source_state", operands.states.counted()[0]))
 
     def _carried_by(self, argument: str, state: MPSState) -> LossParameters:
         """The values of the forward encode that left a state."""
@@ -176,37 +167,30 @@ class MPSNNLossGradient(ImageLoss, MPSCNNBinaryKernel):
         got = "an empty state" if record is None else f"one from {record.made_by.__name__}"
         raise MPSArgumentError(self.name, argument, rule, got, "Pass it as destination state to that encode first")
 
-    def _operation(self, sources: tuple[SourceRecord, ...], target: Target, states: MPSStateBatch | None) -> Operation:
-        gradient, predictions = sources
-        self._check_gradient(gradient, predictions)
-        parameters, channels = self._values_of(label_images(states)), predictions.channels
-        of_labels = bool(self.compute_label_gradients)
+    def _check_plan(
+        self, records: tuple[SourceRecord, ...], target: Target, given: GivenImages | None, images: int
+    ) -> None:
+        """As for every loss; the gradient must be that of a loss image."""
+        self._check_gradient(*records)
+        super()._check_plan(records, target, given, images)
 
-        def operation(values: tuple[Tensor, ...], operands: Any) -> tuple[Tensor, None]:
-            gradient, predictions = values
-            labels, weights = cut(operands, channels)
-            result = loss_gradient(gradient, predictions, labels, weights, parameters, of_labels=of_labels)
-            return result, None
-
-        return operation
+    def _body(self, at: Scene, *images: Slot) -> Slot:
+        gradient = LossGradient(self._values_of(at.given), self.compute_label_gradients)
+        return gradient(*images, *self._labels(at))
 
     def _check_gradient(self, gradient: SourceRecord, predictions: SourceRecord) -> None:
         found = (gradient.extent.width, gradient.extent.height, gradient.channels)
         whole = (predictions.extent.width, predictions.extent.height, predictions.channels)
         if found not in ((1, 1, 1), whole):
-            raise MPSArgumentError(
-                self.name,
-                self._source_arguments[0],
-                f"must be 1x1x1 or {whole[0]}x{whole[1]}x{whole[2]} (width x height x channels), as the loss image",
-                f"{found[0]}x{found[1]}x{found[2]}",
-            )
+            rule = f"must be 1x1x1 or {whole[0]}x{whole[1]}x{whole[2]} (width x height x channels), as the loss image"
+            raise MPSArgumentError(self.name, self._source_arguments[0], rule, f"{found[0]}x{found[1]}x{found[2]}")
 
-    def _values_of(self, operands: LabelImages | None) -> LossParameters:
+    def _values_of(self, given: GivenImages | None) -> LossParameters:
         """This kernel's loss with the values that the forward encode carried, if it did."""
         own = self._loss
         if self._reduction is MPSCNNReductionType.NONE:
             own = replace(own, reduce_across_batch=False)
-        carried = None if operands is None else operands.parameters
+        carried = None if given is None else given.carried
         if carried is None:
             return own
         return replace(own, **{name: getattr(carried, name) for name in _CARRIED})

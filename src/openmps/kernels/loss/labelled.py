@@ -1,31 +1,36 @@
-"""The base of losses that take labels objects and write the first gradient (MPSCNNLoss.h, macOS 10.13.4)."""
+"""Losses that take labels objects and write the first gradient (MPSCNNLoss.h, macOS 10.13.4)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
 
-from torch import Tensor
-
-from openmps.core.image.batch import MPSImageBatch, as_batch
+from openmps.core.image.batch import MPSImageBatch
 from openmps.core.image.image import MPSImage
-from openmps.core.image.storage import Extent, Target
-from openmps.core.kernel.arguments import single, states_of
+from openmps.core.image.storage import Target
+from openmps.core.kernel.arguments import states_of
 from openmps.core.kernel.checks import Images
-from openmps.core.kernel.encode import Operation, Plan
+from openmps.core.kernel.encoding import Bound, Sink
+from openmps.core.kernel.scene import Scene
 from openmps.core.kernel.unary import MPSCNNKernel
+from openmps.core.state.batch import MPSStateBatch
 from openmps.core.state.gradient import SourceRecord
-from openmps.core.state.state import MPSState, MPSStateBatch
 from openmps.errors import MPSArgumentError, MPSTypeError
-from openmps.kernels.loss.labels import MPSCNNLossLabels, labels_reader, loss_writer
-from openmps.ops.geometry import read
-from openmps.types import MPSCNNReductionType
-
-if TYPE_CHECKING:
-    from openmps.metal.command import CommandBuffer
-
-Evaluation = Callable[[Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor]]
-"""Predictions, labels and weights to losses and the gradient of the predictions."""
+from openmps.kernels.loss.descriptor import MPSCNNLossDescriptor
+from openmps.kernels.loss.labels import (
+    GivenLabels,
+    LabelShape,
+    MPSCNNLossLabels,
+    blocks_of,
+    given_labels,
+    labels_reader,
+    loss_writer,
+)
+from openmps.kernels.loss.properties import LossProperties, checked_descriptor
+from openmps.metal.device import CommandBuffer, MTLDevice
+from openmps.ops.elements import Channels
+from openmps.ops.loss import Loss
+from openmps.ops.op import Slot
+from openmps.types import MPSCNNLossType, MPSCNNReductionType
 
 
 class LabelledLoss(MPSCNNKernel):
@@ -33,8 +38,8 @@ class LabelledLoss(MPSCNNKernel):
 
     # --- what a loss says ---------------------------------------------------------------------------------------------
 
-    def _evaluation(self, channels: int) -> Evaluation:
-        """The mathematics, for predictions with so many channels."""
+    def _evaluated(self, at: Scene, *operands: Slot | None) -> tuple[Slot, Slot]:
+        """Losses, and the gradient of the predictions, of predictions, labels and weights."""
         raise MPSTypeError(self.name, "encode", "is not offered by this base class", None, "Use one of its subclasses")
 
     def _loss_reduction(self) -> MPSCNNReductionType:
@@ -58,12 +63,8 @@ class LabelledLoss(MPSCNNKernel):
 
         ``labels`` is one object, or a sequence of one for each image if ``source_image`` holds several.
         """
-        if destination_image is not None:
-            single(self.name, "destination_image", destination_image)
-        source = single(self.name, "source_image", source_image)
-        destination = self._encoded(command_buffer, source, labels, destination_image)
-        assert isinstance(destination, MPSImage)
-        return destination
+        states = states_of(self.name, "labels", labels)
+        return self._single(command_buffer, (source_image,), destination_image, source_states=states)
 
     def encode_batch(  # pyright: ignore[reportIncompatibleMethodOverride]
         self,
@@ -73,106 +74,92 @@ class LabelledLoss(MPSCNNKernel):
         destination_images: Sequence[MPSImage] | None = None,
     ) -> MPSImageBatch:
         """Record loss and gradient of a batch, one labels object an image."""
-        given = None
-        if destination_images is not None:
-            given = as_batch(self.name, "destination_images", destination_images)
-        sources = as_batch(self.name, "source_images", source_images)
-        destination = self._encoded(command_buffer, sources, labels, given)
-        assert isinstance(destination, MPSImageBatch)
-        return destination
-
-    def _encoded(
-        self, command_buffer: CommandBuffer, sources: Images, labels: object, destination: Images | None
-    ) -> Images:
         states = states_of(self.name, "labels", labels)
-        return self._run(command_buffer, (sources,), destination, source_states=states)[0]
+        return self._batched(command_buffer, (source_images,), destination_images, source_states=states)
 
     # --- the encode path's hooks --------------------------------------------------------------------------------------
 
-    def _operation(self, sources: tuple[SourceRecord, ...], target: Target, states: MPSStateBatch | None) -> Operation:
-        (source,) = sources
-        channels = source.channels
-        evaluate = self._evaluation(channels)
+    def _body(self, at: Scene, *images: Slot) -> Slot:
+        given: GivenLabels | None = at.given
+        channels = at.sources[0].channels
+        is_cut = given is not None and any(shape.labels.channels != channels for _, shape in given.shapes)
+        labels = at.buffer("labels")
+        weights = at.buffer("weights") if given is not None and given.weighted else None
+        if is_cut:
+            cut = Channels(0, channels)
+            labels, weights = cut(labels), None if weights is None else cut(weights)
+        losses, gradient = self._evaluated(at, at.read(images[0]), labels, weights)
+        at.gives("losses", losses)
+        return gradient
 
-        def operation(values: tuple[Tensor, ...], labels: Any) -> tuple[Tensor, Tensor]:
-            predictions = read(values[0], source.window, source.edge_mode)
-            targets, weights = labels
-            if weights is not None:
-                weights = weights[:, :channels]
-            losses, gradient = evaluate(predictions, targets[:, :channels], weights)
-            return gradient, losses
+    def _given(self, states: MPSStateBatch) -> GivenLabels:
+        return given_labels(states)
 
-        return operation
-
-    def plan(
-        self,
-        sources: tuple[Extent, ...],
-        destination: Extent,
-        states: MPSStateBatch | None = None,
-        *,
-        is_batch: bool = False,
-    ) -> Plan:
-        """As for every kernel; the labels must fit the predictions."""
-        plan = super().plan(sources, destination, states, is_batch=is_batch)
-        if states is not None:
-            self.check_labels(states, plan.sources[0], plan.images)
-        return plan
-
-    def check_labels(self, states: MPSStateBatch, source: SourceRecord, images: int | None = None) -> None:
-        """Raise unless there is one fitting labels object for each of ``images``, all of the source by default."""
-        expected = source.extent.images if images is None else images
-        if len(states) != expected:
-            raise MPSArgumentError(
-                self.name, "labels", f"must be one MPSCNNLossLabels an image, {expected}", f"{len(states)}"
-            )
-        whole = self._loss_reduction() is MPSCNNReductionType.NONE
-        shape = (source.window.x.result, source.window.y.result, source.channels) if whole else (1, 1, 1)
-        seen: MPSState | None = None
-        for index, state in enumerate(states):
-            if state is seen:
-                continue
-            seen = state
-            if not isinstance(state, MPSCNNLossLabels):
-                raise MPSTypeError(self.name, f"labels[{index}]", "must be an MPSCNNLossLabels", type(state).__name__)
-            self._check_label(index, state, source, shape)
-
-    def _check_label(
-        self, index: int, state: MPSCNNLossLabels, source: SourceRecord, loss_shape: tuple[int, int, int]
+    def _check_plan(
+        self, records: tuple[SourceRecord, ...], target: Target, given: GivenLabels | None, images: int
     ) -> None:
-        labels, written = state.labels_image(), state.loss_image()
+        """As for every kernel; the labels must fit the predictions."""
+        if given is None:
+            return
+        if given.objects != images:
+            rule = f"must be one MPSCNNLossLabels an image, {images}"
+            raise MPSArgumentError(self.name, "labels", rule, f"{given.objects}")
+        for index, shape in given.shapes:
+            self._check_label(index, shape, records[0])
+        if given.weighted not in (0, given.objects):
+            got = f"{given.weighted} of {given.objects}"
+            raise MPSArgumentError(self.name, "labels", "must all have weights, or none", got)
+
+    def _check_label(self, index: int, shape: LabelShape, source: SourceRecord) -> None:
+        labels, losses = shape.labels, shape.losses
         size = (source.window.x.result, source.window.y.result)
-        if (labels.width, labels.height) != size or labels.feature_channels < source.channels:
-            raise MPSArgumentError(
-                self.name,
-                f"labels[{index}]",
-                f"must be {size[0]}x{size[1]} with at least {source.channels} channels, like the predictions",
-                f"{labels.width}x{labels.height}x{labels.feature_channels}",
-            )
-        if state.weights_image() is not None and not self._takes_weights():
-            raise MPSArgumentError(
-                self.name,
-                f"labels[{index}]",
-                "must have no weights: the weight of a cosine distance is one number",
-                "weights",
-                "Set the loss descriptor's weight",
-            )
-        if (written.width, written.height, written.feature_channels) != loss_shape:
-            raise MPSArgumentError(
-                self.name,
-                f"labels[{index}].loss_image()",
-                f"must be {loss_shape} (width, height, channels) for the reduction {self._loss_reduction().name}",
-                (written.width, written.height, written.feature_channels),
-                "Pass loss_image_size to MPSCNNLossLabels",
-            )
+        if (labels.width, labels.height) != size or labels.channels < source.channels:
+            rule = f"must be {size[0]}x{size[1]} with at least {source.channels} channels, like the predictions"
+            got = f"{labels.width}x{labels.height}x{labels.channels}"
+            raise MPSArgumentError(self.name, f"labels[{index}]", rule, got)
+        if shape.has_weights and not self._takes_weights():
+            rule = "must have no weights: the weight of a cosine distance is one number"
+            raise MPSArgumentError(self.name, f"labels[{index}]", rule, "weights", "Set the loss descriptor's weight")
+        whole = self._loss_reduction() is MPSCNNReductionType.NONE
+        loss_shape = (*size, source.channels) if whole else (1, 1, 1)
+        if (losses.width, losses.height, losses.channels) != loss_shape:
+            rule = f"must be {loss_shape} (width, height, channels) for the reduction {self._loss_reduction().name}"
+            got = (losses.width, losses.height, losses.channels)
+            remedy = "Pass loss_image_size to MPSCNNLossLabels"
+            raise MPSArgumentError(self.name, f"labels[{index}].loss_image()", rule, got, remedy)
 
     def _check_source_states(self, states: MPSStateBatch, images: Images, command_buffer: CommandBuffer) -> None:
         for state in states.counted():
             state.check_usable(self.name, "labels", command_buffer)
+        for index, state in enumerate(states if blocks_of(states) is None else ()):
+            if not isinstance(state, MPSCNNLossLabels):
+                raise MPSTypeError(self.name, f"labels[{index}]", "must be an MPSCNNLossLabels", type(state).__name__)
 
-    def _fetcher(self, source_states: MPSStateBatch | None) -> Callable[[], Any]:
-        return labels_reader(self.name, source_states)
+    def _memory(self, name: str, states: MPSStateBatch | None) -> Bound:
+        return labels_reader(self.name, states, name)
 
-    def _keeper(
-        self, plan: Plan, source_states: MPSStateBatch | None, destination_states: MPSStateBatch | None
-    ) -> Callable[[Any], None] | None:
-        return loss_writer(source_states)
+    def _sink(self, name: str, states: MPSStateBatch | None) -> Sink:
+        return loss_writer(states)
+
+
+class MPSCNNLoss(LossProperties, LabelledLoss):
+    """Loss and its gradient in one encode (MPSCNNLoss.h, macOS 10.13.4).
+
+    The source image holds the predictions, the labels an `MPSCNNLossLabels` for each image; the RESULT is the gradient
+    of the loss with respect to the predictions, the loss itself goes to ``labels.loss_image()``. The gradient carries
+    the descriptor's `weight` (or the labels' weights) but no division by a mean: the reduction changes the reported
+    value only.
+    """
+
+    def __init__(self, device: MTLDevice, loss_descriptor: MPSCNNLossDescriptor) -> None:
+        super().__init__(device)
+        self._loss = checked_descriptor(self.name, loss_descriptor).parameters()
+
+    def _evaluated(self, at: Scene, *operands: Slot | None) -> tuple[Slot, Slot]:
+        return Loss(self._loss)(*operands)
+
+    def _loss_reduction(self) -> MPSCNNReductionType:
+        return self.reduction_type
+
+    def _takes_weights(self) -> bool:
+        return self.loss_type is not MPSCNNLossType.COSINE_DISTANCE

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from openmps.checks import Shown
 from openmps.core.image.batch import MPSImageBatch
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.image.image import MPSImage
-from openmps.core.image.storage import Storage, gather, merge
+from openmps.core.image.storage import Extent, Storage, gather, merge
+from openmps.core.kernel.encoding import Bound, Sink
 from openmps.core.lifetime import check_device, check_is_device
-from openmps.core.state.state import MPSState, MPSStateBatch
+from openmps.core.state.batch import MPSStateBatch
+from openmps.core.state.state import BatchableState, MPSState
 from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.metal.device import MTLDevice
 from openmps.types import MPSDataLayout, MPSImageFeatureChannelFormat, MTLSize
-
-if TYPE_CHECKING:
-    from openmps.metal.device import MTLDevice
 
 _ONE = MTLSize(1, 1, 1)
 _HWC = MPSDataLayout.HEIGHT_X_WIDTH_X_FEATURE_CHANNELS
@@ -43,6 +44,9 @@ class MPSCNNLossDataDescriptor:
     bytes_per_image: int
     """Bytes from one image, or plane of channels, to the next; 0 for dense data."""
 
+    layout = Shown[MPSDataLayout]("_layout", "Order of the numbers.")
+    size = Shown[MTLSize]("_size", "Width, height and, as depth, feature channels.")
+
     def __init__(
         self,
         data: NDArray[Any] | Sequence[float] | bytes,
@@ -61,16 +65,6 @@ class MPSCNNLossDataDescriptor:
         if min(width, height, channels) < 1 or self._numbers.size < needed:
             rule = f"must hold {width} x {height} x {channels} = {needed} numbers, at least one"
             raise MPSArgumentError(_DATA, "data", rule, f"{self._numbers.size} numbers")
-
-    @property
-    def layout(self) -> MPSDataLayout:
-        """Order of the numbers."""
-        return self._layout
-
-    @property
-    def size(self) -> MTLSize:
-        """Width, height and, as depth, feature channels."""
-        return self._size
 
     def values(self) -> NDArray[np.float32]:
         """A copy of the numbers, ``[channels, height, width]``."""
@@ -121,6 +115,11 @@ class MPSCNNLossLabels(MPSState):
     Raises:
         MPSArgumentError: Weights of another size than the labels, or images that are not single ones.
         MPSTypeError: No labels, or two kinds of them.
+
+    >>> import numpy as np, openmps as mps
+    >>> labels = mps.MPSCNNLossLabels.batch(mps.mtl_device("cpu"), np.eye(3, dtype="float32"))
+    >>> len(labels), labels[0].labels_image().numpy().ravel()
+    (3, array([1., 0., 0.], dtype=float32))
     """
 
     def __init__(
@@ -154,20 +153,34 @@ class MPSCNNLossLabels(MPSState):
     ) -> MPSStateBatch:
         """Labels of a whole batch from one array, ``[N, C]`` or ``[N, H, W, C]``; ``weights`` likewise.
 
-        The objects share three blocks of memory, for labels, weights and losses: the fast way to make them.
+        The objects share three blocks of memory, for labels, weights and losses, and are made when they are asked for:
+        the fast way. Those of a subclass are made at once, by its constructor.
         """
         images = _blocks(device, "labels", labels)
         factors = None if weights is None else _blocks(device, "weights", weights)
         if factors is not None and len(factors) != len(images):
             raise MPSArgumentError(cls.__name__, "weights", f"must be of {len(images)} images", len(factors))
-        written = MPSImageBatch.allocate(device, _loss_descriptor(cls.__name__, loss_image_size), len(images))
+        losses = MPSImageBatch.allocate(device, _loss_descriptor(cls.__name__, loss_image_size), len(images))
+        if factors is not None and factors.stack().extent != images.stack().extent:
+            rule = f"must have the labels' size, {images[0]!r}"
+            raise MPSArgumentError(cls.__name__, "weights", rule, repr(factors[0]))
+        if cls is MPSCNNLossLabels:
+            return LabelsBatch.of_images(LabelBlocks(device, images, factors, losses, cls._member), len(images))
         made: list[MPSState] = []
         for index, image in enumerate(images):
             weight = None if factors is None else factors[index]
             each = cls(device, labels_image=image, weights_image=weight, loss_image_size=loss_image_size)
-            each._loss = written[index]
+            each._loss = losses[index]
             made.append(each)
         return MPSStateBatch(made)
+
+    @staticmethod
+    def _member(labels: MPSImage, weights: MPSImage | None, loss: MPSImage) -> MPSCNNLossLabels:
+        """The object of one image of a batch; what it holds was checked for all of them."""
+        state = MPSCNNLossLabels.__new__(MPSCNNLossLabels)
+        MPSState.__init__(state, labels.device)
+        state._labels, state._weights, state._loss = labels, weights, loss
+        return state
 
     def _given(
         self, device: MTLDevice, what: str, descriptor: MPSCNNLossDataDescriptor | None, image: MPSImage | None
@@ -207,9 +220,8 @@ class MPSCNNLossLabels(MPSState):
 
 def _image(device: MTLDevice, descriptor: MPSCNNLossDataDescriptor) -> MPSImage:
     if not isinstance(descriptor, MPSCNNLossDataDescriptor):
-        raise MPSTypeError(
-            "MPSCNNLossLabels", "descriptor", "must be an MPSCNNLossDataDescriptor", type(descriptor).__name__
-        )
+        rule = "must be an MPSCNNLossDataDescriptor"
+        raise MPSTypeError("MPSCNNLossLabels", "descriptor", rule, type(descriptor).__name__)
     values = torch.from_numpy(descriptor.values()).contiguous()
     return MPSImage.from_tensor(device, values, MPSImageFeatureChannelFormat.FLOAT32, copy=True)
 
@@ -225,42 +237,154 @@ def _blocks(device: MTLDevice, name: str, values: NDArray[Any]) -> MPSImageBatch
     if array.ndim not in (2, 4):
         raise MPSArgumentError("MPSCNNLossLabels", name, "must be shaped [N, C] or [N, H, W, C]", array.shape)
     pixels = array.reshape(array.shape[0], 1, 1, array.shape[1]) if array.ndim == 2 else array
-    return MPSImageBatch.from_numpy(device, pixels.astype(np.float32), MPSImageFeatureChannelFormat.FLOAT32)
+    numbers = pixels.astype(np.float32, copy=False)  # the batch copies them
+    return MPSImageBatch.from_numpy(device, numbers, MPSImageFeatureChannelFormat.FLOAT32)
 
 
 def _shape(image: MPSImage) -> tuple[int, int, int]:
     return image.width, image.height, image.feature_channels
 
 
-def labels_reader(who: str, states: MPSStateBatch | None) -> Callable[[], tuple[Tensor, Tensor | None]]:
-    """Reads labels and weights of a batch when the work runs, ``[N, C, H, W]`` each."""
+class LabelBlocks(BatchableState):
+    """The labels, weights and losses of a whole batch, a block each; its `MPSCNNLossLabels` are views of them."""
+
+    def __init__(
+        self,
+        device: MTLDevice,
+        labels: MPSImageBatch,
+        weights: MPSImageBatch | None,
+        losses: MPSImageBatch,
+        make_member: Callable[[MPSImage, MPSImage | None, MPSImage], MPSCNNLossLabels],
+    ) -> None:
+        super().__init__(device)
+        self.labels = labels
+        self.weights = weights
+        self.losses = losses
+        self._make_member = make_member
+        self._made: dict[int, MPSCNNLossLabels] = {}
+
+    @property
+    def name(self) -> str:
+        """That of the first member, which is what a user knows."""
+        return self.member(0).name
+
+    def member(self, index: int) -> MPSCNNLossLabels:
+        """The labels object of image ``index``, always the same."""
+        member = self._made.get(index)
+        if member is not None:
+            return member
+        weight = None if self.weights is None else self.weights[index]
+        member = self._make_member(self.labels[index], weight, self.losses[index])
+        # Two threads that ask at once, as completion handlers may, get the same object.
+        return self._made.setdefault(index, member)
+
+    def temporary_members(self) -> list[MPSState]:
+        """The members that were tied to a command buffer, each with a read count of its own."""
+        return [member for member in self._made.values() if member.lives_on is not None]
+
+    def resource_size(self) -> int:
+        """Bytes of the three blocks."""
+        return sum(block.resource_size() for block in (self.labels, self.weights, self.losses) if block is not None)
+
+
+class LabelsBatch(MPSStateBatch):
+    """The labels objects of a batch in blocks: an encode reads and writes the blocks, and makes no objects."""
+
+    def counted(self) -> list[MPSState]:
+        """The states whose read counts the batch goes by."""
+        blocks = blocks_of(self)
+        return super().counted() if blocks is None else [blocks, *blocks.temporary_members()]
+
+
+def blocks_of(states: MPSStateBatch) -> LabelBlocks | None:
+    """The blocks of a batch that `MPSCNNLossLabels.batch` made; None for one that was put together by hand."""
+    shared = states.shared
+    return shared if isinstance(states, LabelsBatch) and isinstance(shared, LabelBlocks) else None
+
+
+class LabelShape(NamedTuple):
+    """What a plan depends on of one labels object."""
+
+    labels: Extent
+    losses: Extent
+    has_weights: bool
+
+
+class GivenLabels(NamedTuple):
+    """What the plan of a loss depends on of its labels."""
+
+    objects: int
+    """Labels objects."""
+    weighted: int
+    """Those that have weights."""
+    shapes: tuple[tuple[int, LabelShape], ...]
+    """The different shapes, each with the index of the first object that has it."""
+
+
+def given_labels(states: MPSStateBatch) -> GivenLabels:
+    """What a plan depends on of these labels."""
+    count, blocks = len(states), blocks_of(states)
+    if blocks is not None:
+        has_weights = blocks.weights is not None
+        shape = LabelShape(blocks.labels.stack().extent, blocks.losses.stack().extent, has_weights)
+        return GivenLabels(count, count if has_weights else 0, ((0, shape),))
+    first: dict[LabelShape, int] = {}
+    weighted = 0
+    for index, state in enumerate(states):
+        if isinstance(state, MPSCNNLossLabels):
+            has_weights = state.weights_image() is not None
+            labels, losses = state.labels_image().storage.extent, state.loss_image().storage.extent
+            first.setdefault(LabelShape(labels, losses, has_weights), index)
+            weighted += has_weights
+    return GivenLabels(count, weighted, tuple((index, shape) for shape, index in first.items()))
+
+
+def labels_reader(who: str, states: MPSStateBatch | None, name: str) -> Bound:
+    """Where the ``labels`` or the ``weights`` of a batch are, ``[N, C, H, W]``."""
     if states is None or not len(states):
         raise MPSArgumentError(who, "labels", "are needed", None, "Pass one MPSCNNLossLabels an image")
+    are_labels, blocks = name == "labels", blocks_of(states)
+    if blocks is not None:
+        images = blocks.labels if are_labels else blocks.weights
+        return _Numbers([]) if images is None else images.stack()
     listed = [state for state in states if isinstance(state, MPSCNNLossLabels)]
-    targets = merge([state.labels_image().storage for state in listed])
-    weights = [image.storage for image in (state.weights_image() for state in listed) if image is not None]
-    if weights and len(weights) != len(listed):
-        raise MPSArgumentError(who, "labels", "must all have weights, or none", f"{len(weights)} of {len(listed)}")
-    factors = merge(weights) if weights else None
-    return lambda: (_numbers(targets), None if factors is None else _numbers(factors))
+    found = [each.labels_image() if are_labels else each.weights_image() for each in listed]
+    return _Numbers(merge([image.storage for image in found if image is not None]))
 
 
-def _numbers(parts: list[Storage]) -> Tensor:
-    return parts[0].values() if len(parts) == 1 else gather([part.values() for part in parts])
+class _Numbers(NamedTuple):
+    """The numbers of single images, neighbours as one."""
+
+    parts: Sequence[Storage]
+
+    def value(self) -> Tensor:
+        """All of them, ``[N, C, H, W]``."""
+        parts = self.parts
+        return parts[0].values() if len(parts) == 1 else gather([part.values() for part in parts])
 
 
-def loss_writer(states: MPSStateBatch | None) -> Callable[[Any], None]:
-    """Writes the losses of a batch to the labels' loss images when the work runs."""
-    listed = merge([state.loss_image().storage for state in states or () if isinstance(state, MPSCNNLossLabels)])
+def loss_writer(states: MPSStateBatch | None) -> Sink:
+    """Where the losses of a batch go: the labels' loss images."""
+    blocks = None if states is None else blocks_of(states)
+    if blocks is not None:
+        return _LossImages(blocks.losses.stack().parts)
+    return _LossImages(
+        merge([state.loss_image().storage for state in states or () if isinstance(state, MPSCNNLossLabels)])
+    )
 
-    def keep(losses: Any) -> None:
+
+class _LossImages(NamedTuple):
+    """Loss images, neighbours as one."""
+
+    parts: Sequence[Storage]
+
+    def take(self, value: Tensor, *, is_shared: bool) -> None:
+        """Write the losses; they become the memory of images that have none yet."""
         first = 0
-        for storage in listed:
-            values = losses[first : first + storage.count]
+        for storage in self.parts:
+            losses = value[first : first + storage.count]
             first += storage.count
             if storage.is_whole and not storage.block.is_allocated:
-                storage.block.adopt(values)
+                storage.block.adopt(losses.clone() if is_shared else losses)
             else:
-                storage.tensor().copy_(values)
-
-    return keep
+                storage.tensor().copy_(losses)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from openmps.core.kernel.base import MPSKernel
+from openmps.checks import Shown
+from openmps.core.kernel.configuration import Configured, Setting, T
 from openmps.core.numbers import number
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.kernels.loss.descriptor import MPSCNNLossDescriptor
+from openmps.ops.loss import LossParameters
 from openmps.types import MPSCNNLossType, MPSCNNReductionType
-
-if TYPE_CHECKING:
-    from openmps.ops.loss import LossParameters
 
 _VALUES = ("weight", "label_smoothing", "number_of_classes", "epsilon", "delta", "reduce_across_batch")
 """What a descriptor holds besides the types, under the names of the kernels' properties."""
@@ -25,10 +25,23 @@ def checked_descriptor(who: str, loss_descriptor: object) -> MPSCNNLossDescripto
     return loss_descriptor
 
 
-class LossProperties(MPSKernel):
+class LossProperties(Configured):
     """The values of the descriptor that a loss kernel was made with."""
 
-    _loss: LossParameters
+    _loss = Setting[LossParameters]()
+
+    loss_type = Shown[MPSCNNLossType]("_loss.kind", "Which loss.")
+    reduction_type = Shown[MPSCNNReductionType]("_loss.reduction", "How the losses of an image become its loss.")
+    reduce_across_batch = Shown[bool](
+        "_loss.reduce_across_batch", "Whether the first loss image takes the total of the batch."
+    )
+    number_of_classes = Shown[int](
+        "_loss.number_of_classes", "Classes that softmax cross-entropy's smoothing spreads over."
+    )
+    weight = Shown[float]("_loss.weight", "Factor of loss and gradient.")
+    label_smoothing = Shown[float]("_loss.label_smoothing", "How far labels are softened.")
+    epsilon = Shown[float]("_loss.epsilon", "Guard of LOG's logarithms.")
+    delta = Shown[float]("_loss.delta", "Where HUBER turns linear.")
 
     @property
     def loss_descriptor(self) -> MPSCNNLossDescriptor:
@@ -38,89 +51,33 @@ class LossProperties(MPSKernel):
             setattr(descriptor, name, getattr(self, name))
         return descriptor
 
-    @property
-    def loss_type(self) -> MPSCNNLossType:
-        """Which loss."""
-        return self._loss.kind
 
-    @property
-    def reduction_type(self) -> MPSCNNReductionType:
-        """How the losses of an image become its loss."""
-        return self._loss.reduction
+def _adjust(argument: str, kernel: LossProperties, value: Any) -> None:
+    """Set a number of the loss."""
+    checked = number(kernel.name, argument, value)
+    try:
+        kernel._loss = replace(kernel._loss, **{argument: checked})  # pyright: ignore[reportPrivateUsage]
+    except MPSArgumentError as fault:
+        raise MPSArgumentError(kernel.name, fault.argument, fault.rule, fault.got) from fault
 
-    @property
-    def reduce_across_batch(self) -> bool:
-        """Whether the first loss image takes the total of the batch."""
-        return self._loss.reduce_across_batch
 
-    @property
-    def number_of_classes(self) -> int:
-        """Classes that softmax cross-entropy's smoothing spreads over."""
-        return self._loss.number_of_classes
+class _Number(Shown[T]):
+    """A number of the loss that may be changed."""
 
-    @property
-    def weight(self) -> float:
-        """Factor of loss and gradient."""
-        return self._loss.weight
+    def __init__(self, name: str, doc: str) -> None:
+        super().__init__(f"_loss.{name}", doc, partial(_adjust, name))
 
-    @property
-    def label_smoothing(self) -> float:
-        """How far labels are softened."""
-        return self._loss.label_smoothing
+    if TYPE_CHECKING:
 
-    @property
-    def epsilon(self) -> float:
-        """Guard of LOG's logarithms."""
-        return self._loss.epsilon
-
-    @property
-    def delta(self) -> float:
-        """Where HUBER turns linear."""
-        return self._loss.delta
+        def __set__(self, instance: object, value: T, /) -> None: ...
 
 
 class AdjustableLossProperties(LossProperties):
     """Loss kernels whose weight, smoothing, epsilon and delta may be changed from encode to encode."""
 
-    @property
-    def weight(self) -> float:
-        """Factor of the loss; per-label weights take its place."""
-        return self._loss.weight
-
-    @weight.setter
-    def weight(self, value: float) -> None:
-        self._adjust("weight", value)
-
-    @property
-    def label_smoothing(self) -> float:
-        """How far labels of softmax and sigmoid cross-entropy are softened."""
-        return self._loss.label_smoothing
-
-    @label_smoothing.setter
-    def label_smoothing(self, value: float) -> None:
-        self._adjust("label_smoothing", value)
-
-    @property
-    def epsilon(self) -> float:
-        """Guard of LOG's logarithms."""
-        return self._loss.epsilon
-
-    @epsilon.setter
-    def epsilon(self, value: float) -> None:
-        self._adjust("epsilon", value)
-
-    @property
-    def delta(self) -> float:
-        """Where HUBER turns linear, at least 0."""
-        return self._loss.delta
-
-    @delta.setter
-    def delta(self, value: float) -> None:
-        self._adjust("delta", value)
-
-    def _adjust(self, argument: str, value: float) -> None:
-        checked = number(self.name, argument, value)
-        try:
-            self._loss = replace(self._loss, **{argument: checked})
-        except MPSArgumentError as fault:
-            raise MPSArgumentError(self.name, fault.argument, fault.rule, fault.got) from fault
+    weight = _Number[float]("weight", "Factor of the loss; per-label weights take its place.")
+    label_smoothing = _Number[float](
+        "label_smoothing", "How far labels of softmax and sigmoid cross-entropy are softened."
+    )
+    epsilon = _Number[float]("epsilon", "Guard of LOG's logarithms.")
+    delta = _Number[float]("delta", "Where HUBER turns linear, at least 0.")

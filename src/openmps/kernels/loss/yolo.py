@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
+from openmps.checks import Shown
+from openmps.core.image.storage import Target
+from openmps.core.kernel.configuration import Setting
+from openmps.core.kernel.scene import Scene
+from openmps.core.state.gradient import SourceRecord
 from openmps.errors import MPSArgumentError, MPSTypeError
-from openmps.kernels.loss.kernel import MPSCNNLoss
-from openmps.kernels.loss.labelled import Evaluation, LabelledLoss
+from openmps.kernels.loss.labelled import LabelledLoss, MPSCNNLoss
+from openmps.kernels.loss.labels import GivenLabels
 from openmps.kernels.loss.yolo_descriptor import MPSCNNYOLOLossDescriptor
-from openmps.ops.yolo_loss import BOX_CHANNELS, yolo_loss
+from openmps.metal.device import MTLDevice
+from openmps.ops.op import Slot
+from openmps.ops.yolo_loss import BOX_CHANNELS, YOLOLoss, YOLOLossParameters
 from openmps.types import MPSCNNReductionType
 
-if TYPE_CHECKING:
-    from openmps.metal.device import MTLDevice
+
+class _Losses(NamedTuple):
+    xy: MPSCNNLoss
+    wh: MPSCNNLoss
+    confidence: MPSCNNLoss
+    classes: MPSCNNLoss
 
 
 class MPSCNNYOLOLoss(LabelledLoss):
@@ -33,21 +42,46 @@ class MPSCNNYOLOLoss(LabelledLoss):
     `openmps.ops.yolo_loss.yolo_loss` has the formulas chosen. No reduction divides the gradient.
     """
 
+    _parts = Setting[YOLOLossParameters]()
+    _boxes = Setting[tuple[tuple[float, ...], ...]]()
+    """Width and height of each anchor box."""
+
+    loss_xy = Shown[MPSCNNLoss]("_losses.xy", "The loss of positions.")
+    loss_wh = Shown[MPSCNNLoss]("_losses.wh", "The loss of sizes.")
+    loss_confidence = Shown[MPSCNNLoss]("_losses.confidence", "The loss of the confidence that there is an object.")
+    loss_classes = Shown[MPSCNNLoss]("_losses.classes", "The loss of the object's class.")
+    scale_xy = Shown[float]("_parts.scale_xy", "Factor of the loss of positions.")
+    scale_wh = Shown[float]("_parts.scale_wh", "Factor of the loss of sizes.")
+    scale_no_object = Shown[float](
+        "_parts.scale_no_object", "Factor of the loss of confidence where there is no object."
+    )
+    scale_object = Shown[float]("_parts.scale_object", "Factor of the loss of confidence where there is an object.")
+    scale_class = Shown[float]("_parts.scale_class", "Factor of the loss of classes.")
+    min_iou_for_object_presence = Shown[float](
+        "_parts.min_iou_for_object_presence",
+        "An anchor box that fits an object better than this is responsible for it.",
+    )
+    max_iou_for_object_absence = Shown[float](
+        "_parts.max_iou_for_object_absence", "An anchor box that fits no object better than this should see none."
+    )
+    reduction_type = Shown[MPSCNNReductionType]("_parts.reduction", "How the losses of an image become its loss.")
+    reduce_across_batch = Shown[bool](
+        "_parts.reduce_across_batch", "Whether the first loss image takes the total of the batch."
+    )
+
     def __init__(self, device: MTLDevice, loss_descriptor: MPSCNNYOLOLossDescriptor) -> None:
         super().__init__(device)
         if not isinstance(loss_descriptor, MPSCNNYOLOLossDescriptor):
-            raise MPSTypeError(
-                self.name, "loss_descriptor", "must be an MPSCNNYOLOLossDescriptor", type(loss_descriptor).__name__
-            )
+            rule = "must be an MPSCNNYOLOLossDescriptor"
+            raise MPSTypeError(self.name, "loss_descriptor", rule, type(loss_descriptor).__name__)
         self._descriptor = loss_descriptor.copy()
         self._parts = loss_descriptor.parameters()
-        self._losses = tuple(MPSCNNLoss(device, each) for each in loss_descriptor.shared_losses())
-        self._boxes = torch.from_numpy(loss_descriptor.anchor_boxes).to(device.torch_device)
+        self._losses = _Losses(*(MPSCNNLoss(device, each) for each in loss_descriptor.shared_losses()))
+        self._boxes = tuple(tuple(pair) for pair in loss_descriptor.anchor_boxes.tolist())
 
     def _unshare(self) -> None:
         super()._unshare()
-        self._losses = tuple(each.copy(self.device) for each in self._losses)
-        self._boxes = self._boxes.to(self.device.torch_device)
+        self._losses = _Losses(*(each.copy(self.device) for each in self._losses))
 
     @property
     def loss_descriptor(self) -> MPSCNNYOLOLossDescriptor:
@@ -55,92 +89,29 @@ class MPSCNNYOLOLoss(LabelledLoss):
         return self._descriptor.copy()
 
     @property
-    def loss_xy(self) -> MPSCNNLoss:
-        """The loss of positions."""
-        return self._losses[0]
-
-    @property
-    def loss_wh(self) -> MPSCNNLoss:
-        """The loss of sizes."""
-        return self._losses[1]
-
-    @property
-    def loss_confidence(self) -> MPSCNNLoss:
-        """The loss of the confidence that there is an object."""
-        return self._losses[2]
-
-    @property
-    def loss_classes(self) -> MPSCNNLoss:
-        """The loss of the object's class."""
-        return self._losses[3]
-
-    @property
-    def scale_xy(self) -> float:
-        """Factor of the loss of positions."""
-        return self._parts.scale_xy
-
-    @property
-    def scale_wh(self) -> float:
-        """Factor of the loss of sizes."""
-        return self._parts.scale_wh
-
-    @property
-    def scale_no_object(self) -> float:
-        """Factor of the loss of confidence where there is no object."""
-        return self._parts.scale_no_object
-
-    @property
-    def scale_object(self) -> float:
-        """Factor of the loss of confidence where there is an object."""
-        return self._parts.scale_object
-
-    @property
-    def scale_class(self) -> float:
-        """Factor of the loss of classes."""
-        return self._parts.scale_class
-
-    @property
-    def min_iou_for_object_presence(self) -> float:
-        """An anchor box that fits an object better than this is responsible for it."""
-        return self._parts.min_iou_for_object_presence
-
-    @property
-    def max_iou_for_object_absence(self) -> float:
-        """An anchor box that fits no object better than this should see none."""
-        return self._parts.max_iou_for_object_absence
-
-    @property
-    def reduction_type(self) -> MPSCNNReductionType:
-        """How the losses of an image become its loss."""
-        return self._parts.reduction
-
-    @property
-    def reduce_across_batch(self) -> bool:
-        """Whether the first loss image takes the total of the batch."""
-        return self._parts.reduce_across_batch
-
-    @property
     def number_of_anchor_boxes(self) -> int:
         """Anchor boxes of a cell."""
-        return self._descriptor.number_of_anchor_boxes
+        return len(self._boxes)
 
     @property
     def anchor_boxes(self) -> NDArray[np.float32]:
         """The anchor boxes, a copy ``[boxes, 2]``: width and height."""
-        return self._descriptor.anchor_boxes
+        return np.array(self._boxes, np.float32)
 
     # --- what a loss says ---------------------------------------------------------------------------------------------
 
-    def _evaluation(self, channels: int) -> Evaluation:
-        count = self.number_of_anchor_boxes
+    def _check_plan(
+        self, records: tuple[SourceRecord, ...], target: Target, given: GivenLabels | None, images: int
+    ) -> None:
+        """As for every loss; there is a multiple of the anchor boxes' number of channels."""
+        channels, count = records[0].channels, self.number_of_anchor_boxes
         if channels % count or channels < BOX_CHANNELS * count:
-            raise MPSArgumentError(
-                self.name,
-                "source_image",
-                f"must have (5 + classes) * {count} feature channels for {count} anchor box(es)",
-                channels,
-            )
-        return partial(yolo_loss, anchors=self._boxes, parameters=self._parts)
+            rule = f"must have (5 + classes) * {count} feature channels for {count} anchor box(es)"
+            raise MPSArgumentError(self.name, "source_image", rule, channels)
+        super()._check_plan(records, target, given, images)
+
+    def _evaluated(self, at: Scene, *operands: Slot | None) -> tuple[Slot, Slot]:
+        return YOLOLoss(self._parts)(*operands, at.constant(self.anchor_boxes))
 
     def _loss_reduction(self) -> MPSCNNReductionType:
         return self.reduction_type

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from openmps.core.numbers import number
+from openmps.core.numbers import integer, number
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.kernels.loss.descriptor import MPSCNNLossDescriptor
 from openmps.ops.yolo_loss import YOLOLossParameters
@@ -32,25 +32,25 @@ class MPSCNNYOLOLossDescriptor:
 
     reduction_type: MPSCNNReductionType
     """How the losses of an image become its loss; shared by the four losses."""
-    reduce_across_batch: bool
+    reduce_across_batch: bool = False
     """Whether the first loss image takes the total of the batch (macOS 11). Default False."""
-    rescore: bool
+    rescore: bool = True
     """Whether the label of an object's confidence is the predicted box's overlap with the true one. Default True."""
-    scale_xy: float
+    scale_xy: float = 10.0
     """Factor of the loss of positions, 10."""
-    scale_wh: float
+    scale_wh: float = 10.0
     """Factor of the loss of sizes, 10."""
-    scale_no_object: float
+    scale_no_object: float = 5.0
     """Factor of the loss of confidence where there is no object, 5."""
-    scale_object: float
+    scale_object: float = 100.0
     """Factor of the loss of confidence where there is an object, 100."""
-    scale_class: float
+    scale_class: float = 2.0
     """Factor of the loss of classes, 2."""
-    min_iou_for_object_presence: float
+    min_iou_for_object_presence: float = 0.7
     """An anchor box that fits an object better than this is responsible for it, 0.7."""
-    max_iou_for_object_absence: float
+    max_iou_for_object_absence: float = 0.3
     """An anchor box that fits no object better than this should see none, 0.3."""
-    labels_hold_raw_sizes: bool
+    labels_hold_raw_sizes: bool = False
     """Whether the labels' W and H are ln(size / anchor) already; an addition to the framework. Default False: sizes."""
 
     def __init__(
@@ -66,15 +66,6 @@ class MPSCNNYOLOLossDescriptor:
         types = (xy_loss_type, wh_loss_type, confidence_loss_type, classes_loss_type)
         self._losses = [MPSCNNLossDescriptor(each, reduction_type) for each in types]
         self.reduction_type = self._losses[0].reduction_type
-        self.reduce_across_batch = False
-        self.rescore = True
-        self.scale_xy = self.scale_wh = 10.0
-        self.scale_no_object = 5.0
-        self.scale_object = 100.0
-        self.scale_class = 2.0
-        self.min_iou_for_object_presence = 0.7
-        self.max_iou_for_object_absence = 0.3
-        self.labels_hold_raw_sizes = False
         self.anchor_boxes = anchor_boxes
         if number_of_anchor_boxes is not None:
             self.number_of_anchor_boxes = number_of_anchor_boxes
@@ -132,10 +123,8 @@ class MPSCNNYOLOLossDescriptor:
 
     @number_of_anchor_boxes.setter
     def number_of_anchor_boxes(self, value: int) -> None:
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= len(self._anchors):
-            rule = f"must be an integer of 1 to {len(self._anchors)}, as there are anchor boxes"
-            raise MPSArgumentError(_WHO, "number_of_anchor_boxes", rule, repr(value))
-        self._count = value
+        rule = f"must be an integer of 1 to {len(self._anchors)}, as there are anchor boxes"
+        self._count = integer(_WHO, "number_of_anchor_boxes", value, 1, len(self._anchors), rule=rule)
 
     def copy(self) -> MPSCNNYOLOLossDescriptor:
         """A descriptor of its own with the same values."""

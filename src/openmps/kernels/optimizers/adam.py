@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from torch import Tensor
-
-from openmps.core.numbers import number
+from openmps.checks import Shown
+from openmps.core.numbers import counting, integer, number
+from openmps.core.state.state import MPSState
 from openmps.core.training_state import TrainingState, whole_number
+from openmps.core.vector import MPSMatrix, MPSVector
 from openmps.errors import MPSArgumentError
 from openmps.kernels.optimizers.descriptor import MPSNNOptimizerDescriptor, described
-from openmps.kernels.optimizers.optimizer import MPSNNOptimizer, Update
+from openmps.kernels.optimizers.optimizer import MPSNNOptimizer
+from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.ops import optimizers as ops
-
-if TYPE_CHECKING:
-    from openmps.core.state.state import MPSState
-    from openmps.core.vector import MPSMatrix, MPSVector
-    from openmps.metal.command import CommandBuffer
-    from openmps.metal.device import MTLDevice
 
 
 class MPSNNOptimizerAdam(MPSNNOptimizer):
@@ -31,6 +26,10 @@ class MPSNNOptimizerAdam(MPSNNOptimizer):
 
     _accumulators = ("input_momentum", "input_velocity", "maximum_velocity")
     _optional = frozenset({"maximum_velocity"})
+
+    beta1 = Shown[float]("_beta1", "Share of the old momentum that is kept.")
+    beta2 = Shown[float]("_beta2", "Share of the old velocity that is kept.")
+    epsilon = Shown[float]("_epsilon", "Added to the root.")
 
     def __init__(
         self,
@@ -52,30 +51,13 @@ class MPSNNOptimizerAdam(MPSNNOptimizer):
         self.time_step = time_step
 
     @property
-    def beta1(self) -> float:
-        """Share of the old momentum that is kept."""
-        return self._beta1
-
-    @property
-    def beta2(self) -> float:
-        """Share of the old velocity that is kept."""
-        return self._beta2
-
-    @property
-    def epsilon(self) -> float:
-        """Added to the root."""
-        return self._epsilon
-
-    @property
     def time_step(self) -> int:
         """Number of encodes so far; may be set, for example to continue a training."""
         return self._time_step
 
     @time_step.setter
     def time_step(self, value: int) -> None:
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise MPSArgumentError(self.name, "time_step", "must be an integer of at least 0", repr(value))
-        self._time_step = value
+        self._time_step = integer(self.name, "time_step", value)
 
     def training_state(self) -> TrainingState:
         """What a checkpoint keeps: the learning rate and `time_step`. Our addition."""
@@ -86,31 +68,15 @@ class MPSNNOptimizerAdam(MPSNNOptimizer):
         super().restore_training_state(state)
         self.time_step = whole_number(self.name, state, "time_step")
 
-    def _encoded(self) -> None:
-        self._time_step += 1
+    def _rate(self) -> float:
+        with counting:
+            step = self._time_step + 1
+            rate = ops.adam_rate(self._learning_rate, self._beta1, self._beta2, step)
+            self._time_step = step
+        return rate
 
-    def _update(self) -> Update:
-        rate = ops.adam_rate(self._learning_rate, self._beta1, self._beta2, self._time_step + 1)
-        beta1, beta2, epsilon, rule = self._beta1, self._beta2, self._epsilon, self._rule()
-
-        def update(slots: list[tuple[Tensor, Tensor, tuple[Tensor, ...], Tensor]]) -> None:
-            gradients, values, accumulators, results = zip(*slots, strict=True)
-            momenta, velocities, *maxima = zip(*accumulators, strict=True)
-            ops.adam_step(
-                values,
-                gradients,
-                momenta,
-                velocities,
-                results,
-                rate=rate,
-                beta1=beta1,
-                beta2=beta2,
-                epsilon=epsilon,
-                rule=rule,
-                maximum_velocities=maxima[0] if maxima else None,
-            )
-
-        return update
+    def _update(self, vectors: int, rule: ops.GradientRule) -> ops.Adam:
+        return ops.Adam(vectors, rule, self._beta1, self._beta2, self._epsilon)
 
     def encode(
         self,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from openmps.core.numbers import FLT_MAX, number
 from openmps.errors import MPSArgumentError
 from openmps.types import MPSNNRegularizationType
 
 
+@dataclass(eq=False, repr=False)
 class MPSNNOptimizerDescriptor:
     """What is done to a gradient before any update rule (MPSNNOptimizers.h, macOS 10.14).
 
@@ -18,42 +21,33 @@ class MPSNNOptimizerDescriptor:
         MPSTypeError: A number is none.
     """
 
-    learning_rate: float
+    learning_rate: float = 1e-3
     """The step size."""
-    gradient_rescale: float
+    gradient_rescale: float = 1.0
     """Factor of the clipped gradient."""
-    apply_gradient_clipping: bool
+    apply_gradient_clipping: bool = False
     """Whether gradients are clipped."""
-    gradient_clip_max: float
+    gradient_clip_max: float = FLT_MAX
     """Upper limit of clipped gradients."""
-    gradient_clip_min: float
+    gradient_clip_min: float = -FLT_MAX
     """Lower limit of clipped gradients."""
-    regularization_type: MPSNNRegularizationType
+    regularization_type: MPSNNRegularizationType = MPSNNRegularizationType.NONE
     """NONE, L1 or L2."""
-    regularization_scale: float
+    regularization_scale: float = 0.0
     """Factor of the gradient of the regularization."""
 
-    def __init__(
-        self,
-        learning_rate: float = 1e-3,
-        gradient_rescale: float = 1.0,
-        apply_gradient_clipping: bool = False,
-        gradient_clip_max: float = FLT_MAX,
-        gradient_clip_min: float = -FLT_MAX,
-        regularization_type: MPSNNRegularizationType = MPSNNRegularizationType.NONE,
-        regularization_scale: float = 0.0,
-    ) -> None:
+    def __post_init__(self) -> None:
         name = type(self).__name__
-        self.learning_rate = number(name, "learning_rate", learning_rate)
-        self.gradient_rescale = number(name, "gradient_rescale", gradient_rescale)
-        self.apply_gradient_clipping = bool(apply_gradient_clipping)
-        self.gradient_clip_max = number(name, "gradient_clip_max", gradient_clip_max)
-        self.gradient_clip_min = number(name, "gradient_clip_min", gradient_clip_min)
-        if regularization_type not in tuple(MPSNNRegularizationType):
+        self.learning_rate = number(name, "learning_rate", self.learning_rate)
+        self.gradient_rescale = number(name, "gradient_rescale", self.gradient_rescale)
+        self.apply_gradient_clipping = bool(self.apply_gradient_clipping)
+        self.gradient_clip_max = number(name, "gradient_clip_max", self.gradient_clip_max)
+        self.gradient_clip_min = number(name, "gradient_clip_min", self.gradient_clip_min)
+        if self.regularization_type not in tuple(MPSNNRegularizationType):
             rule = "must be an MPSNNRegularizationType"
-            raise MPSArgumentError(name, "regularization_type", rule, repr(regularization_type))
-        self.regularization_type = MPSNNRegularizationType(regularization_type)
-        self.regularization_scale = number(name, "regularization_scale", regularization_scale)
+            raise MPSArgumentError(name, "regularization_type", rule, repr(self.regularization_type))
+        self.regularization_type = MPSNNRegularizationType(self.regularization_type)
+        self.regularization_scale = number(name, "regularization_scale", self.regularization_scale)
         if self.gradient_clip_min > self.gradient_clip_max:
             rule = f"must not exceed gradient_clip_max {self.gradient_clip_max}"
             raise MPSArgumentError(name, "gradient_clip_min", rule, self.gradient_clip_min)

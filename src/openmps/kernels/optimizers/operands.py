@@ -2,34 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from torch import Tensor
 
-from openmps.core.vector import MPSMatrix, MPSVector
+from openmps.core.kernel.encoding import Bound, Numbers
+from openmps.core.vector import MPSMatrix, MPSVector, numbers_of
 from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.metal.device import CommandBuffer, MTLBuffer
 from openmps.types import MPSDataType
-
-if TYPE_CHECKING:
-    from openmps.metal.command import CommandBuffer
 
 Operand = MPSVector | MPSMatrix
 
 
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """One vector of parameters: its gradient, values, accumulators and result, looked up when the work runs."""
+class Strided:
+    """Rows of float32 numbers in a buffer, with gaps between them."""
 
-    gradient: Callable[[], Tensor]
-    values: Callable[[], Tensor]
-    accumulators: tuple[Callable[[], Tensor], ...]
-    result: Callable[[], Tensor]
+    __slots__ = ("numbers", "sizes", "strides")
 
-    def tensors(self) -> tuple[Tensor, Tensor, tuple[Tensor, ...], Tensor]:
-        """The numbers, in the order of the fields."""
-        return self.gradient(), self.values(), tuple(get() for get in self.accumulators), self.result()
+    def __init__(self, buffer: MTLBuffer, offset: int, sizes: tuple[int, ...], strides: tuple[int, ...]) -> None:
+        last = sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
+        self.numbers = Numbers(buffer, offset, last + 1)
+        self.sizes = sizes
+        self.strides = strides
+
+    def value(self) -> Tensor:
+        """The rows, sharing the buffer's memory."""
+        return self.numbers.value().as_strided(self.sizes, self.strides)
+
+
+def bound(operand: Operand) -> Bound:
+    """Where a float32 operand's numbers are from this encode on."""
+    if isinstance(operand, MPSVector):
+        if operand.vectors == 1:
+            return numbers_of(operand) or Numbers(operand.data, operand.offset, operand.length)
+        return Strided(operand.data, operand.offset, _shape(operand), (operand.vector_bytes // 4, 1))
+    strides = operand.matrix_bytes // 4, operand.row_bytes // 4, 1
+    return Strided(operand.data, operand.offset, _shape(operand), strides)
 
 
 def check_operand(who: str, argument: str, operand: object, like: Operand, command_buffer: CommandBuffer) -> None:
@@ -54,20 +64,41 @@ def _shape(operand: Operand) -> tuple[int, ...]:
     return (operand.matrices, operand.rows, operand.columns)
 
 
-def check_accumulators(
+def accumulators(
     who: str, argument: str, vectors: Any, names: Sequence[str], lengths: Sequence[int], command_buffer: CommandBuffer
-) -> None:
-    """Raise unless there is a vector for the first parameter, or one for each; ``names`` are the parameters'."""
-    if isinstance(vectors, str) or not isinstance(vectors, Sequence) or len(vectors) not in (1, 2):
-        rule = f"must be one vector for the {names[0]}, or two for {names[0]} and {names[1]}"
-        raise MPSArgumentError(who, argument, rule, f"{len(vectors)}" if isinstance(vectors, Sequence) else vectors)
-    for index, (vector, length) in enumerate(zip(vectors, lengths, strict=False)):
-        place = f"{argument}[{index}]"
-        if not isinstance(vector, MPSVector):
-            raise MPSTypeError(who, place, "must be an MPSVector", type(vector).__name__)
-        vector.check_usable(who, place, command_buffer)
-        if vector.data_type is not MPSDataType.FLOAT32:
-            raise MPSArgumentError(who, place, "must hold FLOAT32", vector.data_type.name)
-        if (vector.vectors, vector.length) != (1, length):
-            rule = f"must be one vector of {length} numbers, one for each number of {names[index]}"
-            raise MPSArgumentError(who, place, rule, f"{vector.vectors} of {vector.length}")
+) -> list[Bound]:
+    """Where the numbers of a vector for the first parameter, or of one for each, are; ``names`` are the parameters'.
+
+    Raises unless they can be used.
+    """
+    if not isinstance(vectors, (list, tuple)) and (isinstance(vectors, str) or not isinstance(vectors, Sequence)):
+        raise MPSArgumentError(who, argument, _number_rule(names), vectors)
+    if len(vectors) not in (1, 2):
+        raise MPSArgumentError(who, argument, _number_rule(names), f"{len(vectors)}")
+    device = command_buffer.device
+    found: list[Bound] = []
+    for index, vector in enumerate(vectors):
+        numbers = numbers_of(vector) if type(vector) is MPSVector else None
+        if numbers is None or numbers.count != lengths[index] or numbers.buffer.device is not device:
+            place = f"{argument}[{index}]"
+            numbers = _accumulator(who, place, vector, names[index], lengths[index], command_buffer)
+        found.append(numbers)
+    return found
+
+
+def _number_rule(names: Sequence[str]) -> str:
+    return f"must be one vector for the {names[0]}, or two for {names[0]} and {names[1]}"
+
+
+def _accumulator(
+    who: str, place: str, vector: object, name: str, length: int, command_buffer: CommandBuffer
+) -> Numbers:
+    if not isinstance(vector, MPSVector):
+        raise MPSTypeError(who, place, "must be an MPSVector", type(vector).__name__)
+    vector.check_usable(who, place, command_buffer)
+    if vector.data_type is not MPSDataType.FLOAT32:
+        raise MPSArgumentError(who, place, "must hold FLOAT32", vector.data_type.name)
+    if (vector.vectors, vector.length) != (1, length):
+        rule = f"must be one vector of {length} numbers, one for each number of {name}"
+        raise MPSArgumentError(who, place, rule, f"{vector.vectors} of {vector.length}")
+    return Numbers(vector.data, vector.offset, length)

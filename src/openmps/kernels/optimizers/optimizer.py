@@ -3,34 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from functools import lru_cache
+from operator import is_, itemgetter
+from typing import Any, NamedTuple
 
-from torch import Tensor
-
-from openmps.core.kernel.base import MPSKernel, decided_as_a_whole
+from openmps.checks import Shown
+from openmps.core.kernel.base import MPSKernel
 from openmps.core.kernel.checks import check_command_buffer
+from openmps.core.kernel.encoding import Bound, Number, record_body, record_step, step_body
 from openmps.core.numbers import number
 from openmps.core.training_state import TrainingState, check_names, finite_number
+from openmps.core.vector import MPSVector, numbers_of
 from openmps.errors import MPSTypeError
 from openmps.kernels.optimizers.descriptor import MPSNNOptimizerDescriptor
-from openmps.kernels.optimizers.operands import Operand, Slot, check_accumulators, check_operand
-from openmps.kernels.optimizers.parameters import Layer, Parameter, batch_normalization_layer, convolution_layer
-from openmps.ops.optimizers import GradientRule
+from openmps.kernels.optimizers.operands import Operand, accumulators, bound, check_operand
+from openmps.kernels.optimizers.parameters import (
+    Layer,
+    batch_normalization_layer,
+    convolution_gradients,
+    convolution_layer,
+    stays,
+)
+from openmps.metal.device import CommandBuffer, MTLDevice
+from openmps.ops.op import Body
+from openmps.ops.optimizers import GradientRule, HandOn, Update
 from openmps.types import MPSNNRegularizationType
 
-if TYPE_CHECKING:
-    from openmps.core.vector import MPSVector
-    from openmps.metal.command import CommandBuffer
-    from openmps.metal.device import MTLDevice
+_LayerOf = Callable[[str, Mapping[str, Any], "CommandBuffer"], Layer]
 
-Update = Callable[[list[tuple[Tensor, Tensor, tuple[Tensor, ...], Tensor]]], None]
-"""An update rule: takes the gradient, values, accumulators and result of each vector of parameters."""
-
-_LAYERS: dict[str, Callable[[str, Mapping[str, Any], CommandBuffer], Layer]] = {
+_LAYERS: dict[str, _LayerOf] = {
     "convolution_": convolution_layer,
     "batch_normalization_": batch_normalization_layer,
 }
 """The kinds of states, by the beginning of their arguments' names."""
+_GRADIENTS = "convolution_gradient_state"
 
 
 class MPSNNOptimizer(MPSKernel):
@@ -46,6 +52,13 @@ class MPSNNOptimizer(MPSKernel):
     _accumulators: tuple[str, ...] = ()
     _optional: frozenset[str] = frozenset()
 
+    learning_rate = Shown[float]("_learning_rate", "The step size.")
+    gradient_rescale = Shown[float]("_gradient_rescale", "Factor of the clipped gradient.")
+    gradient_clip_max = Shown[float]("_clip_max", "Upper limit of clipped gradients.")
+    gradient_clip_min = Shown[float]("_clip_min", "Lower limit of clipped gradients.")
+    regularization_type = Shown[MPSNNRegularizationType]("_regularization", "NONE, L1 or L2.")
+    regularization_scale = Shown[float]("_regularization_scale", "Factor of the regularization's gradient.")
+
     def __init__(self, device: MTLDevice, optimizer_descriptor: MPSNNOptimizerDescriptor) -> None:
         super().__init__(device)
         given = optimizer_descriptor
@@ -57,41 +70,13 @@ class MPSNNOptimizer(MPSKernel):
         self._clip_max, self._clip_min = given.gradient_clip_max, given.gradient_clip_min
         self._regularization = given.regularization_type
         self._regularization_scale = given.regularization_scale
+        self._bodies: dict[tuple[int, int, bool], Body] = {}
+        self._last: _Found | None = None
         self.apply_gradient_clipping = given.apply_gradient_clipping
-
-    @property
-    def learning_rate(self) -> float:
-        """The step size."""
-        return self._learning_rate
 
     def set_learning_rate(self, new_learning_rate: float) -> None:
         """Change the step size of encodes to come."""
         self._learning_rate = number(self.name, "new_learning_rate", new_learning_rate)
-
-    @property
-    def gradient_rescale(self) -> float:
-        """Factor of the clipped gradient."""
-        return self._gradient_rescale
-
-    @property
-    def gradient_clip_max(self) -> float:
-        """Upper limit of clipped gradients."""
-        return self._clip_max
-
-    @property
-    def gradient_clip_min(self) -> float:
-        """Lower limit of clipped gradients."""
-        return self._clip_min
-
-    @property
-    def regularization_type(self) -> MPSNNRegularizationType:
-        """NONE, L1 or L2."""
-        return self._regularization
-
-    @property
-    def regularization_scale(self) -> float:
-        """Factor of the regularization's gradient."""
-        return self._regularization_scale
 
     def training_state(self) -> TrainingState:
         """What a checkpoint keeps of the optimizer, its vectors not included: they are the caller's. Our addition."""
@@ -104,12 +89,13 @@ class MPSNNOptimizer(MPSKernel):
 
     # --- what a class fills in ----------------------------------------------------------------------------------------
 
-    def _update(self) -> Update:
-        """The update rule with the properties as they stand."""
+    def _update(self, vectors: int, rule: GradientRule) -> Update:
+        """The update of so many vectors, with the properties as they stand."""
         raise MPSTypeError(self.name, "encode", "is not offered by this base class", None, "Use one of its subclasses")
 
-    def _encoded(self) -> None:
-        """Called when an encode was recorded."""
+    def _rate(self) -> float:
+        """The rate of one encode, which is recorded then."""
+        return self._learning_rate
 
     def _rule(self) -> GradientRule:
         return GradientRule(
@@ -121,19 +107,22 @@ class MPSNNOptimizer(MPSKernel):
 
     # --- one path for every form --------------------------------------------------------------------------------------
 
-    @decided_as_a_whole
     def _encode(self, command_buffer: CommandBuffer, arguments: Mapping[str, Any]) -> None:
         """The arguments of encode by name: states, or vectors, or matrices."""
-        check_command_buffer(self.name, command_buffer, self.device)
-        given = [name for name, value in arguments.items() if value is not None and name not in _NO_OPERANDS]
-        forms = {_form(name) for name in given}
+        check_command_buffer(self.name, command_buffer, self._device)
+        if self._last is not None and self._encode_again(command_buffer, arguments, self._last):
+            return
+        forms, layers = _forms(tuple([name for name, value in arguments.items() if value is not None]))
         if len(forms) > 1:
             rule, remedy = "must be states, or vectors, or matrices", "Encode once for each"
             raise MPSTypeError(self.name, "arguments", rule, "several", remedy)
-        if forms == {"state"}:
-            self._encode_states(command_buffer, arguments, given)
+        if forms != ("state",):
+            self._encode_operands(command_buffer, arguments, forms[0] if forms else "vector")
+        elif len(layers) == 1:
+            self._encode_states(command_buffer, arguments, layers[0](self.name, arguments, command_buffer))
         else:
-            self._encode_operands(command_buffer, arguments, forms.pop() if forms else "vector")
+            rule = "must be states of a convolution, or of a batch normalization"
+            raise MPSTypeError(self.name, "arguments", rule, "both" if layers else "neither", "Encode once for each")
 
     def _encode_operands(self, command_buffer: CommandBuffer, arguments: Mapping[str, Any], suffix: str) -> None:
         """The vector and matrix forms."""
@@ -146,79 +135,109 @@ class MPSNNOptimizer(MPSKernel):
                 check_operand(self.name, argument, operand, like, command_buffer)
             elif name not in self._optional:
                 raise MPSTypeError(self.name, argument, "is needed", None)
-        gradient, values, *accumulators, result = operands
-        kept = [operand for operand in accumulators if operand is not None]
-        slot = Slot(gradient.tensor, values.tensor, tuple(operand.tensor for operand in kept), result.tensor)
-        self._record(command_buffer, [slot])
-        for operand in (gradient, values, *kept):
+        kept = [operand for operand in operands if operand is not None]
+        self._record(command_buffer, 1, [bound(operand) for operand in kept])
+        for operand in kept[:-1]:
             operand.count_read()
 
-    def _encode_states(self, command_buffer: CommandBuffer, arguments: Mapping[str, Any], given: list[str]) -> None:
+    def _encode_states(self, command_buffer: CommandBuffer, arguments: Mapping[str, Any], layer: Layer) -> None:
         """The forms of a layer: index 0 of each list of vectors belongs to its first parameter, 1 to the second."""
-        layer = self._layer(command_buffer, arguments, given)
-        kept = self._lists(command_buffer, arguments, layer)
-        slots = [_slot(layer.first, [vectors[0] for vectors in kept])]
-        if layer.second.values is not None and layer.second.result is not None:
-            if all(len(vectors) == 2 for vectors in kept):
-                slots.append(_slot(layer.second, [vectors[1] for vectors in kept]))
-            elif layer.second.values != layer.second.result:
-                command_buffer.record(f"{self.name} {layer.second.name}", _copy(layer.second))
-        self._record(command_buffer, slots)
-        for read in (*layer.read, *(vector for vectors in kept for vector in vectors)):
-            read.count_read()
-
-    def _layer(self, command_buffer: CommandBuffer, arguments: Mapping[str, Any], given: list[str]) -> Layer:
-        kinds = [kind for kind in _LAYERS if any(name.startswith(kind) for name in given)]
-        if len(kinds) != 1:
-            rule = "must be states of a convolution, or of a batch normalization"
-            raise MPSTypeError(self.name, "arguments", rule, "both" if kinds else "neither", "Encode once for each")
-        return _LAYERS[kinds[0]](self.name, arguments, command_buffer)
-
-    def _lists(
-        self, command_buffer: CommandBuffer, arguments: Mapping[str, Any], layer: Layer
-    ) -> list[Sequence[MPSVector]]:
-        """The vectors of each accumulator."""
-        names = layer.first.name, layer.second.name
-        lengths = layer.first.gradient.count, layer.second.gradient.count
         kept: list[Sequence[MPSVector]] = []
+        own: list[list[Bound]] = []
+        names = layer.names
         for name in self._accumulators:
-            argument = f"{name}_vectors"
-            vectors = arguments[argument]
+            vectors = arguments[f"{name}_vectors"]
             if vectors is not None:
-                check_accumulators(self.name, argument, vectors, names, lengths, command_buffer)
                 kept.append(vectors)
+                own.append(accumulators(self.name, f"{name}_vectors", vectors, names, layer.lengths, command_buffer))
             elif name not in self._optional:
-                raise MPSTypeError(self.name, argument, f"are needed: for the {names[0]} and the {names[1]}", None)
-        return kept
+                rule = f"are needed: for the {names[0]} and the {names[1]}"
+                raise MPSTypeError(self.name, f"{name}_vectors", rule, None)
+        values, results = layer.values[1], layer.results[1]
+        parameters = 1
+        if values is not None and results is not None:
+            if min(map(len, kept), default=2) == 2:
+                parameters = 2
+            elif values.buffer is not results.buffer or values.offset != results.offset:
+                record_step(command_buffer, f"{self.name} {names[1]}", HandOn(), (values, results))
+        others = [each for kind in (layer.values, *own, layer.results) for each in kind[:parameters] if each]
+        self._record(command_buffer, parameters, [*layer.gradients[:parameters], *others])
+        if values is None or parameters == 2:
+            self._last = _Found.of(arguments, kept, layer.lengths, others)
+        for read in layer.read:
+            read.count_read()
+        for vectors in kept:
+            for vector in vectors:
+                vector.count_read()
 
-    def _record(self, command_buffer: CommandBuffer, slots: list[Slot]) -> None:
-        update = self._update()
-        command_buffer.record(self.name, lambda: update([slot.tensors() for slot in slots]))
-        self._encoded()
+    def _encode_again(self, command_buffer: CommandBuffer, arguments: Mapping[str, Any], last: _Found) -> bool:
+        """Update a convolution's parameters if all arguments but the gradients are those of the last time."""
+        if not last.is_for(arguments):
+            return False
+        state = arguments[_GRADIENTS]
+        gradients = convolution_gradients(self.name, state, command_buffer)
+        if (gradients[0].count, gradients[1].count) != last.lengths:
+            return False
+        parameters = len(last.operands) // (2 + len(last.vectors))
+        self._record(command_buffer, parameters, [*gradients[:parameters], *last.operands])
+        state.count_read()
+        return True
+
+    def _record(self, command_buffer: CommandBuffer, vectors: int, operands: list[Bound]) -> None:
+        """Update so many vectors: their gradients, values, accumulators and results, kind by kind."""
+        key = vectors, len(operands), bool(self.apply_gradient_clipping)
+        rate = Number(self._rate())
+        body = self._bodies.get(key)
+        if body is None:
+            kinds = (Number, *map(type, operands))
+            body = self._bodies[key] = step_body(self._update(vectors, self._rule()), kinds)
+        record_body(command_buffer, self.name, body, (rate, *operands))
 
 
-_NO_OPERANDS = ("self", "command_buffer")
+class _Found(NamedTuple):
+    """What the permanent states and vectors of an update were found to hold, so that they need not be asked again."""
+
+    pick: Callable[[Any], tuple[object, ...]]
+    arguments: tuple[object, ...]
+    """All but the command buffer and the gradients."""
+    vectors: tuple[tuple[str, list[MPSVector]], ...]
+    lengths: tuple[int, int]
+    operands: list[Bound]
+
+    @classmethod
+    def of(
+        cls,
+        arguments: Mapping[str, Any],
+        kept: Sequence[Sequence[MPSVector]],
+        lengths: tuple[int, int],
+        operands: list[Bound],
+    ) -> _Found | None:
+        """None unless they will be found in the same memory the next time."""
+        states = arguments["convolution_source_state"], arguments["result_state"]
+        if states[0] is None or not all(map(stays, states)):
+            return None
+        if any(numbers_of(vector) is None for vectors in kept for vector in vectors):
+            return None
+        pick = itemgetter(*(name for name in arguments if name not in ("self", "command_buffer", _GRADIENTS)))
+        lists = [(name, list(value)) for name, value in arguments.items() if any(value is each for each in kept)]
+        return cls(pick, pick(arguments), tuple(lists), lengths, operands)
+
+    def is_for(self, arguments: Mapping[str, Any]) -> bool:
+        """Whether these are the same objects, and the lists of vectors still hold what they held."""
+        if not all(map(is_, self.pick(arguments), self.arguments)):
+            return False
+        for name, held in self.vectors:
+            now = arguments[name]
+            if len(now) != len(held) or not all(map(is_, now, held)):
+                return False
+        return True
 
 
-def _form(argument: str) -> str:
-    ending = argument.rsplit("_", 1)[1]
-    return ending if ending in ("vector", "matrix") else "state"
-
-
-def _slot(parameter: Parameter, rows: Sequence[MPSVector]) -> Slot:
-    assert parameter.values is not None
-    assert parameter.result is not None
-    accumulators = tuple(row.tensor for row in rows)
-    return Slot(parameter.gradient.tensor, parameter.values.tensor, accumulators, parameter.result.tensor)
-
-
-def _copy(parameter: Parameter) -> Callable[[], None]:
-    """Work that hands a parameter on as it is."""
-    source, result = parameter.values, parameter.result
-    assert source is not None
-    assert result is not None
-
-    def work() -> None:
-        result.tensor().copy_(source.tensor())
-
-    return work
+@lru_cache(maxsize=256)
+def _forms(given: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[_LayerOf, ...]]:
+    """The forms of encode, and the kinds of layers, that arguments of these names belong to."""
+    names = [name for name in given if name not in ("self", "command_buffer")]
+    endings = [name.rpartition("_")[2] for name in names]
+    forms = {ending if ending in ("vector", "matrix") else "state" for ending in endings}
+    layers = [layer for start, layer in _LAYERS.items() if any(name.startswith(start) for name in names)]
+    return tuple(forms), tuple(layers)

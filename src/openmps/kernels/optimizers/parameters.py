@@ -1,25 +1,29 @@
 """The parameters of a layer, as its states hold them: weights and biases, or gamma and beta.
 
-Kernels do not import one another: states are told by what they offer. The buffers are looked up when an encode is
-recorded, so later encodes that give a state other buffers change nothing.
+Kernels do not import one another: states are told by what their classes offer. The buffers are looked up when an encode
+is recorded, so later encodes that give a state other buffers change nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from functools import lru_cache
+from typing import Any, NamedTuple, Protocol
 
-import torch
-from torch import Tensor
-
+from openmps.core.kernel.encoding import Bound, Numbers
 from openmps.core.state.rows import MPSCNNNormalizationGammaAndBetaState
 from openmps.core.state.state import MPSState
 from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.metal.device import CommandBuffer, MTLBuffer
 
-if TYPE_CHECKING:
-    from openmps.metal.command import CommandBuffer
-    from openmps.metal.memory import MTLBuffer
+
+class Gradient(Bound, Protocol):
+    """Where the gradient of a parameter is found."""
+
+    @property
+    def count(self) -> int | None:
+        """How many numbers there are."""
+        ...
 
 
 class _ConvolutionGradients(Protocol):
@@ -53,50 +57,35 @@ class _BatchNormalization(Protocol):
     def gradient_for_beta(self) -> MTLBuffer | None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Numbers:
-    """``count`` float32 numbers in a buffer, from a byte on."""
-
-    buffer: MTLBuffer
-    offset: int
-    count: int
-
-    def tensor(self) -> Tensor:
-        """The numbers, sharing the buffer's memory."""
-        return self.buffer.tensor(torch.float32, self.offset, self.count)
-
-
-@dataclass(frozen=True, slots=True)
-class Parameter:
-    """One parameter of a layer; values and result are None where a state has none."""
-
-    name: str
-    gradient: Numbers
-    values: Numbers | None
-    result: Numbers | None
-
-
 class Layer(NamedTuple):
-    """Both parameters of a layer, and the states that an encode reads."""
+    """Both parameters of a layer; the second one's values and result are None where a state has none."""
 
-    first: Parameter
-    second: Parameter
+    names: tuple[str, str]
+    lengths: tuple[int, int]
+    gradients: tuple[Bound, Bound]
+    values: tuple[Numbers, Numbers | None]
+    results: tuple[Numbers, Numbers | None]
     read: tuple[MPSState, ...]
+    """The states that an encode reads."""
 
 
-def _state(
-    who: str, arguments: Mapping[str, Any], argument: str, offers: tuple[str, ...], command_buffer: CommandBuffer
-) -> Any:
-    """The state passed as ``argument``, if it is one that can be used and has the members ``offers``."""
-    state = arguments[argument]
+def _check_state(
+    who: str, argument: str, state: object, offers: tuple[str, ...], command_buffer: CommandBuffer
+) -> None:
+    """Raise unless it is a state that can be used and has the members ``offers``."""
     is_state = isinstance(state, MPSState)
     if is_state:
         # First: what a temporary state offers cannot be looked at when it is used up.
         state.check_usable(who, argument, command_buffer)
-    if not is_state or not all(hasattr(state, member) for member in offers):
+    if not is_state or not (_offered(type(state), offers) or all(name in vars(state) for name in offers)):
         remedy = "Pass the states that the update of the data source was given"
         raise MPSTypeError(who, argument, f"must be a state with {' and '.join(offers)}", type(state).__name__, remedy)
-    return state
+
+
+@lru_cache(maxsize=256)
+def _offered(kind: type, offers: tuple[str, ...]) -> bool:
+    """Whether a class has the members, told without making the buffers that they give."""
+    return all(hasattr(kind, name) for name in offers)
 
 
 # --- convolution -----------------------------------------------------------------------------------------------------
@@ -104,34 +93,53 @@ def _state(
 _WEIGHTS, _WEIGHT_GRADIENTS = ("weights", "biases"), ("gradient_for_weights", "gradient_for_biases")
 
 
+def convolution_gradients(who: str, state: Any, command_buffer: CommandBuffer) -> tuple[Gradient, Gradient]:
+    """Where the gradients of weights and biases are, which need not be there before the work runs."""
+    _check_state(who, "convolution_gradient_state", state, _WEIGHT_GRADIENTS, command_buffer)
+    offered = getattr(state, "gradient_sums", None)
+    if offered is not None:
+        return offered()
+    found: _ConvolutionGradients = state
+    slopes = found.gradient_for_weights, found.gradient_for_biases
+    return Numbers(slopes[0], 0, slopes[0].length // 4), Numbers(slopes[1], 0, slopes[1].length // 4)
+
+
 def convolution_layer(who: str, arguments: Mapping[str, Any], command_buffer: CommandBuffer) -> Layer:
     """Weights and biases, if the three states belong together."""
-
-    def state(argument: str, offers: tuple[str, ...]) -> Any:
-        return _state(who, arguments, argument, offers, command_buffer)
-
-    gradients: _ConvolutionGradients = state("convolution_gradient_state", _WEIGHT_GRADIENTS)
-    source: _ConvolutionParameters = state("convolution_source_state", _WEIGHTS)
-    result: _ConvolutionParameters = state("result_state", _WEIGHTS)
-
-    def parameter(name: str) -> Parameter:
-        slope = _all_of(getattr(gradients, f"gradient_for_{name}"))
-        values = _part(who, "convolution_source_state", name, source, slope.count)
-        return Parameter(name, slope, values, _part(who, "result_state", name, result, slope.count))
-
-    read = arguments["convolution_gradient_state"], arguments["convolution_source_state"]
-    return Layer(parameter("weights"), parameter("biases"), read)
+    read: Any = arguments["convolution_gradient_state"], arguments["convolution_source_state"]
+    source: _ConvolutionParameters = read[1]
+    result: _ConvolutionParameters = arguments["result_state"]
+    gradients = convolution_gradients(who, read[0], command_buffer)
+    _check_state(who, "convolution_source_state", source, _WEIGHTS, command_buffer)
+    lengths = gradients[0].count or 0, gradients[1].count or 0
+    if result is not source:
+        _check_state(who, "result_state", result, _WEIGHTS, command_buffer)
+    values = results = _parts(who, "convolution_source_state", source, *lengths)
+    if result is not source:
+        results = _parts(who, "result_state", result, *lengths)
+    return Layer(_WEIGHTS, lengths, gradients, values, results, read)
 
 
-def _all_of(buffer: MTLBuffer) -> Numbers:
-    return Numbers(buffer, 0, buffer.length // 4)
+def stays(state: MPSState) -> bool:
+    """Whether weights and biases are found in the same memory each time: that of a permanent state's own resources."""
+    found: Any = state
+    return (
+        state.lives_on is None
+        and "weights" not in vars(state)
+        and state.resource_count > 0
+        and found.weights is state.resource_at_index(0)
+    )
 
 
-def _part(who: str, argument: str, name: str, state: _ConvolutionParameters, count: int) -> Numbers | None:
-    buffer: MTLBuffer | None = getattr(state, name)
-    offset: int = getattr(state, f"{name}_offset")
-    if buffer is None:
-        return None
+def _parts(
+    who: str, argument: str, state: _ConvolutionParameters, weights: int, biases: int
+) -> tuple[Numbers, Numbers | None]:
+    held = state.biases
+    first = _part(who, argument, "weights", state.weights, state.weights_offset, weights)
+    return first, None if held is None else _part(who, argument, "biases", held, state.biases_offset, biases)
+
+
+def _part(who: str, argument: str, name: str, buffer: MTLBuffer, offset: int, count: int) -> Numbers:
     if (buffer.length - offset) // 4 < count:
         raise MPSArgumentError(who, argument, f"must hold {count} {name}", (buffer.length - offset) // 4)
     return Numbers(buffer, offset, count)
@@ -145,13 +153,17 @@ _GAMMA, _GAMMA_GRADIENTS = ("gamma", "beta"), ("gradient_for_gamma", "gradient_f
 def batch_normalization_layer(who: str, arguments: Mapping[str, Any], command_buffer: CommandBuffer) -> Layer:
     """Gamma and beta, with gradients and values in one state, or in two."""
     one = "batch_normalization_state"
+    names = ("batch_normalization_gradient_state", "batch_normalization_source_state")
     if arguments[one] is not None:
-        _refuse_both(who, arguments)
+        for other in names:
+            if arguments[other] is not None:
+                rule = f"must not be given beside {one}, which holds gradients and values"
+                raise MPSTypeError(who, other, rule, type(arguments[other]).__name__)
         names = (one, one)
-    else:
-        names = ("batch_normalization_gradient_state", "batch_normalization_source_state")
-    gradients: _BatchNormalization = _state(who, arguments, names[0], _GAMMA_GRADIENTS, command_buffer)
-    source: _BatchNormalization = _state(who, arguments, names[1], _GAMMA, command_buffer)
+    gradients: _BatchNormalization = arguments[names[0]]
+    source: _BatchNormalization = arguments[names[1]]
+    _check_state(who, names[0], gradients, _GAMMA_GRADIENTS, command_buffer)
+    _check_state(who, names[1], source, _GAMMA, command_buffer)
     result = arguments["result_state"]
     if not isinstance(result, MPSCNNNormalizationGammaAndBetaState):
         rule = "must be an MPSCNNNormalizationGammaAndBetaState"
@@ -167,14 +179,12 @@ def batch_normalization_layer(who: str, arguments: Mapping[str, Any], command_bu
         rule = f"must be of {count} feature channel(s), as the gradients"
         raise MPSArgumentError(who, names[1], rule, values[0].length // 4)
     result.check_holds(who, "result_state", count)
-    gamma = Parameter("gamma", _all_of(slopes[0]), _all_of(values[0]), Numbers(result.gamma, 0, count))
-    beta = Parameter("beta", _all_of(slopes[1]), _all_of(values[1]), Numbers(result.beta, 0, count))
     read = {id(arguments[name]): arguments[name] for name in names}
-    return Layer(gamma, beta, tuple(read.values()))
-
-
-def _refuse_both(who: str, arguments: Mapping[str, Any]) -> None:
-    for other in ("batch_normalization_gradient_state", "batch_normalization_source_state"):
-        if arguments[other] is not None:
-            rule = "must not be given beside batch_normalization_state, which holds gradients and values"
-            raise MPSTypeError(who, other, rule, type(arguments[other]).__name__)
+    return Layer(
+        _GAMMA,
+        (count, count),
+        (Numbers(slopes[0]), Numbers(slopes[1])),
+        (Numbers(values[0]), Numbers(values[1])),
+        (Numbers(result.gamma, 0, count), Numbers(result.beta, 0, count)),
+        tuple(read.values()),
+    )

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from torch import Tensor
-
+from openmps.checks import Shown
 from openmps.core.numbers import number
+from openmps.core.state.state import MPSState
+from openmps.core.vector import MPSMatrix, MPSVector
 from openmps.kernels.optimizers.descriptor import MPSNNOptimizerDescriptor, described
-from openmps.kernels.optimizers.optimizer import MPSNNOptimizer, Update
+from openmps.kernels.optimizers.optimizer import MPSNNOptimizer
+from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.ops import optimizers as ops
-
-if TYPE_CHECKING:
-    from openmps.core.state.state import MPSState
-    from openmps.core.vector import MPSMatrix, MPSVector
-    from openmps.metal.command import CommandBuffer
-    from openmps.metal.device import MTLDevice
 
 
 class MPSNNOptimizerRMSProp(MPSNNOptimizer):
     """RMSProp (MPSNNOptimizers.h, macOS 10.14): ``s = decay s + (1 - decay) g^2; v -= lr g / (sqrt(s) + epsilon)``."""
 
     _accumulators = ("input_sum_of_squares",)
+
+    decay = Shown[float]("_decay", "Share of the old mean of squares that is kept.")
+    epsilon = Shown[float]("_epsilon", "Added to the root.")
 
     def __init__(
         self,
@@ -37,33 +35,8 @@ class MPSNNOptimizerRMSProp(MPSNNOptimizer):
         self._decay = number(self.name, "decay", decay)
         self._epsilon = number(self.name, "epsilon", epsilon)
 
-    @property
-    def decay(self) -> float:
-        """Share of the old mean of squares that is kept."""
-        return self._decay
-
-    @property
-    def epsilon(self) -> float:
-        """Added to the root."""
-        return self._epsilon
-
-    def _update(self) -> Update:
-        learning_rate, decay, epsilon, rule = self._learning_rate, self._decay, self._epsilon, self._rule()
-
-        def update(slots: list[tuple[Tensor, Tensor, tuple[Tensor, ...], Tensor]]) -> None:
-            for gradient, values, (squares,), result in slots:
-                ops.rmsprop(
-                    values,
-                    gradient,
-                    squares,
-                    result,
-                    learning_rate=learning_rate,
-                    decay=decay,
-                    epsilon=epsilon,
-                    rule=rule,
-                )
-
-        return update
+    def _update(self, vectors: int, rule: ops.GradientRule) -> ops.RmsProp:
+        return ops.RmsProp(vectors, rule, self._decay, self._epsilon)
 
     def encode(
         self,

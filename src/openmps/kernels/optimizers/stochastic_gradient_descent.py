@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from torch import Tensor
-
+from openmps.checks import Shown
 from openmps.core.numbers import number
+from openmps.core.state.state import MPSState
+from openmps.core.vector import MPSMatrix, MPSVector
 from openmps.kernels.optimizers.descriptor import MPSNNOptimizerDescriptor, described
-from openmps.kernels.optimizers.optimizer import MPSNNOptimizer, Update
+from openmps.kernels.optimizers.optimizer import MPSNNOptimizer
+from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.ops import optimizers as ops
-
-if TYPE_CHECKING:
-    from openmps.core.state.state import MPSState
-    from openmps.core.vector import MPSMatrix, MPSVector
-    from openmps.metal.command import CommandBuffer
-    from openmps.metal.device import MTLDevice
 
 
 class MPSNNOptimizerStochasticGradientDescent(MPSNNOptimizer):
@@ -28,6 +23,10 @@ class MPSNNOptimizerStochasticGradientDescent(MPSNNOptimizer):
 
     _accumulators = ("input_momentum",)
     _optional = frozenset({"input_momentum"})
+
+    momentum_scale = Shown[float]("_momentum_scale", "mu, the share of the old momentum that is kept.")
+    use_nesterov_momentum = Shown[bool]("_nesterov", "Whether Nesterov's form is used (macOS 11 spelling).")
+    use_nestrov_momentum = Shown[bool]("_nesterov", "Whether Nesterov's form is used (macOS 10.14 spelling).")
 
     def __init__(
         self,
@@ -43,39 +42,8 @@ class MPSNNOptimizerStochasticGradientDescent(MPSNNOptimizer):
         self._momentum_scale = number(self.name, "momentum_scale", momentum_scale)
         self._nesterov = bool(use_nesterov_momentum or use_nestrov_momentum)
 
-    @property
-    def momentum_scale(self) -> float:
-        """mu, the share of the old momentum that is kept."""
-        return self._momentum_scale
-
-    @property
-    def use_nesterov_momentum(self) -> bool:
-        """Whether Nesterov's form is used (macOS 11 spelling)."""
-        return self._nesterov
-
-    @property
-    def use_nestrov_momentum(self) -> bool:
-        """Whether Nesterov's form is used (macOS 10.14 spelling)."""
-        return self._nesterov
-
-    def _update(self) -> Update:
-        learning_rate, mu, nesterov, rule = self._learning_rate, self._momentum_scale, self._nesterov, self._rule()
-
-        def update(slots: list[tuple[Tensor, Tensor, tuple[Tensor, ...], Tensor]]) -> None:
-            for gradient, values, accumulators, result in slots:
-                momentum = accumulators[0] if accumulators else None
-                ops.sgd(
-                    values,
-                    gradient,
-                    momentum,
-                    result,
-                    learning_rate=learning_rate,
-                    momentum_scale=mu,
-                    nesterov=nesterov,
-                    rule=rule,
-                )
-
-        return update
+    def _update(self, vectors: int, rule: ops.GradientRule) -> ops.StochasticGradientDescent:
+        return ops.StochasticGradientDescent(vectors, rule, self._momentum_scale, self._nesterov)
 
     def encode(
         self,

@@ -1,77 +1,61 @@
-"""Buffers: bytes on a device, seen as typed tensors by kernels and as a NumPy array by the CPU."""
+"""Memory of a device: bytes, seen as typed tensors by kernels and as a NumPy array by the CPU."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from functools import lru_cache
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from openmps.checks import Labelled, Shown
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.host_copy import HostCopy
+from openmps.metal.processor import Processor
 from openmps.types import MPSPurgeableState, MTLCPUCacheMode, MTLResourceOptions, MTLStorageMode, NSRange
-
-if TYPE_CHECKING:
-    from openmps.metal.device import MTLDevice
-    from openmps.metal.heap import MTLHeap
 
 _allocation = Lock()
 
 
-class MTLResource(ABC):
-    """Memory of one device (MTLResource.h, macOS 10.11).
+class Resource(Labelled, ABC):
+    """What an `MTLResource` says of its memory."""
 
-    ``cpu_cache_mode`` is kept for the program that asks for it and changes nothing here.
-    """
+    _length: int
+    _storage: torch.Tensor | None = None
+    _host: HostCopy | None = None
 
-    def __init__(
-        self, device: MTLDevice, storage_mode: MTLStorageMode, cpu_cache_mode: MTLCPUCacheMode, heap: MTLHeap | None
-    ) -> None:
-        self.label: str | None = None
-        """A name for errors and debugging."""
-        self._device = device
+    def __init__(self, storage_mode: MTLStorageMode, cpu_cache_mode: MTLCPUCacheMode) -> None:
         self._storage_mode = storage_mode
         self._cpu_cache_mode = cpu_cache_mode
-        self._heap = heap
         self._purgeable = MPSPurgeableState.NON_VOLATILE
 
     @property
-    def name(self) -> str:
-        """Class and label, as errors call the resource."""
-        return f"{type(self).__name__} {self.label!r}" if self.label else type(self).__name__
-
-    @property
-    def device(self) -> MTLDevice:
+    @abstractmethod
+    def device(self) -> Processor:
         """The device whose memory holds the resource."""
-        return self._device
-
-    @property
-    def storage_mode(self) -> MTLStorageMode:
-        """Who may touch the memory: PRIVATE memory is the device's alone."""
-        return self._storage_mode
-
-    @property
-    def cpu_cache_mode(self) -> MTLCPUCacheMode:
-        """The cache mode that was asked for."""
-        return self._cpu_cache_mode
-
-    @property
-    def heap(self) -> MTLHeap | None:
-        """The heap that the memory is part of; None for a resource made by the device (macOS 10.13)."""
-        return self._heap
 
     @property
     @abstractmethod
+    def heap(self) -> object | None:
+        """The heap that the memory is part of; None for a resource made by the device (macOS 10.13)."""
+
+    storage_mode = Shown[MTLStorageMode](
+        "_storage_mode", "Who may touch the memory: PRIVATE memory is the device's alone."
+    )
+    cpu_cache_mode = Shown[MTLCPUCacheMode]("_cpu_cache_mode", "The cache mode that was asked for.")
+
+    @property
     def is_allocated(self) -> bool:
         """Whether there is memory yet; it is allocated on first use."""
+        return self._storage is not None
 
     @property
-    @abstractmethod
     def allocated_size(self) -> int:
-        """Bytes of memory held now (macOS 10.13)."""
+        """Bytes of memory held now (macOS 10.13): 0 before the first use."""
+        return 0 if self._storage is None else self._length
 
     def set_purgeable_state(self, state: MPSPurgeableState) -> MPSPurgeableState:
         """Say whether the memory may be given back, and return what held before.
@@ -85,10 +69,9 @@ class MTLResource(ABC):
         if not isinstance(state, MPSPurgeableState):
             raise MPSTypeError(self.name, "state", "must be an MPSPurgeableState", type(state).__name__)
         if state is MPSPurgeableState.ALLOCATION_DEFERRED:
-            raise MPSArgumentError(
-                self.name, "state", "must be one that can be asked for", state.name, "Use KEEP_CURRENT"
-            )
-        if self._heap is not None:
+            rule = "must be one that can be asked for"
+            raise MPSArgumentError(self.name, "state", rule, state.name, "Use KEEP_CURRENT")
+        if self.heap is not None:
             remedy = "Drop the resource to give its memory back to the heap"
             raise MPSArgumentError(self.name, "state", "cannot be set on a resource of a heap", state.name, remedy)
         if not self.is_allocated and self._purgeable is not MPSPurgeableState.EMPTY:
@@ -97,11 +80,8 @@ class MTLResource(ABC):
         if state is not MPSPurgeableState.KEEP_CURRENT:
             self._purgeable = state
         if state is MPSPurgeableState.EMPTY:
-            self._discard()
+            self._storage = self._host = None
         return before
-
-    @abstractmethod
-    def _discard(self) -> None: ...
 
     def _check_cpu_access(self, method: str) -> None:
         if self._storage_mode is MTLStorageMode.PRIVATE:
@@ -109,44 +89,14 @@ class MTLResource(ABC):
             raise MPSArgumentError(self.name, method, "needs memory that the CPU may touch", "PRIVATE storage", remedy)
 
 
-class MTLBuffer(MTLResource):
-    """``length`` bytes on a device (MTLBuffer.h, macOS 10.11). Made by `MTLDevice.new_buffer` or `MTLHeap.new_buffer`.
-
-    The memory is allocated, and zero, on first use.
-    """
-
-    def __init__(
-        self,
-        device: MTLDevice,
-        length: int,
-        options: MTLResourceOptions = MTLResourceOptions.STORAGE_MODE_SHARED,
-        *,
-        heap: MTLHeap | None = None,
-        storage: torch.Tensor | None = None,
-    ) -> None:
-        super().__init__(device, *modes_of("MTLBuffer", options), heap)
-        self._length = length
-        self._storage = storage
-        self._host: HostCopy | None = None
+class Bytes(Resource):
+    """The memory of an `MTLBuffer`: allocated, and zero, on first use."""
 
     def __repr__(self) -> str:
         state = "" if self.is_allocated else ", not allocated yet"
-        return f"<{self.name}, {self._length} bytes, {self._storage_mode.name}{state}, on {self._device.name}>"
+        return f"<{self.name}, {self._length} bytes, {self._storage_mode.name}{state}, on {self.device.name}>"
 
-    @property
-    def length(self) -> int:
-        """Size in bytes."""
-        return self._length
-
-    @property
-    def is_allocated(self) -> bool:
-        """Whether there is memory yet; it is allocated on first use."""
-        return self._storage is not None
-
-    @property
-    def allocated_size(self) -> int:
-        """Bytes of memory held now: 0 before the first use."""
-        return 0 if self._storage is None else self._length
+    length = Shown[int]("_length", "Size in bytes.")
 
     # --- the device's side -------------------------------------------------------------------------------------------
 
@@ -179,9 +129,9 @@ class MTLBuffer(MTLResource):
         """
         if not isinstance(tensor, torch.Tensor):
             raise MPSTypeError(self.name, "tensor", "must be a torch.Tensor", type(tensor).__name__)
-        if self._heap is not None:
+        if self.heap is not None:
             raise MPSArgumentError(self.name, "tensor", "cannot replace memory that is part of a heap")
-        self._device.check_tensor(self.name, "tensor", tensor)
+        self.device.check_tensor(self.name, "tensor", tensor)
         if tensor.nbytes != self._length:
             raise MPSArgumentError(self.name, "tensor", f"must have {self._length} bytes", tensor.nbytes)
         if not tensor.is_contiguous():
@@ -214,12 +164,12 @@ class MTLBuffer(MTLResource):
         """
         self._check_cpu_access("contents")
         storage = self._bytes()
-        if not self._device.is_cuda:
+        if not self.device.is_cuda:
             return storage.numpy()
-        torch.cuda.synchronize(self._device.torch_device)
+        torch.cuda.synchronize(self.device.torch_device)
         if self._host is None:
             self._host = HostCopy()
-            self._device.watch(self)
+            self._watch_host_copy()
         return self._host.read(storage)
 
     def did_modify_range(self, range: NSRange | range) -> None:
@@ -244,6 +194,10 @@ class MTLBuffer(MTLResource):
 
     # --- inside ------------------------------------------------------------------------------------------------------
 
+    @abstractmethod
+    def _watch_host_copy(self) -> None:
+        """Have `flush` called at every commit."""
+
     def _bytes(self) -> torch.Tensor:
         if self._storage is not None:
             return self._storage
@@ -258,20 +212,16 @@ class MTLBuffer(MTLResource):
 
     def _allocate(self) -> torch.Tensor:
         try:
-            return torch.zeros(self._length, dtype=torch.uint8, device=self._device.torch_device)
+            return torch.zeros(self._length, dtype=torch.uint8, device=self.device.torch_device)
         except RuntimeError as fault:
             rule, remedy = "must fit the free memory of the device", "Free memory, or make smaller buffers"
             raise MPSArgumentError(self.name, "length", rule, self._length, remedy) from fault
 
-    def _discard(self) -> None:
-        self._storage = self._host = None
-
     def _element_range(self, dtype: torch.dtype, offset: int, count: int | None) -> tuple[int, int]:
         size = dtype.itemsize
         if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0 or offset % size:
-            raise MPSArgumentError(
-                self.name, "offset", f"must be a multiple of {size}, the bytes of {dtype}", repr(offset)
-            )
+            rule = f"must be a multiple of {size}, the bytes of {dtype}"
+            raise MPSArgumentError(self.name, "offset", rule, repr(offset))
         if count is None and (self._length - offset) % size == 0:
             count = max(0, (self._length - offset) // size)
         if isinstance(count, bool) or not isinstance(count, int) or count < 0:
@@ -296,7 +246,11 @@ def modes_of(who: str, options: MTLResourceOptions) -> tuple[MTLStorageMode, MTL
     """The storage mode and cache mode that ``options`` ask for."""
     if isinstance(options, bool) or not isinstance(options, int):
         raise MPSTypeError(who, "options", "must be MTLResourceOptions", type(options).__name__)
-    value = int(options)
+    return _modes(who, int(options))
+
+
+@lru_cache(maxsize=256)
+def _modes(who: str, value: int) -> tuple[MTLStorageMode, MTLCPUCacheMode]:
     try:
         storage, cache = MTLStorageMode(value >> 4 & 0xF), MTLCPUCacheMode(value & 0xF)
     except ValueError as fault:
@@ -335,9 +289,8 @@ def _tensor_bytes(who: str, data: torch.Tensor) -> torch.Tensor:
     try:
         return data.detach().contiguous().reshape(-1).view(torch.uint8)
     except RuntimeError as fault:
-        raise MPSTypeError(
-            who, "data", "must be a dense tensor of plain numbers", f"{data.layout} {data.dtype}"
-        ) from fault
+        rule = "must be a dense tensor of plain numbers"
+        raise MPSTypeError(who, "data", rule, f"{data.layout} {data.dtype}") from fault
 
 
 def _host_bytes(who: str, data: Any) -> NDArray[np.uint8]:

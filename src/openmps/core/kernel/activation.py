@@ -1,0 +1,37 @@
+"""Neurons in the bodies of kernels: those of neuron kernels, and those fused into others."""
+
+from __future__ import annotations
+
+from openmps.core.kernel.scene import Scene
+from openmps.core.neuron import MPSNNNeuronDescriptor, NeuronParameters
+from openmps.errors import MPSTypeError
+from openmps.ops.neuron import Neuron, NeuronGradient
+from openmps.ops.op import Slot
+
+
+def neuron_parameters(who: str, argument: str, descriptor: object) -> NeuronParameters:
+    """The values of a descriptor as they are now, so that later changes to it change no kernel."""
+    if not isinstance(descriptor, MPSNNNeuronDescriptor):
+        raise MPSTypeError(who, argument, "must be an MPSNNNeuronDescriptor", type(descriptor).__name__)
+    return descriptor.parameters()
+
+
+def activated(at: Scene, who: str, x: Slot, neuron: NeuronParameters | None, channels: int) -> Slot:
+    """The neuron of ``x``, an image of so many channels; ``x`` itself without a neuron."""
+    if neuron is None or neuron.is_identity:
+        return x
+    return Neuron(*neuron[:4])(x, *_slopes(at, who, neuron, channels))
+
+
+def activation_gradient(
+    at: Scene, who: str, gradient: Slot, x: Slot, neuron: NeuronParameters | None, channels: int
+) -> Slot:
+    """``gradient`` times the neuron's derivative at ``x``; ``gradient`` itself without a neuron."""
+    if neuron is None or neuron.is_identity:
+        return gradient
+    return NeuronGradient(*neuron[:4])(gradient, x, *_slopes(at, who, neuron, channels))
+
+
+def _slopes(at: Scene, who: str, neuron: NeuronParameters, channels: int) -> tuple[Slot, ...]:
+    slopes = neuron.slopes(who, channels)
+    return () if slopes is None else (at.constant(slopes),)

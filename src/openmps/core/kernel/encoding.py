@@ -1,0 +1,169 @@
+"""What a command buffer holds: a body of steps, and what its inputs and outputs are bound to in this encode."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from openmps.core.image.storage import Stack, Target
+from openmps.metal.device import CommandBuffer, MTLBuffer
+from openmps.ops.op import Body, Input, Op, Role, Step
+
+
+class Bound(Protocol):
+    """Where the value of a body's input is found when the body runs."""
+
+    def value(self) -> Any:
+        """The value now."""
+        ...
+
+
+class Sink(Protocol):
+    """Where the value of a body's output goes when the body has run."""
+
+    def take(self, value: Any, *, is_shared: bool) -> None:
+        """Keep the value; ``is_shared`` says that its memory may be somebody else's too."""
+        ...
+
+
+class Number(NamedTuple):
+    """A number that is this encode's own."""
+
+    number: float
+
+    def value(self) -> float:
+        """The number."""
+        return self.number
+
+
+class Held(NamedTuple):
+    """A tensor that stays, whatever is encoded."""
+
+    tensor: Tensor | None
+
+    def value(self) -> Tensor | None:
+        """The tensor."""
+        return self.tensor
+
+
+class Numbers:
+    """Float32 numbers in a buffer, from a byte on; all of them without a count."""
+
+    __slots__ = ("buffer", "count", "offset")
+
+    def __init__(self, buffer: MTLBuffer, offset: int = 0, count: int | None = None) -> None:
+        self.buffer = buffer
+        self.offset = offset
+        self.count = count
+
+    def value(self) -> Tensor:
+        """The numbers, sharing the buffer's memory."""
+        return self.buffer.tensor(torch.float32, self.offset, self.count)
+
+    def take(self, value: Tensor, *, is_shared: bool) -> None:
+        """Put numbers in their place."""
+        self.value().copy_(value)
+
+
+class Constant:
+    """Numbers of a configuration; copied to a device when they are first used there."""
+
+    __slots__ = ("_made", "numbers")
+
+    def __init__(self, numbers: NDArray[Any]) -> None:
+        self.numbers = numbers
+        self._made: dict[torch.device, Held] = {}
+
+    def on(self, device: torch.device) -> Held:
+        """The numbers on a device; the same tensor each time."""
+        made = self._made.get(device)
+        if made is None:
+            made = self._made.setdefault(device, Held(torch.from_numpy(self.numbers.copy()).to(device)))
+        return made
+
+
+class Pixels(NamedTuple):
+    """The part of a destination that results are written to."""
+
+    stack: Stack
+    target: Target
+
+    def take(self, value: Any, *, is_shared: bool) -> None:
+        """Write the elements; nothing where nothing was computed."""
+        if value is not None:
+            self.stack.write(value, self.target, is_shared=is_shared)
+
+
+class Several(NamedTuple):
+    """Sinks that take one value together, each a memory of its own."""
+
+    sinks: Sequence[Sink]
+
+    def take(self, value: Any, *, is_shared: bool) -> None:
+        """Hand the value to each."""
+        for sink in self.sinks:
+            sink.take(value, is_shared=True)
+
+
+class Encoding:
+    """One encode: a body and its bindings. Running it reads the inputs, computes, and hands the outputs out."""
+
+    __slots__ = ("body", "inputs", "sinks", "used")
+
+    def __init__(self, body: Body, inputs: tuple[Bound, ...], used: tuple[bool, ...], sinks: tuple[Sink, ...]) -> None:
+        self.body = body
+        self.inputs = inputs
+        """What each input of the body is bound to, in the body's order."""
+        self.used = used
+        """Of each input, whether it is read at all."""
+        self.sinks = sinks
+        """Where each output of the body goes, in the body's order."""
+
+    def __call__(self) -> None:
+        """Run the body. On the queue's thread, in the order of the command buffer."""
+        self.hand_out(self.body.run(self.values()))
+
+    def values(self) -> list[Any]:
+        """The inputs' values now; None for those that nobody reads."""
+        return [each.value() if used else None for each, used in zip(self.inputs, self.used, strict=True)]
+
+    def hand_out(self, made: list[Any]) -> None:
+        """Hand the outputs to their sinks."""
+        for sink, value, is_shared in zip(self.sinks, made, self.body.may_share, strict=True):
+            sink.take(value, is_shared=is_shared)
+
+    def __repr__(self) -> str:
+        return f"Encoding({self.body!r})"
+
+
+def record_step(
+    command_buffer: CommandBuffer, label: str, op: Op, operands: Sequence[Bound], sinks: Sequence[Sink] = ()
+) -> None:
+    """Record one operation: an update, a reload, a copy. It writes its operands' memory, or ``sinks`` take its results.
+
+    There are as many sinks as results, or none.
+    """
+    record_body(command_buffer, label, step_body(op, tuple(map(type, operands)), len(sinks)), operands, sinks)
+
+
+def record_body(
+    command_buffer: CommandBuffer, label: str, body: Body, operands: Sequence[Bound], sinks: Sequence[Sink] = ()
+) -> None:
+    """Record a body that reads all its inputs."""
+    command_buffer.record(label, Encoding(body, tuple(operands), (True,) * len(operands), tuple(sinks)))
+
+
+@lru_cache(maxsize=1024)
+def step_body(op: Op, operands: tuple[type, ...], outputs: int = 0) -> Body:
+    """The body of one operation; ``operands`` are the classes of what its inputs will be bound to."""
+    count = len(operands)
+    roles = (Role.NUMBER if kind is Number else Role.BUFFER for kind in operands)
+    inputs = tuple(Input(role, str(index)) for index, role in enumerate(roles))
+    writes = tuple(range(count, count + op.results))
+    step = Step(op, tuple(range(count)), writes)
+    return Body(inputs, (step,), tuple(map(str, range(outputs))), writes[:outputs], count + op.results)

@@ -1,0 +1,84 @@
+"""Plans: one encode, decided from a kernel's configuration and from shapes alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from openmps.core.image.batch import BatchTemplate
+from openmps.core.image.storage import Shape, Target
+from openmps.core.kernel.configuration import Configuration
+from openmps.core.kernel.encoding import Constant
+from openmps.core.kernel.scene import SAVED
+from openmps.core.state.gradient import ForwardRecord, SourceRecord
+from openmps.ops.op import Body, Role
+
+
+class Plan:
+    """One encode, decided: which images and channels are read, what is computed, where results land."""
+
+    __slots__ = (
+        "bare",
+        "body",
+        "constants",
+        "first_destination_image",
+        "first_images",
+        "images",
+        "is_plain",
+        "reads_all_images",
+        "record",
+        "sources",
+        "target",
+        "used",
+    )
+
+    def __init__(
+        self, record: ForwardRecord, body: Body, constants: Sequence[Constant], results_per_image: int
+    ) -> None:
+        self.record = record
+        """What a gradient state keeps of the encode."""
+        self.sources: tuple[SourceRecord, ...] = record.sources
+        self.target: Target = record.target
+        self.first_images = tuple(source.first_image for source in record.sources)
+        self.first_destination_image = record.first_destination_image
+        self.images = record.images
+        self.body = body
+        self.constants = tuple(constants)
+        """The numbers that the body's constants stand for."""
+        self.bare = body.only(name for name in body.outputs if name != SAVED)
+        """The body of encodes that leave no state."""
+        self.is_plain = all(role is Role.SOURCE for role, _ in body.inputs)
+        """Whether sources are all that the body reads."""
+        self.used = used_inputs(body)
+        extents = [source.extent.images for source in record.sources]
+        wanted = [record.images] * len(extents)
+        self.reads_all_images = (
+            not any(self.first_images)
+            and extents == wanted
+            and (self.first_destination_image, record.destination.images) == (0, record.images * results_per_image)
+        )
+
+
+class Sized:
+    """What an encode without a destination makes."""
+
+    __slots__ = ("configuration", "images_each", "is_custom", "plan", "shape", "template")
+
+    def __init__(self, shape: Shape, images_each: int, configuration: Configuration, is_custom: bool) -> None:
+        self.shape = shape
+        """The whole result."""
+        self.images_each = images_each
+        """Images in each image object of a batch, or in the one object."""
+        self.configuration = configuration
+        """The kernel's properties afterwards: the padding policy, or a state, places its windows."""
+        self.is_custom = is_custom
+        """Whether the padding policy has a say of its own, at each encode."""
+        self.template: BatchTemplate | None = None
+        """Makes the temporary batch, once one was made."""
+        self.plan: Plan | None = None
+        """How the encode goes on, where the result is of this shape."""
+
+
+def used_inputs(body: Body) -> tuple[bool, ...]:
+    """Of each input, whether a step or an output reads it."""
+    read = set(body.output_slots).union(*(step.reads for step in body.steps))
+    return tuple(index in read for index in body.input_slots)

@@ -1,0 +1,168 @@
+"""What a kernel's mathematics is told while its body is built: how sources are read, where results land."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+
+from openmps.core.image.storage import Extent, Shape, Target
+from openmps.core.kernel.encoding import Constant
+from openmps.core.state.gradient import SourceRecord
+from openmps.ops.elements import Channels, Load, Read, ReadAdjoint, Store
+from openmps.ops.geometry import Window
+from openmps.ops.op import Body, Builder, Role, Slot
+from openmps.types import MPSImageEdgeMode
+from openmps.types import MPSImageFeatureChannelFormat as Format
+
+RESULT, SAVED = "result", "saved"
+"""Names of what every kernel may give out: the image, and what its state keeps for the gradient."""
+
+
+class Scene:
+    """The placement of one encode, and the body that its kernel fills."""
+
+    def __init__(
+        self,
+        sources: tuple[SourceRecord, ...],
+        target: Target | None,
+        given: Any,
+        shapes: Sequence[Shape],
+        destination: Shape | None,
+    ) -> None:
+        self.sources = sources
+        """How each source is read."""
+        self.given = given
+        """What the plan depends on of the states that the encode is given; None without states."""
+        self.shapes = tuple(shapes)
+        """The whole sources: their shapes, and how their numbers are stored."""
+        self.constants: list[Constant] = []
+        self._target = target
+        self._destination = destination
+        result_format = None if destination is None else destination.channel_format
+        formats = {shape.channel_format for shape in shapes}
+        is_half = formats == {Format.FLOAT16} and result_format in (None, Format.FLOAT16)
+        self._builder = Builder(widen=Load(Format.FLOAT16))
+        self._result_format = result_format
+        self.images = tuple(
+            self._image(index, shape, source, is_half=is_half)
+            for index, (shape, source) in enumerate(zip(shapes, sources, strict=True))
+        )
+        """The sources' slots: the channels read of each, numbers as they are stored or float32."""
+
+    def _image(self, index: int, shape: Shape, source: SourceRecord, *, is_half: bool) -> Slot:
+        slot = self._builder.input(Role.SOURCE, str(index), is_half=is_half)
+        if source.channels != shape.extent.channels:
+            slot = Channels(source.channel, source.channels)(slot)
+        plain = shape.channel_format is Format.FLOAT32 or is_half
+        return slot if plain else Load(shape.channel_format)(slot)
+
+    @property
+    def target(self) -> Target:
+        """Where the result lands."""
+        assert self._target is not None
+        return self._target
+
+    @property
+    def destination(self) -> Extent:
+        """All of the destination, of which the target is a part."""
+        assert self._destination is not None
+        return self._destination.extent
+
+    @property
+    def window(self) -> Window:
+        """The windows over the first source."""
+        return self.sources[0].window
+
+    @property
+    def edge_mode(self) -> MPSImageEdgeMode:
+        """How the first source goes on beyond its edges."""
+        return self.sources[0].edge_mode
+
+    def read(self, image: Slot, index: int = 0) -> Slot:
+        """The region of source ``index`` that its windows read; the image itself where that is all of it."""
+        return read(image, self.sources[index].window, self.sources[index].edge_mode)
+
+    def buffer(self, name: str) -> Slot:
+        """Memory that the kernel binds under this name at each encode."""
+        return self._builder.input(Role.BUFFER, name)
+
+    def number(self, name: str) -> Slot:
+        """A number that the kernel gives under this name at each encode."""
+        return self._builder.input(Role.NUMBER, name)
+
+    def constant(self, numbers: NDArray[Any]) -> Slot:
+        """Numbers of the configuration, as a tensor on the device."""
+        self.constants.append(Constant(numbers))
+        return self._builder.input(Role.CONSTANT, str(len(self.constants) - 1))
+
+    @property
+    def saved(self) -> Slot:
+        """What the forward encode left in the state; None when it runs, if nothing was left."""
+        return self._builder.input(Role.SAVED, SAVED)
+
+    def saves(self, slot: Slot) -> None:
+        """Leave a tensor in the state for the gradient, if the encode leaves a state."""
+        self._builder.output(SAVED, slot)
+
+    def gives(self, name: str, slot: Slot) -> None:
+        """Give something out that the kernel binds under this name at each encode."""
+        self._builder.output(name, slot)
+
+    def finish(self, result: Slot | None) -> Body:
+        """The body, with the result stored in the destination's format."""
+        if result is not None:
+            stored = self._result_format
+            self._builder.output(RESULT, result if stored in (None, Format.FLOAT32) else Store(stored)(result))
+        return self._builder.finish()
+
+
+@dataclass(frozen=True, slots=True)
+class GradientGeometry:
+    """The two placements of a gradient encode; both are the forward window in the automatic path.
+
+    ``source`` says which pixels of the forward source each gradient pixel's window read, ``data`` where the data
+    gradient of each gradient pixel lands.
+    """
+
+    source: Window
+    data: Window
+    edge_mode: MPSImageEdgeMode
+
+
+class GradientScene(Scene):
+    """The scene of a gradient kernel: the first source is the incoming gradient, the second the forward source."""
+
+    geometry: GradientGeometry
+
+    @property
+    def window(self) -> Window:
+        """Which pixels of the forward source each gradient pixel's window read."""
+        return self.geometry.source
+
+    @property
+    def edge_mode(self) -> MPSImageEdgeMode:
+        """How the forward source goes on beyond its edges."""
+        return self.geometry.edge_mode
+
+    def read(self, image: Slot, index: int = 1) -> Slot:
+        """The region of the forward source that its windows read."""
+        return read(image, self.geometry.source, self.geometry.edge_mode)
+
+    def back(self, gradient: Slot) -> Slot:
+        """The gradient of the forward source from that of the region read."""
+        return back(gradient, self.geometry.data, self.geometry.edge_mode)
+
+
+def read(image: Slot, window: Window, edge_mode: MPSImageEdgeMode) -> Slot:
+    """The region that windows read; the image itself where that is all of it."""
+    op = Read(window, edge_mode)
+    return image if op.is_identity else op(image)
+
+
+def back(gradient: Slot, window: Window, edge_mode: MPSImageEdgeMode) -> Slot:
+    """The gradient of an image from that of the region that windows read."""
+    op = ReadAdjoint(window, edge_mode)
+    return gradient if op.is_identity else op(gradient)

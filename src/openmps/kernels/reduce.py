@@ -1,0 +1,361 @@
+"""Reductions and local correlation (MPSNNReduce.h, macOS 10.13.4 to 10.15).
+
+Their sources are read in a region of their own instead of from an offset on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import ClassVar
+
+from openmps.core.image.storage import Extent, Shape
+from openmps.core.kernel.arguments import image_offset
+from openmps.core.kernel.binary import MPSCNNBinaryKernel
+from openmps.core.kernel.configuration import Configured, KernelProperty, Setting, at_least
+from openmps.core.kernel.encode import ImageKernel
+from openmps.core.kernel.scene import Scene
+from openmps.core.kernel.unary import MPSCNNKernel
+from openmps.core.numbers import number
+from openmps.core.state.gradient import SourceRecord
+from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.metal.device import MTLDevice
+from openmps.ops.local_correlation import LocalCorrelation
+from openmps.ops.op import Slot
+from openmps.ops.reduce import CHANNELS, COLUMNS, ROWS, Reduce, ReduceWeighted, Reduction, Weighting
+from openmps.types import MPSOffset, MPSRectNoClip, MTLRegion
+
+_PIXELS = "The pixels and images of the {} that are read, cut to it. Default: all. It replaces the offset."
+
+
+def _region(who: str, argument: str, value: MTLRegion) -> MTLRegion:
+    if not isinstance(value, MTLRegion):
+        raise MPSTypeError(who, argument, "must be an MTLRegion", type(value).__name__)
+    return value
+
+
+class _RegionOf(KernelProperty[MTLRegion]):
+    """The region in which a source is read: all of it unless set."""
+
+    def __init__(self, source: int, name: str) -> None:
+        super().__init__(MPSRectNoClip, _region, _PIXELS.format(name))
+        self._source = source
+
+    def __set__(self, kernel: Configured, value: MTLRegion) -> None:
+        super().__set__(kernel, value)
+        offset = MPSOffset(value.origin.x, value.origin.y, value.origin.z)
+        kernel._change_source(self._source, offset=offset)  # pyright: ignore[reportPrivateUsage]
+
+
+def _ignored_offset(region: str) -> KernelProperty[MPSOffset]:
+    """The offset of a kernel that reads regions: kept, but not used."""
+    return KernelProperty(MPSOffset(0, 0, 0), image_offset, f"Not used: `{region}` replaces it.")
+
+
+class _ReadsRegions(ImageKernel):
+    """What kernels have in common whose sources are read in regions."""
+
+    _region_arguments: ClassVar[tuple[str, ...]]
+
+    def _region(self, index: int) -> MTLRegion:
+        return getattr(self, self._region_arguments[index])
+
+    def _pixels(self, index: int, extent: Extent) -> tuple[int, int]:
+        """Columns and rows of a source that are read."""
+        region = self._region(index)
+        columns = _overlap(region.origin.x, region.size.width, extent.width)
+        rows = _overlap(region.origin.y, region.size.height, extent.height)
+        if columns < 1 or rows < 1:
+            rule = f"must overlap the source of {extent.width}x{extent.height} pixels"
+            got = f"origin ({region.origin.x}, {region.origin.y}), size {region.size.width}x{region.size.height}"
+            raise MPSArgumentError(self.name, self._region_arguments[index], rule, got)
+        return columns, rows
+
+    def _result_size(self, sources: Sequence[Extent]) -> tuple[int, int]:
+        """Columns and rows that there are numbers for."""
+        return self._pixels(0, sources[0])
+
+    def _sized(self, shapes: tuple[Shape, ...]) -> Extent:
+        extents = [shape.extent for shape in shapes]
+        channels = tuple(self._channels_read(index, extent.channels) for index, extent in enumerate(extents))
+        return Extent(*self._result_size(extents), self._result_channels(channels), max(1, self._images(extents)))
+
+    def _images(self, sources: Sequence[Extent]) -> int:
+        """How many images the regions select of every source."""
+        return min(
+            _overlap(self._region(index).origin.z, self._region(index).size.depth, extent.images)
+            for index, extent in enumerate(sources)
+        )
+
+    def _depth(self, sources: tuple[Extent, ...]) -> int:
+        return min(super()._depth(sources), self._images(sources))
+
+    def _writable(self, destination: Extent, sources: tuple[Extent, ...]) -> Extent:
+        width, height = self._result_size(sources)
+        origin = self.clip_rect.origin
+        return destination._replace(
+            width=min(destination.width, origin.x + width), height=min(destination.height, origin.y + height)
+        )
+
+
+def _overlap(origin: int, size: int, length: int) -> int:
+    """How much of ``length`` lies in ``size`` from ``origin`` on; less than 1 if nothing does."""
+    return min(size, length - origin)
+
+
+class MPSNNReduceUnary(_ReadsRegions, MPSCNNKernel):
+    """The base of reductions of one image (MPSNNReduce.h, macOS 10.13.4).
+
+    A result number stands for all the numbers along one axis of the part of the source that `clip_rect_source` and the
+    feature channel properties select: a reduction along rows leaves one column, one along columns one row, one along
+    feature channels one channel. Results are written from ``clip_rect.origin`` on. There are no gradients. NaN in the
+    source gives NaN, apart from the arguments' classes.
+    """
+
+    _reduction: ClassVar[Reduction | None] = None
+    _axis: ClassVar[int | None] = None
+    _region_arguments = ("clip_rect_source",)
+    _first_image_argument = "clip_rect_source.origin.z"
+
+    clip_rect_source = _RegionOf(0, "source")
+    offset = _ignored_offset("clip_rect_source")  # pyright: ignore[reportAssignmentType, reportIncompatibleMethodOverride, reportIncompatibleVariableOverride]
+
+    def __init_subclass__(cls, reduction: Reduction | None = None, axis: int | None = None) -> None:
+        super().__init_subclass__()
+        cls._reduction, cls._axis = reduction or cls._reduction, axis or cls._axis
+
+    def _result_channels(self, channels: tuple[int, ...]) -> int:
+        return 1 if self._axis == CHANNELS else channels[0]
+
+    def _result_size(self, sources: Sequence[Extent]) -> tuple[int, int]:
+        columns, rows = self._pixels(0, sources[0])
+        return 1 if self._axis == COLUMNS else columns, 1 if self._axis == ROWS else rows
+
+    def _source_record(self, index: int, extent: Extent, width: int, height: int) -> SourceRecord:
+        columns, rows = self._pixels(index, extent)
+        width = columns if self._axis == COLUMNS else width
+        height = rows if self._axis == ROWS else height
+        return super()._source_record(index, extent, width, height)
+
+    def _body(self, at: Scene, *images: Slot) -> Slot | None:
+        if self._reduction is None or self._axis is None:
+            return super()._body(at, *images)
+        return Reduce(self._reduction, self._axis)(at.read(images[0]))
+
+
+class MPSNNReduceRowMin(MPSNNReduceUnary, reduction=Reduction.MIN, axis=COLUMNS):
+    """The smallest number of each row and channel: 1 x H x C (MPSNNReduce.h, macOS 10.13.4)."""
+
+
+class MPSNNReduceRowMax(MPSNNReduceUnary, reduction=Reduction.MAX, axis=COLUMNS):
+    """The largest number of each row and channel: 1 x H x C (MPSNNReduce.h, macOS 10.13.4)."""
+
+
+class MPSNNReduceRowMean(MPSNNReduceUnary, reduction=Reduction.MEAN, axis=COLUMNS):
+    """The mean of each row and channel: 1 x H x C (MPSNNReduce.h, macOS 10.13.4).
+
+    The divisor is the number of numbers read.
+    """
+
+
+class MPSNNReduceRowSum(MPSNNReduceUnary, reduction=Reduction.SUM, axis=COLUMNS):
+    """The sum of each row and channel: 1 x H x C (MPSNNReduce.h, macOS 10.13.4)."""
+
+
+class MPSNNReduceColumnMin(MPSNNReduceUnary, reduction=Reduction.MIN, axis=ROWS):
+    """The smallest number of each column and channel: W x 1 x C (MPSNNReduce.h, macOS 10.13.4)."""
+
+
+class MPSNNReduceColumnMax(MPSNNReduceUnary, reduction=Reduction.MAX, axis=ROWS):
+    """The largest number of each column and channel: W x 1 x C (MPSNNReduce.h, macOS 10.13.4)."""
+
+
+class MPSNNReduceColumnMean(MPSNNReduceUnary, reduction=Reduction.MEAN, axis=ROWS):
+    """The mean of each column and channel: W x 1 x C (MPSNNReduce.h, macOS 10.13.4).
+
+    The divisor is the number of numbers read.
+    """
+
+
+class MPSNNReduceColumnSum(MPSNNReduceUnary, reduction=Reduction.SUM, axis=ROWS):
+    """The sum of each column and channel: W x 1 x C (MPSNNReduce.h, macOS 10.13.4)."""
+
+
+class MPSNNReduceFeatureChannelsMin(MPSNNReduceUnary, reduction=Reduction.MIN, axis=CHANNELS):
+    """The smallest number of each pixel, over its feature channels: W x H x 1 (MPSNNReduce.h, macOS 10.13.4)."""
+
+
+class MPSNNReduceFeatureChannelsMax(MPSNNReduceUnary, reduction=Reduction.MAX, axis=CHANNELS):
+    """The largest number of each pixel, over its feature channels: W x H x 1 (MPSNNReduce.h, macOS 10.13.4)."""
+
+
+class MPSNNReduceFeatureChannelsMean(MPSNNReduceUnary, reduction=Reduction.MEAN, axis=CHANNELS):
+    """The mean of each pixel, over its feature channels: W x H x 1 (MPSNNReduce.h, macOS 10.13.4).
+
+    The divisor is the number of numbers read.
+    """
+
+
+class MPSNNReduceFeatureChannelsSum(MPSNNReduceUnary, reduction=Reduction.SUM, axis=CHANNELS):
+    """`weight` times the sum of each pixel, over its feature channels: W x H x 1 (MPSNNReduce.h, macOS 10.13.4)."""
+
+    weight = KernelProperty(1.0, number, "Factor of every feature channel. Default 1.")
+
+    def _body(self, at: Scene, *images: Slot) -> Slot:
+        return Reduce(Reduction.SUM, CHANNELS, self.weight)(at.read(images[0]))
+
+
+class MPSNNReduceFeatureChannelsArgumentMin(MPSNNReduceUnary, reduction=Reduction.ARGUMENT_MIN, axis=CHANNELS):
+    """The index of the smallest feature channel of each pixel: W x H x 1 (MPSNNReduce.h, macOS 10.14).
+
+    Counted from the first channel read; of equal channels the first, of NaN the first NaN. It is stored as a number:
+    float16 holds it exactly up to 2048, and unorm formats not at all, so give a float destination for such a source.
+    """
+
+
+class MPSNNReduceFeatureChannelsArgumentMax(MPSNNReduceUnary, reduction=Reduction.ARGUMENT_MAX, axis=CHANNELS):
+    """The index of the largest feature channel of each pixel: W x H x 1 (MPSNNReduce.h, macOS 10.14).
+
+    Counted from the first channel read; of equal channels the first, of NaN the first NaN. It is stored as a number:
+    float16 holds it exactly up to 2048, and unorm formats not at all, so give a float destination for such a source.
+    """
+
+
+class MPSNNReduceBinary(_ReadsRegions, MPSCNNBinaryKernel):
+    """The base of reductions of two images (MPSNNReduce.h, macOS 10.13.4).
+
+    The result has a pixel for each pixel of `primary_source_clip_rect`, written from ``clip_rect.origin`` on. Both
+    sources must have the same number of feature channels read. There are no gradients.
+    """
+
+    _region_arguments = ("primary_source_clip_rect", "secondary_source_clip_rect")
+    _first_image_argument = "primary_source_clip_rect.origin.z, secondary_source_clip_rect.origin.z"
+    _pixel_strides: ClassVar[tuple[tuple[int, ...], ...]] = ((1,), (1,))
+
+    primary_source_clip_rect = _RegionOf(0, "primary source")
+    secondary_source_clip_rect = _RegionOf(1, "secondary source")
+    primary_offset = _ignored_offset("primary_source_clip_rect")  # pyright: ignore[reportAssignmentType, reportIncompatibleVariableOverride]
+    secondary_offset = _ignored_offset("secondary_source_clip_rect")  # pyright: ignore[reportAssignmentType, reportIncompatibleVariableOverride]
+
+    def _result_channels(self, channels: tuple[int, ...]) -> int:
+        first, second = channels
+        if first != second:
+            rule = "must have the same number of feature channels read"
+            raise MPSArgumentError(self.name, "sources", rule, f"{first} and {second}")
+        return 1
+
+    def _source_record(self, index: int, extent: Extent, width: int, height: int) -> SourceRecord:
+        source, allowed = self._sources[index], self._pixel_strides[index]
+        for axis, stride in (("x", source.stride_x), ("y", source.stride_y)):
+            if stride not in allowed:
+                name = f"{('primary', 'secondary')[index]}_stride_in_pixels_{axis}"
+                raise MPSArgumentError(self.name, name, f"must be {' or '.join(str(each) for each in allowed)}", stride)
+        return super()._source_record(index, extent, width, height)
+
+
+class _WeightedReduction(MPSNNReduceBinary):
+    """One number a pixel, made of its feature channels and its weights."""
+
+    _pixel_strides = ((1,), (0, 1))
+    _weighting = Setting[Weighting]()
+
+    def __init__(self, device: MTLDevice, weighting: Weighting) -> None:
+        super().__init__(device)
+        self._weighting = weighting
+
+    def _source_record(self, index: int, extent: Extent, width: int, height: int) -> SourceRecord:
+        record = super()._source_record(index, extent, width, height)
+        if index == 0:
+            return record
+        columns, rows = self._pixels(index, extent)
+        x, y = record.window.x, record.window.y
+        x = replace(x, stride=0) if columns == 1 else x
+        y = replace(y, stride=0) if rows == 1 else y
+        if x.read > columns or y.read > rows:
+            raise MPSArgumentError(
+                self.name,
+                "secondary_source_clip_rect",
+                f"must select as many pixels as are read of the primary source, {width}x{height}, or one along an axis",
+                f"{columns}x{rows}",
+            )
+        return replace(record, window=replace(record.window, x=x, y=y))
+
+    def _body(self, at: Scene, *images: Slot) -> Slot:
+        features, weights = images
+        return ReduceWeighted(self._weighting)(at.read(features), at.read(weights, 1))
+
+
+class MPSNNReduceFeatureChannelsAndWeightsMean(_WeightedReduction):
+    """sum_c X[c] Wt[c] / C for each pixel: W x H x 1 (MPSNNReduce.h, macOS 10.13.4).
+
+    The primary image holds the features X, the secondary image the weights Wt of each pixel, or, with one column or
+    row, those of all. C is the number of feature channels read.
+    """
+
+    def __init__(self, device: MTLDevice) -> None:
+        super().__init__(device, Weighting.MEAN)
+
+
+class MPSNNReduceFeatureChannelsAndWeightsSum(_WeightedReduction):
+    """sum_c X[c] Wt[c] for each pixel: W x H x 1 (MPSNNReduce.h, macOS 10.13.4).
+
+    The primary image holds the features X, the secondary image the weights Wt of each pixel, or, with one column or
+    row, those of all. With `do_weighted_sum_by_non_zero_weights` the sum is divided by the number of the pixel's
+    weights that are not 0; it is 0 where all are.
+    """
+
+    def __init__(self, device: MTLDevice, do_weighted_sum_by_non_zero_weights: bool = False) -> None:
+        super().__init__(device, Weighting.NON_ZERO if do_weighted_sum_by_non_zero_weights else Weighting.SUM)
+
+    @property
+    def do_weighted_sum_by_non_zero_weights(self) -> bool:
+        """Whether the sum is divided by the number of weights that are not 0. Default False."""
+        return self._weighting is Weighting.NON_ZERO
+
+
+class MPSNNLocalCorrelation(MPSNNReduceBinary):
+    """Y[f(m, n), y, x] = sum_c A[c, y, x] B[c, y + N[n], x + M[m]] (MPSNNReduce.h, macOS 10.15).
+
+    A is the primary and B the secondary source; M[m] = (m - window_in_x) stride_in_x for m = 0 .. 2 window_in_x,
+    N[n] = (n - window_in_y) stride_in_y for n = 0 .. 2 window_in_y. The result has (2 window_in_x + 1)
+    (2 window_in_y + 1) feature channels, m running faster: f(m, n) = n (2 window_in_x + 1) + m. Outside the part of B
+    that `secondary_source_clip_rect` selects, B is what `secondary_edge_mode` says.
+    """
+
+    window_in_x = KernelProperty(0, at_least(0), "Displacements to either side along a row, in strides. Default 0.")
+    window_in_y = KernelProperty(0, at_least(0), "Displacements to either side along a column, in strides. Default 0.")
+    stride_in_x = KernelProperty(
+        1, at_least(1), "Pixels from one displacement to the next along a row, at least 1. Default 1."
+    )
+    stride_in_y = KernelProperty(
+        1, at_least(1), "Pixels from one displacement to the next along a column, at least 1. Default 1."
+    )
+
+    def __init__(
+        self,
+        device: MTLDevice,
+        window_in_x: int = 0,
+        window_in_y: int = 0,
+        stride_in_x: int = 1,
+        stride_in_y: int = 1,
+    ) -> None:
+        super().__init__(device)
+        self.window_in_x = window_in_x
+        self.window_in_y = window_in_y
+        self.stride_in_x = stride_in_x
+        self.stride_in_y = stride_in_y
+
+    def _result_channels(self, channels: tuple[int, ...]) -> int:
+        super()._result_channels(channels)
+        return (2 * self.window_in_x + 1) * (2 * self.window_in_y + 1)
+
+    def _source_record(self, index: int, extent: Extent, width: int, height: int) -> SourceRecord:
+        if index == 1:
+            # All of B: which of it a result pixel meets is the business of the operation.
+            width, height = self._pixels(index, extent)
+        return super()._source_record(index, extent, width, height)
+
+    def _body(self, at: Scene, *images: Slot) -> Slot:
+        window, stride = (self.window_in_y, self.window_in_x), (self.stride_in_y, self.stride_in_x)
+        a, b = images
+        return LocalCorrelation(window, stride, at.sources[1].edge_mode)(at.read(a), at.read(b, 1))

@@ -1,0 +1,225 @@
+"""What a command buffer records, and its life from the first encode to the last completed handler."""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+
+import torch
+
+from openmps.checks import Shown
+from openmps.errors import MPSTypeError, MTLCommandBufferError, MTLExecutionError
+from openmps.metal.execution import Execution, Latch, Owner, Work
+from openmps.metal.lane import Lane, Place
+from openmps.types import MTLCommandBufferErrorCode, MTLCommandBufferStatus
+
+_log = logging.getLogger(__name__)
+_COMMITTED = MTLCommandBufferStatus.COMMITTED
+
+
+class Record:
+    """What a Metal command buffer holds until its commit."""
+
+    __slots__ = ("debug_groups", "encoder", "execution", "label", "lane", "place")
+
+    def __init__(self, lane: Lane) -> None:
+        self.lane = lane
+        self.execution = Execution(lane.timer())
+        self.label: str | None = None
+        self.place: Place | None = None
+        self.encoder: Owner | None = None
+        self.debug_groups: tuple[str, ...] = ()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether something can be encoded."""
+        return self.encoder is None and self.execution.status < _COMMITTED
+
+    def hand_over(self, owner: Owner) -> None:
+        """Commit: the lane runs the works in their turn."""
+        self.lane.start()
+        if self.place is None:
+            self.place = Place()
+        try:
+            self.execution.commit(owner)
+            self.lane.commit(self.place, self.execution)
+        except BaseException:
+            # An interrupt: a commit that shows in the status takes place.
+            if self.execution.status >= _COMMITTED:
+                self.lane.commit(self.place, self.execution)
+            raise
+
+    def abandon(self) -> None:
+        """Give the place back: one that will never be committed must not hold up the queue."""
+        if self.place is not None and self.place.execution is None:
+            self.lane.abandon(self.place)
+
+
+class Recorder(ABC):
+    """What a `CommandBuffer` does with its record."""
+
+    @property
+    @abstractmethod
+    def recording(self) -> Record:
+        """Where encodes are recorded now."""
+
+    # --- what it is --------------------------------------------------------------------------------------------------
+
+    @property
+    def label(self) -> str | None:
+        """A name for errors and debugging."""
+        return self.recording.label
+
+    @label.setter
+    def label(self, value: str | None) -> None:
+        self.recording.label = value
+
+    @property
+    def name(self) -> str:
+        """Class and label, as errors call the buffer."""
+        return f"{type(self).__name__} {self.label!r}" if self.label else type(self).__name__
+
+    status = Shown[MTLCommandBufferStatus]("recording.execution.status", "How far the command buffer has come.")
+
+    @property
+    def error(self) -> MTLExecutionError | None:
+        """Why the work failed, with the original exception as its ``__cause__``; None while nothing has."""
+        return self.recording.execution.error
+
+    @property
+    def error_code(self) -> MTLCommandBufferErrorCode:
+        """The kind of `error`: OUT_OF_MEMORY, INTERNAL for every other fault, NONE while nothing has failed."""
+        error = self.error
+        if error is None:
+            return MTLCommandBufferErrorCode.NONE
+        if isinstance(error.__cause__, (MemoryError, torch.OutOfMemoryError)):
+            return MTLCommandBufferErrorCode.OUT_OF_MEMORY
+        return MTLCommandBufferErrorCode.INTERNAL
+
+    @property
+    def gpu_start_time(self) -> float:
+        """When the device began the work, in seconds of `time.perf_counter`; 0 until it is done (macOS 10.15).
+
+        On CUDA the difference between start and end is measured by the device itself.
+        """
+        return self.recording.execution.times[0]
+
+    @property
+    def gpu_end_time(self) -> float:
+        """When the device ended the work, in seconds of `time.perf_counter`; 0 until it is done (macOS 10.15)."""
+        return self.recording.execution.times[1]
+
+    # --- recording ---------------------------------------------------------------------------------------------------
+
+    def record(self, label: str, work: Work) -> None:
+        """Add one piece of work. It runs once, after everything recorded earlier, when the buffer executes.
+
+        Args:
+            label: What the work is, for errors: the kernel's class and label.
+            work: Called without arguments, and dropped right after it ran.
+
+        Raises:
+            MTLCommandBufferError: The buffer is committed already, or an encoder is open on it.
+        """
+        recording = self.recording
+        if recording.encoder is not None or recording.execution.status >= _COMMITTED:
+            self._refuse_encode(f"encode of {label!r}")
+        if not callable(work):
+            raise MPSTypeError(self.name, f"work {label!r}", "must be callable", type(work).__name__)
+        if recording.debug_groups:
+            label = "/".join((*recording.debug_groups, label))
+        recording.execution.works.append((label, work))
+
+    @property
+    def encodings(self) -> tuple[tuple[str, Work], ...]:
+        """What the command buffer holds until it has run, pairs of label and work, for those who look inside.
+
+        What an open encoder recorded is not among them yet. `MPSCommandBuffer` shows the part that records now.
+        """
+        return tuple(self.recording.execution.works)
+
+    def push_debug_group(self, string: str) -> None:
+        """Begin a named group: work recorded until `pop_debug_group` carries the name before its own in errors."""
+        if not isinstance(string, str):
+            raise MPSTypeError(self.name, "string", "must be a str", type(string).__name__)
+        self.recording.debug_groups += (string,)
+
+    def pop_debug_group(self) -> None:
+        """End the group that was begun last."""
+        if not self.recording.debug_groups:
+            remedy = "Call push_debug_group before it"
+            raise MTLCommandBufferError(self.name, "pop_debug_group", "needs an open group", None, remedy)
+        self.recording.debug_groups = self.recording.debug_groups[:-1]
+
+    # --- running -----------------------------------------------------------------------------------------------------
+
+    def enqueue(self) -> None:
+        """Fix the place in the queue's order without committing: buffers that are enqueued later run later.
+
+        A second call changes nothing. A buffer that is dropped without a commit gives its place back.
+        """
+        recording = self.recording
+        if recording.execution.status >= _COMMITTED:
+            self._refuse_after_commit("enqueue")
+        if recording.place is None:
+            recording.place = Place()
+        recording.lane.reserve(recording.place)
+        recording.execution.status = MTLCommandBufferStatus.ENQUEUED
+
+    def wait_until_scheduled(self) -> None:
+        """Block until everything before this buffer is done and its scheduled handlers have returned."""
+        self._wait(self.recording.execution.scheduled, "wait_until_scheduled")
+
+    def wait_until_completed(self) -> None:
+        """Block until the work is done and all completed handlers have returned.
+
+        Raises:
+            MTLExecutionError: Work or a handler failed; the original exception is the ``__cause__``.
+            MTLCommandBufferError: The buffer is not committed, or the wait comes from a handler that it waits for.
+        """
+        self._wait(self.recording.execution.finished, "wait_until_completed")
+        if (error := self.error) is not None:
+            # A fresh exception each time: a traceback on the one that is kept would keep the caller's frames alive. It
+            # has no name here: this frame would be in a cycle with it.
+            raise MTLExecutionError(error.who, error.argument, error.rule, error.got, error.remedy) from error.__cause__
+
+    def _wait(self, latch: Latch, method: str) -> None:
+        recording = self.recording
+        status = f"status {recording.execution.status.name}"
+        if recording.execution.status < _COMMITTED:
+            remedy = "Call commit first, or the wait would never return"
+            raise MTLCommandBufferError(self.name, method, "needs a committed buffer", status, remedy)
+        if not recording.lane.wait(recording.execution, latch):
+            rule = "cannot be called by a handler or work that the buffer waits for"
+            raise MTLCommandBufferError(self.name, method, rule, status, "Add a completed handler to it instead")
+
+    # --- what is refused ---------------------------------------------------------------------------------------------
+
+    def _check_commit(self, method: str) -> None:
+        if not self.recording.is_open:
+            self._refuse_encode(method)
+        if self.recording.lane.is_closed:
+            remedy = "Wait for the last buffer before that"
+            fault = MTLCommandBufferError(self.name, method, "came too late: the process is ending", None, remedy)
+            # What a handler raises is seen by those who look at its buffer, and they are gone.
+            _log.error("%s", fault)
+            raise fault
+
+    def _check_handler(self, method: str, block: object) -> None:
+        if not callable(block):
+            raise MPSTypeError(self.name, f"block of {method}", "must be callable", type(block).__name__)
+        if self.recording.execution.status >= _COMMITTED:
+            self._refuse_after_commit(method)
+
+    def _refuse_encode(self, action: str) -> None:
+        encoder = self.recording.encoder
+        if encoder is None:
+            self._refuse_after_commit(action)
+        else:
+            remedy = "Call its end_encoding first"
+            raise MTLCommandBufferError(self.name, action, "needs every encoder to be ended", encoder.name, remedy)
+
+    def _refuse_after_commit(self, action: str) -> None:
+        rule = "is allowed before commit only"
+        remedy = "Make another command buffer with command_queue.command_buffer()"
+        raise MTLCommandBufferError(self.name, action, rule, f"status {self.recording.execution.status.name}", remedy)

@@ -1,0 +1,162 @@
+"""Elements of images as they are stored, and the numbers that they stand for.
+
+Kernels compute in float32: `decode` turns stored elements into numbers, `encode` rounds numbers once to the stored
+format (MPSImage.h, ``MPSImageFeatureChannelFormat``, macOS 10.13).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from openmps.checks import Shown
+from openmps.ops.geometry import Window, read, read_adjoint
+from openmps.ops.op import Kind, Op
+from openmps.types import MPSImageEdgeMode
+from openmps.types import MPSImageFeatureChannelFormat as Format
+
+DTYPES: dict[Format, torch.dtype] = {
+    Format.UNORM8: torch.uint8,
+    Format.UNORM16: torch.uint16,
+    Format.FLOAT16: torch.float16,
+    Format.FLOAT32: torch.float32,
+}
+"""The type of an element as it is stored."""
+
+_UNORM_MAXIMUM = {Format.UNORM8: 255, Format.UNORM16: 65535}
+
+
+def decode(stored: Tensor, channel_format: Format) -> Tensor:
+    """The float32 numbers that stored elements stand for: unorm ``u / (2^bits - 1)``, float as it is."""
+    maximum = _UNORM_MAXIMUM.get(channel_format)
+    numbers = stored.to(torch.float32)
+    # By a tensor: on CUDA a division by a plain number is a product with its rounded reciprocal.
+    return numbers if maximum is None else numbers.div_(numbers.new_full((), maximum))
+
+
+def encode(values: Tensor, channel_format: Format) -> Tensor:
+    """Numbers, float32 at best, rounded once to the stored format: to nearest, ties to even.
+
+    Unorm clamps to [0, 1] and stores NaN as 0; float16 stores what is too large as infinity.
+    """
+    maximum = _UNORM_MAXIMUM.get(channel_format)
+    if maximum is None:
+        return values.to(DTYPES[channel_format])
+    scaled = torch.nan_to_num(values.to(torch.float32), nan=0.0).clamp_(0.0, 1.0).mul_(maximum).round_()
+    return scaled.to(torch.int32).to(DTYPES[channel_format])
+
+
+def unshared(result: Tensor, operand: Tensor) -> Tensor:
+    """``result`` in memory of its own: copied where it shares that of ``operand``."""
+    is_shared = result.untyped_storage().data_ptr() == operand.untyped_storage().data_ptr()
+    return result.clone() if is_shared else result
+
+
+def room_for(values: Tensor, x: Tensor) -> Tensor:
+    """Memory for ``values`` in the type of ``x``: their own if that is theirs."""
+    return values if values.dtype == x.dtype else torch.empty_like(values, dtype=x.dtype)
+
+
+class _Storage(Op, kind=Kind.STORAGE, half=True, gives_view=True):
+    """The base of operations that move elements as they are."""
+
+
+class Load(_Storage, of=decode):
+    """`decode` of stored elements: the numbers, float32."""
+
+    channel_format: Format
+
+
+class Store(_Storage, of=encode):
+    """`encode` of numbers: elements of a format, rounded once."""
+
+    channel_format: Format
+
+
+class Channels(_Storage):
+    """A run of channels of an image: ``x[:, first : first + count]``."""
+
+    first: int
+    count: int
+
+    def run(self, wanted: tuple[bool, ...], *operands: Tensor) -> Tensor:
+        """See the class."""
+        return operands[0][:, self.first : self.first + self.count]
+
+
+class Crop(_Storage):
+    """A rectangle of an image: ``x[:, :, y : y + height, x : x + width]``."""
+
+    y: int
+    x: int
+    height: int
+    width: int
+
+    def run(self, wanted: tuple[bool, ...], *operands: Tensor) -> Tensor:
+        """See the class."""
+        return operands[0][:, :, self.y : self.y + self.height, self.x : self.x + self.width]
+
+
+class Place(_Storage, gives_view=False):
+    """An image of zeros with another one in a part of it, from ``(channel, y, x)`` on."""
+
+    shape: tuple[int, int, int, int]
+    """Images, channels, rows and columns of the whole."""
+    channel: int
+    y: int
+    x: int
+
+    def run(self, wanted: tuple[bool, ...], *operands: Tensor) -> Tensor:
+        """See the class."""
+        (part,) = operands
+        whole = torch.empty(self.shape, dtype=part.dtype, device=part.device, memory_format=torch.channels_last).zero_()
+        _, channels, height, width = part.shape
+        corner = whole[:, self.channel : self.channel + channels]
+        corner[:, :, self.y : self.y + height, self.x : self.x + width].copy_(part)
+        return whole
+
+
+class _Region(Op, kind=Kind.STORAGE, gives_view=True):
+    """The base of reads."""
+
+    window: Window
+    edge_mode: MPSImageEdgeMode
+
+    is_identity = Shown[bool]("window.is_whole", "Whether the region is the image itself.")
+
+
+class Read(_Region, of=read, half=True):
+    """The region of an image that windows read; see `openmps.ops.geometry.read`."""
+
+
+class ReadAdjoint(_Region, of=read_adjoint):
+    """The gradient of an image from that of the region read; see `openmps.ops.geometry.read_adjoint`."""
+
+
+class Unshared(Op):
+    """The base of operations whose function may give an operand back: their results have memory of their own."""
+
+    def run(self, wanted: tuple[bool, ...], *operands: Any) -> Tensor:
+        """See the function."""
+        return unshared(self._function(*operands, **vars(self)), operands[0])
+
+
+class Overwrite(Op, kind=Kind.UPDATE, has_effect=True):
+    """Numbers put in the place of others: the first half of the operands take those of the second half."""
+
+    def run(self, wanted: tuple[bool, ...], *operands: Tensor) -> None:
+        """Copy each into its place."""
+        half = len(operands) // 2
+        for place, numbers in zip(operands[:half], operands[half:], strict=True):
+            place.copy_(numbers)
+
+
+class Clear(Op, kind=Kind.UPDATE, has_effect=True):
+    """Zeros in the place of numbers."""
+
+    def run(self, wanted: tuple[bool, ...], *operands: Tensor) -> None:
+        """Set all operands to zero."""
+        for numbers in operands:
+            numbers.zero_()

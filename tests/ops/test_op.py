@@ -1,0 +1,281 @@
+"""Operations, steps and bodies: what is run, what is left out, what may share memory, how bodies are put end to end."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import weakref
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from torch import Tensor
+
+from openmps.ops.op import Body, Builder, Kind, Op, Role
+
+
+@dataclass(frozen=True, slots=True)
+class Scale(Op):
+    factor: float
+
+    def run(self, wanted: tuple[bool, ...], *operands: Tensor) -> Tensor:
+        return operands[0] * self.factor
+
+
+@dataclass(frozen=True, slots=True)
+class Both(Op):
+    """Twice and thrice the operand; notes what was wanted."""
+
+    results: ClassVar[int] = 2
+    calls: ClassVar[list[tuple[bool, ...]]] = []
+
+    def run(self, wanted: tuple[bool, ...], *operands: Tensor) -> tuple[Tensor | None, ...]:
+        self.calls.append(wanted)
+        return tuple(operands[0] * factor if want else None for factor, want in zip((2, 3), wanted, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Plus(Op):
+    """The sum of the operands that are there."""
+
+    def run(self, wanted: tuple[bool, ...], *operands: Tensor | None) -> Tensor:
+        return torch.stack([operand for operand in operands if operand is not None]).sum(0)
+
+
+@dataclass(frozen=True, slots=True)
+class View(Op):
+    gives_view: ClassVar[bool] = True
+
+    def run(self, wanted: tuple[bool, ...], *operands: Tensor) -> Tensor:
+        return operands[0][:]
+
+
+@dataclass(frozen=True, slots=True)
+class Bump(Op):
+    """Adds a number to memory."""
+
+    kind: ClassVar[Kind] = Kind.UPDATE
+    results: ClassVar[int] = 0
+    has_effect: ClassVar[bool] = True
+
+    def run(self, wanted: tuple[bool, ...], *operands: Any) -> None:
+        memory, number = operands
+        memory.add_(number)
+
+
+@dataclass(frozen=True, slots=True)
+class Widen(Op):
+    gives_view: ClassVar[bool] = True
+
+    @property
+    def takes_half(self) -> bool:
+        return True
+
+    def run(self, wanted: tuple[bool, ...], *operands: Tensor) -> Tensor:
+        return operands[0].float()
+
+
+@dataclass(frozen=True, slots=True)
+class Double(Op):
+    """Takes float16 as it is."""
+
+    @property
+    def takes_half(self) -> bool:
+        return True
+
+    def run(self, wanted: tuple[bool, ...], *operands: Tensor) -> Tensor:
+        return operands[0] + operands[0]
+
+
+ONE = torch.ones(2)
+
+
+def run(body: Body, *values: Any) -> list[Any]:
+    return body.run(list(values))
+
+
+def test_operations_are_values() -> None:
+    assert Scale(2.0) == Scale(2.0) != Scale(3.0)
+    assert len({Scale(2.0), Scale(2.0), Scale(3.0)}) == 2
+    with pytest.raises(AttributeError):
+        Scale(2.0).factor = 3.0  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _power(x: Tensor, exponent: float, *, scale: float) -> Tensor:
+    return x**exponent * scale
+
+
+class Power(Op, of=_power, kind=Kind.REDUCTION, half=True):
+    """`_power`."""
+
+    exponent: float
+    scale: float = 1.0
+
+
+class Root(Power, half=False):
+    """Inherits all but what is said."""
+
+
+def test_an_operation_of_a_function_gives_it_the_fields() -> None:
+    assert torch.equal(torch.as_tensor(Power(3.0, scale=2.0).run((True,), 2 * ONE)), 16 * ONE)
+    assert (Power(2.0).takes_half, Power(2.0).gives_half, Power.kind, Op.kind) == (
+        True, True, Kind.REDUCTION, Kind.POINTWISE,
+    )  # fmt: skip
+    assert (Root(0.5).takes_half, Root.kind) == (False, Kind.REDUCTION)
+    assert repr(Power(2.0)) == "Power(exponent=2.0, scale=1.0)"
+    assert Power(2.0) == Power(2.0, 1.0) != Root(2.0)
+    assert len({Power(2.0), Power(2.0), Power(3.0)}) == 2
+    assert copy.deepcopy(Power(2.0)) == Power(2.0)
+    with pytest.raises(AttributeError):
+        Power(2.0).scale = 3.0  # pyright: ignore[reportAttributeAccessIssue]
+    with pytest.raises(AttributeError):
+        del Power(2.0).scale  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_steps_run_in_order() -> None:
+    builder = Builder()
+    x = builder.input(Role.SOURCE, "0")
+    builder.output("y", Scale(3.0)(Scale(2.0)(x)))
+    assert run(builder.finish(), ONE)[0].tolist() == [6.0, 6.0]
+
+
+def test_a_finished_builder_is_no_cycle() -> None:
+    """What a plan was built with goes when the last slot does, without the garbage collector."""
+    builder = Builder(widen=Scale(1.0))
+    x = builder.input(Role.SOURCE, "0", is_half=True)
+    builder.output("y", Scale(3.0)(x))
+    builder.finish()
+    gone = weakref.ref(builder)
+    gc.disable()
+    try:
+        del builder, x
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
+def test_an_input_of_one_name_is_one_slot() -> None:
+    builder = Builder()
+    assert builder.input(Role.BUFFER, "weights") is builder.input(Role.BUFFER, "weights")
+    assert builder.input(Role.BUFFER, "weights") is not builder.input(Role.NUMBER, "weights")
+
+
+def test_what_nobody_reads_is_left_out() -> None:
+    builder = Builder()
+    x = builder.input(Role.SOURCE, "0")
+    twice, thrice = Both()(x)
+    Scale(5.0)(thrice)
+    builder.output("y", twice)
+    body = builder.finish()
+    assert [type(step.op) for step in body.steps] == [Both]
+    Both.calls.clear()
+    assert run(body, ONE)[0].tolist() == [2.0, 2.0]
+    assert Both.calls == [(True, False)]
+
+
+def test_outputs_can_be_given_up() -> None:
+    builder = Builder()
+    twice, thrice = Both()(builder.input(Role.SOURCE, "0"))
+    builder.output("result", twice)
+    builder.output("saved", thrice)
+    body = builder.finish()
+    bare = body.only(["result"])
+    assert (body.outputs, bare.outputs) == (("result", "saved"), ("result",))
+    assert body.only(body.outputs) is body
+    Both.calls.clear()
+    run(body, ONE)
+    run(bare, ONE)
+    assert Both.calls == [(True, True), (True, False)]
+
+
+def test_an_effect_needs_no_reader() -> None:
+    builder = Builder()
+    Bump()(builder.input(Role.BUFFER, "memory"), builder.input(Role.NUMBER, "amount"))
+    body, memory = builder.finish(), torch.zeros(2)
+    for amount in (1.0, 2.0):
+        assert run(body, memory, amount) == []
+    assert memory.tolist() == [3.0, 3.0]
+
+
+def test_an_operand_may_be_left_out() -> None:
+    builder = Builder()
+    x = builder.input(Role.SOURCE, "0")
+    builder.output("y", Plus()(x, None, x))
+    assert run(builder.finish(), ONE)[0].tolist() == [2.0, 2.0]
+
+
+def test_slots_are_emptied_behind_their_last_reader() -> None:
+    builder = Builder()
+    x = builder.input(Role.SOURCE, "0")
+    y = Scale(2.0)(x)
+    z = Plus()(x, y)
+    builder.output("z", z)
+    frees = [action.frees for action in builder.finish().actions]
+    assert [set(each) for each in frees] == [set(), {x.index, y.index}]
+
+
+def test_memory_is_traced_through_views() -> None:
+    builder = Builder()
+    x = builder.input(Role.SOURCE, "0")
+    fresh = Scale(2.0)(x)
+    for name, slot in {"view": View()(x), "own": Scale(3.0)(x), "fresh": fresh, "again": View()(fresh)}.items():
+        builder.output(name, slot)
+    body = builder.finish()
+    assert dict(zip(body.outputs, body.may_share, strict=True)) == {
+        "view": True, "own": False, "fresh": True, "again": True,
+    }  # fmt: skip
+
+
+def test_an_input_may_come_out() -> None:
+    builder = Builder()
+    builder.output("y", builder.input(Role.SOURCE, "0"))
+    body = builder.finish()
+    assert body.may_share == (True,)
+    assert run(body, ONE)[0] is ONE
+
+
+@pytest.mark.parametrize(("op", "steps"), [(Double(), [Double]), (Scale(2.0), [Widen, Scale])])
+def test_float16_is_widened_for_those_who_do_not_take_it(op: Op, steps: list[type[Op]]) -> None:
+    builder = Builder(widen=Widen())
+    builder.output("y", op(builder.input(Role.SOURCE, "0", is_half=True)))
+    body = builder.finish()
+    assert [type(step.op) for step in body.steps] == steps
+    assert run(body, ONE.half())[0].tolist() == [2.0, 2.0]
+
+
+def test_float16_is_widened_once() -> None:
+    builder = Builder(widen=Widen())
+    x = builder.input(Role.SOURCE, "0", is_half=True)
+    builder.output("y", Plus()(Scale(2.0)(x), Scale(3.0)(x)))
+    assert sum(isinstance(step.op, Widen) for step in builder.finish().steps) == 1
+
+
+def test_results_of_float16_operands_may_be_float16() -> None:
+    builder = Builder(widen=Widen())
+    x = builder.input(Role.SOURCE, "0", is_half=True)
+    builder.output("y", Scale(2.0)(Double()(x)))
+    assert [type(step.op) for step in builder.finish().steps] == [Double, Widen, Scale]
+
+
+def test_bodies_are_put_end_to_end() -> None:
+    def body(factor: float) -> Body:
+        builder = Builder()
+        x, bias = builder.input(Role.SOURCE, "0"), builder.input(Role.BUFFER, "bias")
+        builder.output("result", Plus()(Scale(factor)(x), bias))
+        return builder.finish()
+
+    builder = Builder()
+    x, bias = builder.input(Role.SOURCE, "0"), builder.input(Role.BUFFER, "1:bias")
+    first = builder.splice(body(2.0), [x, None])["result"]
+    second = builder.splice(body(3.0), [first, bias])["result"]
+    builder.output("first", first)
+    builder.output("second", second)
+    whole = builder.finish()
+    assert [each.tolist() for each in run(whole, ONE, 10 * ONE)] == [[2.0, 2.0], [16.0, 16.0]]
+    assert whole.may_share == (False, False)
+
+
+def test_no_slot_no_body() -> None:
+    with pytest.raises(TypeError, match="at least one slot"):
+        Scale(2.0)(None)

@@ -1,0 +1,80 @@
+"""What an encode costs in Python: its calls of functions of the package are within a budget that only falls.
+
+A time depends on the machine; this number does not, and says the same. Not counted are comprehensions and generator
+expressions, which are functions in some versions of Python only, and what other packages do.
+
+After a change that makes encodes cheaper, ``pytest tests/test_encode_calls.py --lower-budgets`` writes the new numbers.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+import openmps as mps
+from typical_encodes import ENCODES, Encode
+
+BUDGETS = Path(__file__).with_name("encode_calls.json")
+SLACK = 0.1
+"""A count that is further below its budget, as a share of it, has to become the budget."""
+WARM_UP = 3
+
+
+def calls(encode: Encode) -> Counter[str]:
+    """How often an encode calls each function of the package."""
+    counts: Counter[str] = Counter()
+
+    def note(frame: FrameType, event: str, _: Any) -> None:
+        module, function = frame.f_globals.get("__name__", ""), frame.f_code.co_qualname
+        is_expression = frame.f_code.co_name.startswith("<") and frame.f_code.co_name != "<lambda>"
+        if event == "call" and module.partition(".")[0] == "openmps" and not is_expression:
+            counts[f"{module}.{function}"] += 1
+
+    # What is collected at some moment would be finalized at that moment.
+    gc.collect()
+    gc.disable()
+    sys.setprofile(note)
+    try:
+        encode()
+    finally:
+        sys.setprofile(None)
+        gc.enable()
+    return counts
+
+
+def counted(name: str) -> Counter[str]:
+    """The calls of an encode, after some that have planned and compiled what later ones find."""
+    device = mps.mtl_device("cpu")
+    queue, prepare = device.new_command_queue(), ENCODES[name](device)
+    counts: Counter[str] = Counter()
+    for _ in range(WARM_UP + 1):
+        command_buffer = mps.MPSCommandBuffer(queue)
+        counts = calls(prepare(command_buffer))
+        command_buffer.commit()
+        command_buffer.wait_until_completed()
+    return counts
+
+
+@pytest.mark.parametrize("name", ENCODES)
+def test_an_encode_is_within_its_budget(name: str, request: pytest.FixtureRequest) -> None:
+    counts = counted(name)
+    found, budgets = counts.total(), json.loads(BUDGETS.read_text())
+    if request.config.getoption("--lower-budgets"):
+        budgets[name] = min(found, budgets.get(name, found))
+        BUDGETS.write_text(json.dumps({each: budgets[each] for each in ENCODES if each in budgets}, indent=2) + "\n")
+    most = "\n".join(f"{count:6} {function}" for function, count in counts.most_common(12))
+    assert found <= budgets[name], f"{found} calls, {budgets[name]} are allowed; the most frequent:\n{most}"
+    assert found >= budgets[name] * (1 - SLACK), (
+        f"{found} calls of {budgets[name]}: keep the gain with pytest tests/{Path(__file__).name} --lower-budgets"
+    )
+
+
+def test_every_budget_is_that_of_an_encode() -> None:
+    assert list(json.loads(BUDGETS.read_text())) == list(ENCODES)
