@@ -587,3 +587,20 @@ def test_pieces_are_read_alike_or_differentiated_one_by_one(device: torch.device
     with pytest.raises(MPSArgumentError, match="before a piece that is read in another way"):
         forward.encode_batch(command_buffer, images[1:], bench.batch(np.zeros((1, 4, 3, 6))), states[1:])
     finish(command_buffer)
+
+
+def test_weights_go_with_the_kernel_that_held_them(device: torch.device) -> None:
+    """At once, not when the garbage collector comes: other kernels count versions by those that are there."""
+    bench = Bench.on(device)
+    gc.disable()
+    try:
+        forward, _ = KINDS["convolution"].kernels(bench)
+        command_buffer = bench.command_buffer()
+        forward.encode_batch(command_buffer, bench.batch(np.ones((1, *SOURCE))))
+        forward.parameters.state()
+        finish(command_buffer)
+        weights = weakref.ref(forward.parameters)
+        del forward, command_buffer
+        assert weights() is None
+    finally:
+        gc.enable()

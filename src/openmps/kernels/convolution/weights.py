@@ -97,7 +97,6 @@ class ConvolutionWeights:
         self._rounded: dict[torch.dtype, Tensor] = {}
         self._is_derived = loaded.descriptor.batch_normalization is not None or loaded.precision is _FLOAT16
         """Whether numbers that follow from the weights may be held, here or by the time that queued work has run."""
-        self._bound: dict[str, Used] = {}
         self._state: MPSCNNConvolutionWeightsAndBiasesState | None = None
         fold, parts = loaded.descriptor.batch_normalization, [self._raw_weights, self._raw_biases]
         if fold is not None:
@@ -207,12 +206,9 @@ class ConvolutionWeights:
 
     def bound(self, name: str) -> Used:
         """What an input of a body is bound to: one of `USES`, or ``biases``."""
-        found = self._bound.get(name)
-        if found is None:
-            found = Used((lambda: self.biases) if name == "biases" else partial(self.used, name))
-            self._is_derived = self._is_derived or name not in _AS_GIVEN
-            self._bound[name] = found
-        return found
+        # Not kept: what holds itself goes only when the collector comes, and its version of the weights with it.
+        self._is_derived = self._is_derived or name not in _AS_GIVEN
+        return Used((lambda: self.biases) if name == "biases" else partial(self.used, name))
 
     @property
     def weights(self) -> Tensor:
