@@ -12,6 +12,9 @@ import torch
 
 import measured
 
+DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+"""What the tests that take a device run on. A test that could only be skipped is not collected."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--record-errors", type=Path, help="write the largest errors seen, by kernel, to this JSON file")
@@ -30,10 +33,13 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         measured.write(path)
 
 
-@pytest.fixture(params=["cpu", "cuda"])
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if DEVICES == ["cpu"]:
+        terminalreporter.write_line("No CUDA device on this machine: every test of a device ran on the CPU alone.")
+
+
+@pytest.fixture(params=DEVICES)
 def device(request: pytest.FixtureRequest) -> torch.device:
-    if request.param == "cuda" and not torch.cuda.is_available():
-        pytest.skip("no CUDA device on this machine")
     return torch.device(request.param)
 
 
