@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Generic, Never, Self, TypeGuard, TypeVar, overload
 
-from openmps.errors import MPSArgumentError
+from openmps.errors import MPSArgumentError, MPSTypeError
 
 T = TypeVar("T")
 
@@ -39,6 +39,13 @@ class Labelled:
     def name(self) -> str:
         """Class and label, as errors call the object."""
         return f"{type(self).__name__} {self.label!r}" if self.label else type(self).__name__
+
+
+def of_kind(who: str, argument: str, value: object, kind: type[T]) -> T:
+    """``value`` if it is of this class, else an error that says so."""
+    if not isinstance(value, kind):
+        raise MPSTypeError(who, argument, f"must be an {kind.__name__}", type(value).__name__)
+    return value
 
 
 def is_whole(value: object, least: int | None = None) -> TypeGuard[int]:
