@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Generic, Never, Self, TypeGuard, TypeVar, overload
 
-from openmps.errors import MPSArgumentError
+from openmps.errors import MPSArgumentError, MPSTypeError
 
 T = TypeVar("T")
 
@@ -51,6 +51,13 @@ class Labelled:
         if name is None:  # kept, because every encode asks for it
             name = self._name = f"{type(self).__name__} {self._label!r}" if self._label else type(self).__name__
         return name
+
+
+def of_kind(who: str, argument: str, value: object, kind: type[T]) -> T:
+    """``value`` if it is of this class, else an error that says so."""
+    if not isinstance(value, kind):
+        raise MPSTypeError(who, argument, f"must be an {kind.__name__}", type(value).__name__)
+    return value
 
 
 def is_whole(value: object, least: int | None = None) -> TypeGuard[int]:
