@@ -93,12 +93,19 @@ def _offered(kind: type, offers: tuple[str, ...]) -> bool:
 _WEIGHTS, _WEIGHT_GRADIENTS = ("weights", "biases"), ("gradient_for_weights", "gradient_for_biases")
 
 
+@lru_cache(maxsize=256)
+def _offers_sums(kind: type) -> bool:
+    """Whether a class's sums are the gradients that it shows: no subclass shows others."""
+    names = ("gradient_sums", *_WEIGHT_GRADIENTS)
+    owners = {next((each for each in kind.__mro__ if name in vars(each)), None) for name in names}
+    return len(owners) == 1 and None not in owners
+
+
 def convolution_gradients(who: str, state: Any, command_buffer: CommandBuffer) -> tuple[Gradient, Gradient]:
     """Where the gradients of weights and biases are, which need not be there before the work runs."""
     _check_state(who, "convolution_gradient_state", state, _WEIGHT_GRADIENTS, command_buffer)
-    offered = getattr(state, "gradient_sums", None)
-    if offered is not None:
-        return offered()
+    if _offers_sums(type(state)):
+        return state.gradient_sums()
     found: _ConvolutionGradients = state
     slopes = found.gradient_for_weights, found.gradient_for_biases
     return Numbers(slopes[0], 0, slopes[0].length // 4), Numbers(slopes[1], 0, slopes[1].length // 4)
