@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
-from openmps.core.kernel.encoding import Bound, Numbers
+from openmps.core.kernel.encoding import Bound, Held, Numbers
 from openmps.core.state.rows import MPSCNNNormalizationGammaAndBetaState
 from openmps.core.state.state import MPSState
 from openmps.errors import MPSArgumentError, MPSTypeError
@@ -67,6 +67,8 @@ class Layer(NamedTuple):
     results: tuple[Numbers, Numbers | None]
     read: tuple[MPSState, ...]
     """The states that an encode reads."""
+    rounded: Bound = Held(None)
+    """What takes the first result, rounded to float16."""
 
 
 def _check_state(
@@ -124,7 +126,10 @@ def convolution_layer(who: str, arguments: Mapping[str, Any], command_buffer: Co
     values = results = _parts(who, "convolution_source_state", source, *lengths)
     if result is not source:
         results = _parts(who, "result_state", result, *lengths)
-    return Layer(_WEIGHTS, lengths, gradients, values, results, read)
+    # Weights that the gradients are too few for are updated in part, and rounded by the kernel's reload.
+    is_whole = results[0].buffer.length == 4 * lengths[0]
+    rounded = getattr(result, "rounded_weights", None) if is_whole else None
+    return Layer(_WEIGHTS, lengths, gradients, values, results, read, rounded or Held(None))
 
 
 def stays(state: MPSState) -> bool:
