@@ -244,10 +244,13 @@ class Update(Op, kind=Kind.UPDATE, results=0, has_effect=True):
 
     def _pass_once(self, rate: Rate, runs: Sequence[Sequence[Tensor]], rounded: Sequence[Tensor]) -> bool:
         """One step in Triton, if that can be: whether it was."""
-        device, vectors = runs[0][0].device, [vector for run in runs for vector in run]
+        device = runs[0][0].device
+        if not triton.runs_on(device):
+            return False
+        vectors = [vector for run in runs for vector in run]
         held = [*vectors, *rounded, *([rate] if isinstance(rate, Tensor) else ())]
         fits = all(vector.dtype == torch.float32 for vector in vectors)
-        if not triton.runs_on(device) or not fits or any(x.device != device or not x.is_contiguous() for x in held):
+        if not fits or any(each.device != device or not each.is_contiguous() for each in held):
             return False
         from openmps.ops.triton.optimizers import update
 
