@@ -1,7 +1,9 @@
 """Metal Performance Shaders' convolutional networks off the Mac: the same classes, numbers and weight files."""
 
 from types import ModuleType as _ModuleType
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 
+from openmps.checks import absent as _absent
 from openmps.core.image.batch import (
     MPSImageBatch as MPSImageBatch,
     MPSImageBatchIncrementReadCount as MPSImageBatchIncrementReadCount,
@@ -52,6 +54,7 @@ from openmps.core.vector_descriptor import (
 )
 from openmps.errors import (
     MPSArgumentError as MPSArgumentError,
+    MPSAttributeError as MPSAttributeError,
     MPSDeviceError as MPSDeviceError,
     MPSError as MPSError,
     MPSFileError as MPSFileError,
@@ -392,3 +395,8 @@ __version__ = "0.1.0"
 __all__ = sorted(  # pyright: ignore[reportUnsupportedDunderAll]
     name for name, value in globals().items() if not name.startswith("_") and not isinstance(value, _ModuleType)
 )
+
+if not _TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        raise _absent(name)
