@@ -26,7 +26,10 @@ from openmps.types import MPSNNTrainingStyle
 
 
 class Updates:
-    """The trainable layers of one graph, in the order in which their gradients are computed: the last layer first."""
+    """The trainable layers of one graph, in the order in which their gradients are computed: the last layer first.
+
+    Gradient nodes over one data source, with one training style, are one layer: it has one set of weights.
+    """
 
     def __init__(self, filters: Sequence[MPSNNFilterNode], kernels: dict[MPSNNFilterNode, ImageKernel]) -> None:
         candidates = [
@@ -34,20 +37,26 @@ class Updates:
             for node, kernel in kernels.items()
             if isinstance(node, MPSCNNConvolutionGradientNode) and isinstance(kernel, MPSCNNConvolutionGradient)
         ]
-        self._layers = [layer for layer in candidates if layer.update is not None]
-        self._watch = Watch(filters, self._layers)
+        self._layers: dict[Layer, list[Layer]] = {}
+        first: dict[tuple[int, MPSNNTrainingStyle], Layer] = {}
+        for layer in candidates:
+            if layer.update is not None:
+                asked = first.setdefault((id(layer.kernel.data_source), layer.style), layer)
+                self._layers.setdefault(asked, []).append(layer)
+        self._watch = Watch(filters, list(self._layers))
 
     def begin(self, program: Program, states: StagesStates) -> UpdatePass:
-        """A gradient state for each layer that is updated, which the layer's gradient kernels fill in."""
+        """A gradient state for each data source that is asked, which the gradient kernels over it fill in together."""
         self._watch.before_encode()
         made: list[tuple[Layer, MPSCNNConvolutionGradientState]] = []
-        for layer in self._layers:
+        for layer, sharing in self._layers.items():
             stage = program.stages[program.places[layer.node.forward]]
             if not isinstance(stage.kernel, MPSCNNConvolution):
                 continue
             state = MPSCNNConvolutionGradientState(layer.kernel.device, stage.kernel)
             state.record = stage.plan.record
-            states.add_gradients(program.places[layer.node], state)
+            for each in sharing:
+                states.add_gradients(program.places[each.node], state)
             made.append((layer, state))
         return UpdatePass(made, self._watch)
 
@@ -59,9 +68,9 @@ class UpdatePass(NamedTuple):
     watch: Watch
 
     def encode(self, command_buffer: CommandBuffer) -> None:
-        """Ask the data sources for updates; all gradients are recorded by now.
+        """Ask the data sources for updates, each once a batch; all gradients are recorded by now.
 
-        So layers that share a data source have the gradients of the same weights; it is asked once for each of them.
+        A data source of several layers gets the sum of their gradients, which are all of the same weights.
         """
         for layer, state in self.states:
             _STYLES[layer.style](command_buffer, layer, state)
