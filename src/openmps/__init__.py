@@ -72,14 +72,24 @@ from openmps.graph.arithmetic_nodes import (
     MPSNNAdditionNode as MPSNNAdditionNode,
     MPSNNArithmeticGradientNode as MPSNNArithmeticGradientNode,
     MPSNNBinaryArithmeticNode as MPSNNBinaryArithmeticNode,
+    MPSNNComparisonNode as MPSNNComparisonNode,
+    MPSNNDivisionNode as MPSNNDivisionNode,
+    MPSNNMultiplicationGradientNode as MPSNNMultiplicationGradientNode,
+    MPSNNMultiplicationNode as MPSNNMultiplicationNode,
+    MPSNNSubtractionGradientNode as MPSNNSubtractionGradientNode,
+    MPSNNSubtractionNode as MPSNNSubtractionNode,
 )
 from openmps.graph.concatenation_nodes import (
     MPSNNConcatenationGradientNode as MPSNNConcatenationGradientNode,
     MPSNNConcatenationNode as MPSNNConcatenationNode,
 )
 from openmps.graph.convolution_nodes import (
+    MPSCNNBinaryConvolutionNode as MPSCNNBinaryConvolutionNode,
+    MPSCNNBinaryFullyConnectedNode as MPSCNNBinaryFullyConnectedNode,
     MPSCNNConvolutionGradientNode as MPSCNNConvolutionGradientNode,
     MPSCNNConvolutionNode as MPSCNNConvolutionNode,
+    MPSCNNConvolutionTransposeGradientNode as MPSCNNConvolutionTransposeGradientNode,
+    MPSCNNConvolutionTransposeNode as MPSCNNConvolutionTransposeNode,
     MPSCNNFullyConnectedGradientNode as MPSCNNFullyConnectedGradientNode,
     MPSCNNFullyConnectedNode as MPSCNNFullyConnectedNode,
 )
@@ -99,8 +109,8 @@ from openmps.graph.neuron_nodes import (
     MPSCNNNeuronLinearNode as MPSCNNNeuronLinearNode,
     MPSCNNNeuronLogarithmNode as MPSCNNNeuronLogarithmNode,
     MPSCNNNeuronNode as MPSCNNNeuronNode,
-    MPSCNNNeuronPowerNode as MPSCNNNeuronPowerNode,
     MPSCNNNeuronPReLUNode as MPSCNNNeuronPReLUNode,
+    MPSCNNNeuronPowerNode as MPSCNNNeuronPowerNode,
     MPSCNNNeuronReLUNNode as MPSCNNNeuronReLUNNode,
     MPSCNNNeuronReLUNode as MPSCNNNeuronReLUNode,
     MPSCNNNeuronSigmoidNode as MPSCNNNeuronSigmoidNode,
@@ -122,10 +132,22 @@ from openmps.graph.nodes import (
     MPSNNMultiaryGradientStateNode as MPSNNMultiaryGradientStateNode,
     MPSNNStateNode as MPSNNStateNode,
 )
+from openmps.graph.normalization_nodes import (
+    MPSCNNBatchNormalizationGradientNode as MPSCNNBatchNormalizationGradientNode,
+    MPSCNNBatchNormalizationNode as MPSCNNBatchNormalizationNode,
+    MPSCNNGroupNormalizationGradientNode as MPSCNNGroupNormalizationGradientNode,
+    MPSCNNGroupNormalizationNode as MPSCNNGroupNormalizationNode,
+    MPSCNNInstanceNormalizationGradientNode as MPSCNNInstanceNormalizationGradientNode,
+    MPSCNNInstanceNormalizationNode as MPSCNNInstanceNormalizationNode,
+)
 from openmps.graph.pooling_nodes import (
+    MPSCNNDilatedPoolingMaxGradientNode as MPSCNNDilatedPoolingMaxGradientNode,
+    MPSCNNDilatedPoolingMaxNode as MPSCNNDilatedPoolingMaxNode,
     MPSCNNPoolingAverageGradientNode as MPSCNNPoolingAverageGradientNode,
     MPSCNNPoolingAverageNode as MPSCNNPoolingAverageNode,
     MPSCNNPoolingGradientNode as MPSCNNPoolingGradientNode,
+    MPSCNNPoolingL2NormGradientNode as MPSCNNPoolingL2NormGradientNode,
+    MPSCNNPoolingL2NormNode as MPSCNNPoolingL2NormNode,
     MPSCNNPoolingMaxGradientNode as MPSCNNPoolingMaxGradientNode,
     MPSCNNPoolingMaxNode as MPSCNNPoolingMaxNode,
     MPSCNNPoolingNode as MPSCNNPoolingNode,
@@ -137,6 +159,7 @@ from openmps.graph.softmax_nodes import (
     MPSCNNSoftMaxNode as MPSCNNSoftMaxNode,
 )
 from openmps.graph.summary import GraphSummary as GraphSummary, graph_summary as graph_summary
+from openmps.graph.trainable import MPSNNTrainableNode as MPSNNTrainableNode
 from openmps.kernels.arithmetic import (
     MPSCNNAdd as MPSCNNAdd,
     MPSCNNAddGradient as MPSCNNAddGradient,

@@ -10,8 +10,8 @@ from typing import Any
 
 from openmps.errors import MPSTypeError
 from openmps.graph.arithmetic_nodes import MPSNNAdditionNode
-from openmps.graph.loss_nodes import MPSCNNLossNode
-from openmps.graph.nodes import MPSNNFilterNode, MPSNNImageNode, NodeHandler
+from openmps.graph.nodes import MPSNNFilterNode, MPSNNImageNode, NodeHandler, row_of
+from openmps.graph.rows import Row
 
 _Place = tuple[int, int]
 """A consumer of an image: its place among the forward nodes, producers first, and which of its sources the image is."""
@@ -64,7 +64,7 @@ class _Derivation:
     def differentiate(self, node: MPSNNFilterNode, gradient: MPSNNImageNode, place: int) -> None:
         """Make the gradient nodes of ``node`` and pass their results on."""
         made = _gradient_filters(node, gradient)
-        for index, (gradient_node, source) in enumerate(zip(made, node.sources, strict=True)):
+        for index, (gradient_node, source) in enumerate(zip(made, node.sources, strict=False)):
             if len(made) > 1 and source.stop_gradient:
                 continue  # Nothing is trained by it; a node with one source may be trained itself.
             self._announce(gradient_node, node, source, gradient)
@@ -104,8 +104,9 @@ def _gradient_filters(node: MPSNNFilterNode, gradient: MPSNNImageNode) -> list[M
     else:
         way, made = "gradient_filters", node.gradient_filters(gradient)
     listed: list[Any] = [*made] if isinstance(made, Sequence) else [made]
-    if len(listed) != len(node.sources) or not all(isinstance(each, MPSNNFilterNode) for each in listed):
-        rule = f"must return {len(node.sources)} filter node(s), the gradient of one source each"
+    most = len(node.sources)
+    if not 1 <= len(listed) <= most or not all(isinstance(each, MPSNNFilterNode) for each in listed):
+        rule = f"must return the gradient nodes of the sources, in their order, {most} at most"
         raise MPSTypeError(node.name, f"{way}()", rule, [type(each).__name__ for each in listed])
     return listed
 
@@ -122,7 +123,8 @@ def training_graph(
     start = last.result_image if source_gradient is None else source_gradient
     derivation = _Derivation(handler)
     forward = ancestors(last)
-    is_loss = isinstance(last, MPSCNNLossNode)  # whose result is the gradient of its source
+    row = row_of(last)
+    is_loss = isinstance(row, Row) and row.is_gradient  # whose result is the gradient of its source
     derivation.add(last.sources[0] if is_loss else last.result_image, start, (len(forward), 0))
     if is_loss:
         forward = forward[:-1]

@@ -41,6 +41,7 @@ from openmps.graph.interface import Interface, Results
 from openmps.graph.nodes import (
     MPSHandle,
     MPSNNFilterNode,
+    MPSNNGradientFilterNode,
     MPSNNImageNode,
     MPSNNStateNode,
     checked_allocator,
@@ -49,8 +50,8 @@ from openmps.graph.nodes import (
 from openmps.graph.non_finite import CheckedEncoding
 from openmps.graph.passes import Network, reachable, required
 from openmps.graph.program import Program
-from openmps.graph.reloading import reload
 from openmps.graph.stale_weights import StaleWeights
+from openmps.graph.trainable import training_of
 from openmps.graph.update import Updates
 from openmps.metal.device import CommandBuffer, MTLCommandQueue, MTLDevice
 from openmps.types import MPSImageFeatureChannelFormat
@@ -239,7 +240,15 @@ class MPSNNGraph(MPSKernel):
         Graphs that share the data sources keep their weights until they are told the same; an `MPSTrainingWarning`
         names them where they are encoded with the old ones.
         """
-        reload(self._kernels.values())
+        done: set[int] = set()
+        for node, kernel in self._kernels.items():
+            training = None if isinstance(node, MPSNNGradientFilterNode) else training_of(node)
+            # Convolutions of one data source share their weights.
+            held = id(getattr(kernel, "parameters", kernel))
+            if training is not None and held not in done:
+                done.add(held)
+                for callback in training.callbacks:
+                    getattr(kernel, callback.reload_from_data_source)()
 
     def stale_weights(self) -> list[str]:
         """Names of the kernels whose weights are other numbers than their data sources give now. Our addition.

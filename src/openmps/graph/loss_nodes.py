@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from openmps.checks import Shown
 from openmps.errors import MPSTypeError
-from openmps.graph.nodes import MPSNNFilterNode, MPSNNGradientFilterNode, MPSNNImageNode, MPSNNLabelsNode
+from openmps.graph.nodes import MPSNNFilterNode, MPSNNImageNode, MPSNNLabelsNode
 from openmps.kernels.loss import MPSCNNLossDescriptor
 
 
@@ -28,11 +26,3 @@ class MPSCNNLossNode(MPSNNFilterNode):
     input_labels = Shown[MPSNNLabelsNode](
         "_labels", "The labels, an input of the graph; set its handle to find it in `MPSNNGraph.source_state_handles`."
     )
-
-    def gradient_filters(
-        self, source: MPSNNImageNode | None = None, sources: Sequence[MPSNNImageNode] | None = None
-    ) -> list[MPSNNGradientFilterNode]:
-        """Not offered: the result image is the gradient."""
-        rule = "is not offered: the result image of a loss is its gradient"
-        remedy = "Call training_graph on the loss, or gradient_filters on the node before it"
-        raise MPSTypeError(self.name, "gradient_filters", rule, remedy=remedy)

@@ -17,10 +17,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from openmps.errors import MPSArgumentError
-from openmps.graph.convolution_nodes import MPSCNNConvolutionGradientNode
 from openmps.graph.nodes import MPSNNFilterNode, MPSNNImageNode, MPSNNStateNode
+from openmps.graph.trainable import wants_parameter_gradients
 from openmps.ops.op import Body
-from openmps.types import MPSNNTrainingStyle
 
 
 @dataclass(slots=True)
@@ -83,17 +82,6 @@ def _next_source(node: MPSNNFilterNode, network: Network, done: set[object]) -> 
             else:
                 network.states.append(source)
     return None
-
-
-def wants_parameter_gradients(node: MPSNNFilterNode) -> bool:
-    """Whether somebody looks at the node's gradients of parameters: an update, or the user, by an exported state."""
-    if not isinstance(node, MPSCNNConvolutionGradientNode):
-        return False
-    state = node.forward.result_state
-    is_updated = node.training_style is not MPSNNTrainingStyle.UPDATE_DEVICE_NONE and callable(
-        getattr(node.weights, "update", None)
-    )
-    return is_updated or (state is not None and state.export_from_graph)
 
 
 def required(

@@ -10,6 +10,7 @@ from openmps.core.image.storage import Extent, Shape, Target
 from openmps.core.kernel.encode import ImageKernel
 from openmps.core.kernel.plan import Plan, used_inputs
 from openmps.core.kernel.scene import RESULT, SAVED
+from openmps.core.state.batch import MPSStateBatch
 from openmps.graph.nodes import MPSNNFilterNode, MPSNNImageNode, MPSNNStateNode
 from openmps.ops.elements import Place
 from openmps.ops.op import Body, Builder, Role, Slot
@@ -27,6 +28,8 @@ class Stage:
     """The state whose saved tensor the kernel takes."""
     shape: Shape
     """The result's."""
+    states: MPSStateBatch | None = None
+    """What stands for the states that the kernel takes from other kernels, while no real ones are made."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,6 +110,16 @@ class Several(NamedTuple):
             sink.take(value, is_shared=True)
 
 
+class Nowhere(NamedTuple):
+    """Takes what nobody asked for."""
+
+    def take(self, value: Any, *, is_shared: bool) -> None:
+        """Let go of the value."""
+
+
+NOWHERE = Nowhere()
+
+
 class Encoding:
     """One encode: a body and its bindings. Running it reads the inputs, computes, and hands the outputs out."""
 

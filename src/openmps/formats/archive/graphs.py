@@ -13,18 +13,18 @@ from typing import Any, Protocol
 from openmps.errors import MPSTypeError
 from openmps.formats.archive import forms
 from openmps.formats.archive.sources import StandIns
-from openmps.graph.catalog import KERNELS
+from openmps.graph.catalog import rows
 from openmps.graph.graph import MPSNNGraph
 from openmps.graph.interface import Results
 from openmps.graph.nodes import MPSNNFilterNode, MPSNNImageNode, MPSNNStateNode
 from openmps.graph.passes import Network
 from openmps.metal.device import MTLDevice
 
-_NODES: Mapping[str, type[MPSNNFilterNode]] = {kind.__name__: kind for kind in KERNELS}
+_NODES: Mapping[str, type[MPSNNFilterNode]] = {row.node.__name__: row.node for row in rows()}
 
 _IMAGES = {"source": 0, "left_source": 0, "right_source": 1, "source_gradient": 0, "source_image": 1}
 """Arguments of nodes that are one of their source images, and which."""
-_STATES = ("gradient_state", "convolution_gradient_state")
+_STATES = ("gradient_state", "convolution_gradient_state", "convolution_transpose_gradient_state")
 """Arguments of nodes that are their source state."""
 _LEFT_OUT = ("filter_size", "stride", "gradient_images", "forward_filter")
 """Short forms of arguments that are written out."""
@@ -88,7 +88,7 @@ class GraphWriter:
 
     def _filter(self, node: MPSNNFilterNode, kernel: Any) -> dict[str, Any]:
         # Subclasses differ in their constructors only, or are a user's; the kernel is that of the row either way.
-        kind = next(base for base in type(node).__mro__ if base in KERNELS)
+        kind = next(base for base in type(node).__mro__ if _NODES.get(base.__name__) is base)
         style = self._interface.styles.get(node)
         return {
             "class": kind.__name__,
@@ -109,11 +109,13 @@ class GraphWriter:
         if name in _IMAGES:
             return {"image": self._images[node.sources[_IMAGES[name]]]}
         if name in _STATES:
-            return {"state": self._states[node.source_states[0]]}
+            return {"state": self._states[node.source_states[0]]} if node.source_states else None
         if name == "sources":
             return {"images": [self._images[source] for source in node.sources]}
         if name == "weights":
-            return self._writer.value(self._writer.stand_ins.convolution(kernel))
+            return self._writer.value(self._writer.stand_ins.weights(kernel))
+        if name == "data_source":
+            return self._writer.value(self._writer.stand_ins.normalization(kernel))
         if not hasattr(node, name):
             rule = f"cannot be archived in a graph: its {name} cannot be read"
             raise MPSTypeError("MPSKeyedArchiver", node.name, rule, None)
