@@ -48,7 +48,7 @@ from openmps.graph.nodes import (
     checked_format,
 )
 from openmps.graph.non_finite import CheckedEncoding
-from openmps.graph.passes import Network, reachable, required
+from openmps.graph.passes import Network, check_gradients, reachable, required
 from openmps.graph.program import Program
 from openmps.graph.stale_weights import StaleWeights
 from openmps.graph.trainable import training_of
@@ -77,7 +77,7 @@ class MPSNNGraph(MPSKernel):
     of input shapes, and again where a property of one of its `kernels` was set.
 
     Raises:
-        MPSArgumentError: A result is an input, or nodes form a cycle.
+        MPSArgumentError: A result is an input, nodes form a cycle, or a gradient node mixes two layers.
         MPSTypeError: A result is no image node, or a node has no kernel.
     """
 
@@ -120,6 +120,7 @@ class MPSNNGraph(MPSKernel):
     def _assemble(
         self, network: Network, filters: list[MPSNNFilterNode], read: set[MPSNNImageNode], results: Results
     ) -> None:
+        check_gradients(filters)
         self._network = network
         # A graph with nothing to do takes what it would take if its results were needed.
         self._interface = Interface(network, filters or network.filters, results)

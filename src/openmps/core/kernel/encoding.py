@@ -70,6 +70,16 @@ class Numbers:
         self.value().copy_(value)
 
 
+class Sum(Numbers):
+    """Numbers that are added to those in the buffer, which is zero at first."""
+
+    __slots__ = ()
+
+    def take(self, value: Tensor, *, is_shared: bool) -> None:
+        """Add numbers in their place."""
+        self.value().add_(value)
+
+
 class Constant:
     """Numbers of a configuration; copied to a device when they are first used there."""
 

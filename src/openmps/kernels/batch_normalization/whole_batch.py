@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from openmps.core.kernel.configuration import Setting
-from openmps.core.kernel.encoding import Numbers
+from openmps.core.kernel.encoding import Numbers, Sum
 from openmps.core.kernel.plan import Plan
 from openmps.core.kernel.scene import GradientScene, Scene
 from openmps.core.state.batch import MPSStateBatch
@@ -94,4 +94,7 @@ class WholeBatchNormalizationGradient(MPSCNNBatchNormalizationGradient):
         check_state(self.name, states).add_gradients(plan.images)
 
     def _sink(self, name: str, states: MPSStateBatch | None) -> Numbers:
-        return check_state(self.name, states).own(name)
+        state = check_state(self.name, states)
+        row = state.own(name)
+        # A result that several filters read may have a gradient node for each.
+        return row if states is None or state.gradient_images <= len(states) else Sum(row.buffer)
