@@ -409,10 +409,17 @@ class MPSNNGraph(MPSKernel):
         if [*map(_PROPERTIES, self._kernels.values())] != self._properties:
             self._look_at_kernels()
         program = self._programs.get(key)
+        answers: dict[MPSNNFilterNode, Any] = {}
+        if program is not None and program.questions:
+            answers = {question.node: question.answer() for question in program.questions}
+            key = (*key, tuple(answers.values()))
+            program = self._programs.get(key)
         if program is None:
             interface = self._interface
             chosen = {**interface.formats, **formats}
-            compiler = Compiler(self._kernels, interface.inputs, shapes, self._format, self._device, chosen, states)
+            compiler = Compiler(
+                self._kernels, interface.inputs, shapes, self._format, self._device, chosen, states, answers
+            )
             program = self._programs[key] = compiler.compile(
                 interface.outputs(), interface.result_states, allow_fusion=fusing
             )

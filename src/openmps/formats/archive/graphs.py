@@ -24,9 +24,11 @@ _NODES: Mapping[str, type[MPSNNFilterNode]] = {row.node.__name__: row.node for r
 
 _IMAGES = {"source": 0, "left_source": 0, "right_source": 1, "source_gradient": 0, "source_image": 1}
 """Arguments of nodes that are one of their source images, and which."""
+_LISTED = ("source", "source_gradient", "source_image", "labels", "weights")
+"""Arguments that are among the sources of a node that takes these as one."""
 _STATES = ("gradient_state", "convolution_gradient_state", "convolution_transpose_gradient_state")
 """Arguments of nodes that are their source state."""
-_LEFT_OUT = ("filter_size", "stride", "gradient_images", "forward_filter")
+_LEFT_OUT = ("filter_size", "stride", "dilation_rate", "gradient_images", "forward_filter")
 """Short forms of arguments that are written out."""
 
 
@@ -103,6 +105,8 @@ class GraphWriter:
         names = [name for name in forms.signature(kind).parameters if name not in _LEFT_OUT]
         if "left_source" in names:
             names.remove("sources")
+        elif "sources" in names:
+            names = [name for name in names if name not in _LISTED]
         return {name: self._argument(node, name, kernel) for name in names}
 
     def _argument(self, node: MPSNNFilterNode, name: str, kernel: Any) -> Any:
