@@ -92,7 +92,7 @@ class _Derivation:
             self._handler(gradient_node, node, source, gradient)
 
 
-_WAYS = ("gradient_filters", "gradient_filter", "_gradient_nodes")
+_WAYS = ("gradient_filters", "_gradient_nodes", "gradient_filter")
 """What a class may override to say what its gradient nodes are; the first that it does is asked."""
 
 

@@ -122,8 +122,7 @@ class MPSNNGraph(MPSKernel):
     ) -> None:
         check_gradients(filters)
         self._network = network
-        # A graph with nothing to do takes what it would take if its results were needed.
-        self._interface = Interface(network, filters or network.filters, results)
+        self._interface = Interface(network, filters, results)
         self._use(make_kernels(filters, read, self._device))
         self._format = MPSImageFeatureChannelFormat.FLOAT16
         self._allocator: MPSImageAllocator = MPSImage.default_allocator()

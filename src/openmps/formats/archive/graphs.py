@@ -16,7 +16,7 @@ from openmps.formats.archive.sources import StandIns
 from openmps.graph.catalog import rows
 from openmps.graph.graph import MPSNNGraph
 from openmps.graph.interface import Results
-from openmps.graph.nodes import MPSNNFilterNode, MPSNNImageNode, MPSNNStateNode
+from openmps.graph.nodes import MPSNNFilterNode, MPSNNImageNode, MPSNNLabelsNode, MPSNNStateNode
 from openmps.graph.passes import Network
 from openmps.metal.device import MTLDevice
 
@@ -140,8 +140,9 @@ class GraphWriter:
         return self._properties(state, MPSNNStateNode, export_from_graph=state in self._interface.result_states)
 
     def _input_state(self, state: MPSNNStateNode) -> dict[str, Any]:
-        node = next(node for node in self._places if state in node.source_states)
-        place = [self._places[node], node.source_states.index(state)]
+        node = next((node for node in self._places if state in node.source_states), None)
+        # A graph with nothing to do takes states that no filter of its own reads.
+        place = None if node is None else [self._places[node], node.source_states.index(state)]
         return {"source_state": place, "properties": self._state(state)}
 
     def _result(self, image: MPSNNImageNode) -> dict[str, Any]:
@@ -169,8 +170,8 @@ class GraphReader:
             self._filter(given)
         states = [self._input_state(given) for given in entry["input_states"]]
         read = {state for node in self._filters for state in node.source_states if state.producer is None}
-        if read != set(states) or len(read) != len(states) or not self._filters:
-            raise ValueError("a graph lists each of its input states once, and has filters")
+        if self._filters and (read != set(states) or len(read) != len(states)):
+            raise ValueError("a graph lists each of its input states once")
         results = self._results(entry)
         graph = MPSNNGraph.assembled(self._device, Network(self._filters, inputs, states), results)
         for kernel, given in zip(graph.kernels.values(), entry["filters"], strict=True):
@@ -205,8 +206,11 @@ class GraphReader:
         return self._reader.value(value)
 
     def _input_state(self, given: dict[str, Any]) -> MPSNNStateNode:
-        place, index = given["source_state"]
-        state = _at(_at(self._filters, place).source_states, index)
+        if self._filters:
+            place, index = given["source_state"]
+            state = _at(_at(self._filters, place).source_states, index)
+        else:
+            state = MPSNNLabelsNode()
         self._reader.set_properties(state, given["properties"])
         return state
 
