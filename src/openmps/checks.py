@@ -9,7 +9,7 @@ from functools import lru_cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Generic, Never, Self, TypeGuard, TypeVar, overload
 
-from openmps.errors import MPSArgumentError, MPSAttributeError
+from openmps.errors import MPSArgumentError, MPSAttributeError, MPSTypeError
 
 T = TypeVar("T")
 
@@ -34,13 +34,32 @@ class Shown(property, Generic[T]):
 class Labelled:
     """An object with a label."""
 
-    label: str | None = None
-    """A name for errors and debugging."""
+    _label: str | None = None
+    _name: str | None = None
+
+    @property
+    def label(self) -> str | None:
+        """A name for errors and debugging."""
+        return self._label
+
+    @label.setter
+    def label(self, value: str | None) -> None:
+        self._label, self._name = value, None
 
     @property
     def name(self) -> str:
         """Class and label, as errors call the object."""
-        return f"{type(self).__name__} {self.label!r}" if self.label else type(self).__name__
+        name = self._name
+        if name is None:  # kept, because every encode asks for it
+            name = self._name = f"{type(self).__name__} {self._label!r}" if self._label else type(self).__name__
+        return name
+
+
+def of_kind(who: str, argument: str, value: object, kind: type[T]) -> T:
+    """``value`` if it is of this class, else an error that says so."""
+    if not isinstance(value, kind):
+        raise MPSTypeError(who, argument, f"must be an {kind.__name__}", type(value).__name__)
+    return value
 
 
 # --- names of attributes ----------------------------------------------------------------------------------------------
@@ -135,7 +154,7 @@ def _meant(kind: type, name: str) -> str | None:
 
 
 def _unknown(thing: object, name: str) -> MPSAttributeError:
-    label = getattr(thing, "__dict__", {}).get("label")
+    label = getattr(thing, "_label", None)
     who = f"{type(thing).__name__} {label!r}" if isinstance(label, str) else type(thing).__name__
     meant = _meant(type(thing), name)
     remedy = "A subclass can have attributes of its own" if meant is None else f"Use {meant}"

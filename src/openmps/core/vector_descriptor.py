@@ -9,19 +9,12 @@ import torch
 
 from openmps.checks import KnownAttributes, Shown, is_whole, whole
 from openmps.errors import MPSArgumentError, MPSTypeError
-from openmps.types import MPSDataType, MPSSizeofMPSDataType
+from openmps.types import DATA_TYPE_DTYPES, MPSDataType, MPSSizeofMPSDataType
 
 TORCH_TYPES: dict[MPSDataType, torch.dtype] = {
-    MPSDataType.FLOAT32: torch.float32,
-    MPSDataType.FLOAT16: torch.float16,
-    MPSDataType.INT8: torch.int8,
-    MPSDataType.INT16: torch.int16,
-    MPSDataType.INT32: torch.int32,
-    MPSDataType.INT64: torch.int64,
-    MPSDataType.UINT8: torch.uint8,
-    MPSDataType.UINT16: torch.uint16,
-    MPSDataType.UINT32: torch.uint32,
-    MPSDataType.UINT64: torch.uint64,
+    kind: getattr(torch, dtype.name)
+    for kind, dtype in DATA_TYPE_DTYPES.items()
+    if dtype.kind in "fiu" and not kind & MPSDataType.NORMALIZED_BIT
 }
 """The types that an element can have."""
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 from openmps.core.image.storage import Extent, Shape
-from openmps.core.kernel.arguments import image_offset
+from openmps.core.kernel.arguments import clip_rectangle, image_offset
 from openmps.core.kernel.binary import MPSCNNBinaryKernel
 from openmps.core.kernel.configuration import Configured, KernelProperty, Setting, at_least
 from openmps.core.kernel.encode import ImageKernel
@@ -19,7 +19,7 @@ from openmps.core.kernel.scene import GradientScene, Scene, back
 from openmps.core.kernel.unary import MPSCNNKernel
 from openmps.core.numbers import number
 from openmps.core.state.gradient import MPSNNGradientState, SourceRecord
-from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.errors import MPSArgumentError
 from openmps.metal.device import MTLDevice
 from openmps.ops.local_correlation import LocalCorrelation
 from openmps.ops.op import Slot
@@ -29,17 +29,11 @@ from openmps.types import MPSOffset, MPSRectNoClip, MTLRegion
 _PIXELS = "The pixels and images of the {} that are read, cut to it. Default: all. It replaces the offset."
 
 
-def _region(who: str, argument: str, value: MTLRegion) -> MTLRegion:
-    if not isinstance(value, MTLRegion):
-        raise MPSTypeError(who, argument, "must be an MTLRegion", type(value).__name__)
-    return value
-
-
 class _RegionOf(KernelProperty[MTLRegion]):
     """The region in which a source is read: all of it unless set."""
 
     def __init__(self, source: int, name: str) -> None:
-        super().__init__(MPSRectNoClip, _region, _PIXELS.format(name))
+        super().__init__(MPSRectNoClip, clip_rectangle, _PIXELS.format(name))
         self._source = source
 
     def __set__(self, kernel: Configured, value: MTLRegion) -> None:

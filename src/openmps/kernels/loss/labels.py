@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from openmps.checks import Shown
+from openmps.checks import Shown, of_kind
 from openmps.core.image.batch import MPSImageBatch
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.image.image import MPSImage
@@ -193,8 +193,7 @@ class MPSCNNLossLabels(MPSState):
         if image is None:
             return None
         argument = f"{what}_image"
-        if not isinstance(image, MPSImage):
-            raise MPSTypeError(self.name, argument, "must be an MPSImage", type(image).__name__)
+        of_kind(self.name, argument, image, MPSImage)
         check_device(self.name, argument, image.device, device)
         if image.number_of_images != 1:
             raise MPSArgumentError(self.name, argument, "must hold exactly one image", image.number_of_images)
@@ -219,9 +218,7 @@ class MPSCNNLossLabels(MPSState):
 
 
 def _image(device: MTLDevice, descriptor: MPSCNNLossDataDescriptor) -> MPSImage:
-    if not isinstance(descriptor, MPSCNNLossDataDescriptor):
-        rule = "must be an MPSCNNLossDataDescriptor"
-        raise MPSTypeError("MPSCNNLossLabels", "descriptor", rule, type(descriptor).__name__)
+    of_kind("MPSCNNLossLabels", "descriptor", descriptor, MPSCNNLossDataDescriptor)
     values = torch.from_numpy(descriptor.values()).contiguous()
     return MPSImage.from_tensor(device, values, MPSImageFeatureChannelFormat.FLOAT32, copy=True)
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from openmps.checks import KnownAttributes
+from openmps.checks import KnownAttributes, of_kind
 from openmps.core.numbers import integer, number
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.kernels.loss.descriptor import MPSCNNLossDescriptor
@@ -78,7 +78,7 @@ class MPSCNNYOLOLossDescriptor(KnownAttributes):
 
     @xy_loss_descriptor.setter
     def xy_loss_descriptor(self, value: MPSCNNLossDescriptor) -> None:
-        self._losses[0] = _descriptor("xy_loss_descriptor", value)
+        self._losses[0] = of_kind(_WHO, "xy_loss_descriptor", value, MPSCNNLossDescriptor)
 
     @property
     def wh_loss_descriptor(self) -> MPSCNNLossDescriptor:
@@ -87,7 +87,7 @@ class MPSCNNYOLOLossDescriptor(KnownAttributes):
 
     @wh_loss_descriptor.setter
     def wh_loss_descriptor(self, value: MPSCNNLossDescriptor) -> None:
-        self._losses[1] = _descriptor("wh_loss_descriptor", value)
+        self._losses[1] = of_kind(_WHO, "wh_loss_descriptor", value, MPSCNNLossDescriptor)
 
     @property
     def confidence_loss_descriptor(self) -> MPSCNNLossDescriptor:
@@ -96,7 +96,7 @@ class MPSCNNYOLOLossDescriptor(KnownAttributes):
 
     @confidence_loss_descriptor.setter
     def confidence_loss_descriptor(self, value: MPSCNNLossDescriptor) -> None:
-        self._losses[2] = _descriptor("confidence_loss_descriptor", value)
+        self._losses[2] = of_kind(_WHO, "confidence_loss_descriptor", value, MPSCNNLossDescriptor)
 
     @property
     def classes_loss_descriptor(self) -> MPSCNNLossDescriptor:
@@ -105,7 +105,7 @@ class MPSCNNYOLOLossDescriptor(KnownAttributes):
 
     @classes_loss_descriptor.setter
     def classes_loss_descriptor(self, value: MPSCNNLossDescriptor) -> None:
-        self._losses[3] = _descriptor("classes_loss_descriptor", value)
+        self._losses[3] = of_kind(_WHO, "classes_loss_descriptor", value, MPSCNNLossDescriptor)
 
     @property
     def anchor_boxes(self) -> NDArray[np.float32]:
@@ -165,12 +165,6 @@ class MPSCNNYOLOLossDescriptor(KnownAttributes):
 
 
 _WHO = MPSCNNYOLOLossDescriptor.__name__
-
-
-def _descriptor(argument: str, value: object) -> MPSCNNLossDescriptor:
-    if not isinstance(value, MPSCNNLossDescriptor):
-        raise MPSTypeError(_WHO, argument, "must be an MPSCNNLossDescriptor", type(value).__name__)
-    return value
 
 
 def _pairs(value: ArrayLike | bytes) -> NDArray[np.float32]:
