@@ -17,7 +17,7 @@ from catalogue import SAMPLES
 from openmps.core.neuron import MPSNNNeuronDescriptor
 from openmps.kernels import concatenation as concatenation_kernels
 from openmps.kernels import reduce as reduce_kernels
-from openmps.types import MTLSize
+from openmps.metal.device import mtl_device
 from samples.loss import FORWARD_LOSSES
 from samples.reduce import region
 from samples.sample import Array, GradientSample, Reading, Sample, configured
@@ -308,4 +308,19 @@ APART = {
 }
 """Node classes with tests of their own instead, and why."""
 
-SIZE = MTLSize(7, 5, 0)
+NODES_OF_KERNELS: dict[str, str] = {
+    **{type(entry.samples[0].make(mtl_device("cpu"))).__name__: kind.__name__ for kind, entry in NODE_SAMPLES.items()},
+    **{
+        kind.__name__: f"{kind.__name__}Node"
+        for kind in SAMPLES
+        if kind.__name__.startswith("MPSCNNNeuron") and hasattr(mps, f"{kind.__name__}Node")
+    },
+    "MPSNNReshape": "MPSNNReshapeNode",
+    "MPSNNLossGradient": "MPSNNLossGradientNode",
+    "MPSImageBilinearScale": "MPSNNBilinearScaleNode",
+    "MPSImageLanczosScale": "MPSNNLanczosScaleNode",
+    "MPSCNNBatchNormalizationStatistics": "MPSCNNBatchNormalizationNode",
+    "MPSCNNBatchNormalizationStatisticsGradient": "MPSCNNBatchNormalizationGradientNode",
+    "MPSCNNBatchNormalizationGradient": "MPSCNNBatchNormalizationGradientNode",
+}
+"""The node that runs each kernel in a graph, by names."""
