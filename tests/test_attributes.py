@@ -14,7 +14,7 @@ import pytest
 
 import openmps as mps
 from networks import Weights, convolution
-from openmps.checks import KnownAttributes
+from openmps.checks import KnownAttributes, NamedAttributes
 from test_encode_calls import counted
 from typical_encodes import ENCODES
 
@@ -83,7 +83,9 @@ def test_another_spelling_is_refused_and_the_right_one_is_named(kind: str) -> No
     assert fault.value.argument == wrong and fault.value.remedy == f"Use {right}"
     assert fault.value.who.startswith(type(thing).__name__)
     assert vars(thing) == before
-    with pytest.raises(mps.MPSAttributeError, match=f"{wrong} is no attribute of this class. Use {right}$"):
+    kind = mps.MPSAttributeError if isinstance(thing, NamedAttributes) else AttributeError
+    words = f"{wrong} is no attribute of this class. Use {right}$" if kind is mps.MPSAttributeError else wrong
+    with pytest.raises(kind, match=words):
         getattr(thing, wrong)
     assert not hasattr(thing, wrong) and getattr(thing, wrong, 3) == 3
 
@@ -100,9 +102,10 @@ def test_the_label_is_named() -> None:
         kernel.edgeMode = 1  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def test_methods_in_another_spelling_are_named() -> None:
-    with pytest.raises(mps.MPSAttributeError, match="Use reload_from_data_sources"):
-        _graph().reloadFromDataSources()  # pyright: ignore[reportAttributeAccessIssue]
+def test_methods_of_nodes_in_another_spelling_are_named() -> None:
+    node = mps.MPSCNNNeuronReLUNode(mps.MPSNNImageNode())
+    with pytest.raises(mps.MPSAttributeError, match="Use gradient_filter$"):
+        node.gradientFilter(mps.MPSNNImageNode())  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def test_a_property_that_is_not_set_yet_is_not_called_unknown() -> None:

@@ -74,8 +74,8 @@ _CLOSE = 0.7
 class KnownAttributes:
     """An object that has the attributes of its class and no others.
 
-    Setting or reading another public name raises `MPSAttributeError`, which names the attribute that was probably
-    meant: ``edge_mode`` for ``edgeMode``, ``label`` for ``lable``. Names with a leading underscore are not looked at.
+    Setting another public name raises `MPSAttributeError`, which names the attribute that was probably meant:
+    ``edge_mode`` for ``edgeMode``, ``label`` for ``lable``. Names with a leading underscore are not looked at.
 
     A class outside of the package has attributes of its own as well. It may declare any name in its body, as a value or
     an annotation, and may set any other that is not one of the package's attributes in another spelling: in a subclass
@@ -92,6 +92,17 @@ class KnownAttributes:
             if name[0] != "_" and name not in _names(type(self)) and _is_refused(type(self), name):
                 raise _unknown(self, name)
             object.__setattr__(self, name, value)
+
+
+class NamedAttributes(KnownAttributes):
+    """An object that names the attribute that was meant where an unknown one is read, too.
+
+    It slows every read down, so it is not for objects that an encode reads.
+    """
+
+    __slots__ = ()
+
+    if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Never:
             # Called where nothing was found, or where a property has raised an AttributeError.

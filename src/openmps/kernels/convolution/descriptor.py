@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from openmps.checks import KnownAttributes, Shown
+from openmps.checks import NamedAttributes, Shown
 from openmps.core.data_source import FLT_MIN
 from openmps.core.neuron import MPSNNNeuronDescriptor
 from openmps.core.numbers import number
@@ -32,7 +32,7 @@ class BatchNormalizationFold:
     shift: FloatArray
 
 
-class MPSCNNConvolutionDescriptor(KnownAttributes):
+class MPSCNNConvolutionDescriptor(NamedAttributes):
     """Shapes and parameters of a convolution (MPSCNNConvolution.h, macOS 10.13).
 
     ``MPSCNNConvolutionDescriptor(kernel_width, kernel_height, input_feature_channels, output_feature_channels)``.
