@@ -8,29 +8,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-import openmps.graph.nodes as node_module
+import openmps
 from networks import Weights
 from openmps.core.image.image import MPSImage
 from openmps.core.image.temporary import MPSTemporaryImage
 from openmps.core.neuron import DEFAULT_PARAMETERS, MPSNNNeuronDescriptor
 from openmps.core.padding.policy import MPSNNDefaultPadding
 from openmps.errors import MPSArgumentError, MPSError, MPSTypeError
-from openmps.graph import (
-    arithmetic_nodes,
-    concatenation_nodes,
-    convolution_nodes,
-    dropout_nodes,
-    loss_nodes,
-    neuron_nodes,
-    pooling_nodes,
-    softmax_nodes,
-)
+from openmps.graph import neuron_nodes
 from openmps.graph.arithmetic_nodes import (
     MPSNNAdditionGradientNode,
     MPSNNAdditionNode,
     MPSNNBinaryArithmeticNode,
 )
-from openmps.graph.catalog import KERNELS, make_kernel
+from openmps.graph.catalog import make_kernel, rows
 from openmps.graph.concatenation_nodes import MPSNNConcatenationGradientNode, MPSNNConcatenationNode
 from openmps.graph.convolution_nodes import (
     MPSCNNConvolutionGradientNode,
@@ -236,24 +227,19 @@ def test_padding_policies_are_checked() -> None:
 
 
 def test_every_node_class_has_a_kernel_or_is_a_base() -> None:
-    modules = (
-        arithmetic_nodes, concatenation_nodes, convolution_nodes, dropout_nodes, loss_nodes, neuron_nodes, node_module,
-        pooling_nodes, softmax_nodes,
-    )  # fmt: skip
-    classes = {
-        kind
-        for module in modules
-        for _, kind in inspect.getmembers(module, inspect.isclass)
-        if issubclass(kind, MPSNNFilterNode) and not kind.__name__.startswith("_")
-    }
-    bases = {kind for kind in classes if not any(base in KERNELS for base in kind.__mro__)}
+    classes = {kind for _, kind in inspect.getmembers(openmps, inspect.isclass) if issubclass(kind, MPSNNFilterNode)}
+    listed = {row.node for row in rows()}
+    bases = {kind for kind in classes if not any(base in listed for base in kind.__mro__)}
     assert {kind.__name__ for kind in bases} == {
         "MPSNNFilterNode",
         "MPSNNGradientFilterNode",
         "MPSCNNPoolingNode",
         "MPSCNNPoolingGradientNode",
+        "MPSCNNNormalizationNode",
         "MPSNNBinaryArithmeticNode",
         "MPSNNArithmeticGradientNode",
+        "MPSNNScaleNode",
+        "MPSNNUnaryReductionNode",
     }
 
 
@@ -432,7 +418,7 @@ def test_arithmetic_gradients_from_their_parts() -> None:
         source_gradient=gradient, source_image=right, gradient_state=node.result_state, is_secondary_source_filter=True
     )
     assert made.sources == (gradient, right) and made.forward is node
-    for arguments in ({}, {"source_gradient": gradient}, {"gradient_images": [gradient] * 2, "forward_filter": node}):
+    for arguments in ({}, {"source_gradient": gradient}, {"gradient_images": [gradient] * 3, "forward_filter": node}):
         with pytest.raises(MPSTypeError, match="arguments must be source_gradient, source_image and gradient_state"):
             MPSNNAdditionGradientNode(**arguments)
 

@@ -7,7 +7,7 @@ from typing import Any, overload
 
 import torch
 
-from openmps.checks import Shown, is_whole, whole
+from openmps.checks import NamedAttributes, Shown, is_whole, whole
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.types import DATA_TYPE_DTYPES, MPSDataType, MPSSizeofMPSDataType
 
@@ -55,7 +55,7 @@ def _advised_row_bytes(columns: int, data_type: MPSDataType) -> int:
     return _rounded("MPSMatrixDescriptor", "columns", columns, data_type)
 
 
-class MPSVectorDescriptor:
+class MPSVectorDescriptor(NamedAttributes):
     """Length, type and spacing of vectors in a buffer (MPSMatrix.h, macOS 10.13).
 
     ``vectors`` vectors of ``length`` elements, ``vector_bytes`` bytes from one to the next, tight unless given.
@@ -120,7 +120,7 @@ class MPSVectorDescriptor:
         )
 
 
-class MPSMatrixDescriptor:
+class MPSMatrixDescriptor(NamedAttributes):
     """Shape, type and spacing of matrices in a buffer (MPSMatrix.h, macOS 10.13).
 
     Element (i, j) of matrix m lies ``m matrix_bytes + i row_bytes + j element_bytes`` bytes behind the start. Both

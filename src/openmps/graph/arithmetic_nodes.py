@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 from openmps.checks import Shown
+from openmps.core.kernel.arguments import member
 from openmps.core.numbers import FLT_MAX
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.graph.nodes import (
-    MPSNNArithmeticGradientStateNode,
     MPSNNFilterNode,
     MPSNNGradientFilterNode,
     MPSNNImageNode,
     MPSNNStateNode,
 )
+from openmps.types import MPSNNComparisonType
 
 
 class MPSNNBinaryArithmeticNode(MPSNNFilterNode):
     """The base of arithmetic nodes on two images (MPSNNGraphNodes.h, macOS 10.13.4); see `MPSCNNArithmetic`.
 
-    Give ``left_source`` and ``right_source``, or both in ``sources``. Scales are 1, the bias 0, strides 1 and the
-    bounds those of float32 unless they are set.
+    Give ``left_source`` and ``right_source``, or both in ``sources``, which may come first. Scales are 1, the bias 0,
+    strides 1 and the bounds those of float32 unless they are set.
     """
-
-    _state_class = MPSNNArithmeticGradientStateNode
 
     primary_scale: float = 1.0
     """Factor of the left source."""
@@ -51,19 +49,20 @@ class MPSNNBinaryArithmeticNode(MPSNNFilterNode):
 
     def __init__(
         self,
-        left_source: MPSNNImageNode | None = None,
+        left_source: MPSNNImageNode | Sequence[MPSNNImageNode] | None = None,
         right_source: MPSNNImageNode | None = None,
         *,
         sources: Sequence[MPSNNImageNode] | None = None,
     ) -> None:
-        given = [source for source in (left_source, right_source) if source is not None] + list(sources or ())
+        first = list(left_source) if isinstance(left_source, Sequence) else [left_source]
+        given = [source for source in (*first, right_source) if source is not None] + list(sources or ())
         if len(given) != 2:
             raise MPSArgumentError(type(self).__name__, "sources", "must be two image nodes", f"{len(given)}")
         super().__init__(given)
 
     def gradient_class(self) -> type[MPSNNArithmeticGradientNode]:
         """The class of the gradient nodes."""
-        raise MPSTypeError(self.name, "gradient_class", "is not offered: this filter has no gradient")
+        return self._gradient_row().node
 
     def _gradient_nodes(self, gradient: MPSNNImageNode) -> list[MPSNNGradientFilterNode]:
         make = self.gradient_class()
@@ -76,12 +75,10 @@ class MPSNNBinaryArithmeticNode(MPSNNFilterNode):
 class MPSNNArithmeticGradientNode(MPSNNGradientFilterNode):
     """The base of arithmetic gradient nodes, one for each forward source (MPSNNGraphNodes.h, macOS 10.13.4).
 
-    Made from ``gradient_images`` (one gradient) and a ``forward_filter``, or from ``source_gradient``, ``source_image``
-    and ``gradient_state``. Scales, strides and bounds tell what the forward node says when this one is made; the
-    kernel takes them from the forward encode.
+    Made from ``gradient_images`` (the gradient, and the source image if it is given too) and a ``forward_filter``, or
+    from ``source_gradient``, ``source_image`` and ``gradient_state``. Scales, strides and bounds tell what the forward
+    node says when this one is made; the kernel takes them from the forward encode.
     """
-
-    _forward_class: ClassVar[type[MPSNNFilterNode]] = MPSNNBinaryArithmeticNode
 
     primary_scale: float
     """Factor of the left forward source."""
@@ -102,17 +99,23 @@ class MPSNNArithmeticGradientNode(MPSNNGradientFilterNode):
 
     def __init__(
         self,
-        *,
-        source_gradient: MPSNNImageNode | None = None,
-        source_image: MPSNNImageNode | None = None,
-        gradient_state: MPSNNStateNode | None = None,
+        source_gradient: MPSNNImageNode | Sequence[MPSNNImageNode] | None = None,
+        source_image: MPSNNImageNode | MPSNNFilterNode | None = None,
+        gradient_state: MPSNNStateNode | bool | None = None,
         is_secondary_source_filter: bool = False,
+        *,
         gradient_images: Sequence[MPSNNImageNode] | None = None,
         forward_filter: MPSNNFilterNode | None = None,
     ) -> None:
+        if isinstance(source_gradient, Sequence):
+            gradient_images, source_gradient = source_gradient, None
+        if isinstance(source_image, MPSNNFilterNode):
+            forward_filter, source_image = source_image, None
+        if isinstance(gradient_state, bool):
+            is_secondary_source_filter, gradient_state = gradient_state, None
         index = int(is_secondary_source_filter)
         if gradient_images is not None and isinstance(forward_filter, MPSNNBinaryArithmeticNode):
-            source_gradient = gradient_images[0] if len(gradient_images) == 1 else None
+            source_gradient = gradient_images[0] if len(gradient_images) in (1, 2) else None
             source_image, gradient_state = forward_filter.sources[index], forward_filter.result_state
         if source_gradient is None or source_image is None or gradient_state is None:
             rule = "must be source_gradient, source_image and gradient_state, or a gradient image and forward_filter"
@@ -131,14 +134,44 @@ class MPSNNArithmeticGradientNode(MPSNNGradientFilterNode):
 
 
 class MPSNNAdditionNode(MPSNNBinaryArithmeticNode):
-    """Addition of two images (MPSNNGraphNodes.h, macOS 10.13.4)."""
-
-    def gradient_class(self) -> type[MPSNNArithmeticGradientNode]:
-        """`MPSNNAdditionGradientNode`."""
-        return MPSNNAdditionGradientNode
+    """Addition of two images (MPSNNGraphNodes.h, macOS 10.13)."""
 
 
 class MPSNNAdditionGradientNode(MPSNNArithmeticGradientNode):
     """The gradient of addition (MPSNNGraphNodes.h, macOS 10.13.4)."""
 
-    _forward_class: ClassVar[type[MPSNNFilterNode]] = MPSNNAdditionNode
+
+class MPSNNSubtractionNode(MPSNNBinaryArithmeticNode):
+    """The left image less the right one (MPSNNGraphNodes.h, macOS 10.13)."""
+
+
+class MPSNNSubtractionGradientNode(MPSNNArithmeticGradientNode):
+    """The gradient of subtraction (MPSNNGraphNodes.h, macOS 10.13.4)."""
+
+
+class MPSNNMultiplicationNode(MPSNNBinaryArithmeticNode):
+    """Multiplication of two images, number by number (MPSNNGraphNodes.h, macOS 10.13)."""
+
+
+class MPSNNMultiplicationGradientNode(MPSNNArithmeticGradientNode):
+    """The gradient of multiplication (MPSNNGraphNodes.h, macOS 10.13.4); its kernel gets the OTHER forward source."""
+
+
+class MPSNNDivisionNode(MPSNNBinaryArithmeticNode):
+    """The left image divided by the right one, number by number (MPSNNGraphNodes.h, macOS 10.13). No gradient."""
+
+
+class MPSNNComparisonNode(MPSNNBinaryArithmeticNode):
+    """1 where two images compare as said, else 0 (MPSNNGraphNodes.h, macOS 10.14.1). No gradient."""
+
+    _comparison_type = MPSNNComparisonType.EQUAL
+
+    @property
+    def comparison_type(self) -> MPSNNComparisonType:
+        """How numbers are compared. Default EQUAL."""
+        return self._comparison_type
+
+    @comparison_type.setter
+    def comparison_type(self, value: MPSNNComparisonType) -> None:
+        rule = f"must be {', '.join(each.name for each in MPSNNComparisonType)}"
+        self._comparison_type = member(self.name, "comparison_type", MPSNNComparisonType, value, rule)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from openmps.core.data_source import copy_of
 from openmps.core.image.descriptor import MPSImageDescriptor
@@ -11,20 +12,19 @@ from openmps.core.image.storage import Extent, Shape
 from openmps.core.kernel.encode import ImageKernel
 from openmps.core.kernel.scene import RESULT, SAVED
 from openmps.core.state.batch import MPSStateBatch
-from openmps.core.state.state import MPSState
-from openmps.graph.catalog import READS_FORWARD_RESULT, make_kernel
-from openmps.graph.convolution_nodes import MPSCNNConvolutionGradientNode
+from openmps.graph.catalog import make_kernel
+from openmps.graph.encoding import batch_of
 from openmps.graph.fusion import fuse
-from openmps.graph.loss_nodes import MPSCNNLossNode
-from openmps.graph.nodes import MPSNNFilterNode, MPSNNGradientFilterNode, MPSNNImageNode, MPSNNStateNode
-from openmps.graph.passes import wants_parameter_gradients
-from openmps.graph.program import Program, Stage
-from openmps.kernels.convolution import MPSCNNConvolution, MPSCNNConvolutionDataSource, MPSCNNConvolutionGradient
+from openmps.graph.nodes import MPSNNFilterNode, MPSNNGradientFilterNode, MPSNNImageNode, MPSNNStateNode, row_of
+from openmps.graph.program import Program, Question, Stage
+from openmps.graph.rows import Asked, GradientRow, Reads, Use
+from openmps.graph.trainable import wants_parameter_gradients
+from openmps.kernels.convolution import MPSCNNConvolutionDataSource
+from openmps.kernels.convolution.weighted import WeightedKernel
 from openmps.kernels.convolution.weights import ConvolutionWeights
+from openmps.kernels.loss.image_loss import LabelImages
 from openmps.metal.device import MTLDevice
-from openmps.types import MPSCNNConvolutionGradientOption, MPSImageFeatureChannelFormat
-
-_WEIGHTED = MPSCNNConvolution | MPSCNNConvolutionGradient
+from openmps.types import MPSImageFeatureChannelFormat
 
 
 def make_kernels(
@@ -36,15 +36,18 @@ def make_kernels(
     """
     kernels: dict[MPSNNFilterNode, ImageKernel] = {}
     owners: dict[int, ConvolutionWeights] = {}
+    consumed = {state for node in filters for state in node.source_states}
     for node in filters:
         kernel = kernels[node] = make_kernel(node, device)
-        if isinstance(kernel, _WEIGHTED):
-            key = id(kernel.data_source)
+        if isinstance(kernel, WeightedKernel):
+            key = id(_source_of(kernel))
             if key not in owners:
                 owners[key] = kernel.parameters
             kernel.share_parameters(owners[key])
-        if isinstance(kernel, MPSCNNConvolutionGradient) and isinstance(node, MPSCNNConvolutionGradientNode):
-            kernel.gradient_option = _gradient_option(node, read)
+        row = row_of(node)
+        if row is not None and row.settle is not None:
+            is_consumed = not consumed.isdisjoint(node.result_states or ())
+            row.settle(kernel, Use(node.result_image in read, is_consumed, wants_parameter_gradients(node)))
     return kernels
 
 
@@ -56,10 +59,10 @@ def copy_kernels(
     sources: dict[int, MPSCNNConvolutionDataSource] = {}
     owners: dict[int, ConvolutionWeights] = {}
     for node, original in originals.items():
-        if not isinstance(original, _WEIGHTED):
+        if not isinstance(original, WeightedKernel):
             copies[node] = original.copy(device)
             continue
-        source, weights = original.data_source, original.parameters
+        source, weights = _source_of(original), original.parameters
         if id(source) not in sources:
             sources[id(source)] = copy_of(source, device)
         if id(weights) not in owners:
@@ -68,14 +71,13 @@ def copy_kernels(
     return copies
 
 
-def _gradient_option(node: MPSCNNConvolutionGradientNode, read: set[MPSNNImageNode]) -> MPSCNNConvolutionGradientOption:
-    """Only what somebody looks at is computed."""
-    option = MPSCNNConvolutionGradientOption(0)
-    if node.result_image in read:
-        option |= MPSCNNConvolutionGradientOption.GRADIENT_WITH_DATA
-    if wants_parameter_gradients(node):
-        option |= MPSCNNConvolutionGradientOption.GRADIENT_WITH_WEIGHTS_AND_BIAS
-    return option
+def _source_of(kernel: Any) -> MPSCNNConvolutionDataSource:
+    """The data source of a kernel with weights; those of graphs have one."""
+    return kernel.data_source
+
+
+_OPERANDS: tuple[str, ...] = ("labels", "weights")
+"""What the images behind a loss's own are, in order."""
 
 
 class Compiler:
@@ -90,7 +92,10 @@ class Compiler:
         device: MTLDevice,
         formats: Mapping[MPSNNImageNode, MPSImageFeatureChannelFormat],
         given: Mapping[MPSNNStateNode, MPSStateBatch],
+        answers: dict[MPSNNFilterNode, Any],
     ) -> None:
+        self._answers = answers
+        self._questions: list[Question] = []
         self._given = given
         self._kernels = kernels
         self._formats = formats
@@ -99,7 +104,7 @@ class Compiler:
         self._inputs = inputs
         self._count = shapes[0].extent.images
         self._shapes = dict(zip(inputs, shapes, strict=True))
-        self._states: dict[MPSNNStateNode, MPSState] = {}
+        self._states: dict[MPSNNStateNode, MPSStateBatch] = {}
 
     def compile(
         self, images: Iterable[MPSNNImageNode], states: Iterable[MPSNNStateNode], *, allow_fusion: bool
@@ -107,7 +112,7 @@ class Compiler:
         """Plan every filter in order; ``images`` and ``states`` are read from outside."""
         stages = [self._stage(node, kernel) for node, kernel in self._kernels.items()]
         descriptors = {node: _descriptor(shape) for node, shape in self._shapes.items()}
-        program = Program(self._count, stages, self._inputs, descriptors)
+        program = Program(self._count, stages, self._inputs, descriptors, self._questions)
         wanted = {(program.places[node.producer], RESULT) for node in images if node.producer in program.places}
         wanted |= {(program.places[node.producer], SAVED) for node in states if node.producer in program.places}
         body, makers = program.assemble(wanted)
@@ -119,33 +124,81 @@ class Compiler:
         return program
 
     def _stage(self, node: MPSNNFilterNode, kernel: ImageKernel) -> Stage:
-        sources = node.sources
-        if isinstance(node, READS_FORWARD_RESULT):
-            sources = (sources[0], node.forward.result_image)
+        row, sources = row_of(node), _sources(node)
+        count = len(sources) if row is None or row.images is None else row.images
+        operands: dict[str, MPSNNImageNode] = dict(zip(_OPERANDS, sources[count:], strict=False))
+        sources = sources[:count]
         shapes = tuple(self._shapes[image] for image in sources)
         states = self._source_states(node)
-        # Images that are asked for their shape only and never have memory.
-        specimens = [MPSImage(self._device, _descriptor(shape)) for shape in shapes]
-        sizing = list(states) if states is not None and isinstance(node, MPSNNGradientFilterNode) else None
-        suggested = kernel.destination_image_descriptor(specimens, sizing)
-        chosen = self._formats[node.result_image]
-        channel_format = self._format if chosen is MPSImageFeatureChannelFormat.NONE else chosen
-        extent = Extent(suggested.width, suggested.height, suggested.feature_channels, self._count)
-        shape = self._shapes[node.result_image] = Shape(extent, channel_format)
-        plan = kernel.plan(shapes, shape, kernel.given(states))
-        state_in = node.source_states[0] if node.source_states and not isinstance(node, MPSCNNLossNode) else None
+        made_here = bool(node.source_states) and node.source_states[0] in self._states
+        shape = self._shapes[node.result_image] = self._result(node, kernel, shapes, states if made_here else None)
+        if row is not None and row.asked is not None:
+            self._ask(node, row.asked, kernel, shapes[-1], shape)
+        given = states
+        if operands:
+            labels = (self._specimen(self._shapes[image], self._count) for image in operands.values())
+            given = MPSStateBatch([LabelImages(self._device, next(labels), next(labels, None), states)])
+        plan = kernel.plan(shapes, shape, kernel.given(given))
         if node.result_state is not None and (state := kernel.make_state()) is not None:
             state.record = plan.record
-            self._states[node.result_state] = state
-        return Stage(node, kernel, plan, sources, state_in, shape)
+            made = self._states[node.result_state] = batch_of(kernel, state, self._count)
+            kernel.fill(plan, made)
+        state_in = node.source_states[0] if made_here else None
+        return Stage(node, kernel, plan, sources, state_in, shape, states if made_here else None, operands)
+
+    def _result(
+        self, node: MPSNNFilterNode, kernel: ImageKernel, shapes: tuple[Shape, ...], states: MPSStateBatch | None
+    ) -> Shape:
+        """The result's shape, as node, kernel and states say, and how its numbers are stored."""
+        row = row_of(node)
+        if row is not None and row.size is not None:
+            extent = row.size(node, shapes[0].extent)
+        else:
+            specimens = [self._specimen(shape) for shape in shapes]
+            is_loss = row is not None and row.images is not None
+            sizing = None if states is None or is_loss else list(states)
+            suggested = kernel.destination_image_descriptor(specimens, sizing)
+            extent = Extent(suggested.width, suggested.height, suggested.feature_channels, self._count)
+        chosen = self._formats[node.result_image]
+        channel_format = self._format if chosen is MPSImageFeatureChannelFormat.NONE else chosen
+        return Shape(extent._replace(images=self._count), channel_format)
+
+    def _ask(self, node: MPSNNFilterNode, asked: Asked, kernel: ImageKernel, source: Shape, result: Shape) -> None:
+        """Ask the user's callback, unless the encode has asked it already."""
+        callback = getattr(node, asked.callback)
+        if callback is None:
+            return
+        question = Question(node, asked, kernel, callback, self._specimen(source), self._specimen(result))
+        if node not in self._answers:
+            self._answers[node] = question.answer()
+        question.use(self._answers[node])
+        self._questions.append(question)
+
+    def _specimen(self, shape: Shape, images: int = 1) -> MPSImage:
+        """An image that is asked for its shape only and never has memory."""
+        descriptor = _descriptor(shape)
+        descriptor.number_of_images = images
+        return MPSImage(self._device, descriptor)
 
     def _source_states(self, node: MPSNNFilterNode) -> MPSStateBatch | None:
         """The states that the kernel takes: those that are given, stand-ins with the forward record for the others."""
         if not node.source_states:
             return None
-        if not isinstance(node, MPSNNGradientFilterNode):
-            return self._given.get(node.source_states[0])
-        return MPSStateBatch([self._states[node.source_states[0]]] * self._count)
+        made = self._states.get(node.source_states[0])
+        return self._given.get(node.source_states[0]) if made is None else made
+
+
+def _sources(node: MPSNNFilterNode) -> tuple[MPSNNImageNode, ...]:
+    """The images that a node's kernel takes."""
+    row = row_of(node)
+    if not isinstance(row, GradientRow) or not isinstance(node, MPSNNGradientFilterNode):
+        return node.sources
+    if row.reads is Reads.RESULT:
+        return node.sources[0], node.forward.result_image
+    if row.reads is Reads.OTHER:
+        left, right = node.forward.sources
+        return node.sources[0], left if getattr(node, "is_secondary_source_filter", False) else right
+    return node.sources
 
 
 def _descriptor(shape: Shape) -> MPSImageDescriptor:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.graph.nodes import (
     MPSNNFilterNode,
     MPSNNGradientFilterNode,
     MPSNNImageNode,
-    MPSNNMultiaryGradientStateNode,
     MPSNNStateNode,
 )
 
@@ -22,8 +20,6 @@ class MPSNNConcatenationNode(MPSNNFilterNode):
     second source starts at channel 8.
     """
 
-    _state_class = MPSNNMultiaryGradientStateNode
-
     def __init__(self, sources: Sequence[MPSNNImageNode]) -> None:
         if not isinstance(sources, Sequence):
             rule = "must be a sequence of MPSNNImageNode"
@@ -32,7 +28,8 @@ class MPSNNConcatenationNode(MPSNNFilterNode):
 
     def _gradient_nodes(self, gradient: MPSNNImageNode) -> list[MPSNNGradientFilterNode]:
         state = self._result_states[0]
-        nodes = [MPSNNConcatenationGradientNode(gradient, source, state) for source in self.sources]
+        make: type[MPSNNConcatenationGradientNode] = self._gradient_row().node
+        nodes = [make(gradient, source, state) for source in self.sources]
         for index, node in enumerate(nodes):
             node.index = index
         return list(nodes)
@@ -40,8 +37,6 @@ class MPSNNConcatenationNode(MPSNNFilterNode):
 
 class MPSNNConcatenationGradientNode(MPSNNGradientFilterNode):
     """The gradient of concatenation for one source: a slice (MPSNNGraphNodes.h, macOS 10.13.4)."""
-
-    _forward_class: ClassVar[type[MPSNNFilterNode]] = MPSNNConcatenationNode
 
     def __init__(
         self, source_gradient: MPSNNImageNode, source_image: MPSNNImageNode, gradient_state: MPSNNStateNode

@@ -1,36 +1,36 @@
-"""Convolution and fully connected nodes and their gradient nodes (MPSNNGraphNodes.h, macOS 10.13 and 10.13.4)."""
+"""Convolution and fully connected nodes and their gradient nodes (MPSNNGraphNodes.h, macOS 10.13 to 10.15)."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from numbers import Real
+from typing import Any, NamedTuple, Never
 
 from openmps.checks import Shown
 from openmps.core.kernel.arguments import member
-from openmps.core.padding.policy import MPSNNDefaultPadding
-from openmps.errors import MPSArgumentError
+from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.graph.nodes import (
     MPSCNNConvolutionGradientStateNode,
+    MPSCNNConvolutionTransposeGradientStateNode,
     MPSNNFilterNode,
     MPSNNGradientFilterNode,
     MPSNNImageNode,
+    MPSNNStateNode,
 )
+from openmps.graph.trainable import TrainableNode
 from openmps.kernels.convolution import MPSCNNConvolutionDataSource
 from openmps.kernels.convolution.data_source import check_data_source, describe
 from openmps.types import (
+    MPSCNNBinaryConvolutionFlags,
+    MPSCNNBinaryConvolutionType,
     MPSCNNNeuronType,
     MPSNNConvolutionAccumulatorPrecisionOption,
-    MPSNNPaddingMethod,
-    MPSNNTrainingStyle,
 )
 
-_VALID = MPSNNDefaultPadding(MPSNNPaddingMethod.SIZE_VALID_ONLY)
 
-
-class _Weighted(MPSNNFilterNode):
-    """A node with a data source whose weights may be updated (MPSNNTrainableNode)."""
+class _Weighted(TrainableNode):
+    """A node with weights."""
 
     _weights: MPSCNNConvolutionDataSource
-    _training_style = MPSNNTrainingStyle.UPDATE_DEVICE_GPU
 
     def _take_weights(self, weights: MPSCNNConvolutionDataSource) -> None:
         check_data_source(type(self).__name__, weights)
@@ -39,19 +39,6 @@ class _Weighted(MPSNNFilterNode):
 
     weights = Shown[MPSCNNConvolutionDataSource]("_weights", "The data source.")
 
-    @property
-    def training_style(self) -> MPSNNTrainingStyle:
-        """Who updates the weights: the device (default), the CPU, or nobody.
-
-        Gradient nodes take over the style of the forward node that they are made from (macOS 10.15).
-        """
-        return self._training_style
-
-    @training_style.setter
-    def training_style(self, value: MPSNNTrainingStyle) -> None:
-        rule = f"must be {', '.join(style.name for style in MPSNNTrainingStyle)}"
-        self._training_style = member(self.name, "training_style", MPSNNTrainingStyle, value, rule)
-
 
 class MPSCNNConvolutionNode(_Weighted):
     """A convolution (MPSNNGraphNodes.h, macOS 10.13). ``weights`` is an `MPSCNNConvolutionDataSource`.
@@ -59,10 +46,13 @@ class MPSCNNConvolutionNode(_Weighted):
     For training its descriptor must hold neither a neuron nor batch normalization: add nodes for them.
     """
 
-    _state_class = MPSCNNConvolutionGradientStateNode
-
     def __init__(self, source: MPSNNImageNode, weights: MPSCNNConvolutionDataSource) -> None:
-        super().__init__([source])
+        self._begin([source], (), weights)
+
+    def _begin(
+        self, sources: list[MPSNNImageNode], states: tuple[MPSNNStateNode, ...], weights: MPSCNNConvolutionDataSource
+    ) -> None:
+        MPSNNFilterNode.__init__(self, sources, states)
         self._take_weights(weights)
         self._accumulator_precision = MPSNNConvolutionAccumulatorPrecisionOption.FLOAT
 
@@ -77,30 +67,123 @@ class MPSCNNConvolutionNode(_Weighted):
         self._accumulator_precision = member(self.name, "accumulator_precision", kind, value, "must be HALF or FLOAT")
 
     @property
-    def convolution_gradient_state(self) -> MPSCNNConvolutionGradientStateNode:
+    def convolution_gradient_state(self) -> MPSCNNConvolutionGradientStateNode | None:
         """The state for the gradient node; exported from a training graph it holds the gradients of the weights."""
-        (state,) = self._result_states
-        return state  # pyright: ignore[reportReturnType]
-
-    def _gradient_nodes(self, gradient: MPSNNImageNode) -> list[MPSNNGradientFilterNode]:
-        make = self._gradient_class()
-        node = make(gradient, self.sources[0], self.convolution_gradient_state, self._weights)
-        node.training_style = self.training_style
-        return [node]
-
-    def _gradient_class(self) -> type[MPSCNNConvolutionGradientNode]:
-        return MPSCNNConvolutionGradientNode
+        return self.result_state  # pyright: ignore[reportReturnType]
 
 
 class MPSCNNFullyConnectedNode(MPSCNNConvolutionNode):
     """A fully connected layer (MPSNNGraphNodes.h, macOS 10.13); its padding is valid-only, so the result is 1x1."""
 
-    def __init__(self, source: MPSNNImageNode, weights: MPSCNNConvolutionDataSource) -> None:
-        super().__init__(source, weights)
-        self.padding_policy = _VALID
 
-    def _gradient_class(self) -> type[MPSCNNConvolutionGradientNode]:
-        return MPSCNNFullyConnectedGradientNode
+_TERMS = ("output_bias_terms", "output_scale_terms", "input_bias_terms", "input_scale_terms")
+_FORMS = (("scale_value", "type", "flags"), (*_TERMS, "type", "flags"))
+"""What may follow the source and the weights of a binary convolution."""
+
+
+class MPSCNNBinaryConvolutionNode(MPSCNNConvolutionNode):
+    """A convolution with weights of one bit (MPSNNGraphNodes.h, macOS 10.13); see `MPSCNNBinaryConvolution`.
+
+    ``(source, weights, scale_value, type, flags)``, or ``(source, weights, output_bias_terms, output_scale_terms,
+    input_bias_terms, input_scale_terms, type, flags)``, where terms may be None. There is no gradient.
+    """
+
+    def __init__(
+        self,
+        source: MPSNNImageNode,
+        weights: MPSCNNConvolutionDataSource,
+        *arguments: Any,
+        output_bias_terms: Any = None,
+        output_scale_terms: Any = None,
+        input_bias_terms: Any = None,
+        input_scale_terms: Any = None,
+        type: MPSCNNBinaryConvolutionType | None = None,
+        flags: MPSCNNBinaryConvolutionFlags | None = None,
+        scale_value: float | None = None,
+    ) -> None:
+        super().__init__(source, weights)
+        terms = (output_bias_terms, output_scale_terms, input_bias_terms, input_scale_terms)
+        named = {**dict(zip(_TERMS, terms, strict=True)), "type": type, "flags": flags, "scale_value": scale_value}
+        given = self._placed(arguments, named)
+        if given["flags"] is None:
+            given["flags"] = MPSCNNBinaryConvolutionFlags.NONE
+        for name, kind in (("type", MPSCNNBinaryConvolutionType), ("flags", MPSCNNBinaryConvolutionFlags)):
+            rule = f"must be one of {', '.join(each.name for each in kind)} of {kind.__name__}"
+            given[name] = member(self.name, name, kind, given[name], rule)
+        self._binary = _Binary(**given)
+
+    def _placed(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
+        """Arguments by their names: a number in the first place is a scale."""
+        is_scale = bool(arguments) and isinstance(arguments[0], Real)
+        form = _FORMS[0 if is_scale else 1]
+        if len(arguments) > len(form):
+            rule = f"must be at most {len(form)} behind the weights, {', '.join(form)}"
+            raise MPSTypeError(self.name, "arguments", rule, len(arguments))
+        given = dict(named)
+        for name, value in zip(form, arguments, strict=False):
+            if given[name] is not None:
+                raise MPSTypeError(self.name, name, "must not be given twice", repr(value))
+            given[name] = value
+        mixed = [name for name in _TERMS if given[name] is not None]
+        if given["scale_value"] is not None and mixed:
+            rule, remedy = f"cannot be given together with {', '.join(mixed)}", "Use one form of the constructor"
+            raise MPSTypeError(self.name, "scale_value", rule, repr(given["scale_value"]), remedy)
+        return given
+
+    output_bias_terms = Shown[Any]("_binary.output_bias_terms", "Biases of the results, or None. Our addition.")
+    output_scale_terms = Shown[Any]("_binary.output_scale_terms", "Scales of the results, or None. Our addition.")
+    input_bias_terms = Shown[Any]("_binary.input_bias_terms", "Biases of the source, or None. Our addition.")
+    input_scale_terms = Shown[Any]("_binary.input_scale_terms", "Scales of the source, or None. Our addition.")
+    scale_value = Shown[float | None]("_binary.scale_value", "The one scale of the results, or None. Our addition.")
+    type = Shown[MPSCNNBinaryConvolutionType]("_binary.type", "What is multiplied. Our addition.")
+    flags = Shown[MPSCNNBinaryConvolutionFlags]("_binary.flags", "Whether beta scales the results. Our addition.")
+
+    @property
+    def convolution_gradient_state(self) -> Never:
+        """Not offered: there is no gradient."""
+        raise MPSTypeError(self.name, "convolution_gradient_state", "is not offered: this filter has no gradient")
+
+
+class _Binary(NamedTuple):
+    """What a binary convolution is told besides its weights."""
+
+    output_bias_terms: Any
+    output_scale_terms: Any
+    input_bias_terms: Any
+    input_scale_terms: Any
+    type: MPSCNNBinaryConvolutionType
+    flags: MPSCNNBinaryConvolutionFlags
+    scale_value: float | None
+
+
+class MPSCNNBinaryFullyConnectedNode(MPSCNNBinaryConvolutionNode):
+    """A fully connected layer with weights of one bit (MPSNNGraphNodes.h, macOS 10.13); its padding is valid-only."""
+
+
+class MPSCNNConvolutionTransposeNode(MPSCNNConvolutionNode):
+    """A transposed convolution (MPSNNGraphNodes.h, macOS 10.13); see `MPSCNNConvolutionTranspose`.
+
+    With the ``convolution_gradient_state`` of a convolution node the result is as large as that one's source.
+    """
+
+    def __init__(
+        self,
+        source: MPSNNImageNode,
+        convolution_gradient_state: MPSCNNConvolutionGradientStateNode | None = None,
+        weights: MPSCNNConvolutionDataSource | None = None,
+    ) -> None:
+        name, paired = type(self).__name__, convolution_gradient_state
+        if paired is not None and not isinstance(paired, MPSCNNConvolutionGradientStateNode):
+            rule, remedy = "must be that of a convolution node, or None", "Pass its convolution_gradient_state"
+            raise MPSTypeError(name, "convolution_gradient_state", rule, type(paired).__name__, remedy)
+        if weights is None:
+            raise MPSTypeError(name, "weights", "is needed", None, "Pass an MPSCNNConvolutionDataSource")
+        self._begin([source], () if paired is None else (paired,), weights)
+
+    @property
+    def convolution_gradient_state(self) -> MPSCNNConvolutionGradientStateNode | None:
+        """The state of the convolution that is undone, or None. The framework has no such property here."""
+        return self.source_states[0] if self.source_states else None  # pyright: ignore[reportReturnType]
 
 
 class MPSCNNConvolutionGradientNode(MPSNNGradientFilterNode, _Weighted):
@@ -108,8 +191,6 @@ class MPSCNNConvolutionGradientNode(MPSNNGradientFilterNode, _Weighted):
 
     ``weights`` None takes the forward node's data source.
     """
-
-    _forward_class: ClassVar[type[MPSNNFilterNode]] = MPSCNNConvolutionNode
 
     def __init__(
         self,
@@ -141,4 +222,18 @@ class MPSCNNConvolutionGradientNode(MPSNNGradientFilterNode, _Weighted):
 class MPSCNNFullyConnectedGradientNode(MPSCNNConvolutionGradientNode):
     """The gradient of a fully connected layer (MPSNNGraphNodes.h, macOS 10.15)."""
 
-    _forward_class: ClassVar[type[MPSNNFilterNode]] = MPSCNNFullyConnectedNode
+
+class MPSCNNConvolutionTransposeGradientNode(MPSCNNConvolutionGradientNode):
+    """The gradient of a transposed convolution (MPSNNGraphNodes.h, macOS 10.15).
+
+    ``weights`` None takes the forward node's data source.
+    """
+
+    def __init__(
+        self,
+        source_gradient: MPSNNImageNode,
+        source_image: MPSNNImageNode,
+        convolution_transpose_gradient_state: MPSCNNConvolutionTransposeGradientStateNode,
+        weights: MPSCNNConvolutionDataSource | None = None,
+    ) -> None:
+        super().__init__(source_gradient, source_image, convolution_transpose_gradient_state, weights)

@@ -5,10 +5,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from openmps.errors import MPSTypeError
 from openmps.graph.arithmetic_nodes import MPSNNAdditionNode
-from openmps.graph.loss_nodes import MPSCNNLossNode
-from openmps.graph.nodes import MPSNNFilterNode, MPSNNImageNode, NodeHandler
+from openmps.graph.nodes import MPSNNFilterNode, MPSNNImageNode, NodeHandler, row_of
+from openmps.graph.rows import Row
 
 _Place = tuple[int, int]
 """A consumer of an image: its place among the forward nodes, producers first, and which of its sources the image is."""
@@ -60,8 +63,8 @@ class _Derivation:
 
     def differentiate(self, node: MPSNNFilterNode, gradient: MPSNNImageNode, place: int) -> None:
         """Make the gradient nodes of ``node`` and pass their results on."""
-        made = node.gradient_filters(source=gradient)
-        for index, (gradient_node, source) in enumerate(zip(made, node.sources, strict=True)):
+        made = _gradient_filters(node, gradient)
+        for index, (gradient_node, source) in enumerate(zip(made, node.sources, strict=False)):
             if len(made) > 1 and source.stop_gradient:
                 continue  # Nothing is trained by it; a node with one source may be trained itself.
             self._announce(gradient_node, node, source, gradient)
@@ -89,6 +92,25 @@ class _Derivation:
             self._handler(gradient_node, node, source, gradient)
 
 
+_WAYS = ("gradient_filters", "_gradient_nodes", "gradient_filter")
+"""What a class may override to say what its gradient nodes are; the first that it does is asked."""
+
+
+def _gradient_filters(node: MPSNNFilterNode, gradient: MPSNNImageNode) -> list[MPSNNFilterNode]:
+    """The gradient nodes of a node, one a source, by the method that it or the nearest of its bases overrides."""
+    way = next(name for base in type(node).__mro__ for name in _WAYS if name in vars(base))
+    if way == "gradient_filter":
+        made: object = [node.gradient_filter(gradient)]
+    else:
+        way, made = "gradient_filters", node.gradient_filters(gradient)
+    listed: list[Any] = [*made] if isinstance(made, Sequence) else [made]
+    most = len(node.sources)
+    if not 1 <= len(listed) <= most or not all(isinstance(each, MPSNNFilterNode) for each in listed):
+        rule = f"must return the gradient nodes of the sources, in their order, {most} at most"
+        raise MPSTypeError(node.name, f"{way}()", rule, [type(each).__name__ for each in listed])
+    return listed
+
+
 def training_graph(
     last: MPSNNFilterNode, source_gradient: MPSNNImageNode | None, handler: NodeHandler | None
 ) -> list[MPSNNFilterNode] | None:
@@ -101,7 +123,8 @@ def training_graph(
     start = last.result_image if source_gradient is None else source_gradient
     derivation = _Derivation(handler)
     forward = ancestors(last)
-    is_loss = isinstance(last, MPSCNNLossNode)  # whose result is the gradient of its source
+    row = row_of(last)
+    is_loss = isinstance(row, Row) and row.is_gradient  # whose result is the gradient of its source
     derivation.add(last.sources[0] if is_loss else last.result_image, start, (len(forward), 0))
     if is_loss:
         forward = forward[:-1]

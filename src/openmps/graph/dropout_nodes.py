@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from openmps.checks import Shown
 from openmps.graph.nodes import (
     MPSNNFilterNode,
     MPSNNGradientFilterNode,
-    MPSNNGradientStateNode,
     MPSNNImageNode,
     MPSNNStateNode,
 )
@@ -39,8 +38,6 @@ class _DropoutParameters:
 class MPSCNNDropoutNode(_DropoutParameters, MPSNNFilterNode):
     """Dropout (MPSNNGraphNodes.h, macOS 10.13.4). Leave it out of networks for inference."""
 
-    _state_class = MPSNNGradientStateNode
-
     def __init__(
         self,
         source: MPSNNImageNode,
@@ -51,14 +48,9 @@ class MPSCNNDropoutNode(_DropoutParameters, MPSNNFilterNode):
         super().__init__([source])
         self._parameters = _Parameters(keep_probability, seed, mask_stride_in_pixels)
 
-    def _gradient_nodes(self, gradient: MPSNNImageNode) -> list[MPSNNGradientFilterNode]:
-        return [MPSCNNDropoutGradientNode(gradient, self.sources[0], self._result_states[0], *self._parameters)]
-
 
 class MPSCNNDropoutGradientNode(_DropoutParameters, MPSNNGradientFilterNode):
     """The gradient of dropout (MPSNNGraphNodes.h, macOS 10.13.4)."""
-
-    _forward_class: ClassVar[type[MPSNNFilterNode]] = MPSCNNDropoutNode
 
     def __init__(
         self,

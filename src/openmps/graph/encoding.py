@@ -9,19 +9,23 @@ from openmps.core.image.batch import MPSImageBatch, as_batch, fewest_reads
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.image.image import MPSImage, MPSImageAllocator
 from openmps.core.image.storage import Extent
-from openmps.core.kernel.encoding import Bound, Pixels, Several, Sink
+from openmps.core.kernel.encode import ImageKernel
+from openmps.core.kernel.encoding import NOWHERE, Bound, Pixels, Several, Sink
 from openmps.core.kernel.scene import RESULT, SAVED
 from openmps.core.state.batch import MPSStateBatch, as_state_batch
+from openmps.core.state.gradient import MPSNNGradientState
 from openmps.core.state.state import MPSState, Saved
 from openmps.errors import MPSArgumentError, MPSTypeError
-from openmps.graph.convolution_nodes import MPSCNNConvolutionGradientNode
 from openmps.graph.interface import Interface
-from openmps.graph.nodes import MPSNNFilterNode, MPSNNImageNode, MPSNNStateNode
+from openmps.graph.nodes import MPSNNFilterNode, MPSNNGradientFilterNode, MPSNNImageNode, MPSNNStateNode
 from openmps.graph.program import Output, Program, all_of
-from openmps.kernels.convolution import MPSCNNConvolutionGradientState
+from openmps.kernels.group_normalization.state import ImageNormalizationState
+from openmps.kernels.loss.labels import LabelBlocks, MPSCNNLossLabels
 from openmps.metal.device import CommandBuffer
 
 Images = MPSImage | MPSImageBatch
+_LABELS = (MPSCNNLossLabels, LabelBlocks)
+"""The only states that a graph takes from its user, one by one or as the batch that they were made as."""
 
 
 def image_list(who: str, images: object) -> list[MPSImage]:
@@ -103,6 +107,9 @@ def check_sources(
             rule = f"must hold {count} state(s), one an image"
             raise MPSArgumentError(who, f"source_states[{index}]", rule, len(batch), remedy)
         for state in batch.counted():
+            if not isinstance(state, _LABELS):
+                rule = "must hold MPSCNNLossLabels, one an image"
+                raise MPSTypeError(who, f"source_states[{index}]", rule, type(state).__name__)
             state.check_usable(who, f"source_states[{index}]", command_buffer)
 
 
@@ -114,7 +121,9 @@ def bindings(program: Program, sources: Sequence[Images], states: StagesStates) 
     known = states.known()
     return tuple(
         [
-            sources[place].whole() if stage is None else stage.kernel.bound(role, name, stage.plan, known.get(place))
+            sources[place].whole()
+            if stage is None
+            else stage.kernel.bound(role, name, stage.plan, known.get(place, stage.states))
             for role, name, place, stage in program.parts
         ]
     )
@@ -189,8 +198,8 @@ class StagesStates:
         """Those that a kernel takes from the user: labels."""
         self.saved: dict[int, Saved] = {}
         """Where what a forward kernel saves goes, for states that come out."""
-        self.gradients: dict[int, list[MPSStateBatch]] = {}
-        """Those that take the gradients of a kernel's parameters."""
+        self.held: dict[int, list[MPSStateBatch]] = {}
+        """Those that take what a kernel gives besides: statistics, gradients of parameters."""
 
     def give(self, given: Mapping[MPSNNStateNode, MPSStateBatch]) -> None:
         """Hand states of the user's to the kernels that read them."""
@@ -198,19 +207,23 @@ class StagesStates:
             for place in self._program.readers(node):
                 self.given[place] = states
 
-    def add_gradients(self, place: int, state: MPSState) -> None:
-        """Have the gradients of parameters that one kernel computes added to ``state``."""
-        self.gradients.setdefault(place, []).append(MPSStateBatch.repeated(state, 1))
+    def hold(self, place: int, states: MPSStateBatch) -> None:
+        """Have what one kernel gives besides images go into ``states``."""
+        stage = self._program.stages[place]
+        if stage.kernel.fills_states:
+            stage.kernel.fill(stage.plan, states)
+        self.held.setdefault(place, []).append(states)
 
-    def add_all_gradients(self, forward: MPSNNFilterNode, state: MPSState) -> None:
-        """Have the gradients of a layer's parameters, whichever kernels compute them, added to ``state``."""
+    def hold_all(self, forward: MPSNNFilterNode, states: MPSStateBatch) -> None:
+        """Have what a layer's kernels, forward and gradient, give besides images go into ``states``."""
         for place, stage in enumerate(self._program.stages):
-            if isinstance(stage.node, MPSCNNConvolutionGradientNode) and stage.node.forward is forward:
-                self.add_gradients(place, state)
+            node = stage.node
+            if node is forward or (isinstance(node, MPSNNGradientFilterNode) and node.forward is forward):
+                self.hold(place, states)
 
     def known(self) -> dict[int, MPSStateBatch]:
         """Those that each kernel finds its memory by."""
-        return self.given | {place: taking[0] for place, taking in self.gradients.items()}
+        return self.given | {place: taking[0] for place, taking in self.held.items()}
 
     def sink(self, output: Output) -> Sink:
         """Where something that comes out goes."""
@@ -218,9 +231,11 @@ class StagesStates:
         if output.name == SAVED:
             return self.saved[place]
         kernel = self._program.stages[place].kernel
-        takers = self.gradients.get(place)
-        if takers is None or len(takers) == 1:
-            return kernel.sink(output.name, self.given.get(place) if takers is None else takers[0])
+        takers = self.held.get(place)
+        if takers is None:
+            return kernel.sink(output.name, self.given[place]) if place in self.given else NOWHERE
+        if len(takers) == 1:
+            return kernel.sink(output.name, takers[0])
         sinks = [kernel.sink(output.name, states) for states in takers]
         return Several(sinks)
 
@@ -242,16 +257,23 @@ def make_states(
         if place is None or stage is None or state is None:
             continue
         state.record = stage.plan.record
-        whole = stage.kernel.is_result_state_reused_across_batch()
-        if temporary:
-            state.make_temporary(command_buffer, 1 if whole else program.images)
+        batch = batch_of(stage.kernel, state, program.images, command_buffer if temporary else None)
         states.saved[place] = state.saved
-        if isinstance(state, MPSCNNConvolutionGradientState):
-            states.add_all_gradients(stage.node, state)
-        made.append(
-            MPSStateBatch([state] * program.images) if whole else MPSStateBatch.of_images(state, program.images)
-        )
+        states.hold_all(stage.node, batch)
+        made.append(batch)
     return made
+
+
+def batch_of(
+    kernel: ImageKernel, state: MPSNNGradientState, count: int, command_buffer: CommandBuffer | None = None
+) -> MPSStateBatch:
+    """The states of ``count`` images that ``state`` stands for, temporary on a command buffer if one is given."""
+    whole = kernel.is_result_state_reused_across_batch()
+    if isinstance(state, ImageNormalizationState):
+        state.stand_for(count)
+    if command_buffer is not None:
+        state.make_temporary(command_buffer, 1 if whole else count)
+    return MPSStateBatch.repeated(state, count) if whole else MPSStateBatch.of_images(state, count)
 
 
 # --- read counts ------------------------------------------------------------------------------------------------------

@@ -13,7 +13,6 @@ from openmps.errors import MPSTypeError
 from openmps.graph.nodes import (
     MPSNNFilterNode,
     MPSNNGradientFilterNode,
-    MPSNNGradientStateNode,
     MPSNNImageNode,
     MPSNNStateNode,
 )
@@ -26,7 +25,6 @@ class MPSCNNNeuronNode(MPSNNFilterNode):
     ``MPSCNNNeuronNode(source, descriptor)`` makes a node of the subclass that belongs to the descriptor's type.
     """
 
-    _state_class = MPSNNGradientStateNode
     _neuron_type: ClassVar[MPSCNNNeuronType]
 
     def __init__(self, source: MPSNNImageNode, descriptor: MPSNNNeuronDescriptor) -> None:
@@ -48,9 +46,6 @@ class MPSCNNNeuronNode(MPSNNFilterNode):
     b = Shown[float]("_descriptor.b", "Parameter b.")
     c = Shown[float]("_descriptor.c", "Parameter c.")
 
-    def _gradient_nodes(self, gradient: MPSNNImageNode) -> list[MPSNNGradientFilterNode]:
-        return [MPSCNNNeuronGradientNode(gradient, self.sources[0], self._result_states[0], self._descriptor)]
-
 
 _CLASSES: dict[MPSCNNNeuronType, type[MPSCNNNeuronNode]] = {}
 """The subclass of each type."""
@@ -58,8 +53,6 @@ _CLASSES: dict[MPSCNNNeuronType, type[MPSCNNNeuronNode]] = {}
 
 class MPSCNNNeuronGradientNode(MPSNNGradientFilterNode):
     """The gradient of a neuron (MPSNNGraphNodes.h, macOS 10.13.4)."""
-
-    _forward_class: ClassVar[type[MPSNNFilterNode]] = MPSCNNNeuronNode
 
     def __init__(
         self,

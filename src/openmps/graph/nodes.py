@@ -5,14 +5,15 @@ Nodes are light and hold no device; memory and kernels come with `MPSNNGraph`, w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar, Protocol, runtime_checkable
 
-from openmps.checks import Labelled, Shown
+from openmps.checks import Labelled, NamedAttributes, Shown
 from openmps.core.image.image import MPSImageAllocator
 from openmps.core.image.temporary import MPSTemporaryImage
 from openmps.core.padding.policy import MPSNNDefaultPadding, MPSNNPadding
 from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.graph.rows import GradientRow, KernelRow, Row
 from openmps.types import NUMPY_DTYPES, MPSImageFeatureChannelFormat, MPSNNPaddingMethod
 
 
@@ -39,7 +40,7 @@ class Handle:
         return f"Handle({self._label!r})"
 
 
-class _Exportable:
+class _Exportable(NamedAttributes):
     """What image and state nodes share: a handle, a producer, and whether an encode hands them out."""
 
     export_from_graph: bool = False
@@ -152,6 +153,10 @@ class MPSCNNConvolutionGradientStateNode(MPSNNGradientStateNode):
     """The gradient state of a convolution (MPSNNGraphNodes.h, macOS 10.13.4)."""
 
 
+class MPSCNNConvolutionTransposeGradientStateNode(MPSCNNConvolutionGradientStateNode):
+    """The gradient state of a transposed convolution (MPSNNGraphNodes.h, macOS 10.15)."""
+
+
 class MPSNNMultiaryGradientStateNode(MPSNNStateNode):
     """The gradient state of a filter with many sources (MPSNNGraphNodes.h, macOS 10.15)."""
 
@@ -178,14 +183,14 @@ def derive_by(derivation: Derivation) -> None:
 _SAME = MPSNNDefaultPadding(MPSNNPaddingMethod.SIZE_SAME)
 
 
-class MPSNNFilterNode(Labelled):
+class MPSNNFilterNode(NamedAttributes, Labelled):
     """The base of filter nodes (MPSNNGraphNodes.h, macOS 10.13).
 
     Its `result_image` takes the format of its first source image; `padding_policy` places and sizes the result.
     ``label`` is taken over by the kernel; it begins as the data source's, or None.
     """
 
-    _state_class: ClassVar[type[MPSNNStateNode] | None] = None
+    _row: ClassVar[KernelRow | None] = None
 
     def __init__(self, sources: Sequence[MPSNNImageNode], states: Sequence[MPSNNStateNode] = ()) -> None:
         for index, source in enumerate(sources):
@@ -198,8 +203,9 @@ class MPSNNFilterNode(Labelled):
         self._source_states = tuple(states)
         self._result_image = MPSNNImageNode(producer=self)
         self._result_image.format = sources[0].format
-        self._result_states = [] if self._state_class is None else [self._state_class(self)]
-        self._padding_policy: MPSNNPadding = _SAME
+        row = self._row if isinstance(self._row, Row) else None
+        self._result_states: list[MPSNNStateNode] = [] if row is None or row.state is None else [row.state(self)]
+        self._padding_policy: MPSNNPadding = _SAME if row is None or row.padding is None else row.padding
 
     sources = Shown[tuple[MPSNNImageNode, ...]]("_sources", "The image nodes that the filter reads.")
     source_states = Shown[tuple[MPSNNStateNode, ...]]("_source_states", "The state nodes that the filter reads.")
@@ -230,9 +236,29 @@ class MPSNNFilterNode(Labelled):
     # --- gradients ----------------------------------------------------------------------------------------------------
 
     def _gradient_nodes(self, gradient: MPSNNImageNode) -> list[MPSNNGradientFilterNode]:
-        """New gradient nodes for a gradient of the result, one a source; a filter with a gradient says which."""
-        remedy = "Set stop_gradient on its result image to end the training graph behind it"
-        raise MPSTypeError(self.name, "gradient_filter", "is not offered: this filter has no gradient", remedy=remedy)
+        """New gradient nodes for a gradient of the result, one for each source that has one."""
+        row = self._gradient_row()
+        arguments = [getattr(self, name) for name in row.takes]
+        return [self._like_this(row.node(gradient, self.sources[0], self._result_states[0], *arguments), row)]
+
+    def _gradient_row(self) -> GradientRow:
+        """What the table says of the gradient nodes; raises if there are none."""
+        row = self._row if isinstance(self._row, Row) else None
+        if row is not None and row.is_gradient:
+            rule = "is not offered: the result image of a loss is its gradient"
+            remedy = "Call training_graph on the loss, or gradient_filters on the node before it"
+            raise MPSTypeError(self.name, "gradient_filters", rule, remedy=remedy)
+        if row is None or row.gradient is None:
+            rule = "is not offered: this filter has no gradient"
+            remedy = "Set stop_gradient on its result image to end the training graph behind it"
+            raise MPSTypeError(self.name, "gradient_filter", rule, remedy=remedy)
+        return row.gradient
+
+    def _like_this(self, made: MPSNNGradientFilterNode, row: GradientRow) -> MPSNNGradientFilterNode:
+        """A new gradient node, with what it takes over."""
+        for name in row.copies:
+            setattr(made, name, getattr(self, name))
+        return made
 
     def gradient_filters(
         self, source: MPSNNImageNode | None = None, sources: Sequence[MPSNNImageNode] | None = None
@@ -276,6 +302,23 @@ class MPSNNFilterNode(Labelled):
 
     def __repr__(self) -> str:
         return f"<{self.name}>"
+
+
+def describe(rows: Iterable[Row]) -> None:
+    """Tell node classes what the table says of them: it names the classes, which cannot import it."""
+    for row in rows:
+        setattr(row.node, _ROW, row)
+        if row.gradient is not None:
+            setattr(row.gradient.node, _ROW, row.gradient)
+            setattr(row.gradient.node, _FORWARD, row.node)
+
+
+def row_of(node: MPSNNFilterNode) -> KernelRow | None:
+    """What the table says of a node's class, or of the nearest class that it inherits from."""
+    return getattr(node, _ROW)
+
+
+_ROW, _FORWARD = "_row", "_forward_class"
 
 
 class MPSNNGradientFilterNode(MPSNNFilterNode):

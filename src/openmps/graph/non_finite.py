@@ -11,7 +11,6 @@ from torch import Tensor
 from openmps.core.kernel.encoding import Encoding
 from openmps.core.kernel.scene import RESULT, SAVED
 from openmps.errors import MPSNonFiniteError
-from openmps.graph.convolution_nodes import MPSCNNConvolutionGradientNode
 from openmps.graph.program import Program, Stage
 from openmps.ops.op import Role
 from openmps.types import MPSImageFeatureChannelFormat
@@ -88,7 +87,7 @@ def _check_image(who: str, stored: Tensor, remedy: str) -> None:
 
 
 def _check_labels(stage: Stage, what: str, values: Tensor | None) -> None:
-    is_layer = isinstance(stage.node, MPSCNNConvolutionGradientNode) or hasattr(stage.kernel, "parameters")
+    is_layer = hasattr(stage.kernel, "parameters")
     if values is None or is_layer or bool(torch.isfinite(values).all()):
         return
     image, channel = (~torch.isfinite(values)).nonzero()[0].tolist()[:2]

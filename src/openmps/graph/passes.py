@@ -6,6 +6,7 @@ pass                  needs                                        ensures
 `reachable`           result image nodes                           filters before readers, inputs in reading order
 `required`            reachable filters, which results are needed  only filters that make a needed result, export
                                                                    something or update parameters, and what these read
+`check_gradients`     filters                                      no gradient filter mixes two layers
 `fuse`                a body, CPU                                  fewer steps, the same numbers (`graph.fusion`)
 `verify`              a body                                       each slot is filled once, before it is read
 ====================  ===========================================  ===================================================
@@ -17,10 +18,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from openmps.errors import MPSArgumentError
-from openmps.graph.convolution_nodes import MPSCNNConvolutionGradientNode
-from openmps.graph.nodes import MPSNNFilterNode, MPSNNImageNode, MPSNNStateNode
+from openmps.graph.nodes import MPSNNFilterNode, MPSNNGradientFilterNode, MPSNNImageNode, MPSNNStateNode
+from openmps.graph.trainable import data_source_of, wants_parameter_gradients
 from openmps.ops.op import Body
-from openmps.types import MPSNNTrainingStyle
 
 
 @dataclass(slots=True)
@@ -85,17 +85,6 @@ def _next_source(node: MPSNNFilterNode, network: Network, done: set[object]) -> 
     return None
 
 
-def wants_parameter_gradients(node: MPSNNFilterNode) -> bool:
-    """Whether somebody looks at the node's gradients of parameters: an update, or the user, by an exported state."""
-    if not isinstance(node, MPSCNNConvolutionGradientNode):
-        return False
-    state = node.forward.result_state
-    is_updated = node.training_style is not MPSNNTrainingStyle.UPDATE_DEVICE_NONE and callable(
-        getattr(node.weights, "update", None)
-    )
-    return is_updated or (state is not None and state.export_from_graph)
-
-
 def required(
     filters: Sequence[MPSNNFilterNode], needed: Iterable[MPSNNImageNode]
 ) -> tuple[list[MPSNNFilterNode], set[MPSNNImageNode]]:
@@ -119,6 +108,23 @@ def required(
             images.update(node.sources)
             stack.extend(producers(node))
     return [node for node in filters if node in keep], images
+
+
+def check_gradients(filters: Iterable[MPSNNFilterNode]) -> None:
+    """Raise unless each gradient filter has the images and the data source of the filter whose state it reads.
+
+    Another layer's, with equal shapes, would give the gradient of neither.
+    """
+    for node in filters:
+        if not isinstance(node, MPSNNGradientFilterNode):
+            continue
+        forward, source = node.forward, node.sources[1]
+        if source not in (*forward.sources, forward.result_image):
+            rule = f"must be an image of {forward.name}, whose gradient state it reads"
+            raise MPSArgumentError(node.name, "source_image", rule, repr(source), "Call gradient_filter on that node")
+        if data_source_of(node) is not data_source_of(forward):
+            rule = f"must be the data source of {forward.name}, whose gradient state it reads"
+            raise MPSArgumentError(node.name, "weights", rule, repr(data_source_of(node)), "Leave it out or None")
 
 
 def verify(body: Body) -> None:

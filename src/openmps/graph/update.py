@@ -1,6 +1,7 @@
-"""Updates of weights behind a gradient pass, by the device and by the CPU.
+"""Updates of parameters behind a gradient pass, by the device and by the CPU.
 
-(MPSCNNConvolution.h and MPSNeuralNetworkTypes.h, ``MPSNNTrainingStyle``, macOS 10.13.4.)
+(MPSNeuralNetworkTypes.h, ``MPSNNTrainingStyle``, macOS 10.13.4.) What the data sources of each kind are asked for is in
+`graph.training`.
 """
 
 from __future__ import annotations
@@ -9,92 +10,141 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from openmps.core.kernel.encode import ImageKernel
+from openmps.core.state.batch import MPSStateBatch
 from openmps.errors import MPSTypeError
-from openmps.graph.convolution_nodes import MPSCNNConvolutionGradientNode
-from openmps.graph.encoding import StagesStates
-from openmps.graph.nodes import MPSNNFilterNode
+from openmps.graph.encoding import StagesStates, batch_of
+from openmps.graph.nodes import MPSNNFilterNode, MPSNNGradientFilterNode
 from openmps.graph.program import Program
+from openmps.graph.trainable import TrainableNode, asked_updates, training_of
+from openmps.graph.training import Callback
 from openmps.graph.watch import Layer, Watch
-from openmps.kernels.convolution import (
-    MPSCNNConvolution,
-    MPSCNNConvolutionGradient,
-    MPSCNNConvolutionGradientState,
-    MPSCNNConvolutionWeightsAndBiasesState,
-)
 from openmps.metal.device import CommandBuffer
 from openmps.types import MPSNNTrainingStyle
 
 
 class Updates:
-    """The trainable layers of one graph, in the order in which their gradients are computed: the last layer first."""
+    """The trainable layers of one graph, in the order in which their gradients are computed: the last layer first.
+
+    Each is updated once a batch, however many gradient nodes it has: those of one forward node are one layer, and so
+    are the convolutions over one data source, whose weights are the same. Nodes of another training style are apart.
+    """
 
     def __init__(self, filters: Sequence[MPSNNFilterNode], kernels: dict[MPSNNFilterNode, ImageKernel]) -> None:
-        candidates = [
-            Layer(node, kernel, node.training_style)
-            for node, kernel in kernels.items()
-            if isinstance(node, MPSCNNConvolutionGradientNode) and isinstance(kernel, MPSCNNConvolutionGradient)
-        ]
-        self._layers = [layer for layer in candidates if layer.update is not None]
-        self._watch = Watch(filters, self._layers)
+        self._layers: dict[Layer, list[MPSNNGradientFilterNode]] = {}
+        first: dict[tuple[object, MPSNNTrainingStyle], Layer] = {}
+        for node in kernels:
+            if isinstance(node, MPSNNGradientFilterNode) and isinstance(node, TrainableNode) and asked_updates(node):
+                layer = _layer(node, kernels)
+                asked = first.setdefault((_owner(layer), layer.style), layer)
+                self._layers.setdefault(asked, []).append(node)
+        self._watch = Watch(filters, list(self._layers))
 
     def begin(self, program: Program, states: StagesStates) -> UpdatePass:
-        """A gradient state for each layer that is updated, which the layer's gradient kernels fill in."""
+        """States for each layer that is updated, which the layer's kernels fill in."""
         self._watch.before_encode()
-        made: list[tuple[Layer, MPSCNNConvolutionGradientState]] = []
-        for layer in self._layers:
-            stage = program.stages[program.places[layer.node.forward]]
-            if not isinstance(stage.kernel, MPSCNNConvolution):
+        made: list[tuple[Layer, MPSStateBatch]] = []
+        for layer, nodes in self._layers.items():
+            place = program.places[layer.node.forward]
+            stage = program.stages[place]
+            state = stage.kernel.make_state()
+            if state is None:
                 continue
-            state = MPSCNNConvolutionGradientState(layer.kernel.device, stage.kernel)
             state.record = stage.plan.record
-            states.add_gradients(program.places[layer.node], state)
-            made.append((layer, state))
+            if layer.is_whole:
+                batch = MPSStateBatch.repeated(state, program.images)
+            else:
+                batch = batch_of(stage.kernel, state, program.images)
+            if layer.training.fills_forward:
+                states.hold(place, batch)
+            for node in nodes:
+                states.hold(program.places[node], batch)
+            made.append((layer, batch))
         return UpdatePass(made, self._watch)
+
+
+def _layer(node: Any, kernels: dict[MPSNNFilterNode, ImageKernel]) -> Layer:
+    training, own, forward = training_of(node), kernels[node], kernels[node.forward]
+    assert training is not None
+    holder: Any = own if hasattr(own, "data_source") else forward
+    mine = getattr(holder, "parameters", None)
+    # Convolutions of one data source share their weights.
+    others = [each for each in kernels.values() if each is not holder and _source(each) is holder.data_source]
+    apart = [each for each in others if mine is None or getattr(each, "parameters", None) is not mine]
+    return Layer(
+        node,
+        holder,
+        node.training_style,
+        [holder, *apart],
+        training,
+        training.offered_by(holder.data_source),
+        forward.is_result_state_reused_across_batch(),
+    )
+
+
+def _owner(layer: Layer) -> object:
+    """What gradient nodes of one layer have in common: the weights, or the forward node of a normalization."""
+    return getattr(layer.kernel, "parameters", layer.node.forward)
+
+
+def _source(kernel: Any) -> Any:
+    return getattr(kernel, "data_source", kernel)
 
 
 class UpdatePass(NamedTuple):
     """The updates of one encode."""
 
-    states: Sequence[tuple[Layer, MPSCNNConvolutionGradientState]]
+    states: Sequence[tuple[Layer, MPSStateBatch]]
     watch: Watch
 
     def encode(self, command_buffer: CommandBuffer) -> None:
-        """Ask the data sources for updates; all gradients are recorded by now.
+        """Ask the data sources for updates, each once a batch; all gradients are recorded by now.
 
-        So layers that share a data source have the gradients of the same weights; it is asked once for each of them.
+        A data source of several convolutions gets the sum of their gradients, which are all of the same weights.
         """
-        for layer, state in self.states:
-            _STYLES[layer.style](command_buffer, layer, state)
+        for layer, states in self.states:
+            for callback in layer.callbacks:
+                _STYLES[layer.style](command_buffer, layer, callback, states)
         if self.states:
             self.watch.after_encode(command_buffer)
 
 
-def _update_on_device(command_buffer: CommandBuffer, layer: Layer, state: MPSCNNConvolutionGradientState) -> None:
-    update, kernel = layer.update, layer.kernel
-    if update is None:
-        return
-    # The source state is the kernel's own memory: an update in place needs no copy.
-    source = kernel.parameters.state()
-    new = update(command_buffer, state, source)
+def _update_on_device(command_buffer: CommandBuffer, layer: Layer, callback: Callback, states: MPSStateBatch) -> None:
+    kernel = layer.kernel
+    given = states if callback.takes_batch else states.shared
+    weights, source = None, None
+    if callback.takes_source:
+        # The source state is the kernel's own memory: an update in place needs no copy.
+        weights = kernel.parameters
+        source = weights.state()
+    arguments = (given,) if source is None else (given, source)
+    new = getattr(kernel.data_source, callback.method)(command_buffer, *arguments)
     if new is None:
         return
-    if not isinstance(new, MPSCNNConvolutionWeightsAndBiasesState):
-        rule = "must return an MPSCNNConvolutionWeightsAndBiasesState or None when it updates on the device"
-        remedy = "Return the state that holds the new weights; it may be source_state, changed in place"
-        raise MPSTypeError(kernel.name, "data source update()", rule, type(new).__name__, remedy)
+    if not isinstance(new, callback.result):
+        rule = f"must return an {callback.result.__name__} or None when it updates on the device"
+        remedy = "Return the state that holds the new numbers"
+        if callback.takes_source:
+            remedy = "Return the state that holds the new weights; it may be source_state, changed in place"
+        raise MPSTypeError(kernel.name, f"data source {callback.method}()", rule, type(new).__name__, remedy)
     layer.has_answered = True
-    if new is source:
-        kernel.parameters.reload_from(kernel.name, command_buffer, new)
-    else:
-        kernel.reload_weights_and_biases(command_buffer, new)
+    if weights is not None and new is source:
+        weights.reload_from(kernel.name, command_buffer, new)
+        return
+    if len(layer.holders) > 1:
+        new.add_reads(len(layer.holders) - 1)
+    for each in layer.holders:
+        getattr(each, callback.reload)(command_buffer, new)
 
 
-def _update_on_cpu(command_buffer: CommandBuffer, layer: Layer, state: MPSCNNConvolutionGradientState) -> None:
+def _update_on_cpu(command_buffer: CommandBuffer, layer: Layer, callback: Callback, states: MPSStateBatch) -> None:
     def finished(buffer: Any) -> None:
-        update = layer.update
-        if buffer.error is None and update is not None and update(None, state, layer.kernel.parameters.state()):
+        kernel = layer.kernel
+        given = states if callback.takes_batch else states.shared
+        arguments = (given, kernel.parameters.state()) if callback.takes_source else (given,)
+        if buffer.error is None and getattr(kernel.data_source, callback.method)(None, *arguments):
             layer.has_answered = True
-            layer.kernel.reload_weights_and_biases_from_data_source()
+            for each in layer.holders:
+                getattr(each, callback.reload_from_data_source)()
 
     command_buffer.add_completed_handler(finished)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from openmps.errors import MPSTrainingWarning
-from openmps.graph.convolution_nodes import MPSCNNConvolutionGradientNode, MPSCNNConvolutionNode
-from openmps.graph.loss_nodes import MPSCNNLossNode
-from openmps.graph.nodes import MPSNNFilterNode, MPSNNGradientFilterNode
-from openmps.kernels.convolution import MPSCNNConvolutionGradient
+from openmps.graph.nodes import MPSNNFilterNode, MPSNNGradientFilterNode, row_of
+from openmps.graph.rows import Row
+from openmps.graph.trainable import TrainableNode, data_source_of, offered_updates, training_of
+from openmps.graph.training import Callback, Training
 from openmps.metal.device import CommandBuffer
 from openmps.types import MPSNNTrainingStyle
 
@@ -23,20 +23,29 @@ _ENCODES_BEFORE_JUDGEMENT = 2
 
 @dataclass(eq=False, slots=True)
 class Layer:
-    """A gradient node, and who is asked to update its weights."""
+    """A gradient node, and who is asked to update its parameters."""
 
-    node: MPSCNNConvolutionGradientNode
-    kernel: MPSCNNConvolutionGradient
+    node: MPSNNGradientFilterNode
+    kernel: Any
+    """The kernel that holds the parameters."""
     style: MPSNNTrainingStyle
+    holders: Sequence[Any]
+    """That kernel, and those of the same data source in the graph that hold parameters of their own."""
+    training: Training
+    callbacks: Sequence[Callback]
+    """What the data source is asked for."""
+    is_whole: bool
+    """Whether one state serves the whole batch."""
     has_answered: bool = False
-    """Whether an update has ever said that there are new weights."""
+    """Whether an update has ever said that there are new parameters."""
 
-    @property
-    def update(self) -> Callable[..., Any] | None:
-        """The data source's update; None if nobody is to call it."""
-        found = getattr(self.kernel.data_source, "update", None)
-        asked = self.style is not MPSNNTrainingStyle.UPDATE_DEVICE_NONE
-        return found if asked and callable(found) else None
+    def numbers(self) -> list[Tensor]:
+        """The parameters that are trained by gradients, as they are in memory."""
+        if hasattr(self.kernel, "parameters"):
+            return [self.kernel.parameters.weights]
+        if hasattr(self.kernel, "gamma_and_beta"):
+            return [buffer.tensor(torch.float32) for buffer in self.kernel.gamma_and_beta]
+        return [row.value() for row in (self.kernel.numbers.gamma, self.kernel.numbers.beta)]
 
 
 class Watch:
@@ -49,7 +58,7 @@ class Watch:
         self._filters = filters
         self._layers = layers
         self._encodes = 0
-        self._before: list[tuple[Layer, Tensor]] = []
+        self._before: list[tuple[Layer, list[Tensor]]] = []
 
     def before_encode(self) -> None:
         """At the first encode: name layers that nothing will update, and keep the weights of the others."""
@@ -57,12 +66,12 @@ class Watch:
         if self._encodes > 1:
             return
         _warn(never_asked(self._filters),
-              "the data source has no update(), so these layers do not learn; set training_style to UPDATE_DEVICE_NONE "
-              "on their nodes if that is meant")  # fmt: skip
+              "the data source has no update(), a normalization's no update_gamma_and_beta(), so these layers do not "
+              "learn; set training_style to UPDATE_DEVICE_NONE on their nodes if that is meant")  # fmt: skip
         _warn(cut_off(self._filters),
               "no gradient node is in this graph, so these layers do not learn; give every node that training_graph() "
               "returns to MPSNNGraph(result_images=…), or set stop_gradient where training is to end")  # fmt: skip
-        self._before = [(layer, layer.kernel.parameters.weights.clone()) for layer in self._layers]
+        self._before = [(layer, [row.clone() for row in layer.numbers()]) for layer in self._layers]
 
     def after_encode(self, command_buffer: CommandBuffer) -> None:
         """Have the weights compared with those before the first encode, once the first updates have run."""
@@ -73,7 +82,7 @@ class Watch:
         before, self._before = self._before, []
         if buffer.error is not None:
             return
-        moved = [layer for layer, old in before if not torch.equal(old, layer.kernel.parameters.weights)]
+        moved = [layer for layer, old in before if not all(map(torch.equal, old, layer.numbers()))]
         _warn([layer.kernel.name for layer, _ in before if layer not in moved],
               f"the weights did not move in {_ENCODES_BEFORE_JUDGEMENT} encodes: check that update() returns the state "
               "of the new weights, that the learning rate is not 0 and that gradients reach these layers")  # fmt: skip
@@ -87,14 +96,15 @@ def never_asked(filters: Sequence[MPSNNFilterNode]) -> list[str]:
     return [
         node.name
         for node in filters
-        if isinstance(node, MPSCNNConvolutionGradientNode)
+        if isinstance(node, MPSNNGradientFilterNode)
+        and isinstance(node, TrainableNode)
         and node.training_style is not MPSNNTrainingStyle.UPDATE_DEVICE_NONE
-        and not _offers_update(node)
+        and not offered_updates(node)
     ]
 
 
 def cut_off(filters: Sequence[MPSNNFilterNode]) -> list[str]:
-    """Trainable convolutions that a gradient ought to reach and that have no gradient node among ``filters``.
+    """Trainable layers that a gradient ought to reach and that have no gradient node among ``filters``.
 
     The gradient flows back from the losses and from every filter that has gradient nodes, up to a ``stop_gradient``.
     """
@@ -102,8 +112,8 @@ def cut_off(filters: Sequence[MPSNNFilterNode]) -> list[str]:
     for node in filters:
         if isinstance(node, MPSNNGradientFilterNode):
             gradients.setdefault(node.forward, []).append(node)
-    trained = {id(node.weights) for node in gradients if isinstance(node, MPSCNNConvolutionNode)}
-    ahead = [node for node in filters if node in gradients or (gradients and isinstance(node, MPSCNNLossNode))]
+    trained = {id(data_source_of(node)) for node in gradients if training_of(node) is not None}
+    ahead = [node for node in filters if node in gradients or (gradients and _is_gradient(node))]
     reached: set[MPSNNFilterNode] = set()
     while ahead:
         node = ahead.pop()
@@ -113,15 +123,16 @@ def cut_off(filters: Sequence[MPSNNFilterNode]) -> list[str]:
     return [
         node.name
         for node in filters
-        if isinstance(node, MPSCNNConvolutionNode)
+        if not isinstance(node, MPSNNGradientFilterNode)
         and node in reached
-        and id(node.weights) not in trained
-        and _offers_update(node)
+        and offered_updates(node)
+        and id(data_source_of(node)) not in trained
     ]
 
 
-def _offers_update(node: MPSCNNConvolutionNode | MPSCNNConvolutionGradientNode) -> bool:
-    return callable(getattr(node.weights, "update", None))
+def _is_gradient(node: MPSNNFilterNode) -> bool:
+    row = row_of(node)
+    return isinstance(row, Row) and row.is_gradient
 
 
 def _flows_to(node: MPSNNFilterNode, gradients: Sequence[MPSNNGradientFilterNode]) -> list[MPSNNFilterNode]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from openmps.checks import of_kind
+from openmps.checks import of_kind, store
 from openmps.core.kernel.base import MPSKernel
 from openmps.core.kernel.configuration import Fixed
 from openmps.core.kernel.gradient import MPSCNNGradientKernel
@@ -107,7 +107,7 @@ class MPSCNNDropout(_DropoutParameters, MPSCNNKernel, leaves=MPSCNNDropoutGradie
         """The number of this encode."""
         with counting:
             step = self._step
-            self._step = step + 1
+            store(self, "_step", step + 1)
         return step
 
     def training_state(self) -> TrainingState:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from openmps.checks import Labelled, Shown, is_whole, of_kind
+from openmps.checks import Labelled, NamedAttributes, Shown, is_whole, of_kind
 from openmps.errors import MPSArgumentError
 from openmps.metal.processor import Processor
 from openmps.metal.resource import modes_of
@@ -22,7 +22,7 @@ ALIGNMENT = 256
 
 
 @dataclass
-class MTLHeapDescriptor:
+class MTLHeapDescriptor(NamedAttributes):
     """What a heap should be: ``size`` in bytes; private storage unless said otherwise (MTLHeap.h, macOS 10.13)."""
 
     size: int = 0

@@ -210,3 +210,20 @@ class DataGradient(Op, half=True):
         gradient, x, mean, correction, variance, gamma, *batch = operands
         sums, pixels = (ParameterGradients(*batch[:2]), batch[2]) if batch else (None, 0)
         return data_gradient(gradient, x, _moments(mean, correction, variance), gamma, self.epsilon, sums, pixels)
+
+
+class JoinRows(Op):
+    """Rows of numbers, one a channel, as one tensor; a correction that is left out is 0."""
+
+    def run(self, wanted: tuple[bool, ...], *operands: Any) -> Tensor:
+        """See the class."""
+        first = operands[0]
+        return torch.stack([torch.zeros_like(first) if row is None else row for row in operands])
+
+
+class SplitRows(Op, results=5, kind=Kind.STORAGE, gives_view=True):
+    """The rows that `JoinRows` joined: mean, correction, variance, gamma and beta."""
+
+    def run(self, wanted: tuple[bool, ...], *operands: Any) -> tuple[Tensor, ...]:
+        """See the class."""
+        return tuple(operands[0].unbind(0))

@@ -9,7 +9,7 @@ its inputs and outputs, and records. (MPSKernel.h, MPSCNNKernel.h, macOS 10.13.)
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from openmps.core.image.allocator import ORDINARY, TEMPORARY
 from openmps.core.image.batch import BatchTemplate, MPSImageBatch, as_batch
@@ -53,6 +53,8 @@ class ImageKernel(PlannedKernel):
             cls._gradient_state_class = leaves
 
     _in_place = False
+    fills_states: ClassVar[bool] = False
+    """Whether states are to take note of what a graph has this kernel put into them; see `fill`."""
 
     # --- encoding: hooks that a kernel file fills in ------------------------------------------------------------------
 
@@ -260,6 +262,9 @@ class ImageKernel(PlannedKernel):
     def sink(self, name: str, states: MPSStateBatch | None) -> Sink:
         """Where an output of a plan's body goes that is neither image nor saved; for those who schedule kernels."""
         return self._sink(name, states)
+
+    def fill(self, plan: Plan, states: MPSStateBatch) -> None:
+        """Have states take note that a graph fills them in as this kernel would; for those who schedule kernels."""
 
     def _check_operands(
         self,

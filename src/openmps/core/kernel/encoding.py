@@ -71,6 +71,16 @@ class Numbers:
         self.value().copy_(value)
 
 
+class Sum(Numbers):
+    """Numbers that are added to those in the buffer, which is zero at first."""
+
+    __slots__ = ()
+
+    def take(self, value: Tensor, *, is_shared: bool) -> None:
+        """Add numbers in their place."""
+        self.value().add_(value)
+
+
 class Constant:
     """Numbers of a configuration; copied to a device when they are first used there."""
 
@@ -109,6 +119,16 @@ class Several(NamedTuple):
         """Hand the value to each."""
         for sink in self.sinks:
             sink.take(value, is_shared=True)
+
+
+class Nowhere(NamedTuple):
+    """Takes what nobody asked for."""
+
+    def take(self, value: Any, *, is_shared: bool) -> None:
+        """Let go of the value."""
+
+
+NOWHERE = Nowhere()
 
 
 class Encoding:

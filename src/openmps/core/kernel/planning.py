@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Any
 
+from openmps.checks import store
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.image.image import MPSImage
 from openmps.core.image.storage import Extent, Shape, Target
@@ -95,13 +96,14 @@ class PlannedKernel(KernelProperties):
         sized: Sized | None = configuration.plans.get(key)
         if sized is None:
             sized = configuration.keep(key, self._size(configuration, shapes, given, is_batch=is_batch))
-        self._configuration = sized.configuration
+        store(self, "_configuration", sized.configuration)
         return sized
 
     def _settled(self) -> Configuration:
         configuration = self._configuration
         if not configuration.is_settled:
-            configuration = self._configuration = configuration.settled()
+            configuration = configuration.settled()
+            store(self, "_configuration", configuration)
         return configuration
 
     def _size(self, configuration: Configuration, shapes: tuple[Shape, ...], given: Any, *, is_batch: bool) -> Sized:

@@ -122,6 +122,10 @@ class StandIns:
             source, ArchivedConvolutionWeights(weights.descriptor, array, biases, name, weights.precision)
         )
 
+    def weights(self, kernel: Any) -> Any:
+        """For the weights of any convolution, those of one bit among them."""
+        return self.binary(kernel) if isinstance(kernel, MPSCNNBinaryConvolution) else self.convolution(kernel)
+
     def binary(self, kernel: MPSCNNBinaryConvolution) -> ArchivedConvolutionWeights:
         """For the words of binary weights, whose kernels keep no data source. Biases are among the kernel's terms."""
         return ArchivedConvolutionWeights(kernel.convolution_descriptor, kernel.weight_words(), None, kernel.label)

@@ -98,6 +98,9 @@ class MPSCNNBatchNormalizationState(MPSNNGradientState):
         "_batch_normalization.number_of_feature_channels", "Channels that the state has numbers for."
     )
     share = Shown[float]("_progress.share", "How much of all pixels the last statistics brought.")
+    gradient_images = Shown[int](
+        "_progress.gradient_images", "Images whose parameter gradients the state holds, or will when it is filled in."
+    )
     pixels = Shown[int]("_progress.pixels", "M, the pixels that the statistics were made of.")
 
     def __init__(self, device: MTLDevice, batch_normalization: MPSCNNBatchNormalization) -> None:

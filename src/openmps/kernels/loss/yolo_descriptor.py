@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from openmps.checks import of_kind
+from openmps.checks import NamedAttributes, of_kind
 from openmps.core.numbers import integer, number
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.kernels.loss.descriptor import MPSCNNLossDescriptor
@@ -18,7 +18,7 @@ _SCALES = ("scale_xy", "scale_wh", "scale_no_object", "scale_object", "scale_cla
 _LIMITS = ("min_iou_for_object_presence", "max_iou_for_object_absence")
 
 
-class MPSCNNYOLOLossDescriptor:
+class MPSCNNYOLOLossDescriptor(NamedAttributes):
     """The losses, scales and anchor boxes of an object detector (MPSCNNLoss.h, macOS 10.14).
 
     Each of A anchor boxes owns 5 + K feature channels of a cell, in the order X Y W H C and one for each of K classes.

@@ -7,7 +7,7 @@ from functools import lru_cache
 from operator import is_, itemgetter
 from typing import Any, NamedTuple
 
-from openmps.checks import Shown
+from openmps.checks import Shown, store
 from openmps.core.kernel.base import MPSKernel
 from openmps.core.kernel.checks import check_command_buffer
 from openmps.core.kernel.encoding import Bound, Held, Number, record_body, record_step, step_body
@@ -164,7 +164,7 @@ class MPSNNOptimizer(MPSKernel):
         others.append(layer.rounded)
         self._record(command_buffer, parameters, [*layer.gradients[:parameters], *others])
         if values is None or parameters == 2:
-            self._last = _Found.of(arguments, kept, layer.lengths, others)
+            store(self, "_last", _Found.of(arguments, kept, layer.lengths, others))
         for read in layer.read:
             read.count_read()
         for vectors in kept:

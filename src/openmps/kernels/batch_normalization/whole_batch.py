@@ -1,0 +1,100 @@
+"""Batch normalization of whole batches: what the graph's nodes run (MPSNNGraphNodes.h, macOS 10.13.4).
+
+A graph has the whole batch at once, so that statistics and normalization are one body, and so are both gradients. The
+numbers that the images were normalized with go from the one to the other by the state. The operations are those of the
+four kernels that are encoded by hand.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from openmps.core.kernel.configuration import Setting
+from openmps.core.kernel.encoding import Numbers, Sum
+from openmps.core.kernel.plan import Plan
+from openmps.core.kernel.scene import GradientScene, Scene
+from openmps.core.state.batch import MPSStateBatch
+from openmps.kernels.batch_normalization.data_source import MPSCNNBatchNormalizationDataSource
+from openmps.kernels.batch_normalization.forward import MPSCNNBatchNormalization, check_state
+from openmps.kernels.batch_normalization.gradient import MPSCNNBatchNormalizationGradient
+from openmps.metal.device import MTLDevice
+from openmps.ops.batch_normalization import (
+    BatchMoments,
+    DataGradient,
+    JoinRows,
+    Normalize,
+    ParameterSums,
+    SplitRows,
+)
+from openmps.ops.op import Slot
+
+
+class WholeBatchNormalization(MPSCNNBatchNormalization):
+    """`MPSCNNBatchNormalization` with the statistics of the batch that it normalizes, or with the stored ones."""
+
+    fills_states = True
+    uses_batch = Setting[bool | None]()
+    """Whether mean and variance are those of the batch; None until the graph knows."""
+
+    def __init__(self, device: MTLDevice, data_source: MPSCNNBatchNormalizationDataSource) -> None:
+        super().__init__(device, data_source)
+        self.uses_batch = None
+
+    def _body(self, at: Scene, *images: Slot) -> Slot:
+        gamma, beta = at.buffer("gamma"), at.buffer("beta")
+        if self.uses_batch:
+            mean, correction, variance = BatchMoments()(images[0])
+            for name, row in (("mean", mean), ("correction", correction), ("variance", variance)):
+                at.gives(name, row)
+        else:
+            mean, correction, variance = at.buffer("mean"), None, at.buffer("variance")
+        at.gives("gamma", gamma)
+        at.gives("beta", beta)
+        at.saves(JoinRows()(mean, correction, variance, gamma, beta))
+        return Normalize(self.epsilon, True)(at.read(images[0]), mean, correction, variance, gamma, beta)
+
+    def fill(self, plan: Plan, states: MPSStateBatch) -> None:
+        """The graph fills the state in."""
+        state, extent = check_state(self.name, states), plan.sources[0].extent
+        state.record = plan.record
+        if self.uses_batch:
+            state.add_statistics(plan.images, plan.images * extent.height * extent.width)
+        state.use_for_normalization(self.epsilon)
+
+    def _memory(self, name: str, states: MPSStateBatch | None) -> Numbers:
+        return super()._memory(name, None)
+
+
+class WholeBatchNormalizationGradient(MPSCNNBatchNormalizationGradient):
+    """`MPSCNNBatchNormalizationStatisticsGradient` and `MPSCNNBatchNormalizationGradient` of a batch."""
+
+    fills_states = True
+    _sums: ClassVar[tuple[str, ...]] = ("gradient_for_gamma", "gradient_for_beta")
+
+    @property
+    def is_state_modified(self) -> bool:
+        """True: the gradients of gamma and beta go into the state."""
+        return True
+
+    def append_batch_barrier(self) -> bool:
+        """True: the sums are complete when the whole batch went through."""
+        return True
+
+    def _differentiate(self, at: GradientScene, gradient: Slot, source: Slot) -> Slot:
+        use = at.given.more
+        mean, correction, variance, gamma, _ = SplitRows()(at.saved)
+        sums = ParameterSums(use.epsilon)(gradient, at.read(source), mean, correction, variance)
+        for name, found in zip(self._sums, sums, strict=True):
+            at.gives(name, found)
+        batch = [*sums, at.number("pixels")] if use.has_statistics else []
+        return DataGradient(use.epsilon)(at.back(gradient), source, mean, correction, variance, gamma, *batch)
+
+    def fill(self, plan: Plan, states: MPSStateBatch) -> None:
+        """The graph fills the state's gradients in."""
+        check_state(self.name, states).add_gradients(plan.images)
+
+    def _sink(self, name: str, states: MPSStateBatch | None) -> Numbers:
+        state = check_state(self.name, states)
+        row = state.own(name)
+        # A result that several filters read may have a gradient node for each.
+        return row if states is None or state.gradient_images <= len(states) else Sum(row.buffer)
