@@ -237,6 +237,9 @@ def test_every_node_class_has_a_kernel_or_is_a_base() -> None:
         "MPSCNNPoolingGradientNode",
         "MPSNNBinaryArithmeticNode",
         "MPSNNArithmeticGradientNode",
+        "MPSCNNNormalizationNode",
+        "MPSNNUnaryReductionNode",
+        "MPSNNScaleNode",
     }
 
 
