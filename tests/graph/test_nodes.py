@@ -238,8 +238,8 @@ def test_every_node_class_has_a_kernel_or_is_a_base() -> None:
         "MPSCNNNormalizationNode",
         "MPSNNBinaryArithmeticNode",
         "MPSNNArithmeticGradientNode",
-        "MPSNNScaleNode",
         "MPSNNUnaryReductionNode",
+        "MPSNNScaleNode",
     }
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import openmps as mps
-from encoding import Bench, finish, numbers
+from encoding import FLOAT16, FLOAT32, Bench, finish, numbers
 from helpers import assert_close
 from openmps.core.state.rows import MPSCNNNormalizationGammaAndBetaState, MPSCNNNormalizationMeanAndVarianceState
 from openmps.types import MPSCNNBatchNormalizationFlags, MPSNNTrainingStyle
@@ -127,9 +127,9 @@ class Net:
         self.graph = mps.MPSNNGraph(bench.device, result_images=[self.node.result_image, self.backward.result_image])
         self.graph.format = mps.MPSImageFeatureChannelFormat.FLOAT32
 
-    def run(self, x: np.ndarray, flow: np.ndarray, graph: Any = None) -> tuple[np.ndarray, np.ndarray]:
-        graph = self.graph if graph is None else graph
-        given = {"x": self.bench.batch(x), "flow": self.bench.batch(flow)}
+    def run(self, x: np.ndarray, flow: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        graph = self.graph
+        given = {"x": self.bench.batch(x, graph.format), "flow": self.bench.batch(flow, graph.format)}
         others: list[Any] = []
         command_buffer = self.bench.command_buffer()
         order = [given[handle.label()] for handle in graph.source_image_handles]
@@ -175,12 +175,14 @@ def test_batch_normalization_is_that_of_autograd(bench: Bench, arrays: Any, flag
         assert_close(actual, values, TOLERANCE, "of the graph")
 
 
-def test_batch_normalization_gives_the_bits_of_the_four_kernels(bench: Bench, arrays: Any) -> None:
+@pytest.mark.parametrize("channel_format", [FLOAT32, FLOAT16])
+def test_batch_normalization_gives_the_bits_of_the_four_kernels(bench: Bench, arrays: Any, channel_format: Any) -> None:
     source = Running(bench)
     net = Net(bench, "batch", source)
+    net.graph.format = channel_format
     found = net.run(*arrays)
     device = bench.device
-    x, flow = (bench.batch(each) for each in arrays)
+    x, flow = (bench.batch(each, channel_format) for each in arrays)
     normalization, gradient = (
         mps.MPSCNNBatchNormalization(device, Source(bench)),
         mps.MPSCNNBatchNormalizationGradient(device),
@@ -348,3 +350,23 @@ def test_layers_that_nothing_updates_are_named(bench: Bench, arrays: Any, kind: 
     name = type(net.backward).__name__
     with pytest.warns(mps.MPSTrainingWarning, match=f"{name} 'norm': the data source has no update"):
         net.run(*arrays)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_errors_name_the_kernel_that_users_know(bench: Bench, kind: str) -> None:
+    class Short(Source):
+        def gamma(self) -> Any:
+            return [1.0]
+
+    known = KINDS[kind].__name__.removesuffix("Node")
+    with pytest.raises(
+        mps.MPSArgumentError, match=rf"^{known}: data source gamma\(\) must return one number a feature"
+    ):
+        Net(bench, kind, Short(bench))
+
+
+@pytest.mark.parametrize(("kind", "rows"), [("batch", 4), ("instance", 2), ("group", 2)])
+def test_a_summary_counts_the_parameters(bench: Bench, kind: str, rows: int) -> None:
+    net = Net(bench, kind, Source(bench))
+    descriptor = mps.MPSImageDescriptor(mps.MPSImageFeatureChannelFormat.FLOAT32, 5, 4, C)
+    assert mps.graph_summary(net.graph, [descriptor] * 2, 3).parameters == rows * C
