@@ -189,14 +189,6 @@ def test_6_8_a_gradient_of_another_layers_image_is_refused(bench: Bench, rng: np
         mps.MPSNNGraph(bench.device, node.result_image)
 
 
-def test_6_8_a_gradient_with_another_layers_weights_is_refused(bench: Bench, rng: np.random.Generator) -> None:
-    image = mps.MPSNNImageNode()
-    one, other = (convolution(image, Weights.of(rng, (2, 3, 3, 2), name)) for name in ("one", "other"))
-    node = mps.MPSCNNConvolutionGradientNode(mps.MPSNNImageNode(), image, one.convolution_gradient_state, other.weights)
-    with pytest.raises(mps.MPSArgumentError, match="weights must be the data source of MPSCNNConvolutionNode 'one'"):
-        mps.MPSNNGraph(bench.device, node.result_image)
-
-
 # --- updates ----------------------------------------------------------------------------------------------------------
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 from openmps.errors import MPSArgumentError
 from openmps.graph.nodes import MPSNNFilterNode, MPSNNGradientFilterNode, MPSNNImageNode, MPSNNStateNode
-from openmps.graph.trainable import data_source_of, wants_parameter_gradients
+from openmps.graph.trainable import wants_parameter_gradients
 from openmps.ops.op import Body
 
 
@@ -111,9 +111,9 @@ def required(
 
 
 def check_gradients(filters: Iterable[MPSNNFilterNode]) -> None:
-    """Raise unless each gradient filter has the images and the data source of the filter whose state it reads.
+    """Raise unless each gradient filter has an image of the filter whose state it reads.
 
-    Another layer's, with equal shapes, would give the gradient of neither.
+    Another layer's, with equal shapes, would give the gradient of neither. A data source of its own is allowed.
     """
     for node in filters:
         if not isinstance(node, MPSNNGradientFilterNode):
@@ -122,9 +122,6 @@ def check_gradients(filters: Iterable[MPSNNFilterNode]) -> None:
         if source not in (*forward.sources, forward.result_image):
             rule = f"must be an image of {forward.name}, whose gradient state it reads"
             raise MPSArgumentError(node.name, "source_image", rule, repr(source), "Call gradient_filter on that node")
-        if data_source_of(node) is not data_source_of(forward):
-            rule = f"must be the data source of {forward.name}, whose gradient state it reads"
-            raise MPSArgumentError(node.name, "weights", rule, repr(data_source_of(node)), "Leave it out or None")
 
 
 def verify(body: Body) -> None:
