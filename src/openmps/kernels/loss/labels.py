@@ -257,6 +257,8 @@ class LabelBlocks(BatchableState):
         self.labels = labels
         self.weights = weights
         self.losses = losses
+        self.given = _given_of_blocks(labels, weights, losses)
+        """What a plan depends on of them, found once for all encodes."""
         self._make_member = make_member
         self._made: dict[int, MPSCNNLossLabels] = {}
 
@@ -320,11 +322,9 @@ class GivenLabels(NamedTuple):
 
 def given_labels(states: MPSStateBatch) -> GivenLabels:
     """What a plan depends on of these labels."""
-    count, blocks = len(states), blocks_of(states)
+    blocks = blocks_of(states)
     if blocks is not None:
-        has_weights = blocks.weights is not None
-        shape = LabelShape(blocks.labels.stack().extent, blocks.losses.stack().extent, has_weights)
-        return GivenLabels(count, count if has_weights else 0, ((0, shape),))
+        return blocks.given
     first: dict[LabelShape, int] = {}
     weighted = 0
     for index, state in enumerate(states):
@@ -333,7 +333,13 @@ def given_labels(states: MPSStateBatch) -> GivenLabels:
             labels, losses = state.labels_image().storage.extent, state.loss_image().storage.extent
             first.setdefault(LabelShape(labels, losses, has_weights), index)
             weighted += has_weights
-    return GivenLabels(count, weighted, tuple((index, shape) for shape, index in first.items()))
+    return GivenLabels(len(states), weighted, tuple((index, shape) for shape, index in first.items()))
+
+
+def _given_of_blocks(labels: MPSImageBatch, weights: MPSImageBatch | None, losses: MPSImageBatch) -> GivenLabels:
+    count, has_weights = len(labels), weights is not None
+    shape = LabelShape(labels.stack().extent, losses.stack().extent, has_weights)
+    return GivenLabels(count, count if has_weights else 0, ((0, shape),))
 
 
 def labels_reader(who: str, states: MPSStateBatch | None, name: str) -> Bound:
