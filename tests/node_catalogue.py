@@ -60,7 +60,7 @@ def _weights(kind: Any) -> MakeNode:
 def _binary(kind: Any) -> MakeNode:
     def make(kernel: Any, images: Sequence[Any]) -> Any:
         words, descriptor, terms = kernel.weight_words(), kernel.convolution_descriptor, kernel.terms._asdict()
-        rows = {f"{name}_terms": None if row is None else row.numpy() for name, row in terms.items()}
+        rows = {f"{name}_terms": None if row is None else row.cpu().numpy() for name, row in terms.items()}
         source = mps_source(descriptor, words)
         return kind(images[0], source, type=kernel.type, flags=kernel.flags, **rows)
 

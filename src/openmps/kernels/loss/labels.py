@@ -257,8 +257,7 @@ class LabelBlocks(BatchableState):
         self.labels = labels
         self.weights = weights
         self.losses = losses
-        self.given = _given_of_blocks(labels, weights, losses)
-        """What a plan depends on of them, found once for all encodes."""
+        self._given: GivenLabels | None = None
         self._make_member = make_member
         self._made: dict[int, MPSCNNLossLabels] = {}
 
@@ -276,6 +275,16 @@ class LabelBlocks(BatchableState):
         member = self._make_member(self.labels[index], weight, self.losses[index])
         # Two threads that ask at once, as completion handlers may, get the same object.
         return self._made.setdefault(index, member)
+
+    @property
+    def given(self) -> GivenLabels:
+        """What a plan depends on of them, found once for all encodes."""
+        given = self._given
+        if given is None:
+            count, has_weights = len(self.labels), self.weights is not None
+            shape = LabelShape(self.labels.stack().extent, self.losses.stack().extent, has_weights)
+            given = self._given = GivenLabels(count, count if has_weights else 0, ((0, shape),))
+        return given
 
     def temporary_members(self) -> list[MPSState]:
         """The members that were tied to a command buffer, each with a read count of its own."""
@@ -334,12 +343,6 @@ def given_labels(states: MPSStateBatch) -> GivenLabels:
             first.setdefault(LabelShape(labels, losses, has_weights), index)
             weighted += has_weights
     return GivenLabels(len(states), weighted, tuple((index, shape) for shape, index in first.items()))
-
-
-def _given_of_blocks(labels: MPSImageBatch, weights: MPSImageBatch | None, losses: MPSImageBatch) -> GivenLabels:
-    count, has_weights = len(labels), weights is not None
-    shape = LabelShape(labels.stack().extent, losses.stack().extent, has_weights)
-    return GivenLabels(count, count if has_weights else 0, ((0, shape),))
 
 
 def labels_reader(who: str, states: MPSStateBatch | None, name: str) -> Bound:
