@@ -16,6 +16,7 @@ import openmps
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 ORACLES = sorted((ROOT / "tests" / "oracles").rglob("*.py"))
+EXAMPLES = sorted((ROOT / "examples").rglob("*.py"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 AUTOGRAD = re.compile(r"autograd|\.backward\(|requires_grad")
 
@@ -32,6 +33,7 @@ def _pins() -> dict[str, str]:
 def test_there_are_files_to_check() -> None:
     assert SOURCES
     assert ORACLES
+    assert EXAMPLES
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=_name)
@@ -54,6 +56,22 @@ def test_oracles_know_nothing_of_the_project() -> None:
                 f"{_name(path)}:{node.lineno}" for module in modules if module.split(".")[0] in ("openmps", "torch")
             ]
     assert found == []
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=_name)
+def test_examples_are_programs_of_users(path: Path) -> None:
+    """They import openmps as a user does, name nothing that is private, and have tests and a place on the pages."""
+    tree = ast.parse(path.read_text())
+    imported = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    plain = [alias for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
+    assert [alias.asname for alias in plain if alias.name.startswith("openmps")] == ["mps"]
+    assert [node.module for node in imported if (node.module or "").startswith("openmps")] == []
+    named = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)]
+    assert [node.attr for node in named if node.value.id == "mps" and node.attr not in vars(openmps)] == []
+    own = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr.startswith("_")]
+    assert [node.attr for node in own if not (isinstance(node.value, ast.Name) and node.value.id == "self")] == []
+    assert (ROOT / "tests" / "examples" / f"test_{path.name}").is_file()
+    assert f"../examples/{path.name}" in (ROOT / "docs" / "index.md").read_text()
 
 
 def _circles(graph: grimp.ImportGraph) -> list[list[str]]:

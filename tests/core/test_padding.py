@@ -239,6 +239,14 @@ def test_a_step_must_return_a_descriptor() -> None:
         custom_descriptor(Forgetful(), [IMAGE], None, unary(), descriptor())
 
 
+def test_the_error_of_a_policy_names_the_kernel_that_it_was_to_size() -> None:
+    kernel = SimpleNamespace(name="MPSCNNPoolingMax 'pool6'", **vars(unary()))
+    empty = SimpleNamespace(width=0, height=0)
+    message = r"^MPSCNNPoolingMax 'pool6': padding policy MPSNNDefaultPadding \(.*\): destination_image_descriptor must"
+    with pytest.raises(MPSArgumentError, match=message):
+        custom_descriptor(POOLING_VALID(), [IMAGE], None, kernel, empty)
+
+
 # --- names -----------------------------------------------------------------------------------------------------------
 
 

@@ -188,6 +188,7 @@ def test_the_cpu_cannot_reach_it(command_buffer: MTLCommandBuffer, method: str, 
         call(MPSTemporaryImage(command_buffer, descriptor()))
     assert f"MPSTemporaryImage: {method} is not offered: a temporary image cannot be reached by" in str(caught.value)
     assert "MPSImage.default_allocator()" in str(caught.value)
+    assert "image_allocator of its node" in str(caught.value)
 
 
 def test_nor_a_batch_of_them(command_buffer: MTLCommandBuffer) -> None:

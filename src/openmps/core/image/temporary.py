@@ -133,7 +133,10 @@ class MPSTemporaryImage(MPSImage):
     def check_cpu_access(self, method: str) -> None:
         """Raise: the CPU cannot reach a temporary image."""
         rule = "is not offered: a temporary image cannot be reached by the CPU"
-        remedy = "Encode into an MPSImage, or set destination_image_allocator to MPSImage.default_allocator()"
+        remedy = (
+            "Encode into an MPSImage, or set destination_image_allocator, for a further result of a graph the "
+            "image_allocator of its node, to MPSImage.default_allocator()"
+        )
         raise MPSLifetimeError(self.name, method, rule, remedy=remedy)
 
     def _views(self, storages: list[Storage]) -> list[MPSImage]:

@@ -186,6 +186,8 @@ def custom_descriptor(
     if not int(policy.padding_method()) & _CUSTOM:
         return suggested_descriptor
     who = f"padding policy {type(policy).__name__} ({padding_label(policy)})"
+    if getattr(for_kernel, "name", None) is not None:  # a window that stands for a kernel has none
+        who = f"{for_kernel.name}: {who}"
     step = getattr(policy, "destination_image_descriptor", None)
     if step is None:
         rule = "must be there, because padding_method() has the custom bit"
