@@ -272,6 +272,23 @@ def test_the_same_object_gives_the_same_bytes(cpu: MTLDevice) -> None:
     assert len({MPSKeyedArchiver.archived_data(convolution(cpu)) for _ in range(8)}) == 1
 
 
+@pytest.mark.parametrize("kind", ["<f4", ">f4", ">f8", ">i2", "?", "<f2"])
+@pytest.mark.parametrize("layout", [slice(None), slice(None, None, -1), slice(None, None, 2), slice(0)], ids=str)
+def test_arrays_of_every_layout(kind: str, layout: slice, cpu: MTLDevice) -> None:
+    array = np.arange(12).reshape(3, 4).astype(kind).T[layout]
+    for each in (array, np.asfortranarray(array), np.array(7).astype(kind)):
+        (found,) = MPSKeyedUnarchiver(MPSKeyedArchiver.archived_data([each]), cpu).decode_root_object()
+        assert (found.shape, found.tolist()) == (each.shape, each.tolist())
+
+
+@pytest.mark.parametrize(
+    "array", [np.array(["a"]), np.array([None]), np.ones(2, complex), np.ma.masked_array([1.0], [True])], ids=repr
+)
+def test_arrays_that_no_file_keeps(array: Any) -> None:
+    with pytest.raises(MPSTypeError, match="MPSKeyedArchiver: array must"):
+        MPSKeyedArchiver.archived_data([array])
+
+
 def test_files(tmp_path: Path, cpu: MTLDevice) -> None:
     MPSKeyedArchiver.archive(MPSCNNPoolingMax(cpu, 5, 4), tmp_path / "pool.mps")
     found = MPSKeyedUnarchiver.unarchived_object_of_class(MPSCNNPoolingMax, tmp_path / "pool.mps", cpu)

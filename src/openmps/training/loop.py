@@ -127,7 +127,7 @@ def resume(
             rule = f"must be at least the {own.epochs} that the run was started with"
             raise MPSArgumentError("resume", "epochs", rule, options.epochs, "Leave it out")
         found = checkpoint or run.checkpoints.newest()
-        if found is None and run.read_metrics():
+        if found is None and any(line.get("iteration") != 0 for line in run.read_metrics()):
             rule, remedy = "must hold a checkpoint", "They were removed, or an older openmps trained it: train again."
             raise MPSFileError("resume", str(run.path), rule, "a run without one", remedy)
         session = _Session(data, run, options, device, observer)

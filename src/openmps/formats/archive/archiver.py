@@ -48,7 +48,9 @@ class MPSKeyedArchiver:
         except RecursionError as fault:
             rule = "must not hold itself, nor lists in lists without end"
             raise MPSArgumentError("MPSKeyedArchiver.archived_data", "object", rule, type(object).__name__) from fault
-        return pack({"root": root, "objects": writer.objects}, writer.arrays)
+        data = pack({"root": root, "objects": writer.objects}, writer.arrays)
+        unpack(data, "MPSKeyedArchiver")  # what is given can be read
+        return data
 
     @staticmethod
     def archive(object: Any, path: str | os.PathLike[str]) -> None:

@@ -17,6 +17,7 @@ from openmps.formats.archive import forms
 from openmps.formats.archive.container import Arrays
 from openmps.formats.archive.graphs import GraphReader, GraphWriter
 from openmps.formats.archive.sources import StandIns
+from openmps.formats.arrays import to_stored
 from openmps.graph.graph import MPSNNGraph
 from openmps.metal.device import MTLDevice
 
@@ -59,7 +60,7 @@ class Writer:
 
     def _array(self, value: Any) -> dict[str, Any]:
         name = str(len(self.arrays))
-        self.arrays[name] = np.ascontiguousarray(value)
+        self.arrays[name] = to_stored(value, "MPSKeyedArchiver", "array")
         return {"array": name}
 
     def thing(self, thing: Any) -> int:
