@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from openmps.core.lifetime import check_is_device
 from openmps.errors import MPSArgumentError, MPSFileError, MPSTypeError
 from openmps.formats.archive.container import pack, unpack
-from openmps.formats.archive.values import Reader, Registry, Writer
+from openmps.formats.archive.values import DEEPEST, Reader, Registry, Writer
 from openmps.formats.atomic import write_atomic
 from openmps.formats.paths import read_file
 from openmps.metal.device import MTLDevice
@@ -46,7 +46,7 @@ class MPSKeyedArchiver:
         try:
             root = writer.value(object)
         except RecursionError as fault:
-            rule = "must not hold itself, nor lists in lists without end"
+            rule = f"must not hold itself, nor lists deeper than {DEEPEST} in one another"
             raise MPSArgumentError("MPSKeyedArchiver.archived_data", "object", rule, type(object).__name__) from fault
         data = pack({"root": root, "objects": writer.objects}, writer.arrays)
         unpack(data, "MPSKeyedArchiver")  # what is given can be read
