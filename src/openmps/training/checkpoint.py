@@ -22,10 +22,9 @@ from numpy.typing import NDArray
 from openmps.checks import is_whole, whole
 from openmps.core.training_state import Checkpointed, TrainingState
 from openmps.errors import MPSArgumentError, MPSFileError, MPSTrainingWarning, MPSTypeError
-from openmps.formats.archive.container import pack, unpack
+from openmps.formats.archive.container import pack, read_archive, unpack
 from openmps.formats.arrays import to_stored
 from openmps.formats.atomic import make_folder, remove_leftovers, write_atomic
-from openmps.formats.paths import read_file
 from openmps.graph.graph import MPSNNGraph
 
 FORMAT = "openmps.checkpoint"
@@ -224,7 +223,7 @@ class CheckpointFolder:
     def load(self, step: int) -> Checkpoint:
         """The checkpoint after ``step`` steps; ``MPSFileError`` naming the file where it is missing or damaged."""
         file = self.file(step)
-        checkpoint = Checkpoint.from_bytes(read_file(file, _WHO), file)
+        checkpoint = Checkpoint.from_bytes(read_archive(file, _WHO), file)
         if checkpoint.step != step:
             raise MPSFileError(_WHO, str(file), f"must be of step {step}, as its name says", checkpoint.step)
         return checkpoint

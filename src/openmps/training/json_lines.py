@@ -18,6 +18,8 @@ from openmps.formats.atomic import flush
 from openmps.formats.paths import read_file, reading
 
 _DEEPEST = 64
+_LONGEST = 1 << 30
+"""Bytes of the longest file: some seven million lines of a training."""
 _NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -26,7 +28,7 @@ class JsonLines:
 
     A process that is killed leaves at most one torn line, the last one, without its line feed. Reading drops it; the
     next :meth:`append` cuts it off first. A line that has its line feed is whole, so a broken one is damage, and an
-    error.
+    error. A file of more than 1 GiB is refused.
     """
 
     def __init__(self, path: Path) -> None:
@@ -67,16 +69,17 @@ class JsonLines:
         if not os.path.exists(self.path):
             return []
         who = f"JsonLines {self.path.name!r}"
-        *whole, last = read_file(self.path, who).split(b"\n")
+        *whole, last = read_file(self.path, who, _LONGEST).split(b"\n")
         records: list[dict[str, object]] = []
-        for number, line in enumerate(whole, start=1):
-            record = _parse(line)
-            if record is None:
-                rule = f"line {number} must be a JSON object"
-                got = repr(line[:60])[1:]
-                raise MPSFileError(who, str(self.path), rule, got, "Delete the line to read the others.")
-            records.append(record)
-        torn = _parse(last)
+        with reading(self.path, who):
+            for number, line in enumerate(whole, start=1):
+                record = _parse(line)
+                if record is None:
+                    rule = f"line {number} must be a JSON object"
+                    got = repr(line[:60])[1:]
+                    raise MPSFileError(who, str(self.path), rule, got, "Delete the line to read the others.")
+                records.append(record)
+            torn = _parse(last)
         return records if torn is None else [*records, torn]
 
     def flush(self) -> int:
@@ -92,7 +95,7 @@ class JsonLines:
         Raises ``MPSFileError`` where the file is shorter, or where the cut would not be between two records.
         """
         who = f"JsonLines {self.path.name!r}"
-        content = read_file(self.path, who) if os.path.exists(self.path) else b""
+        content = read_file(self.path, who, _LONGEST) if os.path.exists(self.path) else b""
         if length > len(content) or content[max(length - 1, 0) : length] not in (b"\n", b""):
             rule = f"must hold {length} bytes of whole lines, as it did when the checkpoint was written"
             raise MPSFileError(who, str(self.path), rule, f"{len(content)} bytes", "Put the file back, or train again.")
@@ -104,7 +107,7 @@ class JsonLines:
     def _mend(self) -> None:
         """Before the first line of this process: end the last line, or cut it off where it is torn."""
         if not self._mended and os.path.exists(self.path):
-            content = read_file(self.path, f"JsonLines {self.path.name!r}")
+            content = read_file(self.path, f"JsonLines {self.path.name!r}", _LONGEST)
             end = content.rfind(b"\n") + 1
             if content[end:] and _parse(content[end:]) is not None:
                 with self.path.open("ab") as file:

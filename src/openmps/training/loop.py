@@ -36,6 +36,7 @@ from openmps.training.stepper import TrainingStepper
 __all__ = ["TrainingObserver", "TrainingOptions", "TrainingResult", "describe_run", "resume", "train"]
 
 _LOG_INTERVAL = 10  # iterations that one line of the metrics sums up
+_LARGEST_LOSS = 1e9  # float32 numbers of that size are 64 apart: every probability is 0 or 1
 # Where no number of steps is given, checkpoints take a fiftieth of the time, and are ten seconds apart at least.
 _CHECKPOINT_SHARE = 0.02
 _CHECKPOINT_SECONDS = 10
@@ -86,7 +87,8 @@ def train(
 
     Ctrl-C ends training between two batches: the weights so far and a checkpoint are saved and ``interrupted`` is set.
     A second one is a ``KeyboardInterrupt``. Raises ``MPSNonFiniteError`` when a loss or a weight is NaN or infinite,
-    naming the first kernel, image and channel; the run keeps the weights saved last. Raises ``MPSFileError`` where the
+    naming the first kernel, image and channel, or when the mean loss of an epoch is above 1e9; the run keeps the
+    weights saved last. Raises ``MPSFileError`` where the
     run has checkpoints already.
     """
     with DeferredInterrupt() as interrupt, run.in_training():
@@ -196,12 +198,21 @@ class _Session:
             self._evaluate(check)
         while self._epoch <= self._options.epochs:
             self._train_epoch(check)
+            self._check_loss()
             self._save()
             self._finish_epoch(self._evaluate(check))
             self._epoch, self._batch = self._epoch + 1, 0
             if self._epoch > self._options.epochs:
                 self._checkpoint()
         self._draw()
+
+    def _check_loss(self) -> None:
+        """Raise where training has diverged, before its weights take the place of the last good ones."""
+        loss = self._metrics.loss
+        if loss > _LARGEST_LOSS:
+            rule = f"must be below {_LARGEST_LOSS:g}, where float32 still tells classes apart"
+            got = f"{loss:.3g} in epoch {self._epoch}"
+            raise MPSNonFiniteError("train", "loss", rule, got, "Training diverges: lower the learning rate")
 
     def _evaluate(self, check: Callable[[], None]) -> Evaluation:
         self._classifier.reload()

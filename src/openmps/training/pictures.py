@@ -46,7 +46,7 @@ def draw_curve(path: str | os.PathLike[str], metrics: Sequence[Mapping[str, obje
         axes.grid(visible=True, alpha=0.3)
         _draw_curves(axes, metrics, position, curves, 100 if index == 2 else 1)
     if title:
-        figure.suptitle(title, parse_math=False)
+        figure.suptitle(_drawable(title), parse_math=False)
     _save(figure, path)
 
 
@@ -150,7 +150,12 @@ def _sheet_title(wrong: int, shown: int, total: int) -> str:
 
 def _caption(true: str, predicted: str) -> str:
     gap = "\n" if len(true) + len(predicted) > _LONGEST_NAME else " "
-    return f"{_short(true)} →{gap}{_short(predicted)}"
+    return _drawable(f"{_short(true)} →{gap}{_short(predicted)}")
+
+
+def _drawable(text: str) -> str:
+    """Text without what no font can draw: halves of characters, as names that are not UTF-8 have them."""
+    return text.encode(errors="replace").decode()
 
 
 def _short(name: str) -> str:
