@@ -188,6 +188,17 @@ def test_what_cannot_be_logged_leaves_no_trace(run):
     assert run.read_metrics() == [{"a": 1}]
 
 
+def test_a_disk_that_fails_in_a_new_folder_is_the_error(tmp_path, monkeypatch):
+    def fail(*arguments, **options):
+        raise OSError(5, "Input/output error")
+
+    for place in ("os.open", "Path.unlink"):
+        monkeypatch.setattr(f"openmps.formats.atomic.{place}", fail)
+    monkeypatch.setattr("openmps.training.run_folder.Path.rmdir", fail)
+    with pytest.raises(MPSFileError, match=r"run\.json could not be written, got Input/output error"):
+        RunFolder.create(tmp_path, {"a": 1}, name="first")
+
+
 @pytest.mark.parametrize("record", [None, 5, [1], "NaN", np.ones(2), torch.ones(2), ({"a": 1},)], ids=repr)
 def test_a_record_is_a_mapping(run, record):
     run.log({"a": 1})

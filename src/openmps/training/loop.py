@@ -377,8 +377,9 @@ class _Session:
         try:
             draw_curve(run.curve_path, run.read_metrics(), title=run.path.name)
             if self._evaluation is not None:
-                predictions, names = self._evaluation.predictions, self._classifier.class_names
-                draw_misclassified(run.misclassified_path, test.images, test.labels, predictions, names)
+                found, names = self._evaluation, self._classifier.class_names
+                pictures = (test.images, test.labels, found.predictions, names, found.confidence)
+                draw_misclassified(run.misclassified_path, *pictures)
         except MPSError as error:
             self._notes.append(f"pictures are missing: {error}")
 
