@@ -198,8 +198,11 @@ def _pixels(image: PillowImage.Image, size: tuple[int, int] | None, channels: Ch
 
     if image.mode.startswith("I"):
         # 16-bit grey: pillow's own conversion clips at 255.
-        wide = np.array(image, np.int32).clip(0, 65535)
-        image = Image.fromarray(((wide + 128) // 257).astype(np.uint8))
+        wide = np.array(image, np.int32)
+        np.clip(wide, 0, 65535, out=wide)
+        wide += 128
+        wide //= 257  # in place: an image may be large
+        image = Image.fromarray(wide.astype(np.uint8))
     grey = image.mode in _GREY_MODES if channels is None else channels == 1
     converted = image.convert("L" if grey else "RGB")
     if size is not None:
