@@ -169,7 +169,9 @@ def test_a_torn_last_line_is_dropped_and_cut_off_by_the_next(run, cut):
     assert run.metrics_path.read_bytes().count(b"\n") == len(kept) + 1
 
 
-@pytest.mark.parametrize("broken", [b'{"a": 1', b"", b"[1]", b"\xff", b"\0\0\0", b"[" * 100_000, b"1"])
+@pytest.mark.parametrize(
+    "broken", [b'{"a": 1', b"", b"[1]", b"\xff", b"\0\0\0", b"[" * 100_000, b"1", b'{"a":' * 65 + b"1" + b"}" * 65]
+)
 @pytest.mark.parametrize("line", [1, 2, 3])
 def test_an_earlier_broken_line_names_file_and_line(run, line, broken):
     lines = [b'{"i": 1}', b'{"i": 2}', b'{"i": 3}']

@@ -180,12 +180,14 @@ def _parse(line: bytes) -> dict[str, object] | None:
     return cast("dict[str, object]", found) if isinstance(found, dict) else None
 
 
-def _with_non_finite(value: object) -> object:
+def _with_non_finite(value: object, depth: int = _DEEPEST) -> object:
     """``value`` with the strings that stand for NaN and the infinities made numbers again."""
     if isinstance(value, str):
         return _NON_FINITE.get(value, value[1:] if value[:1] == "'" and value.lstrip("'") in _NON_FINITE else value)
+    if isinstance(value, list | dict) and depth == 0:
+        raise RecursionError
     if isinstance(value, list):
-        return [_with_non_finite(item) for item in cast("list[object]", value)]
+        return [_with_non_finite(item, depth - 1) for item in cast("list[object]", value)]
     if isinstance(value, dict):
-        return {key: _with_non_finite(item) for key, item in cast("dict[str, object]", value).items()}
+        return {key: _with_non_finite(item, depth - 1) for key, item in cast("dict[str, object]", value).items()}
     return value
