@@ -182,7 +182,7 @@ def test_grey_on_request_and_broken_images_left_out(capsys, tmp_path, pictures):
     assert "broken.png must be a whole image" in err
     status, _, err = _call(capsys, *arguments, tmp_path / "second", "--skip-broken")
     assert status == 0
-    assert err.startswith("note: 1 broken images left out, the first: load_image_folder: ")
+    assert err.startswith("note: 1 broken images left out, the first: ")
     status, out, err = _call(capsys, "evaluate", tmp_path / "second")
     assert (status, err.count("note: 1 broken")) == (0, 1)
     assert "6 images, mean loss" in out
@@ -435,8 +435,8 @@ def test_broken_files_are_named_and_the_others_predicted(capsys, tmp_path, run):
     assert status == 2
     assert out.startswith(f"{good}: 0 ")
     assert len(err.splitlines()) == 2
-    assert f"error: load_image: {broken} must be a whole image" in err
-    assert f"error: load_image: {missing} must be a file, got nothing there" in err
+    assert f"error: {broken} must be a whole image" in err
+    assert f"error: {missing} must be a file, got nothing there" in err
 
 
 def test_the_summary_has_a_line_a_layer(capsys, run):
@@ -493,16 +493,23 @@ def test_padding_is_explained(capsys):
         (["train", "--image-size", "big"], "'big' is no size"),
         (["train", "--channels", "2"], "2 is neither 1 (grey) nor 3 (red green blue)"),
         (["train", "--epochs", "0"], "--epochs"),
-        (["train", "--learning-rate", "0"], "learning_rate must be above 0 and finite"),
+        (["train", "--learning-rate", "0"], "error: --learning-rate must be above 0 and finite"),
+        (["train", "--image-size", "9x9"], "error: --image-size must be that of the images of digits"),
+        (["train", "--image-size", "9"], "8x8, got 9x9. Leave it out: it is for class folders."),
+        (["train", "--channels", "3"], "error: --channels must be that of the images of digits"),
+        (["train", "--skip-broken"], "error: --skip-broken must be False where no image has a file of its own"),
         (["train", "--decay", "nan"], "decay"),
         (["train", "--optimizer", "lion"], "lion"),
-        (["train", "--device", "tpu"], "error: mtl_device"),
+        (["train", "--device", "tpu"], "error: --device"),
         (["train", "--unknown"], "--unknown"),
-        (["train", "--resume", "/nowhere"], "error: RunFolder.open: /nowhere must be a folder, got nothing there"),
-        (["train", "--resume", "nowhere"], "error: RunFolder.open: nowhere must be a folder, got nothing there"),
+        (["train", "--resume", "/nowhere"], "error: /nowhere must be a folder, got nothing there"),
+        (["train", "--resume", "nowhere"], "error: nowhere must be a folder, got nothing there"),
         (["train", "--checkpoint-every", "0"], "--checkpoint-every"),
         (["train", "--keep-checkpoints", "0"], "--keep-checkpoints"),
-        (["evaluate", "/nowhere"], "error: RunFolder.open: /nowhere must be a folder, got nothing there"),
+        (["evaluate", "/nowhere"], "error: /nowhere must be a folder, got nothing there"),
+        (["evaluate", "nowhere"], "nowhere must be a folder, got nothing there. In runs there are none."),
+        (["summary", "nowhere"], "nowhere must be a folder, got nothing there. In runs there are none."),
+        (["predict", "nowhere", "a.png"], "nowhere must be a folder, got nothing there. In runs there are none."),
         (["predict", "/nowhere"], "IMAGE"),
         (["summary"], "RUN"),
         (["nothing"], "nothing"),
@@ -521,7 +528,10 @@ def test_wrong_usage_is_one_message_and_status_2(capsys, tmp_path, monkeypatch, 
 def test_a_batch_that_is_larger_than_the_data(capsys, tmp_path, idx):
     status, _, err = _call(capsys, "train", "--data", idx, "--run", tmp_path / "run", "--batch-size", 41)
     assert status == 2
-    assert "batch_size must be at most the 40 images that there are to train with, got 41. Use 40 or less" in err
+    assert (
+        err
+        == "error: --batch-size must be at most the 40 images that there are to train with, got 41. Use 40 or less\n"
+    )
     assert not (tmp_path / "run").exists()
 
 
@@ -550,6 +560,124 @@ def test_output_that_nobody_reads_any_more(run):
     assert child.stderr.read() == ""
     child.stderr.close()
     assert child.wait(60) == 1
+
+
+def test_options_that_mnist_style_files_do_not_take(capsys, tmp_path, idx):
+    arguments = ("train", "--data", idx, "--run", tmp_path / "run", "--epochs", 1, "--batch-size", 8, "-q")
+    for options, message in (
+        (("--image-size", "6x4"), "error: --image-size must be that of the images of idx"),
+        (("--channels", 3), "error: --channels must be that of the images of idx"),
+        (("--skip-broken",), "error: --skip-broken must be False"),
+    ):
+        status, _, err = _call(capsys, *arguments, *options)
+        assert status == 2
+        assert err.startswith(message)
+        assert not (tmp_path / "run").exists()
+    assert _call(capsys, *arguments, "--image-size", "4x6", "--channels", 1)[0] == 0
+
+
+def test_errors_name_options_and_files(capsys, tmp_path, pictures):
+    import shutil
+
+    folder = tmp_path / "pictures"
+    shutil.copytree(pictures, folder)
+    (folder / "kind [0]" / "x.webp").write_bytes(b"")
+    pytest.importorskip(PNG).fromarray(np.zeros((3, 3), np.uint8)).save(folder / "kind [1]" / "zz.png")
+    arguments = ("train", "--data", folder, "--run", tmp_path / "run", "--epochs", 1, "--batch-size", 8, "-q")
+    err = _call(capsys, *arguments)[2]
+    assert err.startswith(f"error: {folder / 'kind [0]' / 'x.webp'} must be an image")
+    assert "take it away, or give --skip-broken." in err
+    err = _call(capsys, *arguments, "--skip-broken")[2]
+    assert err.startswith(f"error: {folder / 'kind [1]' / 'zz.png'} must be 8x8 as ")
+    assert "Give --image-size HEIGHTxWIDTH to resize" in err
+    status, _, err = _call(capsys, *arguments, "--skip-broken", "--image-size", 8)
+    assert (status, err[:44]) == (0, "note: 1 broken images left out, the first: /")
+
+
+def test_a_training_that_diverges(capsys, tmp_path, idx, monkeypatch):
+    from openmps.training.metrics import RunningMetrics
+
+    path = tmp_path / "run"
+    arguments = ("train", "--data", idx, "--run", path, "--epochs", 3, "--batch-size", 8)
+    monkeypatch.setattr(RunningMetrics, "loss", property(lambda self: 2.8e26 if self._seen > 40 else 0.5))
+    status, out, err = _call(capsys, *arguments)
+    assert status == 2
+    assert "loss must be below 1e+09" in err and "got 2.8e+26 in epoch 2. Training diverges: lower" in err
+    assert not LAST_LINE.search(out)
+    monkeypatch.undo()
+    assert _call(capsys, "evaluate", path, "-q")[0] == 0  # the weights of the first epoch
+
+
+def test_runs_go_by_their_names(capsys, tmp_path, run, monkeypatch):
+    import shutil
+
+    shutil.copytree(run, tmp_path / "runs" / "first")
+    (tmp_path / "runs" / "no run").mkdir()
+    monkeypatch.chdir(tmp_path)
+    pytest.importorskip(PNG).fromarray(np.zeros((4, 6), np.uint8)).save("a.png")
+    for command in (("evaluate", "first", "-q"), ("summary", "first"), ("predict", "first", "a.png")):
+        assert _call(capsys, *command)[0] == 0
+        status, _, err = _call(capsys, command[0], "frist", *command[2:])
+        assert status == 2
+        assert err == "error: frist must be a folder, got nothing there. In runs there are: first.\n"
+
+
+@pytest.mark.parametrize("way", ["module", "closed", "full", "ascii"])
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="devices and shells of Unix")
+def test_output_that_cannot_be_written(tmp_path, run, way):
+    """No traceback, whatever standard output is."""
+    import json
+    import shutil
+
+    path = tmp_path / os.fsdecode(b"caf\xe9")
+    shutil.copytree(run, path)
+    described = json.loads((path / "run.json").read_text())
+    described["class_names"] = ["日本", "a"]
+    (path / "run.json").write_text(json.dumps(described))
+    redirect = {"module": "", "closed": " >&-", "full": " >/dev/full", "ascii": ""}[way]
+    encoding = "ascii" if way == "ascii" else "utf-8"
+    pytest.importorskip(PNG).fromarray(np.zeros((4, 6), np.uint8)).save(path / "a.png")
+    for command in (
+        'summary "$1"',
+        'predict "$1" "$1/a.png"',
+        'train --data "$2" --epochs 1 --batch-size 8 --run "$1/$(basename "$1")"',
+        'predict "$1" nowhere.png >/dev/null 2>&-',
+    ):
+        child = subprocess.run(
+            ["sh", "-c", f'exec "$0" -m openmps {command}{redirect}', sys.executable, path, *_data(run)],
+            capture_output=True,
+            env={**os.environ, "PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"},
+            check=False,
+        )
+        assert b"Traceback" not in child.stderr and b"Exception ignored" not in child.stderr, child.stderr
+        if way == "full" and ">/dev/null" not in command:
+            assert child.returncode == 1
+            assert child.stderr.endswith(b"error: the output could not be written: No space left on device\n")
+        elif ">/dev/null" not in command:
+            assert child.returncode == 0, child.stderr
+
+
+def _data(run):
+    return [RunFolder.open(run).config["data"]["path"]]
+
+
+def test_two_quick_ctrl_cs_say_where_the_weights_are(capsys, tmp_path, idx, monkeypatch):
+    from openmps.training.progress import TrainingProgress
+
+    def update(self, status):
+        if status.iteration == 7:
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(TrainingProgress, "update", update)
+    path = tmp_path / "run"
+    status, _, err = _call(capsys, "train", "--data", idx, "--run", path, "--epochs", 9, "--batch-size", 8)
+    assert status == 130
+    assert err == (
+        f"note: interrupted: {path} holds the weights that were saved last\n"
+        f"note: openmps train --resume {path} goes on from there\n"
+    )
+    assert _call(capsys, "evaluate", path, "-q")[0] == 0
 
 
 def test_warnings_of_openmps_are_one_plain_line(capsys, monkeypatch):

@@ -46,6 +46,14 @@ def test_gradients_are_kernels() -> None:
     assert [f"{_name(path)}:{number}: {line.strip()}" for path, number, line in lines if AUTOGRAD.search(line)] == []
 
 
+def test_environment_variables_are_documented() -> None:
+    readers = [path.read_text() for path in SOURCES if "os.environ" in path.read_text()]
+    names = {name for text in readers for name in re.findall(r'"([A-Z][A-Z_]{5,})"', text)}
+    text = (ROOT / "docs" / "training.md").read_text()
+    assert {"OPENMPS_KEEP_MEMORY", "MPLCONFIGDIR"} <= names
+    assert [name for name in sorted(names) if f"`{name}`" not in text] == []
+
+
 def test_oracles_know_nothing_of_the_project() -> None:
     found = []
     for path in ORACLES:

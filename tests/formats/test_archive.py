@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import openmps
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.image.image import MPSImage
 from openmps.core.neuron import MPSNNNeuronDescriptor
@@ -18,8 +19,11 @@ from openmps.core.padding.policy import MPSNNDefaultPadding
 from openmps.core.state.state import MPSState
 from openmps.core.vector import MPSVectorDescriptor
 from openmps.errors import MPSArgumentError, MPSDeviceError, MPSError, MPSFileError, MPSTypeError
-from openmps.formats.archive import MPSKeyedArchiver, MPSKeyedUnarchiver
+from openmps.formats.archive import MPSKeyedArchiver, MPSKeyedUnarchiver, forms
 from openmps.formats.archive.container import pack, unpack
+from openmps.graph.convolution_nodes import MPSCNNConvolutionNode
+from openmps.graph.graph import MPSNNGraph
+from openmps.graph.nodes import MPSNNImageNode
 from openmps.kernels.batch_normalization import MPSCNNBatchNormalization
 from openmps.kernels.convolution import MPSCNNConvolution, MPSCNNConvolutionDescriptor, MPSCNNConvolutionGradient
 from openmps.kernels.dropout import MPSCNNDropout
@@ -272,6 +276,23 @@ def test_the_same_object_gives_the_same_bytes(cpu: MTLDevice) -> None:
     assert len({MPSKeyedArchiver.archived_data(convolution(cpu)) for _ in range(8)}) == 1
 
 
+@pytest.mark.parametrize("kind", ["<f4", ">f4", ">f8", ">i2", "?", "<f2"])
+@pytest.mark.parametrize("layout", [slice(None), slice(None, None, -1), slice(None, None, 2), slice(0)], ids=str)
+def test_arrays_of_every_layout(kind: str, layout: slice, cpu: MTLDevice) -> None:
+    array = np.arange(12).reshape(3, 4).astype(kind).T[layout]
+    for each in (array, np.asfortranarray(array), np.array(7).astype(kind)):
+        (found,) = MPSKeyedUnarchiver(MPSKeyedArchiver.archived_data([each]), cpu).decode_root_object()
+        assert (found.shape, found.tolist()) == (each.shape, each.tolist())
+
+
+@pytest.mark.parametrize(
+    "array", [np.array(["a"]), np.array([None]), np.ones(2, complex), np.ma.masked_array([1.0], [True])], ids=repr
+)
+def test_arrays_that_no_file_keeps(array: Any) -> None:
+    with pytest.raises(MPSTypeError, match="MPSKeyedArchiver: array must"):
+        MPSKeyedArchiver.archived_data([array])
+
+
 def test_files(tmp_path: Path, cpu: MTLDevice) -> None:
     MPSKeyedArchiver.archive(MPSCNNPoolingMax(cpu, 5, 4), tmp_path / "pool.mps")
     found = MPSKeyedUnarchiver.unarchived_object_of_class(MPSCNNPoolingMax, tmp_path / "pool.mps", cpu)
@@ -416,6 +437,75 @@ def test_hostile_objects_are_refused(entry: Any, cpu: MTLDevice) -> None:
 def test_hostile_documents_are_refused(document: dict[str, Any], cpu: MTLDevice) -> None:
     with pytest.raises(MPSFileError):
         MPSKeyedUnarchiver(pack(document, {}), cpu)
+
+
+@pytest.mark.parametrize(
+    "name", ["_Resizing", "_Gradient", "KernelProperties", "PlannedKernel", "ImageKernel", "ConvolutionKernel"]
+)
+def test_a_private_class_cannot_be_named(name: str, cpu: MTLDevice) -> None:
+    entry = {"class": name, "arguments": {}, "properties": {}}
+    with pytest.raises(MPSFileError, match=rf"object 0 \({name}\) cannot be made again, got '{name}'"):
+        MPSKeyedUnarchiver(pack({"root": {"object": 0}, "objects": [entry]}, {}), cpu)
+
+
+def test_archives_name_public_classes_only() -> None:
+    own = {"ArchivedConvolutionWeights", "ArchivedNormalizationParameters", "BatchNormalizationFold"}
+    assert {name for name in forms.classes() if not hasattr(openmps, name)} == own
+
+
+def _naming(kind: str, before: Any) -> dict[str, Any]:
+    """An object that names ``before`` in each of its places."""
+    if kind == "list":
+        return {"custom": "list", "values": {"list": {"list": [before, before]}}}
+    arguments = list(forms.signature(forms.classes()[kind]).parameters)
+    return {"class": kind, "arguments": dict.fromkeys(arguments, before), "properties": {}}
+
+
+@pytest.mark.parametrize(
+    "kind", ["ArchivedConvolutionWeights", "ArchivedNormalizationParameters", "BatchNormalizationFold", "list"]
+)
+@pytest.mark.parametrize("leaf", [None, "x" * 10_000, {"array": "a"}], ids=["nothing", "text", "array"])
+def test_objects_that_name_one_another_again_and_again(kind: str, leaf: Any, cpu: MTLDevice) -> None:
+    """An error that prints the tree would take gigabytes and minutes."""
+    objects = [_naming(kind, {"object": place - 1} if place else leaf) for place in range(40)]
+    wide = _changed(arguments={"kernel_width": {"list": [{"object": 5}] * 2000}, "kernel_height": 2})
+    for last in (_changed(arguments={"kernel_width": {"object": 11}, "kernel_height": 2}), wide):
+        for entries in ([*objects[:12], last], [*objects, last]):
+            data = pack({"root": {"object": len(entries) - 1}, "objects": entries}, {"a": np.ones(2000)})
+            tracemalloc.start()
+            with pytest.raises(MPSFileError, match="cannot be made again") as caught:
+                MPSKeyedUnarchiver(data, cpu, registry={"list": lambda values: values["list"]})
+            _, peak = tracemalloc.get_traced_memory()
+            tracemalloc.stop()
+            assert peak < 50e6 and len(str(caught.value)) < 2000
+
+
+def test_lists_as_deep_as_they_are_read(cpu: MTLDevice) -> None:
+    value: Any = 1
+    for _ in range(128):
+        value = [value]
+    data = MPSKeyedArchiver.archived_data(value)
+    assert MPSKeyedUnarchiver(data, cpu).decode_root_object() == value
+    with pytest.raises(MPSArgumentError, match="must not hold itself, nor lists deeper than 128 in one another"):
+        MPSKeyedArchiver.archived_data([value])
+    document: Any = 1
+    for _ in range(129):
+        document = {"list": [document]}
+    with pytest.raises(MPSFileError, match="lists are no deeper than 128 in one another"):
+        MPSKeyedUnarchiver(pack({"root": document, "objects": []}, {}), cpu)
+
+
+def test_long_lists_and_large_graphs_are_no_trees(cpu: MTLDevice) -> None:
+    numbers = list(range(300_000))
+    found = MPSKeyedUnarchiver(MPSKeyedArchiver.archived_data([numbers]), cpu).decode_root_object()
+    assert found == [numbers]
+    descriptor = MPSCNNConvolutionDescriptor(1, 1, 8, 8)
+    image = MPSNNImageNode()
+    for index in range(400):
+        source = ArrayConvolutionDataSource(descriptor, np.ones((8, 1, 1, 8)), np.ones(8), label=f"{index}")
+        image = MPSCNNConvolutionNode(image, source).result_image
+    graph = again(MPSNNGraph(cpu, image), cpu)
+    assert len(graph.kernels) == 400
 
 
 def test_another_version(cpu: MTLDevice) -> None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 
+import numpy as np
 import pytest
 
 from openmps.errors import MPSFileError, MPSTypeError
@@ -66,6 +67,44 @@ def test_failing_system_call_leaves_the_previous_file(tmp_path, monkeypatch, ste
     assert isinstance(caught.value.__cause__, OSError)
     assert path.read_bytes() == b"old"
     assert names(tmp_path) == ["a"]
+
+
+def test_a_disk_that_keeps_other_bytes_leaves_the_previous_file(tmp_path, monkeypatch):
+    path = tmp_path / "a"
+    path.write_bytes(b"old")
+    monkeypatch.setattr(atomic, "_sync", lambda path, flags: path.is_file() and path.write_bytes(b"new?"))
+    for content in (b"new!", bytearray(b"ne"), memoryview(b"n.e.w.")[::2], memoryview(np.ones(3))):
+        with pytest.raises(MPSFileError, match="a could not be written, got it reads back otherwise"):
+            write_atomic(path, content)
+    assert (path.read_bytes(), names(tmp_path)) == (b"old", ["a"])
+
+
+def test_a_temporary_file_that_cannot_be_removed_hides_no_error(tmp_path, monkeypatch):
+    def fail(*arguments, **options):
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(atomic.Path, "replace", fail)
+    monkeypatch.setattr(atomic.Path, "unlink", fail)
+    with pytest.raises(MPSFileError, match="a could not be written, got Read-only file system"):
+        write_atomic(tmp_path / "a", b"new")
+    with pytest.raises(ZeroDivisionError):
+        write_atomic(tmp_path / "a", lambda file: 1 / 0)
+
+
+@pytest.mark.parametrize("permissions", [0o600, 0o640, 0o400])
+def test_nobody_may_read_the_temporary_file_who_may_not_read_the_file(tmp_path, monkeypatch, permissions):
+    path = tmp_path / "a"
+    path.write_bytes(b"old")
+    path.chmod(permissions)
+    seen = []
+
+    def note(*arguments):
+        seen.extend(stat.S_IMODE(entry.stat().st_mode) for entry in tmp_path.iterdir() if entry != path)
+
+    monkeypatch.setattr(atomic, "_sync", note)
+    write_atomic(path, lambda file: note())
+    assert len(seen) == 2 and not any(mode & ~(permissions | stat.S_IWUSR) for mode in seen)
+    assert stat.S_IMODE(path.stat().st_mode) == permissions
 
 
 def test_synchronises_the_file_before_the_rename_and_the_folder_after(tmp_path, monkeypatch):

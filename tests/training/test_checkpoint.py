@@ -79,6 +79,126 @@ def test_arrays_keep_every_bit_of_nan_and_zero(folder):
     np.testing.assert_array_equal(folder.load(1).parts["p"]["row"].view(np.uint32), words)
 
 
+_GRID = np.arange(12, dtype=np.float32).reshape(3, 4)
+LAYOUTS = {
+    "transposed": _GRID.T,
+    "strided": _GRID[:, ::2],
+    "backwards": _GRID[::-1],
+    "Fortran order": np.asfortranarray(_GRID),
+    "broadcast": np.broadcast_to(_GRID[0], (3, 4)),
+    "big-endian": _GRID.astype(">f4"),
+    "big-endian integers": _GRID.astype(">i8"),
+    "no axes": np.array(2.5),
+    "empty": _GRID[:0],
+    "halves": _GRID.astype(np.float16)[1:, 1:],
+    "flags": (_GRID > 3).T,
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_arrays_of_every_layout_come_back(folder, layout):
+    array = LAYOUTS[layout]
+    folder.save(Checkpoint.of(1, {"p": Part(row=array)}))
+    found = folder.load(1).parts["p"]["row"]
+    np.testing.assert_array_equal(found, array, strict=array.dtype.isnative)
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.array(["a"]), np.array([None]), np.ones(2, complex), np.ones(2, np.longdouble), np.zeros(2, "M8[s]"),
+        np.zeros(2, [("a", "f4")]), np.ma.masked_array(_GRID, _GRID > 3),
+    ],
+    ids=lambda array: f"{type(array).__name__} of {array.dtype.name}",
+)  # fmt: skip
+def test_arrays_that_no_file_keeps_are_refused(array):
+    with pytest.raises(MPSTypeError, match="part 'p', state 'row' must"):
+        Checkpoint.of(1, {"p": Part(row=array)}).to_bytes()
+
+
+@pytest.mark.parametrize("step", [-5, 3.5, True, 2**63, 2**70, "7", None, np.int64(3)])
+def test_steps_are_checked_before_anything_goes(folder, step):
+    folder.save(_checkpoint(1))
+    folder.save(_checkpoint(2))
+    with pytest.raises(MPSArgumentError, match="Checkpoint: step must be a whole number from 0 to 9223372036854775807"):
+        folder.save(Checkpoint(step, {}))
+    assert folder.steps() == [1, 2]
+
+
+def test_the_largest_step(folder):
+    folder.save(Checkpoint(2**63 - 1, {}))
+    assert folder.newest().step == 2**63 - 1
+
+
+def test_files_of_other_names_are_no_checkpoints(folder):
+    folder.save(_checkpoint(1))
+    for name in ("step-000000002.safetensors", "step-٠٠٠٠٠٠٠٣.safetensors", "step-00000004.safetensors.gz"):
+        (folder.path / name).write_bytes(b"")
+    assert folder.steps() == [1]
+
+
+def test_names_are_text():
+    for parts in ({1: {"x": 1}}, {"p": {1: 2}}):
+        with pytest.raises(MPSTypeError, match="must have text as names"):
+            Checkpoint(1, parts).to_bytes()
+
+
+def test_what_does_not_read_back_removes_nothing(folder, monkeypatch):
+    from openmps.training import checkpoint as module
+
+    folder.save(_checkpoint(1), keep=1)
+    pack = module.pack
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "pack", lambda *contents: pack(*contents)[:-1] + b"?")
+        with pytest.raises(MPSFileError, match="its checksum differs"):
+            folder.save(_checkpoint(2), keep=1)
+    assert folder.newest().step == 1
+
+
+def test_a_refused_checkpoint_changes_nothing():
+    first, second, third = _part(1), _part(2), _part(3)
+    before = [dict(each.state) for each in (first, second, third)]
+    checkpoint = Checkpoint(9, {"first": _part(9).state, "second": {"count": -1}, "third": _part(9).state})
+    with pytest.raises(MPSFileError, match="part 'second' must fit"):
+        checkpoint.restore({"first": first, "second": second, "third": third})
+    for part, state in zip((first, second, third), before, strict=True):
+        np.testing.assert_equal(part.state, state)
+
+
+def test_a_part_that_stops_half_way_is_put_back():
+    class Hasty(Part):
+        def restore_training_state(self, state):
+            self.state["row"][:] = state["row"]
+            self.state["count"] = state["count"]
+            if state["count"] == 9:
+                raise RuntimeError("too late")
+
+    part, other = Hasty(count=1, row=np.zeros(2)), _part(1)
+    with pytest.raises(MPSFileError, match="part 'hasty' must fit, got too late"):
+        Checkpoint(9, {"other": _part(9).state, "hasty": {"count": 9, "row": np.ones(2)}}).restore(
+            {"other": other, "hasty": part}
+        )
+    np.testing.assert_equal((part.state, other.state["count"]), ({"count": 1, "row": np.zeros(2)}, 1))
+
+
+def test_parts_that_cannot_be_put_back_are_named():
+    class OneWay(Part):
+        def restore_training_state(self, state):
+            if state["count"] == 1:
+                raise ValueError("never back")
+            self.state = dict(state)
+
+    with pytest.raises(MPSFileError, match="Make first anew: what was changed could not be put back"):
+        Checkpoint(9, {"first": {"count": 9}, "second": {}}).restore({"first": OneWay(count=1), "second": _part()})
+
+
+def test_a_checkpoint_keeps_the_numbers_of_its_moment():
+    part = _part()
+    checkpoint = Checkpoint.of(3, {"layer": part})
+    part.state["row"][:] = 7
+    np.testing.assert_array_equal(checkpoint.parts["layer"]["row"], np.arange(4, dtype=np.float32))
+
+
 def test_names_that_meet_in_the_file_stay_apart(folder):
     parts = {"a.b": Part(c=np.zeros(1)), "a": Part(**{"b.c": np.ones(2)})}
     folder.save(Checkpoint.of(1, parts))
@@ -243,7 +363,7 @@ def test_a_full_disk_leaves_the_last_good_one(folder, monkeypatch, step):
     def fail(*arguments, **options):
         raise OSError(28, "No space left on device")
 
-    target = {"fsync": (atomic, "_sync"), "replace": (atomic.Path, "replace"), "write": (atomic.Path, "open")}[step]
+    target = {"fsync": (atomic, "_sync"), "replace": (atomic.Path, "replace"), "write": (atomic, "_write_new")}[step]
     with monkeypatch.context() as patch:
         patch.setattr(*target, fail)
         with pytest.raises(MPSFileError, match=r"step-00000002\.safetensors could not be written, got No space left"):

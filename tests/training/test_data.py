@@ -5,8 +5,11 @@ import sys
 import numpy as np
 import pytest
 
-from openmps.errors import MPSError, MPSFileError
+from openmps.errors import MPSArgumentError, MPSError, MPSFileError
+from openmps.formats import load_safetensors
+from openmps.formats.paths import require_file, require_folder
 from openmps.training.data import load_dataset, load_digits_dataset
+from openmps.training.image_folder import load_image
 
 
 def test_digits_are_scikit_learns_scaled_to_bytes():
@@ -45,3 +48,30 @@ def test_without_scikit_learn_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     with pytest.raises(MPSError, match=r'needs scikit-learn.*pip install "openmps\[train\]"'):
         load_dataset()
+
+
+@pytest.mark.parametrize("options", [{"size": (9, 8)}, {"channels": 3}, {"skip_broken": True}])
+def test_options_that_change_nothing_are_refused(options):
+    (name,) = options
+    with pytest.raises(MPSArgumentError, match=rf"load_dataset: {name} must .* Leave it out: it is for class folders"):
+        load_dataset(**options)
+    assert len(load_dataset(size=(8, 8), channels=1).training) > 1000
+
+
+@pytest.mark.parametrize("read", [lambda path: require_file(path, "x"), lambda path: require_folder(path, "x")])
+def test_no_permission_is_something_else_than_nothing_there(tmp_path, monkeypatch, read):
+    def forbidden(path, **options):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("openmps.formats.paths.os.stat", forbidden)
+    with pytest.raises(MPSFileError, match="could not be read, got Permission denied"):
+        read(tmp_path / "a")
+
+
+def test_a_file_that_may_not_be_read(tmp_path, monkeypatch):
+    path = tmp_path / "a.png"
+    path.write_bytes(b"")
+    monkeypatch.setattr("openmps.formats.paths.os.access", lambda path, mode: False)
+    for read in (load_image, load_safetensors):
+        with pytest.raises(MPSFileError, match=r"a\.png could not be read, got Permission denied"):
+            read(path)

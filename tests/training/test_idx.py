@@ -116,16 +116,29 @@ def test_damage_names_the_file_and_what_was_found(tmp_path, damage):
 
 
 def test_a_gzip_header_that_claims_what_compression_could_hold_costs_what_is_there(tmp_path):
-    """One megabyte of noise could be a gigabyte of zeros by its length, so it must be read to be refuted."""
+    """One megabyte of noise could be sixty of zeros by its length, so it must be read to be refuted."""
     noise = np.random.default_rng(1).integers(0, 256, 1 << 20).astype(np.uint8).tobytes()
     path = tmp_path / "x"
-    path.write_bytes(gzip.compress(struct.pack(">4I", 0x0803, 1000, 1000, 1000) + noise, 1))
+    path.write_bytes(gzip.compress(struct.pack(">4I", 0x0803, 60, 1000, 1000) + noise, 1))
     tracemalloc.start()
-    with pytest.raises(MPSFileError, match=r"must hold 1000000000 bytes .* got 1048576 bytes"):
+    with pytest.raises(MPSFileError, match=r"must hold 60000000 bytes .* got 1048576 bytes"):
         read_idx(path, 3)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 8 << 20
+
+
+def test_a_little_that_unpacks_to_much_is_refused_unread(tmp_path):
+    path, count = tmp_path / "x", 300
+    path.write_bytes(gzip.compress(struct.pack(">4I", 0x0803, count, 1000, 1000) + bytes(count * 10**6)))
+    assert path.stat().st_size < count * 1100
+    tracemalloc.start()
+    with pytest.raises(MPSFileError, match=r"must hold 300000000 bytes .* Fetch it again, or unpack it if it is whole"):
+        read_idx(path, 3)
+    assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    tracemalloc.stop()
+    path.write_bytes(gzip.decompress(path.read_bytes()))
+    assert read_idx(path, 3).shape == (count, 1000, 1000)
 
 
 def test_a_bomb_behind_a_small_header_is_not_unpacked(tmp_path):

@@ -1,6 +1,8 @@
 """Folders of images: order, colour, size, and broken files by name."""
 
+import errno
 import io
+import os
 import struct
 import sys
 import warnings
@@ -10,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from openmps.errors import MPSArgumentError, MPSError, MPSFileError
+from openmps.errors import MPSArgumentError, MPSError, MPSFileError, MPSMemoryError
 from openmps.training.data import load_dataset
 from openmps.training.image_folder import load_image, load_image_folder
 
@@ -178,6 +180,67 @@ def test_pillows_limit_of_pixels_is_kept(tmp_path, monkeypatch, limit):
             load_image(path)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
     np.testing.assert_array_equal(load_image(path), COLOUR)
+
+
+@pytest.mark.parametrize("name", ["b/x.webp", "a/x.GIF", "b/x.tiff", "a/more/x.png"])
+def test_images_that_would_be_left_out_unnoticed_are_named(folder, name):
+    put(folder, name, WHOLE)
+    path = folder / ("a/more" if "more" in name else name)
+    got = "a folder" if "more" in name else path.suffix
+    with pytest.raises(MPSFileError) as caught:
+        load_image_folder(folder)
+    assert f"{path} must be an image (.png, .jpg, .jpeg, .bmp), got {got}. Convert it" in str(caught.value)
+    dataset = load_image_folder(folder, skip_broken=True)
+    assert ([error.argument for error in dataset.skipped], len(dataset)) == ([str(path)], 3)
+
+
+def test_images_beside_the_class_folders_are_named(folder):
+    put(folder, "x.webp", b"")
+    with pytest.raises(MPSFileError, match=r"letters/x\.webp must be in the folder of its class, got 1 image files"):
+        load_image_folder(folder, skip_broken=True)
+
+
+@pytest.mark.parametrize("where", ["PIL.Image.open", "PIL.ImageOps.exif_transpose", "numpy.array"])
+def test_a_machine_without_memory_makes_no_image_a_broken_one(folder, monkeypatch, where):
+    monkeypatch.setattr(where, lambda *arguments, **options: (_ for _ in ()).throw(MemoryError()))
+    with pytest.raises(MPSMemoryError, match=r"letters/a/x\.PNG needs more memory than there is"):
+        load_image_folder(folder, skip_broken=True)
+
+
+@pytest.mark.parametrize("number", [errno.ENOMEM, errno.EMFILE, errno.ENFILE])
+def test_a_machine_without_files_makes_no_image_a_broken_one(folder, monkeypatch, number):
+    def fail(path):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("openmps.formats.paths.os.stat", fail)
+    monkeypatch.setattr("openmps.formats.paths.os.path.isfile", lambda path: True)
+    monkeypatch.setattr("openmps.formats.paths.os.path.isdir", lambda path: True)
+    monkeypatch.setattr("openmps.training.image_folder._class_folders", lambda *arguments: [folder / "a", folder / "b"])
+    with pytest.raises(MPSError, match="could not be read") as caught:
+        load_image_folder(folder, skip_broken=True)
+    assert not isinstance(caught.value, MPSFileError)
+
+
+def test_a_long_file_is_refused_unread(folder):
+    path = folder / "a" / "long.jpg"
+    with path.open("wb") as file:
+        file.write(b"\xff\xd8")
+        file.truncate(10 << 30)
+    with pytest.raises(MPSFileError, match=r"long\.jpg must be no longer than 268,435,456 bytes, got 10,737,418,240"):
+        load_image(path)
+
+
+def test_pixels_are_counted_before_they_are_decoded(tmp_path):
+    path = put(tmp_path, "a.png", png(8000, 7000, zlib.compress(bytes(7000 * 8001))))
+    assert path.stat().st_size < 100_000
+    with pytest.raises(MPSFileError, match=r"must be a whole image .* 56,000,000 pixels, more than 50,000,000"):
+        load_image(path)
+
+
+def test_sixteen_bits_of_every_value(tmp_path):
+    wide = np.arange(65536, dtype=np.uint16).reshape(256, 256)
+    found = load_image(put(tmp_path, "wide.png", encoded(wide)))[..., 0]
+    np.testing.assert_array_equal(found, np.rint(wide / 257))
 
 
 def test_a_class_of_broken_images_only_is_an_error(folder):

@@ -1,5 +1,6 @@
 """Pictures: that they are drawn, hold what they should, and leave pyplot and the old file alone."""
 
+import os
 import subprocess
 import sys
 
@@ -85,6 +86,57 @@ def test_no_more_than_the_limit_is_shown(tmp_path, figures):
     assert figures[0].get_suptitle() == "100 of 100 images misclassified (100.0 %); the first 64"
     draw_misclassified(tmp_path / "a.png", IMAGES, LABELS, (LABELS + 1) % 10, NAMES, limit=5)
     assert texts(figures[1]) == ["0 → 1", "1 → 2", "2 → 3", "3 → 4", "4 → 5"]
+
+
+def test_the_surest_mistakes_come_first_with_their_probability(tmp_path, figures):
+    predictions, confidence = LABELS.copy(), np.full(100, 0.99, np.float32)
+    predictions[[3, 70, 99]] = [8, 1, 0]
+    confidence[[3, 70, 99]] = [0.5, 0.987, 0.7]
+    assert draw_misclassified(tmp_path / "a.png", IMAGES, LABELS, predictions, NAMES, confidence) == 3
+    assert texts(figures[0]) == ["0 → 1 99 %", "9 → 0 70 %", "3 → 8 50 %"]
+    for picture, index in zip(figures[0].axes[0].images, (70, 99, 3), strict=True):
+        np.testing.assert_array_equal(picture.get_array(), IMAGES[index, ..., 0])
+    draw_misclassified(tmp_path / "a.png", IMAGES, LABELS, (LABELS + 1) % 10, NAMES, confidence, limit=5)
+    assert figures[1].get_suptitle() == "100 of 100 images misclassified (100.0 %); the surest 5"
+    for bad in (confidence[:5], confidence * 2, confidence * np.nan):
+        with pytest.raises(MPSArgumentError, match="confidence must be from 0 to 1, one for each of 100 images"):
+            draw_misclassified(tmp_path / "a.png", IMAGES, LABELS, predictions, NAMES, bad)
+
+
+@pytest.mark.parametrize(("least", "scale"), [(1e-6, "log"), (0.0, "linear"), (-1.0, "linear")])
+def test_losses_are_on_a_logarithmic_axis(tmp_path, figures, least, scale):
+    lines = [{"iteration": 1, "loss": 100.0, "accuracy": 0.0}, {"iteration": 2, "test_loss": least, "accuracy": 0.5}]
+    draw_curve(tmp_path / "a.png", lines)
+    assert [axes.get_yscale() for axes in figures[0].axes] == [scale, "linear"]
+
+
+def test_names_that_no_font_can_draw(tmp_path):
+    draw_curve(tmp_path / "a.png", [], title="caf\udce9")
+    draw_misclassified(tmp_path / "b.png", IMAGES[:2], np.array([0, 1]), np.array([1, 1]), ("\udce9", "a"))
+
+
+@pytest.mark.parametrize("own", [None, ".config/matplotlib", ".cache/matplotlib", "MPLCONFIGDIR"])
+def test_matplotlib_s_cache_stays_out_of_the_home_of_who_only_trains(tmp_path, own):
+    home, temporary, chosen = (tmp_path / name for name in ("home", "temporary", "chosen"))
+    for folder in (home, temporary):
+        folder.mkdir()
+    environment = {name: value for name, value in os.environ.items() if name[:3] not in ("MPL", "XDG")}
+    environment |= {"HOME": str(home), "TMPDIR": str(temporary)}
+    if own == "MPLCONFIGDIR":
+        environment[own] = str(chosen)
+    elif own:
+        (home / own).mkdir(parents=True)
+    program = (
+        "import os, sys; from openmps.training.pictures import draw_curve; draw_curve(sys.argv[1], []);"
+        "import matplotlib; print(matplotlib.get_cachedir(), os.environ.get('MPLCONFIGDIR'))"
+    )
+    arguments = [sys.executable, "-c", program, str(tmp_path / "a.png")]
+    child = subprocess.run(arguments, env=environment, check=True, capture_output=True, text=True)
+    cache, left = child.stdout.split()
+    place = chosen if own == "MPLCONFIGDIR" else home if own else temporary
+    assert cache.startswith(str(place))
+    assert left == (str(chosen) if own == "MPLCONFIGDIR" else "None")
+    assert own or not [entry.name for entry in home.rglob("*") if "matplotlib" in entry.name]
 
 
 def test_none_misclassified_is_said(tmp_path, figures):

@@ -256,6 +256,29 @@ def test_a_full_disk_ends_training_and_leaves_a_run_to_go_on_with(tmp_path, monk
     assert _outcome(run) == outcome
 
 
+@pytest.mark.parametrize("file", ["weights.safetensors", "step-00000000.safetensors"])
+def test_a_disk_that_is_full_from_the_start_leaves_a_run_to_go_on_with(tmp_path, monkeypatch, file):
+    from openmps.formats import atomic
+
+    outcome = _outcome(_train(tmp_path, "whole")[0])
+    replace = atomic.Path.replace
+
+    def full(self, target):
+        if target.name == file:
+            raise OSError(28, "No space left on device")
+        return replace(self, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(atomic.Path, "replace", full)
+        with pytest.raises(MPSFileError, match="could not be written, got No space left"):
+            _train(tmp_path)
+    run = RunFolder.open(tmp_path / "run")
+    assert [line["event"] for line in run.read_metrics()] == ["failed"]
+    resume(DATA, run, CPU)
+    files, metrics = _outcome(run)
+    assert (files, metrics[1:]) == outcome
+
+
 def test_damaged_checkpoints_cost_the_steps_since_the_last_whole_one(tmp_path):
     outcome = _outcome(_train(tmp_path, "whole")[0])
     run, _ = _train(tmp_path, observer=StopAt(9))

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import re
 import signal
 import subprocess
@@ -168,7 +169,9 @@ def test_a_torn_last_line_is_dropped_and_cut_off_by_the_next(run, cut):
     assert run.metrics_path.read_bytes().count(b"\n") == len(kept) + 1
 
 
-@pytest.mark.parametrize("broken", [b'{"a": 1', b"", b"[1]", b"\xff", b"\0\0\0", b"[" * 100_000, b"1"])
+@pytest.mark.parametrize(
+    "broken", [b'{"a": 1', b"", b"[1]", b"\xff", b"\0\0\0", b"[" * 100_000, b"1", b'{"a":' * 65 + b"1" + b"}" * 65]
+)
 @pytest.mark.parametrize("line", [1, 2, 3])
 def test_an_earlier_broken_line_names_file_and_line(run, line, broken):
     lines = [b'{"i": 1}', b'{"i": 2}', b'{"i": 3}']
@@ -185,6 +188,82 @@ def test_what_cannot_be_logged_leaves_no_trace(run):
         with pytest.raises(MPSTypeError, match="record"):
             run.log(bad)
     assert run.read_metrics() == [{"a": 1}]
+
+
+def test_a_disk_that_fails_in_a_new_folder_is_the_error(tmp_path, monkeypatch):
+    def fail(*arguments, **options):
+        raise OSError(5, "Input/output error")
+
+    for place in ("os.open", "Path.unlink"):
+        monkeypatch.setattr(f"openmps.formats.atomic.{place}", fail)
+    monkeypatch.setattr("openmps.training.run_folder.Path.rmdir", fail)
+    with pytest.raises(MPSFileError, match=r"run\.json could not be written, got Input/output error"):
+        RunFolder.create(tmp_path, {"a": 1}, name="first")
+
+
+@pytest.mark.parametrize("record", [None, 5, [1], "NaN", np.ones(2), torch.ones(2), ({"a": 1},)], ids=repr)
+def test_a_record_is_a_mapping(run, record):
+    run.log({"a": 1})
+    with pytest.raises(MPSTypeError, match="record must be a mapping of names to values, got"):
+        run.log(record)
+    assert run.read_metrics() == [{"a": 1}]
+
+
+TEXTS = ["NaN", "Infinity", "-Infinity", "'NaN", "''-Infinity", "nan", "", "'", "'x", "\ud800", "\u2028", "Ω\n\0"]
+LEAVES = [None, True, 0, -(2**70), 1.5, math.inf, -math.inf, 5e-324, *TEXTS]
+
+
+def test_whatever_is_logged_comes_back(run):
+    """Random records of every kind of value: what `log` takes, `read_metrics` gives back, and it refuses no file."""
+    random = np.random.default_rng(4)
+
+    def value(depth):
+        kind = int(random.integers(8)) if depth else 7
+        if kind < 2:
+            return [value(depth - 1) for _ in range(kind + 1)]
+        if kind < 4:
+            return {TEXTS[random.integers(len(TEXTS))]: value(depth - 1) for _ in range(kind - 1)}
+        return LEAVES[random.integers(len(LEAVES))]
+
+    records = [{"value": value(5)} for _ in range(300)]
+    for record in records:
+        run.log(record)
+    assert run.read_metrics() == records
+
+
+@pytest.mark.parametrize("value", [10**5000, torch.empty(2, device="meta"), np.array([None, object()])], ids=type)
+def test_values_that_no_line_can_hold(run, value):
+    with pytest.raises(MPSTypeError, match="record"):
+        run.log({"a": 1, "b": value})
+    assert run.read_metrics() == []
+
+
+def test_deep_records(run):
+    deep = {"a": 1}
+    for _ in range(63):
+        deep = {"a": deep}
+    run.log(deep)
+    endless = [1]
+    endless.append(endless)
+    for bad in ({"a": deep}, {"a": endless}):
+        with pytest.raises(MPSTypeError, match="must be no deeper than 64 lists or mappings in one another"):
+            run.log(bad)
+        with pytest.raises(MPSTypeError, match="must be no deeper than 64"):
+            RunFolder.create(run.path.parent, bad, name="second")
+    assert run.read_metrics() == [deep]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="named pipes of Unix")
+def test_metrics_in_a_pipe_are_refused_and_hang_nobody(run):
+    os.mkfifo(run.metrics_path)
+    for work in (lambda: run.log({"a": 1}), run.read_metrics):
+        with pytest.raises(MPSFileError, match="must be a file, got a folder or device"):
+            work()
+
+
+def test_a_description_holds_finite_numbers(tmp_path):
+    with pytest.raises(MPSTypeError, match=r"config\['rate'\] must be finite: JSON has no other numbers, got nan"):
+        RunFolder.create(tmp_path, {"rate": math.nan})
 
 
 def test_a_full_disk_is_named_and_the_torn_line_mended(run, monkeypatch):

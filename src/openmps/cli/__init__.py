@@ -1,14 +1,17 @@
 """The command line: ``openmps train | evaluate | predict | summary | explain-padding``.
 
-Exit status: 0 when done, 2 for wrong usage and for every named error, 130 after Ctrl-C, 1 when nobody reads the output.
+Exit status: 0 when done, 2 for wrong usage and for every named error, 130 after Ctrl-C, 1 when the output cannot be
+written or nobody reads it.
 """
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Annotated, TextIO
 
 import typer
@@ -16,6 +19,7 @@ import typer
 from openmps import __version__
 from openmps.cli.evaluation import evaluate
 from openmps.cli.layers import summary
+from openmps.cli.options import sentence
 from openmps.cli.padding import explain_padding
 from openmps.cli.prediction import predict
 from openmps.cli.training import train
@@ -23,7 +27,7 @@ from openmps.errors import MPSError, MPSTrainingWarning
 
 _USAGE = 2
 _INTERRUPTED = 130
-_PIPE_CLOSED = 1
+_UNWRITTEN = 1
 
 app = typer.Typer(
     name="openmps",
@@ -57,21 +61,39 @@ def _options(  # pyright: ignore[reportUnusedFunction]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line (the process's own unless given) and return the exit status."""
     show, warnings.showwarning = warnings.showwarning, _show_warning
+    _open_streams()
     try:
         status = _status(arguments)
         sys.stdout.flush()
     except MPSError as error:
-        print(f"error: {error}", file=sys.stderr)
+        _say(f"error: {sentence(error)}")
         return _USAGE
     except KeyboardInterrupt:
         return _INTERRUPTED
-    except BrokenPipeError:
-        # Whoever read the output has gone (`openmps … | head`): nothing is left to be said to them.
+    except OSError as error:
+        # What reads and writes files has errors of its own: this is the output. Whoever read it may have gone
+        # (`openmps … | head`): then nothing is left to be said to them.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return _PIPE_CLOSED
+        if not isinstance(error, BrokenPipeError):
+            _say(f"error: the output could not be written: {error.strerror or error}")
+        return _UNWRITTEN
     finally:
         warnings.showwarning = show
     return status
+
+
+def _open_streams() -> None:
+    """Make the standard streams take any text: they may be closed, or unable to write a name as it is."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  open as long as the process
+        if isinstance(getattr(sys, name), io.TextIOWrapper):
+            getattr(sys, name).reconfigure(errors="backslashreplace")
+
+
+def _say(text: str) -> None:
+    with suppress(OSError):
+        print(text, file=sys.stderr, flush=True)
 
 
 def _status(arguments: Sequence[str] | None) -> int:

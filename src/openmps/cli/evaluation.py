@@ -9,7 +9,7 @@ import numpy as np
 import typer
 from rich.table import Table
 
-from openmps.cli.options import Device, Run, console, note, percent
+from openmps.cli.options import Device, Run, console, note, open_run, percent, sentence
 from openmps.metal.device import mtl_device
 from openmps.training.dataset import Dataset
 from openmps.training.inference import Classifier
@@ -35,7 +35,7 @@ def evaluate(
     Prints how often each class was taken for which, and the accuracy. Images of class folders are resized to the
     network's size.
     """
-    folder = RunFolder.open(run)
+    folder = open_run(run)
     classifier = Classifier.open(folder, mtl_device(device))
     dataset = _test_images(folder, data, all_images=all_images)
     evaluation = classifier.evaluate(dataset)
@@ -49,7 +49,7 @@ def _test_images(folder: RunFolder, data: Path | None, *, all_images: bool) -> D
     """The images that the run did not learn from: the same hold-out, because the seed is the same."""
     split = run_data(folder, data)
     if split.training.skipped:
-        note(f"{len(split.training.skipped)} broken images left out, the first: {split.training.skipped[0]}")
+        note(f"{len(split.training.skipped)} broken images left out, the first: {sentence(split.training.skipped[0])}")
     if not all_images:
         return split.test
     images = np.concatenate((split.training.images, split.test.images))

@@ -6,7 +6,7 @@ from rich.box import SIMPLE
 from rich.table import Table
 from rich.text import Text
 
-from openmps.cli.options import Run, console
+from openmps.cli.options import Run, console, open_run
 from openmps.graph.summary import COLUMNS, GraphSummary
 from openmps.metal.device import mtl_device
 from openmps.training.inference import Classifier
@@ -18,7 +18,7 @@ def summary(run: Run) -> None:
     Each with its class, the shapes of its source and result (width x height x feature channels), padding and offset,
     parameters and bytes.
     """
-    found = Classifier.open(run, mtl_device("cpu")).summary()
+    found = Classifier.open(open_run(run), mtl_device("cpu")).summary()
     screen = console()
     if screen.is_terminal:
         screen.print(_table(found))

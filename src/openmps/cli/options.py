@@ -1,18 +1,68 @@
-"""What several commands have in common: options, and how sizes and results are written."""
+"""What several commands have in common: options, runs by name, and how sizes, errors and results are written."""
 
 from __future__ import annotations
 
+import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
+from openmps.errors import MPSError, MPSFileError
 from openmps.training.image_folder import Channels
+from openmps.training.run_folder import RunFolder
 
-Run = Annotated[Path, typer.Argument(help="The run folder.", show_default=False)]
+Run = Annotated[Path, typer.Argument(help="The run folder, or its name in runs.", show_default=False)]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:N, or auto: the first GPU where there is one.")]
+_RUNS = Path("runs")
+_SHOWN_RUNS = 8
+_API = ("load_dataset", "load_image_folder", "TrainingOptions", "resume", "mtl_device", "optimizer_factory")
+_OPTIONS = {
+    "which": "--device",
+    "size": "--image-size",
+    "checkpoints_kept": "--keep-checkpoints",
+    "channel_format": "--format",
+}
+"""Arguments of theirs that are options of another name."""
+_REMEDIES = {
+    "size=(height, width)": "--image-size HEIGHTxWIDTH",
+    "or take it away.": "take it away, or give --skip-broken.",
+}
+
+
+def open_run(path: Path) -> RunFolder:
+    """The run at a path, or of a name in ``runs``; an error lists those that there are."""
+    named = _RUNS / path
+    if path.exists() or len(path.parts) != 1 or not named.exists():
+        named = path
+    if not os.path.lexists(named):
+        raise MPSFileError("openmps", str(path), "must be a folder", "nothing there", _known_runs())
+    return RunFolder.open(named)
+
+
+def _known_runs() -> str:
+    found: list[str] = []
+    with suppress(OSError):  # no runs yet
+        found = sorted(folder.name for folder in _RUNS.iterdir() if (folder / "run.json").is_file())
+    shown = ", ".join(found[-_SHOWN_RUNS:])
+    more = f" and {len(found) - _SHOWN_RUNS} older ones" if len(found) > _SHOWN_RUNS else ""
+    return f"In runs there are: {shown}{more}." if found else "In runs there are none."
+
+
+def sentence(error: MPSError) -> str:
+    """An error in the words of the command line: files and options, no functions and their arguments."""
+    text = str(error)
+    if isinstance(error, MPSFileError):
+        text = text.removeprefix(f"{error.who}: ")
+    elif error.who in _API and error.argument.isidentifier():
+        option = _OPTIONS.get(error.argument, f"--{error.argument.replace('_', '-')}")
+        text = text.removeprefix(f"{error.who}: ").replace(error.argument, option, 1)
+    for words, ours in _REMEDIES.items():
+        text = text.replace(words, ours)
+    return text
 
 
 def parse_size(text: str | None, option: str) -> tuple[int, int] | None:

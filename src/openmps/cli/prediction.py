@@ -11,7 +11,7 @@ import typer
 from numpy.typing import NDArray
 
 from openmps.checks import lengths_text
-from openmps.cli.options import Device, Run, note, percent
+from openmps.cli.options import Device, Run, note, open_run, percent, sentence
 from openmps.errors import MPSFileError
 from openmps.metal.device import mtl_device
 from openmps.training.image_folder import Channels, load_image
@@ -33,13 +33,13 @@ def predict(
     Images of another size than the network's are resized to it, and turned grey or into red green blue as it needs;
     a note says so. The digits and MNIST are light on dark.
     """
-    classifier = Classifier.open(run, mtl_device(device))
+    classifier = Classifier.open(open_run(run), mtl_device(device))
     failed = False
     for path in images:
         try:
             pixels = _load(path, classifier)
         except MPSFileError as error:
-            print(f"error: {error}", file=sys.stderr)
+            print(f"error: {sentence(error)}", file=sys.stderr)
             failed = True
             continue
         (probabilities,) = classifier.probabilities(pixels[np.newaxis])

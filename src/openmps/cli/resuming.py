@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import typer
@@ -28,12 +27,6 @@ def given_options(context: typer.Context) -> dict[str, Any]:
 def _is_given(context: typer.Context, name: str) -> bool:
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
-
-
-def open_run(path: Path) -> RunFolder:
-    """The run at a path, or of a name under ``runs``."""
-    named = Path("runs") / path
-    return RunFolder.open(named if not path.exists() and len(path.parts) == 1 and named.exists() else path)
 
 
 def check_options(run: RunFolder, given: Mapping[str, Any]) -> None:

@@ -13,8 +13,8 @@ from typing import Annotated, Any
 import typer
 
 from openmps import __version__
-from openmps.cli.options import Device, channels_of, console, note, parse_size, percent
-from openmps.cli.resuming import check_options, given_options, open_run
+from openmps.cli.options import Device, channels_of, console, note, open_run, parse_size, percent, sentence
+from openmps.cli.resuming import check_options, given_options
 from openmps.metal.device import MTLDevice, mtl_device
 from openmps.training import loop
 from openmps.training.data import load_dataset
@@ -180,13 +180,19 @@ def _train(
 ) -> None:
     """Do the work, and say how it goes; ``behind`` are the iterations of a run that goes on."""
     if split.training.skipped:
-        note(f"{len(split.training.skipped)} broken images left out, the first: {split.training.skipped[0]}")
+        note(f"{len(split.training.skipped)} broken images left out, the first: {sentence(split.training.skipped[0])}")
     if not quiet:
         _print_start(split, machine.name, folder, behind)
     batches = len(split.training) // options.batch_size
     progress = None if quiet else TrainingProgress(options.epochs, batches, console=console())
-    with progress or nullcontext():
-        result = work(observer=progress)
+    try:
+        with progress or nullcontext():
+            result = work(observer=progress)
+    except KeyboardInterrupt:  # a second one, which does not wait
+        if folder.weights_path.exists():
+            note(f"interrupted: {folder.path} holds the weights that were saved last")
+            note(f"openmps train --resume {folder.path} goes on from there")
+        raise
     _print_end(result, folder, quiet=quiet)
 
 

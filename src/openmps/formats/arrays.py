@@ -19,6 +19,8 @@ def to_numpy(array: object, who: str, argument: str) -> NDArray[Any]:
 
     bfloat16, which NumPy does not know, becomes float32. Raises ``MPSTypeError`` for anything but an array or tensor.
     """
+    if isinstance(array, np.ma.MaskedArray):
+        raise MPSTypeError(who, argument, "must have no mask: files keep none", "a masked array", "Fill it first.")
     if isinstance(array, np.ndarray):
         return cast("NDArray[Any]", array)
     if not isinstance(array, torch.Tensor):
@@ -29,6 +31,17 @@ def to_numpy(array: object, who: str, argument: str) -> NDArray[Any]:
     except (RuntimeError, TypeError) as error:
         kind = f"{array.dtype} on {array.device}, {array.layout}"
         raise MPSTypeError(who, argument, "must be a dense tensor that NumPy can hold", kind) from error
+
+
+def to_stored(array: object, who: str, argument: str) -> NDArray[Any]:
+    """The values as files keep them: in C order and little-endian, of a number format that every reader knows.
+
+    Raises ``MPSTypeError`` for complex numbers, long doubles, text, objects and masks.
+    """
+    values = to_numpy(array, who, argument)
+    if values.dtype.kind not in "biuf" or values.dtype.itemsize > 8:
+        raise MPSTypeError(who, argument, "must hold booleans, integers or floats of up to 64 bits", values.dtype)
+    return np.asarray(values, values.dtype.newbyteorder("<"), order="C")
 
 
 def to_float32(array: object, who: str, argument: str) -> NDArray[np.float32]:

@@ -18,16 +18,18 @@ Content: TypeAlias = "bytes | bytearray | memoryview | Callable[[BinaryIO], obje
 """The bytes of a file, or a function that writes them into the binary file it is given."""
 
 _LEFTOVER = re.compile(r"\.openmps-[0-9a-f]{16}\.tmp")
+_CHUNK = 1 << 20
 _NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES, errno.EPERM)
 
 
 def write_atomic(path: str | os.PathLike[str], content: Content) -> None:
     """Write a file so that a reader, or the next start after a crash, finds either the old content or all of the new.
 
-    The bytes go into a new file in the same folder, which is flushed to the disk, renamed over ``path``, and the
-    folder is flushed too. Whatever fails (a full disk, an exception of ``content``, Ctrl-C), the file at ``path`` is
-    untouched and no temporary file is left. An existing file keeps its permissions; a symbolic link stays a link and
-    the file that it points to is replaced.
+    The bytes go into a new file in the same folder, which is flushed to the disk, read back where ``content`` is bytes,
+    renamed over ``path``, and the folder is flushed too. Whatever fails (a full disk, an exception of ``content``,
+    Ctrl-C), the file at ``path`` is untouched and, as long as the folder can be written, no temporary file is left. An
+    existing file keeps its permissions, which the temporary one has too; a symbolic link stays a link and the file that
+    it points to is replaced.
 
     Raises ``MPSFileError`` where the folder is missing or the file cannot be written, ``MPSTypeError`` where
     ``content`` is neither bytes nor callable; an exception of ``content`` other than ``OSError`` passes unchanged.
@@ -35,20 +37,20 @@ def write_atomic(path: str | os.PathLike[str], content: Content) -> None:
     who = "write_atomic"
     if not callable(content) and not isinstance(content, bytes | bytearray | memoryview):
         raise MPSTypeError(who, "content", "must be bytes or a function that writes", type(content).__name__)
+    if isinstance(content, memoryview):
+        content = content.tobytes()  # one of every second number can be written no other way
     target = Path(os.path.realpath(path))
     _check_target(who, target)
     temporary = target.parent / f".openmps-{secrets.token_hex(8)}.tmp"
     try:
-        _write_new(temporary, content)
-        with contextlib.suppress(OSError):  # no file there yet, or a file system without permissions
-            temporary.chmod(stat.S_IMODE(target.stat().st_mode))
+        _write_new(temporary, content, _permissions(target))
         temporary.replace(target)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        _discard(temporary)
         rule = "could not be written"
         raise MPSFileError(who, str(path), rule, error.strerror or error, "The previous file is untouched.") from error
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        _discard(temporary)
         raise
     _sync_folder(target.parent)
 
@@ -96,14 +98,48 @@ def _check_target(who: str, target: Path) -> None:
         raise MPSFileError(who, str(target), "must be a plain file or a new name", "a folder or device")
 
 
-def _write_new(path: Path, content: Content) -> None:
-    with path.open("xb") as file:
+def _permissions(target: Path) -> int | None:
+    """Those of the file that is there; None where there is none."""
+    with contextlib.suppress(OSError):
+        return stat.S_IMODE(target.stat().st_mode)
+    return None
+
+
+def _discard(temporary: Path) -> None:
+    """Remove a temporary file. What made writing fail may forbid this too; `remove_leftovers` tries again."""
+    with contextlib.suppress(OSError):
+        temporary.unlink(missing_ok=True)
+
+
+def _write_new(path: Path, content: Content, permissions: int | None) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if permissions is None else 0o600)
+    with open(descriptor, "wb") as file:
+        if permissions is not None:
+            with contextlib.suppress(OSError):  # a file system without permissions
+                path.chmod(permissions | stat.S_IWUSR)
         if callable(content):
             content(file)
         else:
             file.write(content)
     # Through a second descriptor, so that a writer which closes the file that it was given does no harm.
     _sync(path, os.O_RDWR)
+    if not callable(content):
+        _read_back(path, memoryview(content))
+    if permissions is not None:
+        with contextlib.suppress(OSError):
+            path.chmod(permissions)
+
+
+def _read_back(path: Path, content: memoryview) -> None:
+    """Raise ``OSError`` unless the file at ``path`` holds ``content`` and nothing else."""
+    place = 0
+    with path.open("rb") as file:
+        while part := file.read(_CHUNK):
+            if part != bytes(content[place : place + len(part)]):
+                break
+            place += len(part)
+    if place != len(content):
+        raise OSError(errno.EIO, "it reads back otherwise")
 
 
 def _sync(path: Path, flags: int) -> None:

@@ -2,36 +2,56 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from openmps.errors import MPSFileError
+from openmps.errors import MPSError, MPSFileError, MPSMemoryError
 
+LARGEST = 4 << 30
+"""Bytes of the longest file that is read as a whole, unless a reader says less."""
 _NONE = "nothing there"
+_SCARCE = (errno.ENOMEM, errno.EMFILE, errno.ENFILE)
+"""What the machine lacks, which says nothing about the file."""
 
 
-def require_file(path: str | os.PathLike[str], who: str) -> int:
-    """The length in bytes of the plain file at ``path``; ``MPSFileError`` where there is none."""
-    if not os.path.isfile(path):
-        rule = "must be a file"
-        raise MPSFileError(who, os.fspath(path), rule, "a folder or device" if os.path.exists(path) else _NONE)
-    with reading(path, who):
-        return os.stat(path).st_size
+def require_file(path: str | os.PathLike[str], who: str, most: int = LARGEST) -> int:
+    """The length in bytes of the plain file at ``path``; ``MPSFileError`` where there is none, or a longer one."""
+    found = _status(path, who)
+    if found is None or not stat.S_ISREG(found.st_mode):
+        raise MPSFileError(who, os.fspath(path), "must be a file", "a folder or device" if found else _NONE)
+    if not os.access(path, os.R_OK):
+        raise MPSFileError(who, os.fspath(path), "could not be read", os.strerror(errno.EACCES))
+    length = found.st_size
+    if length > most:
+        raise MPSFileError(who, os.fspath(path), f"must be no longer than {most:,} bytes", f"{length:,}")
+    return length
 
 
 def require_folder(path: str | os.PathLike[str], who: str) -> None:
     """Raise ``MPSFileError`` unless ``path`` is a folder."""
-    if not os.path.isdir(path):
-        raise MPSFileError(who, os.fspath(path), "must be a folder", "a file" if os.path.exists(path) else _NONE)
+    found = _status(path, who)
+    if found is None or not stat.S_ISDIR(found.st_mode):
+        raise MPSFileError(who, os.fspath(path), "must be a folder", "a file" if found else _NONE)
 
 
-def read_file(path: str | os.PathLike[str], who: str) -> bytes:
-    """All bytes of the plain file at ``path``."""
-    require_file(path, who)
+def _status(path: str | os.PathLike[str], who: str) -> os.stat_result | None:
+    """What is at ``path``; None where there is nothing, which is something else than no permission to look."""
     with reading(path, who):
-        return Path(path).read_bytes()
+        try:
+            return os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+
+def read_file(path: str | os.PathLike[str], who: str, most: int = LARGEST) -> bytes:
+    """All bytes of the plain file at ``path``, of which there may be ``most``."""
+    length = require_file(path, who, most)
+    with reading(path, who), Path(path).open("rb") as file:
+        return file.read(length)
 
 
 def visible_entries(path: str | os.PathLike[str], who: str) -> list[Path]:
@@ -43,8 +63,16 @@ def visible_entries(path: str | os.PathLike[str], who: str) -> list[Path]:
 
 @contextmanager
 def reading(path: str | os.PathLike[str], who: str, rule: str = "could not be read") -> Generator[None]:
-    """Raise ``MPSFileError`` where the system refuses what is done within."""
+    """Raise ``MPSFileError`` where the system refuses what is done within.
+
+    Where the machine is short of memory or of open files it is ``MPSMemoryError`` or ``MPSError``: nothing is wrong
+    with the file, which must not be taken for a damaged one.
+    """
     try:
         yield
+    except MemoryError as error:
+        remedy = "Free some, or use smaller files."
+        raise MPSMemoryError(who, os.fspath(path), "needs more memory than there is", None, remedy) from error
     except OSError as error:
-        raise MPSFileError(who, os.fspath(path), rule, error.strerror or error) from error
+        kind = MPSError if error.errno in _SCARCE else MPSFileError
+        raise kind(who, os.fspath(path), rule, error.strerror or error) from error

@@ -3,8 +3,8 @@
 Arrays are named ``{layer label}.{part}``: ``conv1.weights`` (OHWI), ``conv1.biases``, ``norm1.gamma``. The raw file of
 ``conv1.weights`` is ``conv1_weights.dat``: the numbers alone, little-endian float32, in C order, as a data source's
 ``weights`` returns them (MPSCNNConvolution.h, macOS 10.13). No loader executes anything that it reads, and none takes
-more memory than the file it reads is long. A changed number is seen in a safetensors file, by its checksum, and cannot
-be seen in a raw file.
+more memory than the file it reads is long, which may be 4 GiB. A changed number is seen in a safetensors file, by its
+checksum, and cannot be seen in a raw file.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def load_safetensors(
     who = "load_safetensors"
     require_file(path, who)
     try:
-        with cast("_Reader", safe_open(os.fspath(path), framework="np")) as reader:
+        with reading(path, who), cast("_Reader", safe_open(os.fspath(path), framework="np")) as reader:
             facts = _read_facts(reader.metadata(), str(path), who)
             names = _ordered_names(reader.keys(), facts["layers"], str(path), who)
             _check_names(names, shapes, str(path), who)

@@ -14,28 +14,29 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from openmps.checks import whole
-from openmps.core.training_state import Checkpointed, TrainingState, whole_number
-from openmps.errors import MPSArgumentError, MPSError, MPSFileError, MPSTrainingWarning, MPSTypeError
-from openmps.formats.archive.container import pack, unpack
+from openmps.checks import is_whole, whole
+from openmps.core.training_state import Checkpointed, TrainingState
+from openmps.errors import MPSArgumentError, MPSFileError, MPSTrainingWarning, MPSTypeError
+from openmps.formats.archive.container import pack, read_archive, unpack
+from openmps.formats.arrays import to_stored
 from openmps.formats.atomic import make_folder, remove_leftovers, write_atomic
-from openmps.formats.paths import read_file
 from openmps.graph.graph import MPSNNGraph
 
 FORMAT = "openmps.checkpoint"
 VERSION = 1
-_FILE = re.compile(r"step-(\d{8,})\.safetensors")
+_FILE = re.compile(r"step-([0-9]{8}|[1-9][0-9]{8,18})\.safetensors")
 _WHO = "Checkpoint"
+_LAST_STEP = 2**63 - 1
 
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """A training after ``step`` steps.
+    """A training after ``step`` steps, 0 to 2**63 - 1.
 
     ``parts`` has the state of each object by a name of the caller's choice: a flat mapping of whole numbers, floats,
     text and arrays. ``about`` describes what it belongs to, in values that JSON has. ``path`` is the file that it came
@@ -47,37 +48,52 @@ class Checkpoint:
     about: Mapping[str, Any] = field(default_factory=dict[str, Any])
     path: Path | None = None
 
+    def __post_init__(self) -> None:
+        if not is_whole(self.step, 0) or self.step > _LAST_STEP:
+            raise MPSArgumentError(_WHO, "step", f"must be a whole number from 0 to {_LAST_STEP}", repr(self.step)[:60])
+
     @classmethod
     def of(cls, step: int, parts: Mapping[str, Checkpointed], about: Mapping[str, Any] | None = None) -> Checkpoint:
         """The state of some objects, read at once: call it when the command buffers that change them are done."""
-        return cls(step, {name: dict(part.training_state()) for name, part in parts.items()}, dict(about or {}))
+        return cls(step, {name: _copied(part.training_state()) for name, part in parts.items()}, dict(about or {}))
 
     def restore(self, parts: Mapping[str, Checkpointed]) -> None:
         """Make each object go on from here; the names must be those of the checkpoint.
 
-        Raises ``MPSFileError`` naming the part that is missing, is not expected or does not fit.
+        Raises ``MPSFileError`` naming the part that is missing, is not expected or does not fit; every object is then
+        as it was before.
         """
         for kind, culprits in (("misses", set(parts) - set(self.parts)), ("has", set(self.parts) - set(parts))):
             if culprits:
                 listed = ", ".join(repr(name) for name in sorted(culprits)[:4])
                 got = f"a checkpoint that {kind} {listed}"
                 raise MPSFileError(_WHO, self._name, f"must hold the parts {', '.join(sorted(parts))}", got)
+        before = {name: _copied(part.training_state()) for name, part in parts.items()}
+        changed: list[str] = []
         for name, part in parts.items():
+            changed.append(name)
             try:
                 part.restore_training_state(self.parts[name])
-            except (MPSError, KeyError, TypeError, ValueError) as error:
+            except BaseException as error:
+                lost = [each for each in changed if not _is_put_back(parts[each], before[each]) and each != name]
+                if not isinstance(error, Exception):
+                    raise
                 remedy = "Go on with the network that wrote it."
+                if lost:
+                    remedy += f" Make {', '.join(lost)} anew: what was changed could not be put back."
                 raise MPSFileError(_WHO, self._name, f"part {name!r} must fit", error, remedy) from error
 
     def to_bytes(self) -> bytes:
-        """The file; the same checkpoint gives the same bytes."""
+        """The file, read back before it is given; the same checkpoint gives the same bytes."""
         arrays: dict[str, NDArray[Any]] = {}
         parts = {name: _split(name, state, arrays) for name, state in self.parts.items()}
         facts = {"format": FORMAT, "checkpoint_version": VERSION, "step": self.step}
         try:
-            return pack({**facts, "about": dict(self.about), "parts": parts}, arrays)
+            data = pack({**facts, "about": dict(self.about), "parts": parts}, arrays)
         except (TypeError, ValueError, RecursionError) as error:
             raise MPSTypeError(_WHO, "contents", "must be values that JSON has, and finite", error) from error
+        self.from_bytes(data)
+        return data
 
     @classmethod
     def from_bytes(cls, data: bytes, path: Path | None = None) -> Checkpoint:
@@ -92,9 +108,8 @@ class Checkpoint:
             raise MPSFileError(_WHO, what, f"must have version {VERSION}", repr(version)[:60], remedy)
         try:
             json.dumps(document, allow_nan=False)
-            step = whole_number(_WHO, document, "step")
             parts = {name: _joined(part, arrays) for name, part in document["parts"].items()}
-            return cls(step, parts, dict(document["about"]), path)
+            return cls(document["step"], parts, dict(document["about"]), path)
         except (MPSArgumentError, KeyError, TypeError, ValueError, AttributeError) as error:
             raise MPSFileError(_WHO, what, "must describe a step and its parts, in finite numbers", error) from error
 
@@ -103,16 +118,32 @@ class Checkpoint:
         return "checkpoint" if self.path is None else str(self.path)
 
 
+def _copied(state: TrainingState) -> dict[str, Any]:
+    """A state that later steps do not change."""
+    return {name: value.copy() if isinstance(value, np.ndarray) else value for name, value in state.items()}
+
+
+def _is_put_back(part: Checkpointed, state: TrainingState) -> bool:
+    """Give a part its own state back. One that refuses a checkpoint unchanged may refuse this one, too."""
+    try:
+        part.restore_training_state(state)
+    except Exception:  # the error that is under way says more
+        return False
+    return True
+
+
 def _split(part: str, state: TrainingState, arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
     """A state without its arrays, which go into ``arrays``, and the names that they have there."""
     values: dict[str, Any] = {}
     keys: dict[str, str] = {}
     for name, value in state.items():
+        if not isinstance(part, str) or not isinstance(name, str):
+            raise MPSTypeError(_WHO, f"part {part!r}, state {name!r}", "must have text as names", None)
         if isinstance(value, np.ndarray):
             key = f"{part}.{name}"
             while key in arrays:  # part "a.b" with "c", part "a" with "b.c"
                 key += "'"
-            arrays[key], keys[name] = cast("NDArray[Any]", value), key
+            arrays[key], keys[name] = to_stored(value, _WHO, f"part {part!r}, state {name!r}"), key
         elif isinstance(value, int | float | str):
             values[name] = value
         else:
@@ -174,7 +205,8 @@ class CheckpointFolder:
     def save(self, checkpoint: Checkpoint, *, keep: int = 2) -> Path:
         """Write a checkpoint and then, when it is durable, remove all but it and the ``keep - 1`` before it.
 
-        Later ones go, too: this training has left their path. Where writing fails, nothing is removed.
+        Later ones go, too: this training has left their path. The bytes are read back before and behind the disk;
+        where that or writing fails, nothing is removed.
         """
         whole("CheckpointFolder.save", "keep", keep, rule="must be a whole number from 1 on")
         content = checkpoint.to_bytes()
@@ -191,7 +223,7 @@ class CheckpointFolder:
     def load(self, step: int) -> Checkpoint:
         """The checkpoint after ``step`` steps; ``MPSFileError`` naming the file where it is missing or damaged."""
         file = self.file(step)
-        checkpoint = Checkpoint.from_bytes(read_file(file, _WHO), file)
+        checkpoint = Checkpoint.from_bytes(read_archive(file, _WHO), file)
         if checkpoint.step != step:
             raise MPSFileError(_WHO, str(file), f"must be of step {step}, as its name says", checkpoint.step)
         return checkpoint

@@ -10,12 +10,15 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from openmps.errors import MPSFileError
+from openmps.checks import lengths_text
+from openmps.errors import MPSArgumentError, MPSFileError
 from openmps.formats.paths import visible_entries
 from openmps.training.dataset import Dataset, DataSplit
 from openmps.training.extras import missing_package
 from openmps.training.idx import has_idx_files, load_idx
 from openmps.training.image_folder import Channels, load_image_folder
+
+_WHO = "load_dataset"
 
 
 def load_digits_dataset() -> Dataset:
@@ -34,6 +37,27 @@ def load_digits_dataset() -> Dataset:
     return Dataset(images[..., np.newaxis], labels, tuple(str(digit) for digit in range(10)), "digits")
 
 
+def has_class_folders(path: str | os.PathLike[str] | None) -> bool:
+    """Whether `load_dataset` reads a folder as one of class folders."""
+    return path is not None and not has_idx_files(Path(path))
+
+
+def _as_they_are(
+    data: DataSplit, size: tuple[int, int] | None, channels: int | None, *, skip_broken: bool
+) -> DataSplit:
+    """Images that nothing is done to; raises where something else was asked for."""
+    *own, depth = data.training.images.shape[1:]
+    remedy = "Leave it out: it is for class folders."
+    rule = f"must be that of the images of {data.training.name}, {{}}"
+    if size is not None and tuple(size) != tuple(own):
+        raise MPSArgumentError(_WHO, "size", rule.format(lengths_text(own)), lengths_text(size), remedy)
+    if channels not in (None, depth):
+        raise MPSArgumentError(_WHO, "channels", rule.format(depth), channels, remedy)
+    if skip_broken:
+        raise MPSArgumentError(_WHO, "skip_broken", "must be False where no image has a file of its own", True, remedy)
+    return data
+
+
 def load_dataset(
     path: str | os.PathLike[str] | None = None,
     *,
@@ -47,14 +71,15 @@ def load_dataset(
     A folder with at least one MNIST-style file is read by :func:`load_idx`, one with sub-folders by
     :func:`load_image_folder` (``size``, ``channels`` and ``skip_broken`` are for that one). What brings no test
     images of its own is split: a stratified fifth, chosen by ``seed``, is held out. Raises ``MPSFileError`` where the
-    folder is neither, saying what it holds.
+    folder is neither, saying what it holds, and ``MPSArgumentError`` where the digits or MNIST-style files, which are
+    read as they are, have another size or number of channels than asked for, or ``skip_broken`` is.
     """
     if path is None:
-        return load_digits_dataset().split(seed=seed)
-    folder, who = Path(path), "load_dataset"
+        return _as_they_are(load_digits_dataset().split(seed=seed), size, channels, skip_broken=skip_broken)
+    folder, who = Path(path), _WHO
     entries = visible_entries(folder, who)
     if has_idx_files(folder):
-        return load_idx(folder, seed=seed)
+        return _as_they_are(load_idx(folder, seed=seed), size, channels, skip_broken=skip_broken)
     if any(os.path.isdir(entry) for entry in entries):
         return load_image_folder(folder, size=size, channels=channels, skip_broken=skip_broken).split(seed=seed)
     names = [entry.name for entry in entries]

@@ -216,12 +216,12 @@ class TrainableConvolutionDataSource(ArrayConvolutionDataSource):
         )
         weights = numbers(self._name, own, "weights", self._weights.shape)
         biases = None if self._biases is None else numbers(self._name, own, "biases", self._biases.shape)
-        if "learning_rate" in own:
-            self._learning_rate = finite_number(self._name, own, "learning_rate")
+        rate = finite_number(self._name, own, "learning_rate") if "learning_rate" in own else None
         if self._optimizer is None:
             self._restored = rest
         else:
             self._restore_optimizer(self._optimizer, rest)
+        self._learning_rate = rate
         self._weights = np.array(weights)
         self._biases = None if biases is None else np.array(biases)
         self._current = None
@@ -246,9 +246,10 @@ class TrainableConvolutionDataSource(ArrayConvolutionDataSource):
         rows = {f"{name}.{index}": row for name, each in self._accumulators.items() for index, row in enumerate(each)}
         own = {f"optimizer.{name}" for name in optimizer.training_state()}
         check_names(self._name, state, {"optimizer", *own, *rows})
+        values = {name: numbers(self._name, state, name, (row.length,)) for name, row in rows.items()}
         optimizer.restore_training_state({name.partition(".")[2]: state[name] for name in own})
         for name, row in rows.items():
-            row.tensor().copy_(torch.from_numpy(numbers(self._name, state, name, (row.length,))))
+            row.tensor().copy_(torch.from_numpy(values[name]))
 
     @property
     def _name(self) -> str:

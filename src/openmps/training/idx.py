@@ -15,14 +15,15 @@ from numpy.typing import NDArray
 
 from openmps.checks import lengths_text
 from openmps.errors import MPSFileError
-from openmps.formats.paths import reading, require_file
+from openmps.formats.paths import LARGEST, reading, require_file
 from openmps.training.dataset import Dataset, DataSplit
 
 _WHO = "load_idx"
 _UNSIGNED_BYTE = 0x08
 _GZIP_MAGIC = b"\x1f\x8b"
-# A deflate stream spends at least one bit on 129 bytes or so: no honest file expands further than this.
-_LARGEST_EXPANSION = 1032
+# Images and labels pack a few times, blank ones a thousand times: memory must not follow from so little.
+_LARGEST_EXPANSION = 100
+_ALWAYS_UNPACKED = 64 << 20
 _CHUNK = 1 << 20
 _KINDS = {"images": ("idx3", 3), "labels": ("idx1", 1)}
 
@@ -64,7 +65,8 @@ def read_idx(path: str | os.PathLike[str], dimensions: int) -> NDArray[np.uint8]
     """One IDX file of unsigned bytes, plain or gzipped, as an array of ``dimensions`` axes.
 
     The header is 00 00 08 and the number of axes, then one big-endian 32-bit length an axis. Never takes more memory
-    than the bytes that are really there.
+    than the bytes that are really there. Files are up to 4 GiB long; a gzipped one unpacks to 64 MiB, or to a hundred
+    times its length.
     """
     file, length = Path(path), require_file(path, _WHO)
     with reading(file, _WHO):
@@ -75,7 +77,8 @@ def read_idx(path: str | os.PathLike[str], dimensions: int) -> NDArray[np.uint8]
                 if not packed:
                     return _read_stream(raw, file, dimensions, length, length)
                 with gzip.GzipFile(fileobj=raw) as unpacked:
-                    return _read_stream(unpacked, file, dimensions, length, length * _LARGEST_EXPANSION)
+                    most = min(max(length * _LARGEST_EXPANSION, _ALWAYS_UNPACKED), LARGEST)
+                    return _read_stream(unpacked, file, dimensions, length, most)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise MPSFileError(_WHO, str(file), "must be a whole gzip file", error, "Fetch the file again.") from error
 
@@ -111,14 +114,15 @@ def _required(folder: Path, part: str, kind: str) -> Path:
 def _read_stream(
     stream: BinaryIO | gzip.GzipFile, file: Path, dimensions: int, length: int, most: int
 ) -> NDArray[np.uint8]:
-    """Read header and bytes; the file is ``length`` bytes long and cannot hold more than ``most``."""
+    """Read header and bytes; the file is ``length`` bytes long and may hold ``most``."""
     shape = _read_header(stream.read(4 + 4 * dimensions), file, dimensions)
     header, expected = 4 + 4 * dimensions, math.prod(shape)
     if expected == 0:
         raise MPSFileError(_WHO, str(file), "must hold at least one byte of data", f"a header of {lengths_text(shape)}")
     rule = f"must hold {expected} bytes behind its header of {lengths_text(shape)}"
     if header + expected > most:
-        raise MPSFileError(_WHO, str(file), rule, f"a file of {length} bytes", "Fetch the file again.")
+        remedy = "Fetch the file again." if most == length else "Fetch it again, or unpack it if it is whole."
+        raise MPSFileError(_WHO, str(file), rule, f"a file of {length} bytes", remedy)
     data = bytearray()
     # One byte past the end: it tells a longer file, and makes gzip verify its checksum.
     while chunk := stream.read(min(expected + 1 - len(data), _CHUNK)):

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from openmps.checks import is_whole, lengths_text
-from openmps.errors import MPSArgumentError, MPSFileError
+from openmps.errors import MPSArgumentError, MPSFileError, MPSMemoryError
 from openmps.formats.paths import require_file, visible_entries
 from openmps.training.dataset import Dataset
 from openmps.training.extras import missing_package
@@ -24,6 +24,13 @@ Channels: TypeAlias = Literal[1, 3]
 """Grey, or red green blue."""
 
 _FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".bmp": "BMP"}
+_OTHER_FORMATS = frozenset(
+    ".avif .dng .exr .gif .heic .heif .hdr .ico .j2k .jfif .jp2 .jxl .pbm .pgm .pnm .ppm .psd .svg .tga .tif "
+    ".tiff .webp".split()
+)  # fmt: skip
+"""Images that are not read. Leaving them out would go unnoticed; text and other files are no images to anybody."""
+_LONGEST = 256 << 20
+_MOST_PIXELS = 50_000_000
 _GREY_MODES = ("1", "L", "LA", "La")
 
 
@@ -35,7 +42,8 @@ def load_image(
     ``channels`` 1 makes it grey (ITU-R 601 luma), 3 red green blue; ``None`` keeps what it is (a palette counts as
     colour). Transparency is dropped, 16-bit grey is scaled to 8 bits. ``size`` is (height, width) to resize to
     (bilinear, without keeping the proportions). Raises ``MPSFileError`` naming the file where it is missing, broken,
-    of another format, or so large that decoding it is refused (more pixels than ``PIL.Image.MAX_IMAGE_PIXELS``).
+    of another format, or so large that decoding it is refused: longer than 256 MiB, of more than 50 million pixels or
+    more than ``PIL.Image.MAX_IMAGE_PIXELS``. ``MPSMemoryError`` where there is no memory for it.
     """
     who = "load_image"
     _check_options(size, channels, who)
@@ -52,13 +60,14 @@ def load_image_folder(
     """The images of a folder with one folder for each class, named after it: ``digits/0/a.png``, ``digits/1/b.png``.
 
     Classes are the folders in order of their names, images the ``.png``, ``.jpg``, ``.jpeg`` and ``.bmp`` files
-    directly in them, by name; hidden files and folders and all other files are ignored. Without ``channels`` the
+    directly in them, by name; hidden files and folders and files of other kinds are ignored, but images of other
+    formats, and folders in class folders, count as broken. Without ``channels`` the
     images become grey when every file is grey, and red green blue as soon as one has colour, so that no information
     is lost. All must have one size unless ``size`` (height, width) says which to resize them to.
 
-    Raises ``MPSFileError`` naming the file or folder at fault: no class folders, a class without images, an image of
-    another size, a broken image. With ``skip_broken=True`` broken images are left out and their errors are the result's
-    ``skipped``.
+    Raises ``MPSFileError`` naming the file or folder at fault: no class folders, images beside them, a class without
+    images, an image of another size, a broken image; ``MPSMemoryError`` where there is not the memory. With
+    ``skip_broken=True`` broken images are left out and their errors are the result's ``skipped``.
     """
     who = "load_image_folder"
     _check_options(size, channels, who)
@@ -69,6 +78,10 @@ def load_image_folder(
     skipped: list[MPSFileError] = []
     for path, label in files:
         try:
+            if path.suffix.lower() not in _FORMATS:
+                got = "a folder" if os.path.isdir(path) else path.suffix
+                rule = f"must be an image ({', '.join(_FORMATS)})"
+                raise MPSFileError(who, str(path), rule, got, "Convert it, or take it away.")
             pixels = _decode(path, size, channels, who)
         except MPSFileError as error:
             if not skip_broken:
@@ -119,7 +132,11 @@ class _Stack:
 
 
 def _class_folders(folder: Path, who: str) -> list[Path]:
-    found = [path for path in visible_entries(folder, who) if os.path.isdir(path)]
+    entries = visible_entries(folder, who)
+    found = [path for path in entries if os.path.isdir(path)]
+    loose = [path for path in entries if path not in found and _is_image(path)]
+    if loose and found:
+        raise MPSFileError(who, str(loose[0]), "must be in the folder of its class", f"{len(loose)} image files")
     if len(found) < 2:
         rule = "must hold at least two class folders, each with the images of one class"
         raise MPSFileError(who, str(folder), rule, f"{len(found)} folders")
@@ -129,10 +146,15 @@ def _class_folders(folder: Path, who: str) -> list[Path]:
     return found
 
 
+def _is_image(path: Path) -> bool:
+    """Whether a file is an image by its name, of whatever format."""
+    return path.suffix.lower() in (*_FORMATS, *_OTHER_FORMATS)
+
+
 def _image_files(folder: Path, who: str) -> list[Path]:
     entries = visible_entries(folder, who)
-    found = [path for path in entries if path.suffix.lower() in _FORMATS]
-    if not found:
+    found = [path for path in entries if _is_image(path) or os.path.isdir(path)]
+    if not any(path.suffix.lower() in _FORMATS for path in found):
         kinds = sorted(
             {"folders" if os.path.isdir(path) else path.suffix or "files without suffix" for path in entries}
         )
@@ -153,12 +175,19 @@ def _decode(path: Path, size: tuple[int, int] | None, channels: Channels | None,
         from PIL import Image, ImageOps
     except ImportError as error:
         raise missing_package(who, "pillow", "reading images") from error
-    require_file(path, who)
+    require_file(path, who, _LONGEST)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             with Image.open(path, formats=sorted(set(_FORMATS.values()))) as image:
-                return _pixels(ImageOps.exif_transpose(image), size, channels)
+                count = image.width * image.height
+                if count > _MOST_PIXELS:
+                    raise ValueError(f"{count:,} pixels, more than {_MOST_PIXELS:,}")
+                ImageOps.exif_transpose(image, in_place=True)
+                return _pixels(image, size, channels)
+    except MemoryError as error:
+        remedy = "Free some, or make the image smaller."
+        raise MPSMemoryError(who, str(path), "needs more memory than there is", None, remedy) from error
     except Exception as error:  # pillow's decoders raise a dozen kinds of exception, SyntaxError among them
         rule = f"must be a whole image ({', '.join(sorted(set(_FORMATS.values())))})"
         raise MPSFileError(who, str(path), rule, f"{type(error).__name__}: {error}") from error
@@ -169,7 +198,11 @@ def _pixels(image: PillowImage.Image, size: tuple[int, int] | None, channels: Ch
 
     if image.mode.startswith("I"):
         # 16-bit grey: pillow's own conversion clips at 255.
-        image = Image.fromarray(np.clip(np.rint(np.asarray(image) / 257), 0, 255).astype(np.uint8))
+        wide = np.array(image, np.int32)
+        np.clip(wide, 0, 65535, out=wide)
+        wide += 128
+        wide //= 257  # in place: an image may be large
+        image = Image.fromarray(wide.astype(np.uint8))
     grey = image.mode in _GREY_MODES if channels is None else channels == 1
     converted = image.convert("L" if grey else "RGB")
     if size is not None:

@@ -30,11 +30,15 @@ _LEAST_PROBABILITY = float(np.finfo(np.float32).tiny)
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What a test of a network gave: ``loss`` is the mean cross-entropy of an image, ``predictions`` are classes."""
+    """What a test of a network gave: ``loss`` is the mean cross-entropy of an image, ``predictions`` are classes.
+
+    ``confidence`` is the probability of each prediction.
+    """
 
     loss: float
     predictions: NDArray[np.int64]
     confusion: ConfusionCounts
+    confidence: NDArray[np.float32]
 
     accuracy = Shown[float]("confusion.accuracy", "Fraction of the images that were classified correctly.")
 
@@ -120,7 +124,7 @@ class Classifier:
         confusion.update(dataset.labels, predictions)
         right = probabilities[np.arange(len(dataset)), dataset.labels].astype(np.float64)
         loss = float(-np.log(np.maximum(right, _LEAST_PROBABILITY)).mean())
-        return Evaluation(loss, predictions, confusion)
+        return Evaluation(loss, predictions, confusion, probabilities.max(axis=1).clip(0, 1))
 
     def summary(self) -> GraphSummary:
         """The layers of the network for one image."""

@@ -5,17 +5,21 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from openmps.errors import MPSFileError, MPSTypeError
 from openmps.formats.atomic import flush
 from openmps.formats.paths import read_file, reading
 
+_DEEPEST = 64
+_LONGEST = 1 << 30
+"""Bytes of the longest file: some seven million lines of a training."""
 _NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -24,7 +28,7 @@ class JsonLines:
 
     A process that is killed leaves at most one torn line, the last one, without its line feed. Reading drops it; the
     next :meth:`append` cuts it off first. A line that has its line feed is whole, so a broken one is damage, and an
-    error.
+    error. A file of more than 1 GiB is refused.
     """
 
     def __init__(self, path: Path) -> None:
@@ -32,14 +36,17 @@ class JsonLines:
         self._mended = False
 
     def append(self, record: Mapping[str, object]) -> None:
-        """Add one record; numbers and arrays of NumPy and torch are accepted, NaN and infinities survive.
+        """Add one record, a mapping; numbers and arrays of NumPy and torch are accepted, NaN and infinities survive.
 
-        JSON has no NaN: they are stored as the strings ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``. The line
-        reaches the operating system before this returns, so that killing the process cannot lose it.
+        JSON has no NaN: they are stored as the strings ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``, and texts that
+        read so with an apostrophe before them. The line reaches the operating system before this returns, so that
+        killing the process cannot lose it. Raises ``MPSTypeError`` for what `read` could not give back.
         """
         who = f"JsonLines {self.path.name!r}"
-        plain = plain_json(record, who, "record")
-        line = json.dumps(plain, allow_nan=False).encode() + b"\n"
+        if not isinstance(record, Mapping):
+            rule = "must be a mapping of names to values"
+            raise MPSTypeError(who, "record", rule, type(record).__name__, 'Give the value a name: {"loss": 0.5}')
+        line = _line(record, who)
         try:
             self._mend()
             descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
@@ -62,16 +69,17 @@ class JsonLines:
         if not os.path.exists(self.path):
             return []
         who = f"JsonLines {self.path.name!r}"
-        *whole, last = read_file(self.path, who).split(b"\n")
+        *whole, last = read_file(self.path, who, _LONGEST).split(b"\n")
         records: list[dict[str, object]] = []
-        for number, line in enumerate(whole, start=1):
-            record = _parse(line)
-            if record is None:
-                rule = f"line {number} must be a JSON object"
-                got = repr(line[:60])[1:]
-                raise MPSFileError(who, str(self.path), rule, got, "Delete the line to read the others.")
-            records.append(record)
-        torn = _parse(last)
+        with reading(self.path, who):
+            for number, line in enumerate(whole, start=1):
+                record = _parse(line)
+                if record is None:
+                    rule = f"line {number} must be a JSON object"
+                    got = repr(line[:60])[1:]
+                    raise MPSFileError(who, str(self.path), rule, got, "Delete the line to read the others.")
+                records.append(record)
+            torn = _parse(last)
         return records if torn is None else [*records, torn]
 
     def flush(self) -> int:
@@ -87,7 +95,7 @@ class JsonLines:
         Raises ``MPSFileError`` where the file is shorter, or where the cut would not be between two records.
         """
         who = f"JsonLines {self.path.name!r}"
-        content = read_file(self.path, who) if os.path.exists(self.path) else b""
+        content = read_file(self.path, who, _LONGEST) if os.path.exists(self.path) else b""
         if length > len(content) or content[max(length - 1, 0) : length] not in (b"\n", b""):
             rule = f"must hold {length} bytes of whole lines, as it did when the checkpoint was written"
             raise MPSFileError(who, str(self.path), rule, f"{len(content)} bytes", "Put the file back, or train again.")
@@ -99,7 +107,7 @@ class JsonLines:
     def _mend(self) -> None:
         """Before the first line of this process: end the last line, or cut it off where it is torn."""
         if not self._mended and os.path.exists(self.path):
-            content = self.path.read_bytes()
+            content = read_file(self.path, f"JsonLines {self.path.name!r}", _LONGEST)
             end = content.rfind(b"\n") + 1
             if content[end:] and _parse(content[end:]) is not None:
                 with self.path.open("ab") as file:
@@ -109,29 +117,58 @@ class JsonLines:
         self._mended = True
 
 
-def plain_json(value: object, who: str, where: str) -> object:
+def _line(record: Mapping[str, object], who: str) -> bytes:
+    plain = plain_json(record, who, "record", _stored)
+    try:
+        return json.dumps(plain, allow_nan=False).encode() + b"\n"
+    except ValueError as error:  # a whole number of more than 4300 digits
+        raise MPSTypeError(who, "record", "must hold values that JSON can write", error) from error
+
+
+def _stored(value: float | str) -> float | str:
+    """Text and numbers so that `_with_non_finite` gives them back."""
+    if isinstance(value, str):
+        return "'" + value if value.lstrip("'") in _NON_FINITE else value
+    return value if math.isfinite(value) else next(name for name, x in _NON_FINITE.items() if repr(x) == repr(value))
+
+
+def plain_json(
+    value: object, who: str, where: str, store: Callable[[float | str], object] | None = None, depth: int = _DEEPEST
+) -> object:
     """``value`` made of nothing but what JSON has; NumPy and torch values become numbers and lists.
 
-    Raises ``MPSTypeError`` naming the place (``where``, with keys and indices) of anything else.
+    ``store`` says how floats and texts are written, if not as they are. Raises ``MPSTypeError`` naming the place
+    (``where``, with keys and indices) of anything else, of NaN and infinities among it, and of lists in lists deeper
+    than ``depth``.
     """
     if isinstance(value, np.generic | np.ndarray | torch.Tensor):
-        value = cast("object", value.tolist())
-    if value is None or isinstance(value, bool | int | str):
+        value = _listed(value, who, where)
+    if value is None or isinstance(value, bool | int):
         return value
-    if isinstance(value, float):
-        return (
-            value if math.isfinite(value) else next(name for name, x in _NON_FINITE.items() if repr(x) == repr(value))
-        )
+    if isinstance(value, float | str):
+        if store is None and isinstance(value, float) and not math.isfinite(value):
+            raise MPSTypeError(who, where, "must be finite: JSON has no other numbers", value)
+        return value if store is None else store(value)
+    if depth == 0:
+        rule = f"must be no deeper than {_DEEPEST} lists or mappings in one another"
+        raise MPSTypeError(who, "the record" if len(where) > 60 else where, rule, type(value).__name__)
     if isinstance(value, Mapping):
         items = cast("Mapping[object, object]", value).items()
         for key, _ in items:
             if not isinstance(key, str):
                 raise MPSTypeError(who, where, "must have strings as keys", f"{key!r}")
-        return {str(key): plain_json(item, who, f"{where}[{key!r}]") for key, item in items}
+        return {str(key): plain_json(item, who, f"{where}[{key!r}]", store, depth - 1) for key, item in items}
     if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray | memoryview):
         items = enumerate(cast("Sequence[object]", value))
-        return [plain_json(item, who, f"{where}[{index}]") for index, item in items]
+        return [plain_json(item, who, f"{where}[{index}]", store, depth - 1) for index, item in items]
     raise MPSTypeError(who, where, "must be a number, a string, a list or a mapping of these", type(value).__name__)
+
+
+def _listed(value: np.generic | NDArray[Any] | torch.Tensor, who: str, where: str) -> object:
+    try:
+        return value.tolist()
+    except (RuntimeError, TypeError) as error:
+        raise MPSTypeError(who, where, "must be a dense tensor that holds numbers", type(value).__name__) from error
 
 
 def _parse(line: bytes) -> dict[str, object] | None:
@@ -143,12 +180,14 @@ def _parse(line: bytes) -> dict[str, object] | None:
     return cast("dict[str, object]", found) if isinstance(found, dict) else None
 
 
-def _with_non_finite(value: object) -> object:
+def _with_non_finite(value: object, depth: int = _DEEPEST) -> object:
     """``value`` with the strings that stand for NaN and the infinities made numbers again."""
     if isinstance(value, str):
-        return _NON_FINITE.get(value, value)
+        return _NON_FINITE.get(value, value[1:] if value[:1] == "'" and value.lstrip("'") in _NON_FINITE else value)
+    if isinstance(value, list | dict) and depth == 0:
+        raise RecursionError
     if isinstance(value, list):
-        return [_with_non_finite(item) for item in cast("list[object]", value)]
+        return [_with_non_finite(item, depth - 1) for item in cast("list[object]", value)]
     if isinstance(value, dict):
-        return {key: _with_non_finite(item) for key, item in cast("dict[str, object]", value).items()}
+        return {key: _with_non_finite(item, depth - 1) for key, item in cast("dict[str, object]", value).items()}
     return value

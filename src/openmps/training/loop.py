@@ -36,6 +36,7 @@ from openmps.training.stepper import TrainingStepper
 __all__ = ["TrainingObserver", "TrainingOptions", "TrainingResult", "describe_run", "resume", "train"]
 
 _LOG_INTERVAL = 10  # iterations that one line of the metrics sums up
+_LARGEST_LOSS = 1e9  # float32 numbers of that size are 64 apart: every probability is 0 or 1
 # Where no number of steps is given, checkpoints take a fiftieth of the time, and are ten seconds apart at least.
 _CHECKPOINT_SHARE = 0.02
 _CHECKPOINT_SECONDS = 10
@@ -86,7 +87,8 @@ def train(
 
     Ctrl-C ends training between two batches: the weights so far and a checkpoint are saved and ``interrupted`` is set.
     A second one is a ``KeyboardInterrupt``. Raises ``MPSNonFiniteError`` when a loss or a weight is NaN or infinite,
-    naming the first kernel, image and channel; the run keeps the weights saved last. Raises ``MPSFileError`` where the
+    naming the first kernel, image and channel, or when the mean loss of an epoch is above 1e9; the run keeps the
+    weights saved last. Raises ``MPSFileError`` where the
     run has checkpoints already.
     """
     with DeferredInterrupt() as interrupt, run.in_training():
@@ -127,7 +129,7 @@ def resume(
             rule = f"must be at least the {own.epochs} that the run was started with"
             raise MPSArgumentError("resume", "epochs", rule, options.epochs, "Leave it out")
         found = checkpoint or run.checkpoints.newest()
-        if found is None and run.read_metrics():
+        if found is None and any(line.get("iteration") != 0 for line in run.read_metrics()):
             rule, remedy = "must hold a checkpoint", "They were removed, or an older openmps trained it: train again."
             raise MPSFileError("resume", str(run.path), rule, "a run without one", remedy)
         session = _Session(data, run, options, device, observer)
@@ -196,12 +198,21 @@ class _Session:
             self._evaluate(check)
         while self._epoch <= self._options.epochs:
             self._train_epoch(check)
+            self._check_loss()
             self._save()
             self._finish_epoch(self._evaluate(check))
             self._epoch, self._batch = self._epoch + 1, 0
             if self._epoch > self._options.epochs:
                 self._checkpoint()
         self._draw()
+
+    def _check_loss(self) -> None:
+        """Raise where training has diverged, before its weights take the place of the last good ones."""
+        loss = self._metrics.loss
+        if loss > _LARGEST_LOSS:
+            rule = f"must be below {_LARGEST_LOSS:g}, where float32 still tells classes apart"
+            got = f"{loss:.3g} in epoch {self._epoch}"
+            raise MPSNonFiniteError("train", "loss", rule, got, "Training diverges: lower the learning rate")
 
     def _evaluate(self, check: Callable[[], None]) -> Evaluation:
         self._classifier.reload()
@@ -366,8 +377,9 @@ class _Session:
         try:
             draw_curve(run.curve_path, run.read_metrics(), title=run.path.name)
             if self._evaluation is not None:
-                predictions, names = self._evaluation.predictions, self._classifier.class_names
-                draw_misclassified(run.misclassified_path, test.images, test.labels, predictions, names)
+                found, names = self._evaluation, self._classifier.class_names
+                pictures = (test.images, test.labels, found.predictions, names, found.confidence)
+                draw_misclassified(run.misclassified_path, *pictures)
         except MPSError as error:
             self._notes.append(f"pictures are missing: {error}")
 

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+import sys
+import tempfile
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import numpy as np
@@ -23,6 +27,7 @@ _PANELS = (
     ("Accuracy (%)", (("accuracy", "training"), ("test_accuracy", "test"))),
 )
 _POSITIONS = (("iteration", "Iteration"), ("epoch", "Epoch"))
+_MATPLOTLIB = "MPLCONFIGDIR"
 _COLUMNS = 8
 _LONGEST_NAME = 14
 
@@ -30,10 +35,11 @@ _LONGEST_NAME = 14
 def draw_curve(path: str | os.PathLike[str], metrics: Sequence[Mapping[str, object]], *, title: str = "") -> None:
     """Draw loss and accuracy over the iterations as a PNG file.
 
-    ``metrics`` are the lines of a run's ``metrics.jsonl``. The left panel has ``loss`` and ``test_loss``, the right
-    one ``accuracy`` and ``test_accuracy`` (0 to 1, drawn as percent), each over ``iteration``, or over ``epoch``
-    where no line has an iteration. Lines without a value, and values that are not finite, are left out; a panel
-    without any says so. Raises ``MPSError`` naming the extra to install where matplotlib is missing.
+    ``metrics`` are the lines of a run's ``metrics.jsonl``. The left panel has ``loss`` and ``test_loss``, on a
+    logarithmic axis where all are above 0, the right one ``accuracy`` and ``test_accuracy`` (0 to 1, drawn as percent),
+    each over ``iteration``, or over ``epoch`` where no line has an iteration. Lines without a value, and values that
+    are not finite, are left out; a panel without any says so. Raises ``MPSError`` naming the extra to install where
+    matplotlib is missing.
     """
     figure = _figure("draw_curve", (10, 4))
     position, label = next(
@@ -45,8 +51,10 @@ def draw_curve(path: str | os.PathLike[str], metrics: Sequence[Mapping[str, obje
         axes.set_ylabel(name)
         axes.grid(visible=True, alpha=0.3)
         _draw_curves(axes, metrics, position, curves, 100 if index == 2 else 1)
+        if index == 1 and all(value > 0 for line in axes.lines for value in cast("Any", line.get_ydata())):
+            axes.set_yscale("log")
     if title:
-        figure.suptitle(title, parse_math=False)
+        figure.suptitle(_drawable(title), parse_math=False)
     _save(figure, path)
 
 
@@ -56,14 +64,16 @@ def draw_misclassified(
     labels: NDArray[np.integer[Any]],
     predictions: NDArray[np.integer[Any]],
     class_names: Sequence[str],
+    confidence: NDArray[np.floating[Any]] | None = None,
     *,
     limit: int = 64,
 ) -> int:
     """Draw the images that were classified wrongly, up to ``limit`` of them, as a sheet, and return how many there are.
 
     ``images`` are uint8 ``[N, H, W, C]`` with C 1 or 3, ``labels`` the true and ``predictions`` the predicted class
-    indices, ``[N]``. Each picture is titled *true → predicted*. Where none is wrong, the sheet says so. Raises
-    ``MPSError`` naming the extra to install where matplotlib is missing.
+    indices, ``[N]``. Each picture is titled *true → predicted*. With the ``confidence`` of each prediction, its
+    probability from 0 to 1, ``[N]``, the surest mistakes come first, with that probability in percent. Where none is
+    wrong, the sheet says so. Raises ``MPSError`` naming the extra to install where matplotlib is missing.
     """
     who = "draw_misclassified"
     if images.ndim != 4 or images.shape[3] not in (1, 3):
@@ -78,15 +88,22 @@ def draw_misclassified(
             got = f"{values.min()} to {values.max()}"
             raise MPSArgumentError(who, argument, f"must be 0 to {len(class_names) - 1}", got)
     wrong = np.flatnonzero(labels != predictions)
+    if confidence is not None:
+        if confidence.shape != labels.shape or not ((confidence >= 0) & (confidence <= 1)).all():
+            rule = f"must be from 0 to 1, one for each of {len(images)} images"
+            raise MPSArgumentError(who, "confidence", rule, f"shape {confidence.shape}")
+        wrong = wrong[np.argsort(-confidence[wrong], kind="stable")]
     shown = wrong[:limit]
     rows = max(math.ceil(len(shown) / _COLUMNS), 2)
     figure = _figure(who, (_COLUMNS * 1.2, rows * 1.4 + 0.6))
-    figure.suptitle(_sheet_title(len(wrong), len(shown), len(images)))
+    figure.suptitle(_sheet_title(len(wrong), len(shown), len(images), "first" if confidence is None else "surest"))
     # One pair of axes for the whole sheet, a unit square for each picture: 64 pairs take seconds.
     sheet = figure.add_subplot()
     sheet.set_axis_off()
     for place, index in enumerate(shown.tolist()):
         caption = _caption(class_names[int(labels[index])], class_names[int(predictions[index])])
+        if confidence is not None:
+            caption += f" {100 * float(confidence[index]):.0f} %"
         _draw_picture(sheet, images[index], caption, place % _COLUMNS, place // _COLUMNS)
     if not len(wrong):
         sheet.text(_COLUMNS / 2, rows / 2, "nothing to show", ha="center", va="center")
@@ -141,16 +158,21 @@ def _number(line: Mapping[str, object], key: str) -> float | None:
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
-def _sheet_title(wrong: int, shown: int, total: int) -> str:
+def _sheet_title(wrong: int, shown: int, total: int, kind: str) -> str:
     if not wrong:
         return f"None of {total} images misclassified"
-    rest = f"; the first {shown}" if shown < wrong else ""
+    rest = f"; the {kind} {shown}" if shown < wrong else ""
     return f"{wrong} of {total} images misclassified ({100 * wrong / total:.1f} %){rest}"
 
 
 def _caption(true: str, predicted: str) -> str:
     gap = "\n" if len(true) + len(predicted) > _LONGEST_NAME else " "
-    return f"{_short(true)} →{gap}{_short(predicted)}"
+    return _drawable(f"{_short(true)} →{gap}{_short(predicted)}")
+
+
+def _drawable(text: str) -> str:
+    """Text without what no font can draw: halves of characters, as names that are not UTF-8 have them."""
+    return text.encode(errors="replace").decode()
 
 
 def _short(name: str) -> str:
@@ -160,13 +182,36 @@ def _short(name: str) -> str:
 def _figure(who: str, size: tuple[float, float]) -> Figure:
     """A figure of its own canvas: nothing of pyplot's global state is used or changed."""
     try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
+        with _cache_out_of_home():
+            from matplotlib.backends.backend_agg import FigureCanvasAgg
+            from matplotlib.figure import Figure
     except ImportError as error:
         raise missing_package(who, "matplotlib", "drawing pictures") from error
     figure = Figure(figsize=size, layout="constrained")
     FigureCanvasAgg(figure)
     return figure
+
+
+@contextmanager
+def _cache_out_of_home() -> Generator[None]:
+    """While matplotlib is imported: let it keep its list of fonts with the temporary files of the system.
+
+    Who has chosen a folder by ``MPLCONFIGDIR``, or has folders of matplotlib's already, keeps them.
+    """
+    home, user = Path("~").expanduser(), os.getuid() if hasattr(os, "getuid") else ""
+    theirs = (home / ".config" / "matplotlib", home / ".cache" / "matplotlib", home / ".matplotlib")
+    if "matplotlib" in sys.modules or _MATPLOTLIB in os.environ or any(folder.exists() for folder in theirs):
+        yield
+        return
+    os.environ[_MATPLOTLIB] = os.path.join(tempfile.gettempdir(), f"openmps-matplotlib-{user}")
+    try:
+        yield
+        import matplotlib
+
+        for remembered in (matplotlib.get_configdir, matplotlib.get_cachedir):
+            remembered()
+    finally:
+        del os.environ[_MATPLOTLIB]
 
 
 def _save(figure: Figure, path: str | os.PathLike[str]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from types import TracebackType
 
 from rich.console import Console
@@ -9,15 +11,27 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from openmps.training.metrics import TrainingStatus
 
+_PAUSE = 10  # seconds between two lines
+
 
 class TrainingProgress:
-    """Epoch, loss, accuracy, images per second and time left, while training runs.
+    """Epoch, loss and accuracy, the same of the test, images per second and time left, within 80 columns.
 
-    On a terminal a live bar moves with each :meth:`update`; anywhere else (a file, a pipe, a CI log) only the line of
-    each finished epoch is printed, which the terminal shows above the bar, too. Use it in a ``with`` statement.
+    On a terminal a live bar moves with each :meth:`update`; anywhere else (a file, a pipe, a CI log) a line is printed
+    every ten seconds, and that of each finished epoch, which the terminal shows above the bar, too. Use it in a
+    ``with`` statement. ``clock`` gives seconds; tests pass their own.
     """
 
-    def __init__(self, epochs: int, iterations_per_epoch: int, *, console: Console | None = None) -> None:
+    def __init__(
+        self,
+        epochs: int,
+        iterations_per_epoch: int,
+        *,
+        console: Console | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock = clock
+        self._printed = clock()
         self._epochs = epochs
         self._iterations_per_epoch = iterations_per_epoch
         self._console = console or Console()
@@ -39,26 +53,30 @@ class TrainingProgress:
             self._live.stop()
 
     def update(self, status: TrainingStatus) -> None:
-        """Show the state after a batch; nothing where the output is not a terminal."""
+        """Show the state after a batch; every ten seconds where the output is not a terminal."""
         if self._live is not None:
             self._live.update(self._task, completed=status.iteration, description=self._line(status))
+        elif self._clock() - self._printed >= _PAUSE:
+            self._print(status)
 
     def finish_epoch(self, status: TrainingStatus) -> None:
         """Print the line of an epoch that is over."""
-        self.update(status)
+        if self._live is not None:
+            self.update(status)
+        self._print(status)
+
+    def _print(self, status: TrainingStatus) -> None:
+        self._printed = self._clock()
         self._console.print(self._line(status), markup=False, highlight=False, soft_wrap=True)
 
     def _line(self, status: TrainingStatus) -> str:
         parts = [
             f"epoch {status.epoch}/{self._epochs}",
-            f"loss {status.loss:.4f}",
-            f"accuracy {_percent(status.accuracy)}",
+            f"loss {_figure(status.loss)}, {_percent(status.accuracy)}",
         ]
-        if status.test_loss is not None:
-            parts.append(f"test loss {status.test_loss:.4f}")
-        if status.test_accuracy is not None:
-            parts.append(f"test accuracy {_percent(status.test_accuracy)}")
-        parts.append(f"{status.images_per_second:,.0f} images/s")
+        if status.test_loss is not None and status.test_accuracy is not None:
+            parts.append(f"test {_figure(status.test_loss)}, {_percent(status.test_accuracy)}")
+        parts.append(f"{status.images_per_second:,.0f}/s")
         if status.seconds_left is not None:
             parts.append(f"{format_seconds(status.seconds_left)} left")
         return "  ".join(parts)
@@ -72,4 +90,8 @@ def format_seconds(seconds: float) -> str:
 
 
 def _percent(fraction: float) -> str:
-    return f"{100 * fraction:.2f} %"
+    return f"{100 * fraction:.1f} %"
+
+
+def _figure(loss: float) -> str:
+    return f"{loss:.3f}" if abs(loss) < 10 else f"{loss:.3g}" if abs(loss) < 1000 else f"{loss:.0e}"

@@ -12,7 +12,7 @@ import torch
 
 from openmps.errors import MPSArgumentError, MPSFileError
 from openmps.metal.device import MTLDevice
-from openmps.training.data import load_dataset
+from openmps.training.data import has_class_folders, load_dataset
 from openmps.training.dataset import Dataset, DataSplit
 from openmps.training.image_folder import Channels
 from openmps.training.inference import describe_network, described_network
@@ -54,12 +54,13 @@ def run_data(run: RunFolder, path: str | os.PathLike[str] | None = None) -> Data
     options, source = (_mapping(config.get(key)) for key in ("options", "data"))
     seed, own = options.get("seed"), source.get("path")
     shape, _ = described_network(run)
+    place = path if path is not None else own if isinstance(own, str) else None
     return load_dataset(
-        path if path is not None else own if isinstance(own, str) else None,
+        place,
         seed=seed if isinstance(seed, int) and seed >= 0 else 0,
         size=(shape.height, shape.width),
         channels=cast("Channels", shape.channels),
-        skip_broken=source.get("skip_broken") is True,
+        skip_broken=source.get("skip_broken") is True and has_class_folders(place),
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import cast
@@ -23,7 +23,7 @@ from openmps.errors import MPSArgumentError, MPSFileError
 from openmps.formats.arrays import Array
 from openmps.formats.atomic import remove_leftovers, write_atomic
 from openmps.formats.locks import folder_lock
-from openmps.formats.paths import read_file, require_folder
+from openmps.formats.paths import read_file, reading, require_folder
 from openmps.formats.weights import dat_file_names, load_safetensors, save_dat_files, save_safetensors
 from openmps.training.checkpoint import CheckpointFolder
 from openmps.training.json_lines import JsonLines, plain_json
@@ -31,6 +31,7 @@ from openmps.training.json_lines import JsonLines, plain_json
 FORMAT = "openmps.run"
 VERSION = 1
 _DESCRIPTION = "run.json"
+_LONGEST_DESCRIPTION = 16 << 20
 _RESERVED = ("format", "version", "created")
 
 
@@ -63,7 +64,8 @@ class RunFolder:
         try:
             write_atomic(folder / _DESCRIPTION, _as_json(description))
         except BaseException:
-            folder.rmdir()
+            with suppress(OSError):  # what made writing fail may forbid this too
+                folder.rmdir()
             raise
         return cls(folder, description)
 
@@ -206,7 +208,10 @@ def _make_folder(parent: Path, name: str | None, who: str) -> Path:
 
 def _read_description(file: Path, who: str) -> dict[str, object]:
     try:
-        found: object = json.loads(read_file(file, who).decode())  # of bytes, it would guess the encoding
+        with reading(file, who):
+            found: object = json.loads(
+                read_file(file, who, _LONGEST_DESCRIPTION).decode()
+            )  # of bytes, it would guess the encoding
     except (ValueError, RecursionError) as error:
         raise MPSFileError(who, str(file), "must be JSON", error) from error
     description = cast("dict[str, object]", found) if isinstance(found, dict) else {}

@@ -8,10 +8,9 @@ from typing import Any, TypeVar
 
 from openmps.core.lifetime import check_is_device
 from openmps.errors import MPSArgumentError, MPSFileError, MPSTypeError
-from openmps.formats.archive.container import pack, unpack
-from openmps.formats.archive.values import Reader, Registry, Writer
+from openmps.formats.archive.container import pack, read_archive, unpack
+from openmps.formats.archive.values import DEEPEST, Reader, Registry, Writer
 from openmps.formats.atomic import write_atomic
-from openmps.formats.paths import read_file
 from openmps.metal.device import MTLDevice
 
 Data = bytes | bytearray | memoryview | os.PathLike[str]
@@ -46,9 +45,11 @@ class MPSKeyedArchiver:
         try:
             root = writer.value(object)
         except RecursionError as fault:
-            rule = "must not hold itself, nor lists in lists without end"
+            rule = f"must not hold itself, nor lists deeper than {DEEPEST} in one another"
             raise MPSArgumentError("MPSKeyedArchiver.archived_data", "object", rule, type(object).__name__) from fault
-        return pack({"root": root, "objects": writer.objects}, writer.arrays)
+        data = pack({"root": root, "objects": writer.objects}, writer.arrays)
+        unpack(data, "MPSKeyedArchiver")  # what is given can be read
+        return data
 
     @staticmethod
     def archive(object: Any, path: str | os.PathLike[str]) -> None:
@@ -142,7 +143,7 @@ def _retired(form: str) -> MPSTypeError:
 def _unarchived(who: str, data: Data, device: MTLDevice, registry: Registry | None) -> Any:
     """The root object of an archive."""
     if isinstance(data, os.PathLike):
-        data = read_file(data, who)
+        data = read_archive(data, who)
     if not isinstance(data, bytes | bytearray | memoryview):
         rule = "must be bytes, or the Path of a file"
         raise MPSTypeError(who, "data", rule, type(data).__name__)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,10 +17,13 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from openmps.errors import MPSFileError
+from openmps.formats.paths import reading, require_file
 
 Arrays = dict[str, NDArray[Any]]
 
 VERSION = 1
+_LARGEST_HEADER = 32 << 20
+"""Bytes of a document with its names: read as JSON, it takes a multiple of that."""
 _KEY = "openmps.archive"
 """One entry: several would stand in the header in an order that changes from run to run."""
 _HEADER_LENGTH = 8
@@ -41,6 +46,11 @@ def unpack(data: bytes, who: str, what: str = "archive") -> tuple[dict[str, Any]
 
     ``what`` is how errors call the bytes: the file, where they come from one.
     """
+    with reading(what, who):
+        return _unpacked(data, who, what)
+
+
+def _unpacked(data: bytes, who: str, what: str) -> tuple[dict[str, Any], Arrays]:
     text, checksum = _header(data, who, what)
     try:
         arrays = load(data)
@@ -61,11 +71,28 @@ def unpack(data: bytes, who: str, what: str = "archive") -> tuple[dict[str, Any]
     return document, arrays
 
 
+def read_archive(path: str | os.PathLike[str], who: str) -> bytes:
+    """The bytes of the file at ``path``, for `unpack`; one that cannot be an archive is refused unread."""
+    length = require_file(path, who)
+    with reading(path, who), Path(path).open("rb") as file:
+        start = file.read(_HEADER_LENGTH)
+        _header_length(start, length, who, os.fspath(path))
+        return start + file.read(length - len(start))
+
+
+def _header_length(start: bytes, length: int, who: str, what: str) -> int:
+    """How long the header of a file of ``length`` bytes is, by its first bytes."""
+    found = int.from_bytes(start[:_HEADER_LENGTH], "little")
+    if len(start) < _HEADER_LENGTH or not 0 < found <= length - _HEADER_LENGTH:
+        raise _damaged(who, what, "it ends before its header does")
+    if found > _LARGEST_HEADER:
+        raise MPSFileError(who, what, f"must have a header of no more than {_LARGEST_HEADER:,} bytes", f"{found:,}")
+    return found
+
+
 def _header(data: bytes, who: str, what: str) -> tuple[str, str]:
     """The document and the checksum in the header, whose length is checked against the bytes that are there."""
-    length = int.from_bytes(data[:_HEADER_LENGTH], "little")
-    if len(data) < _HEADER_LENGTH or length > len(data) - _HEADER_LENGTH:
-        raise _damaged(who, what, "it ends before its header does")
+    length = _header_length(data, len(data), who, what)
     try:
         header = json.loads(data[_HEADER_LENGTH : _HEADER_LENGTH + length].decode())
         checksum, _, text = header["__metadata__"][_KEY].partition(" ")

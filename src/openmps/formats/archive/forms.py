@@ -139,13 +139,13 @@ _OTHER_PROPERTIES: dict[type, tuple[frozenset[str], frozenset[str]]] = {
 
 @functools.cache
 def classes() -> Mapping[str, type]:
-    """Every class that an archive may hold, by name: those of this package and no others."""
+    """Every class that an archive may hold, by name: the framework's and ours that go with them, and no others."""
     found: dict[str, type] = {}
     ahead: list[type] = [MPSKernel, *_PLAIN]
     while ahead:
         kind = ahead.pop()
         ahead += kind.__subclasses__()
-        if kind.__module__.startswith("openmps."):
+        if kind.__module__.startswith("openmps.") and (kind.__name__.startswith("MPS") or kind in _PLAIN):
             found[kind.__name__] = kind
     return found
 

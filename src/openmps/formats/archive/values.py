@@ -17,6 +17,7 @@ from openmps.formats.archive import forms
 from openmps.formats.archive.container import Arrays
 from openmps.formats.archive.graphs import GraphReader, GraphWriter
 from openmps.formats.archive.sources import StandIns
+from openmps.formats.arrays import to_stored
 from openmps.graph.graph import MPSNNGraph
 from openmps.metal.device import MTLDevice
 
@@ -24,6 +25,11 @@ Registry = Mapping[str, Callable[[dict[str, Any]], Any]]
 """Makes objects of classes that are not openmps' own from what their ``archived()`` gave, by class name."""
 
 _FLOATS = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
+DEEPEST = 128
+"""How deep lists in lists may be."""
+_LARGEST = 100_000
+_PRINTED = 1000  # numbers of an array that NumPy prints; eight take as much room as one other value
+_TEXT = 64  # characters that do
 _ALLOCATORS = {"ordinary": ORDINARY, "temporary": TEMPORARY}
 
 
@@ -36,6 +42,7 @@ class Writer:
         self.stand_ins = StandIns()
         self._indices: dict[int, int] = {}
         self._alive: list[Any] = []
+        self._depth = 0
 
     def value(self, value: Any) -> Any:
         """One value as JSON; objects and arrays by their place."""
@@ -48,7 +55,7 @@ class Writer:
         if isinstance(value, np.ndarray):
             return self._array(value)
         if isinstance(value, list | tuple):
-            return {"list": [self.value(each) for each in value]}
+            return {"list": self._list(value)}
         if dataclasses.is_dataclass(value) and not isinstance(value, type) and _is_struct(type(value)):
             fields = [self.value(getattr(value, each.name)) for each in dataclasses.fields(value)]
             return {"struct": type(value).__name__, "fields": fields}
@@ -57,9 +64,17 @@ class Writer:
                 return {"allocator": name}
         return {"object": self.thing(value)}
 
+    def _list(self, values: Sequence[Any]) -> list[Any]:
+        if self._depth == DEEPEST:
+            raise RecursionError
+        self._depth += 1
+        found = [self.value(each) for each in values]
+        self._depth -= 1
+        return found
+
     def _array(self, value: Any) -> dict[str, Any]:
         name = str(len(self.arrays))
-        self.arrays[name] = np.ascontiguousarray(value)
+        self.arrays[name] = to_stored(value, "MPSKeyedArchiver", "array")
         return {"array": name}
 
     def thing(self, thing: Any) -> int:
@@ -67,7 +82,9 @@ class Writer:
         known = self._indices.get(id(thing))
         if known is not None:
             return known
+        depth, self._depth = self._depth, 0
         entry = self._entry(thing)
+        self._depth = depth
         self.objects.append(entry)
         self._alive.append(thing)
         self._indices[id(thing)] = len(self.objects) - 1
@@ -105,16 +122,24 @@ class Writer:
 
 
 class Reader:
-    """A document and arrays, turned into objects of one device; nothing but the known classes is ever called."""
+    """A document and arrays, turned into objects of one device; nothing but the known classes is ever called.
+
+    A document of objects that name one another many times is a tree of any size to whoever prints it, as errors do. So
+    what an object holds is counted as often as it is named, and bounded.
+    """
 
     def __init__(self, who: str, arrays: Arrays, device: MTLDevice, registry: Registry) -> None:
         self._who, self._arrays, self._device, self._registry = who, arrays, device, registry
         self._things: list[Any] = []
+        self._weights: list[float] = []  # of the things: values in them, as often as they are named
+        self._weight = 0.0  # of what is being read
+        self._depth = 0
+        self._values = 0
         self._readers: dict[str, Callable[[dict[str, Any]], Any]] = {
             "enum": self._enum,
             "float": lambda value: _FLOATS[value["float"]],
-            "array": lambda value: self._arrays[value["array"]],
-            "list": lambda value: [self.value(each) for each in value["list"]],
+            "array": self._array,
+            "list": self._list,
             "struct": self._struct,
             "allocator": lambda value: _ALLOCATORS[value["allocator"]],
             "object": self._object,
@@ -123,10 +148,13 @@ class Reader:
     def things(self, entries: Sequence[Any]) -> list[Any]:
         """Every object, in order: one names only objects before it."""
         for place, entry in enumerate(entries):
+            self._weight = self._depth = 0
             try:
                 self._things.append(self._made(entry))
             except Exception as fault:  # whatever a document of wrong values makes a constructor raise
                 raise self._refused(place, entry, fault) from fault
+            self._weights.append(max(self._weight, 1))
+        self._weight = self._depth = 0
         return self._things
 
     def root(self, value: Any) -> Any:
@@ -142,12 +170,33 @@ class Reader:
 
     def value(self, value: Any) -> Any:
         """One value of the document."""
+        self._values += 1
+        self._weigh(1)
         if not isinstance(value, dict):
             if isinstance(value, list):
                 raise TypeError("a list where a value should be")
+            self._weigh(len(value) // _TEXT if isinstance(value, str) else 0)
             return value
         (key,) = {*value} & {*self._readers}
         return self._readers[key](value)
+
+    def _weigh(self, weight: float) -> None:
+        self._weight += weight
+        if self._weight > _LARGEST + self._values:
+            raise ValueError(f"it holds more than {_LARGEST:,} values, counted as often as they are named")
+
+    def _array(self, value: dict[str, Any]) -> Any:
+        array = self._arrays[value["array"]]
+        self._weigh(min(array.size, _PRINTED) // 8)
+        return array
+
+    def _list(self, value: dict[str, Any]) -> list[Any]:
+        if self._depth == DEEPEST:
+            raise ValueError(f"lists are no deeper than {DEEPEST} in one another")
+        self._depth += 1
+        found = [self.value(each) for each in value["list"]]
+        self._depth -= 1
+        return found
 
     def _enum(self, value: dict[str, Any]) -> Any:
         kind = getattr(types, value["enum"])
@@ -167,12 +216,14 @@ class Reader:
         place = value["object"]
         if not isinstance(place, int) or isinstance(place, bool) or not 0 <= place < len(self._things):
             raise IndexError(f"object {place} is not there")
+        self._weigh(self._weights[place])
         return self._things[place]
 
     def _made(self, entry: dict[str, Any]) -> Any:
         if "custom" in entry:
             return self._custom(entry)
         if entry["class"] == MPSNNGraph.__name__:
+            self._weight = -math.inf  # it prints as one word
             return GraphReader(self, self._device).graph(entry)
         kind = forms.classes()[entry["class"]]
         given = {name: self.value(value) for name, value in entry["arguments"].items()}
