@@ -34,7 +34,7 @@ COSTS = {
     "ReLU, destination made": (8, 100),
     "convolution with a temporary state": (12, 100),
     "gradient of a convolution": (18, 100),
-    "training graph of the sample network with updates": (80, 1),
+    "training graph of the sample network with updates": (80, 20),
     "labels of a training step": (40, 20),
 }
 

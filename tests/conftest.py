@@ -6,11 +6,16 @@ import signal
 import zlib
 from pathlib import Path
 
+import hypothesis
 import numpy as np
 import pytest
 import torch
 
 import measured
+
+# A timing never is a test: other work on the machine would decide it.
+hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.load_profile("untimed")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

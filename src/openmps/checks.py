@@ -32,13 +32,25 @@ class Shown(property, Generic[T]):
 class Labelled:
     """An object with a label."""
 
-    label: str | None = None
-    """A name for errors and debugging."""
+    _label: str | None = None
+    _name: str | None = None
+
+    @property
+    def label(self) -> str | None:
+        """A name for errors and debugging."""
+        return self._label
+
+    @label.setter
+    def label(self, value: str | None) -> None:
+        self._label, self._name = value, None
 
     @property
     def name(self) -> str:
         """Class and label, as errors call the object."""
-        return f"{type(self).__name__} {self.label!r}" if self.label else type(self).__name__
+        name = self._name
+        if name is None:  # kept, because every encode asks for it
+            name = self._name = f"{type(self).__name__} {self._label!r}" if self._label else type(self).__name__
+        return name
 
 
 def is_whole(value: object, least: int | None = None) -> TypeGuard[int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from typing import cast
 from weakref import ref
 
 from openmps.core.read_count import ReadCounts
@@ -22,9 +21,9 @@ class _Remaining:
         self._objects: list[ref[Releasable]] = []
         self._limit = 1024
 
-    def add(self, memory: Releasable) -> None:
+    def add(self, memory: ref[Releasable]) -> None:
         """Have memory go back then, unless nobody holds it any more."""
-        self._objects.append(ref(memory))
+        self._objects.append(memory)
         if len(self._objects) > self._limit:
             self._objects = [each for each in self._objects if each() is not None]
             self._limit = 1024 + 2 * len(self._objects)
@@ -35,22 +34,28 @@ class _Remaining:
             last.record("release of temporary objects", Release(*remaining))
 
 
-def temporary_counts(command_buffer: CommandBuffer, memory: Releasable, size: int) -> ReadCounts:
+class TemporaryCounts(ReadCounts):
     """Read counts of ``size`` objects in one piece of memory, which goes back, in queue order, after the last read.
 
-    Memory that still has reads left goes back after the last work of the command buffer.
+    Memory that still has reads left goes back after the last work of the command buffer. The counts hold no memory.
     """
-    callbacks = command_buffer.lifetime.before_end
-    remaining = callbacks[0] if callbacks else None
-    if not isinstance(remaining, _Remaining):
-        callbacks.insert(0, remaining := _Remaining())
-    remaining.add(memory)
 
-    def give_back() -> None:
-        if not command_buffer.lifetime.ended:
-            command_buffer.root_command_buffer.record("release of a temporary object", Release(memory))
+    __slots__ = ("_memory", "command_buffer")
 
-    return ReadCounts(size, give_back)
+    def __init__(self, command_buffer: CommandBuffer, memory: Releasable, size: int) -> None:
+        super().__init__(size)
+        self.command_buffer = command_buffer
+        self._memory = held = ref(memory)
+        callbacks = command_buffer.lifetime.before_end
+        remaining = callbacks[0] if callbacks else None
+        if not isinstance(remaining, _Remaining):
+            callbacks.insert(0, remaining := _Remaining())
+        remaining.add(held)
+
+    def _end(self) -> None:
+        memory = self._memory()
+        if memory is not None and not self.command_buffer.lifetime.ended:
+            self.command_buffer.root_command_buffer.record("release of a temporary object", Release(memory))
 
 
 def check_is_device(who: str, argument: str, device: object) -> MTLDevice:
@@ -67,7 +72,7 @@ def check_is_open(who: str, command_buffer: object) -> CommandBuffer:
         remedy = "Make one with command_queue.command_buffer()"
         got = type(command_buffer).__name__
         raise MPSTypeError(who, "command_buffer", "must be a command buffer", got, remedy)
-    checked = cast(CommandBuffer, command_buffer)
+    checked: CommandBuffer = command_buffer  # pyright: ignore[reportAssignmentType]
     if checked.lifetime.ended:
         got = f"status {checked.status.name}"
         remedy = "Make it before the commit, or for another command buffer"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from openmps.checks import whole
+from openmps.checks import Labelled, whole
 from openmps.errors import MPSLifetimeError
 
 
@@ -40,7 +40,7 @@ class ReadCounts:
             raise MPSLifetimeError(who, "read_count", "cannot change after it reached 0", value, remedy)
         self._put(index, before, value)
 
-    def take(self, who: str, amount: int, members: Sequence[int] | None = None) -> None:
+    def take(self, who: Labelled | str, amount: int, members: Sequence[int] | None = None) -> None:
         """Take ``amount`` reads from each of ``members``, from all for None. Too few left is an error."""
         if members is None and self._own is None and 0 < amount <= self._common:
             self._common -= amount
@@ -51,7 +51,7 @@ class ReadCounts:
         if fewest < amount:
             rule = f"must be at least {amount} for this encode"
             remedy = "Raise it first: each source argument and each encode takes one read"
-            raise MPSLifetimeError(who, "read_count", rule, fewest, remedy)
+            raise MPSLifetimeError(who if isinstance(who, str) else who.name, "read_count", rule, fewest, remedy)
         self.add(-amount, members)
 
     def add(self, amount: int, members: Sequence[int] | None = None) -> None:
@@ -98,5 +98,10 @@ class ReadCounts:
 
     def _died(self, members: int) -> None:
         self._alive -= members
-        if members and self._alive == 0 and self._on_exhausted is not None:
+        if members and self._alive == 0:
+            self._end()
+
+    def _end(self) -> None:
+        """The last member has reached zero."""
+        if self._on_exhausted is not None:
             self._on_exhausted()

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from openmps.checks import Labelled, Shown, is_whole, lengths_text
 from openmps.core.kernel.encoding import Numbers
 from openmps.core.lifetime import (
+    TemporaryCounts,
     check_device,
     check_is_device,
     check_is_open,
@@ -19,7 +20,6 @@ from openmps.core.lifetime import (
     check_not_ended,
     check_reads,
     record_synchronize,
-    temporary_counts,
 )
 from openmps.core.vector_descriptor import TORCH_TYPES, MPSMatrixDescriptor, MPSVectorDescriptor, bytes_needed
 from openmps.errors import MPSArgumentError, MPSLifetimeError, MPSTypeError
@@ -200,7 +200,7 @@ class _Temporary(_Elements):
 
     def _tie(self, command_buffer: CommandBuffer) -> None:
         self._command_buffer = command_buffer
-        self._counts = temporary_counts(command_buffer, self._memory, 1)
+        self._counts = TemporaryCounts(command_buffer, self._memory, 1)
 
     @property
     def read_count(self) -> int:

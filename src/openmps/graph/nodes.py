@@ -187,12 +187,10 @@ class MPSNNFilterNode(Labelled):
     """The base of filter nodes (MPSNNGraphNodes.h, macOS 10.13).
 
     Its `result_image` takes the format of its first source image; `padding_policy` places and sizes the result.
+    ``label`` is taken over by the kernel; it begins as the data source's, or None.
     """
 
     _row: ClassVar[KernelRow | None] = None
-
-    label: str | None = None
-    """A name for errors and summaries, taken over by the kernel. Default: the data source's label, or None."""
 
     def __init__(self, sources: Sequence[MPSNNImageNode], states: Sequence[MPSNNStateNode] = ()) -> None:
         for index, source in enumerate(sources):

@@ -17,12 +17,12 @@ from openmps.core.image.image import MPSImage, defined_above, new_storage
 from openmps.core.image.storage import Block, Extent, Shape, Stack, Storage, merge
 from openmps.core.image.temporary import MPSTemporaryImage, private_copy
 from openmps.core.lifetime import (
+    TemporaryCounts,
     check_device,
     check_is_device,
     check_is_open,
     check_lifetime,
     check_reads,
-    temporary_counts,
 )
 from openmps.core.numbers import position
 from openmps.errors import MPSArgumentError, MPSTypeError
@@ -42,7 +42,8 @@ class Members:
     __slots__ = ("_descriptor", "_device", "_made", "storage")
 
     def __init__(self, block: Block, descriptor: MPSImageDescriptor, device: MTLDevice) -> None:
-        self.storage = Storage.of(block)
+        extent = block.extent
+        self.storage = Storage(block, 0, extent.images, 0, extent.channels)
         self._descriptor = descriptor
         self._device = device
         self._made: dict[int, MPSImage] | None = None
@@ -86,7 +87,7 @@ class TemporaryMembers(Members):
     def __init__(self, block: Block, descriptor: MPSImageDescriptor, command_buffer: CommandBuffer) -> None:
         super().__init__(block, descriptor, command_buffer.device)
         self._command_buffer = command_buffer
-        self._counts = temporary_counts(command_buffer, block, len(self))
+        self._counts = TemporaryCounts(command_buffer, block, self.storage.count)
 
     def _make(self, index: int) -> MPSImage:
         storage = self.storage.narrowed(index, 1)
@@ -190,10 +191,13 @@ class MPSImageBatch(Sequence[MPSImage]):
 
     @classmethod
     def _of_template(cls, template: BatchTemplate, command_buffer: CommandBuffer) -> MPSImageBatch:
-        block = Block(template.device.torch_device, template.shape.channel_format, template.shape.extent)
-        members = TemporaryMembers(block, template.descriptor, command_buffer)
-        batch = cls._of(members, template.span)
-        batch._stack = Stack((members.storage,), template.shape.channel_format, template.shape.extent, template.shape)
+        extent, channel_format = template.shape
+        block = Block(template.torch_device, channel_format, extent)
+        batch = cls.__new__(cls)
+        batch._images = ()
+        batch._members = members = TemporaryMembers(block, template.descriptor, command_buffer)
+        batch._span = template.span
+        batch._stack = Stack((members.storage,), template.shape)
         return batch
 
     # --- a sequence -------------------------------------------------------------------------------------------------
@@ -286,14 +290,14 @@ class MPSImageBatch(Sequence[MPSImage]):
             part = self._members.storage
             if len(self._span) != part.count:
                 part = part.narrowed(self._span.start, len(self._span))
-            return Stack((part,), part.block.channel_format, part.extent)
+            return Stack((part,), Shape(part.extent, part.block.channel_format))
         self._check_not_empty()
         self._check_alike()
         first = self._images[0].storage
         parts: list[Storage] = merge([image.storage for image in self._images])
         whole = first.block.extent
         extent = Extent(whole.width, whole.height, first.channels, len(self._images))
-        return Stack(tuple(parts), first.block.channel_format, extent)
+        return Stack(tuple(parts), Shape(extent, first.block.channel_format))
 
     def _check_not_empty(self) -> None:
         if not len(self):
@@ -315,12 +319,17 @@ class MPSImageBatch(Sequence[MPSImage]):
             check_device("MPSImageBatch", f"image {index}", image.device, first.device)
 
     def check_usable(self, who: str, argument: str, command_buffer: CommandBuffer) -> None:
-        """Raise unless an encode on ``command_buffer`` may use every image."""
+        """Raise unless an encode on ``command_buffer`` may use every image, and all of them together."""
         if self._members is not None:
             self._members.check_usable(who, argument, command_buffer, self._span)
             return
         for index, image in enumerate(self._images):
             image.check_usable(who, f"{argument}[{index}]", command_buffer)
+        try:
+            self.stack()
+        except MPSArgumentError as fault:
+            # The batch says what is wrong with it; the caller says which argument it is.
+            raise MPSArgumentError(who, f"{argument}: {fault.argument}", fault.rule, fault.got, fault.remedy) from fault
 
     def count_read(self, amount: int = 1) -> None:
         """Take reads from every different image once."""
@@ -365,10 +374,10 @@ defined_above.batch_of = MPSImageBatch
 class BatchTemplate:
     """Makes temporary batches of one shape on one device, which was checked once; see `allocate_temporary`."""
 
-    __slots__ = ("descriptor", "device", "shape", "span")
+    __slots__ = ("descriptor", "device", "shape", "span", "torch_device")
 
     def __init__(self, device: MTLDevice, descriptor: MPSImageDescriptor, count: int) -> None:
-        self.device = device
+        self.device, self.torch_device = device, device.torch_device
         self.descriptor = private_copy("MPSImageBatch", descriptor)
         block = new_storage("MPSImageBatch", device, self.descriptor, _count(self.descriptor, count)).block
         self.shape = Shape(block.extent, block.channel_format)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from openmps.checks import Labelled, Shown
 from openmps.core.image import arrays, io, views
 from openmps.core.image.descriptor import MPSImageDescriptor, check_fits, check_is_descriptor, texture_type_of
-from openmps.core.image.storage import Block, Extent, Stack, Storage
+from openmps.core.image.storage import Block, Extent, Shape, Stack, Storage
 from openmps.core.lifetime import check_device, check_is_device, record_synchronize
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.device import CommandBuffer, MTLDevice
@@ -318,7 +318,7 @@ class MPSImage(Labelled):
     def stack(self, first: int, count: int) -> Stack:
         """``count`` of the images, from ``first`` on, as an encode sees them."""
         part = self.storage if (first, count) == (0, self.storage.count) else self.storage.narrowed(first, count)
-        return Stack((part,), part.block.channel_format, part.extent)
+        return Stack((part,), Shape(part.extent, part.block.channel_format))
 
     def check_usable(self, who: str, argument: str, command_buffer: CommandBuffer) -> None:
         """Raise unless an encode on ``command_buffer`` may use this image."""

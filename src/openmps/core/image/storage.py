@@ -205,11 +205,9 @@ class Stack:
 
     __slots__ = ("parts", "shape")
 
-    def __init__(
-        self, parts: tuple[Storage, ...], channel_format: Format, extent: Extent, shape: Shape | None = None
-    ) -> None:
+    def __init__(self, parts: tuple[Storage, ...], shape: Shape) -> None:
         self.parts = parts
-        self.shape = Shape(extent, channel_format) if shape is None else shape
+        self.shape = shape
 
     extent = Shown[Extent]("shape.extent", "Pixels, channels and number of the images.")
     channel_format = Shown[Format]("shape.channel_format", "How the numbers are stored.")

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 from openmps.core.image.descriptor import MPSImageDescriptor, check_is_descriptor, slices_of
 from openmps.core.image.image import MPSImage, MPSImageAllocator, defined_above, new_storage
 from openmps.core.image.storage import Storage
-from openmps.core.lifetime import check_is_open, check_lifetime, check_not_ended, check_reads, temporary_counts
+from openmps.core.lifetime import TemporaryCounts, check_is_open, check_lifetime, check_not_ended, check_reads
 from openmps.core.read_count import ReadCounts
 from openmps.errors import MPSArgumentError, MPSLifetimeError, MPSTypeError
 from openmps.metal.device import CommandBuffer
@@ -48,7 +48,7 @@ class MPSTemporaryImage(MPSImage):
         descriptor = private_copy(name, image_descriptor)
         storage = new_storage(name, command_buffer.device, descriptor)
         self._initialise(command_buffer.device, descriptor, storage, None)
-        self._join(command_buffer, temporary_counts(command_buffer, storage.block, 1), 0)
+        self._join(command_buffer, TemporaryCounts(command_buffer, storage.block, 1), 0)
 
     def _join(self, command_buffer: CommandBuffer, counts: ReadCounts, index: int) -> None:
         self._command_buffer = command_buffer

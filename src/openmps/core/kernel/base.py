@@ -28,13 +28,10 @@ class MPSKernel(Labelled, Configured):
     each, or encodes may find what another thread has set.
     """
 
-    label: str | None
-    """A name for errors and debug groups."""
     options: MPSKernelOptions
     """Hints to the framework; checks are never skipped."""
 
     def __init__(self, device: MTLDevice) -> None:
-        self.label = None
         self.options = MPSKernelOptions.NONE
         self._device = check_is_device(type(self).__name__, "device", device)
         self._configuration = Configuration(type(self), device.torch_device.type)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import NoReturn
 
 from openmps.core.image.batch import MPSImageBatch
 from openmps.core.image.image import MPSImage
@@ -27,24 +28,17 @@ def check_command_buffer(who: str, command_buffer: object, device: MTLDevice) ->
 
 
 def check_sources(who: str, names: tuple[str, ...], sources: tuple[Images, ...], command_buffer: CommandBuffer) -> None:
-    """Raise unless all sources can be read together: usable, and batches of one length and shape."""
+    """Raise unless all sources can be read together: usable, and batches of one length."""
     first = sources[0]
-    if len(sources) == 1:
-        argument = _argument(names[0], first)
-        if isinstance(first, MPSImageBatch) and not len(first):
-            _check_length(who, argument, first, 1, names[0])
-        first.check_usable(who, argument, command_buffer)
-        _check_alike(who, argument, first)
-        return
-    expected = max(1, len(first)) if isinstance(first, MPSImageBatch) else 1
+    expected = len(first) if isinstance(first, MPSImageBatch) else 0
     for name, images in zip(names, sources, strict=True):
-        argument = _argument(name, images)
-        if isinstance(images, MPSImageBatch) and isinstance(first, MPSImageBatch):
-            _check_length(who, argument, images, expected, names[0])
+        argument = name
+        if isinstance(images, MPSImageBatch):
+            argument = plural(name)
+            if not expected or (images is not first and len(images) != expected):
+                _refuse_length(who, argument, images, max(1, expected), names[0])
         images.check_usable(who, argument, command_buffer)
-        _check_alike(who, argument, images)
-        reads = sources.count(images)
-        if reads > 1:
+        if len(sources) > 1 and (reads := sources.count(images)) > 1:
             _check_reads(who, argument, images, reads)
 
 
@@ -54,10 +48,11 @@ def check_destination(
     """Raise unless the results for the source ``like``, ``count`` an image, can be written to ``destination``."""
     argument = _argument(name, destination)
     if isinstance(destination, MPSImageBatch) and isinstance(like, MPSImageBatch):
-        expected = "the sources" if count == 1 else f"{count} for each source"
-        _check_length(who, argument, destination, len(like) * count, expected)
+        expected = len(like) * count
+        if len(destination) != expected:
+            each = "the sources" if count == 1 else f"{count} for each source"
+            _refuse_length(who, argument, destination, expected, each)
     destination.check_usable(who, argument, command_buffer)
-    _check_alike(who, argument, destination)
 
 
 def check_states(who: str, argument: str, states: MPSStateBatch, images: Images, command_buffer: CommandBuffer) -> None:
@@ -94,10 +89,9 @@ def plural(name: str) -> str:
     return name if name.endswith("]") else f"{name}s"
 
 
-def _check_length(who: str, argument: str, batch: MPSImageBatch, expected: int, like: str) -> None:
-    if len(batch) != expected:
-        rule = f"must be {expected} image(s), as many as {like}"
-        raise MPSArgumentError(who, argument, rule, f"{len(batch)} image(s)")
+def _refuse_length(who: str, argument: str, batch: MPSImageBatch, expected: int, like: str) -> NoReturn:
+    rule = f"must be {expected} image(s), as many as {like}"
+    raise MPSArgumentError(who, argument, rule, f"{len(batch)} image(s)")
 
 
 def _check_reads(who: str, argument: str, images: Images, reads: int) -> None:
@@ -106,13 +100,3 @@ def _check_reads(who: str, argument: str, images: Images, reads: int) -> None:
         if isinstance(image, MPSTemporaryImage) and image.read_count < reads:
             rule = f"must have {reads} reads left: each source argument takes one"
             raise MPSLifetimeError(who, argument, rule, image.read_count, "Raise its read_count first")
-
-
-def _check_alike(who: str, argument: str, images: Images) -> None:
-    """A batch says itself what is wrong with it; the kernel says which argument it is."""
-    if isinstance(images, MPSImage):
-        return
-    try:
-        images.stack()
-    except MPSArgumentError as fault:
-        raise MPSArgumentError(who, f"{argument}: {fault.argument}", fault.rule, fault.got, fault.remedy) from fault

@@ -118,7 +118,12 @@ class ImageKernel(PlannedKernel):
         given = None if destinations is None else self._as_batch(self._destination_argument, destinations)
         made, left = self._run(
             command_buffer,
-            tuple([self._as_batch(name, images) for name, images in zip(self._source_arguments, sources, strict=True)]),
+            tuple(
+                [
+                    images if isinstance(images, MPSImageBatch) else self._as_batch(name, images)
+                    for name, images in zip(self._source_arguments, sources, strict=True)
+                ]
+            ),
             given,
             source_states=source_states,
             destination_states=None if states is None else states_of(self.name, "destination_states", states),
@@ -128,8 +133,6 @@ class ImageKernel(PlannedKernel):
         return made if make_state is None else (made, left)
 
     def _as_batch(self, name: str, images: object) -> MPSImageBatch:
-        if isinstance(images, MPSImageBatch):
-            return images
         return as_batch(self.name, name if name.endswith("]") else f"{name}s", images)
 
     def _single_states(
@@ -238,6 +241,8 @@ class ImageKernel(PlannedKernel):
                 bound.append(inputs[int(name)])
             elif role is Role.SAVED:
                 bound.append(saved_by(states))
+            elif role is Role.BUFFER:
+                bound.append(self._memory(name, states))
             else:
                 bound.append(self.bound(role, name, plan, states))
         return tuple(bound)

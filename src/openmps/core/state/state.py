@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from openmps.checks import Labelled, Shown
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.image.image import MPSImage
 from openmps.core.lifetime import (
+    TemporaryCounts,
     check_device,
     check_is_device,
     check_is_open,
@@ -17,10 +17,8 @@ from openmps.core.lifetime import (
     check_not_ended,
     check_reads,
     record_synchronize,
-    temporary_counts,
 )
 from openmps.core.numbers import integer
-from openmps.core.read_count import ReadCounts
 from openmps.core.state.resources import MPSStateResourceList, Resource, Slot, device_of, slots_of
 from openmps.errors import MPSLifetimeError, MPSTypeError
 from openmps.metal.device import CommandBuffer, MTLDevice
@@ -46,35 +44,6 @@ class Saved:
         self.content = value.clone() if is_shared and value is not None else value
 
 
-class _Contents:
-    """The contents of a temporary state. It does not keep the state alive, nor the state itself in a cycle."""
-
-    __slots__ = ("__weakref__", "_state")
-
-    def __init__(self, state: MPSState) -> None:
-        self._state = weakref.ref(state)
-
-    def release(self) -> None:
-        """Drop what the state holds."""
-        state = self._state()
-        if state is not None:
-            state.drop_contents()
-
-
-class _Lifetime(NamedTuple):
-    """The command buffer and the read counts of a temporary state; ``place`` is its own among those of a batch."""
-
-    command_buffer: CommandBuffer
-    contents: _Contents
-    counts: ReadCounts
-    place: int | None = None
-
-    @property
-    def members(self) -> tuple[int, ...] | None:
-        """Whose counts these are; None for a state that stands for all of them."""
-        return None if self.place is None else (self.place,)
-
-
 class MPSState(Labelled):
     """An opaque object that carries data from one kernel to another (MPSState.h, macOS 10.13).
 
@@ -94,6 +63,10 @@ class MPSState(Labelled):
 
     saved: Saved
     """What the forward kernel left for its gradient; for those who extend the framework."""
+    _counts: TemporaryCounts | None = None
+    """The read counts of a temporary state, or of those of a batch that it stands for or is one of."""
+    _members: tuple[int, ...] | None = None
+    """Its own place among those of a batch; None for a state that stands for all of them."""
 
     def __init__(
         self,
@@ -106,7 +79,6 @@ class MPSState(Labelled):
         resources: Sequence[Resource] | None = None,
     ) -> None:
         self.saved = Saved()
-        self._lifetime: _Lifetime | None = None
         name = type(self).__name__
         ways = (buffer_size, texture_descriptor, resource_list, resource, resources)
         if device is not None and ways == _NO_RESOURCES:
@@ -147,9 +119,7 @@ class MPSState(Labelled):
 
     def make_temporary(self, command_buffer: CommandBuffer, count: int = 1) -> None:
         """Tie the state, or the ``count`` states that it stands for, to a command buffer; for kernels."""
-        check_is_open(self.name, command_buffer)
-        contents = _Contents(self)
-        self._lifetime = _Lifetime(command_buffer, contents, temporary_counts(command_buffer, contents, count))
+        self._counts = TemporaryCounts(command_buffer, self, count)
 
     # --- what it is -------------------------------------------------------------------------------------------------
 
@@ -158,45 +128,46 @@ class MPSState(Labelled):
     @property
     def is_temporary(self) -> bool:
         """Whether the state lives on one command buffer; False for states without resources."""
-        return self._lifetime is not None and bool(self._slots)
+        return self._counts is not None and bool(self._slots)
 
     @property
     def lives_on(self) -> CommandBuffer | None:
         """The command buffer that a temporary state belongs to."""
-        return None if self._lifetime is None else self._lifetime.command_buffer
+        return None if self._counts is None else self._counts.command_buffer
 
     @property
     def read_count(self) -> int:
         """How many more encodes may read a temporary state (starts at 1); 0 for a permanent one."""
-        return 0 if self._lifetime is None else self._lifetime.counts.fewest(self._lifetime.members)
+        return 0 if self._counts is None else self._counts.fewest(self._members)
 
     @read_count.setter
     def read_count(self, value: int) -> None:
-        lifetime = self._lifetime
-        if lifetime is None:
+        counts = self._counts
+        if counts is None:
             rule = "is kept by temporary states only"
             raise MPSLifetimeError(self.name, "read_count", rule, value, "A permanent state needs no count")
-        check_not_ended(self.name, "read_count", lifetime.command_buffer)
-        for index in range(lifetime.counts.size) if lifetime.members is None else lifetime.members:
-            lifetime.counts.set(self.name, index, value)
+        check_not_ended(self.name, "read_count", counts.command_buffer)
+        for index in range(counts.size) if self._members is None else self._members:
+            counts.set(self.name, index, value)
 
     def count_read(self, amount: int = 1) -> None:
         """Take reads from a temporary state; a permanent one has no count."""
-        if self._lifetime is not None:
-            self._lifetime.counts.take(self.name, amount, self._lifetime.members)
+        if self._counts is not None:
+            self._counts.take(self, amount, self._members)
 
     def add_reads(self, amount: int) -> None:
         """Change the read count of a temporary state unless it is 0; it does not go below 0."""
-        if self._lifetime is not None:
-            self._lifetime.counts.add(amount, self._lifetime.members)
+        if self._counts is not None:
+            self._counts.add(amount, self._members)
 
     def check_usable(self, who: str, argument: str, command_buffer: CommandBuffer) -> None:
         """Raise unless an encode on ``command_buffer`` may use this state."""
         if self._device is not None:
             check_device(who, argument, self._device, command_buffer.device)
-        if self._lifetime is not None:
-            check_lifetime(who, argument, self._lifetime.command_buffer, command_buffer)
-            if not self.read_count:
+        counts = self._counts
+        if counts is not None:
+            check_lifetime(who, argument, counts.command_buffer, command_buffer)
+            if not counts.fewest(self._members):
                 check_reads(who, argument, 0, self.name)
 
     # --- resources --------------------------------------------------------------------------------------------------
@@ -209,8 +180,8 @@ class MPSState(Labelled):
     def resource_at_index(self, index: int, allocate_memory: bool = True) -> Resource | None:
         """The resource at ``index``, textures first; None if there is none yet and ``allocate_memory`` is False."""
         slot = self._slot(index)
-        if self._lifetime is not None:
-            check_not_ended(self.name, f"resource {index}", self._lifetime.command_buffer)
+        if self._counts is not None:
+            check_not_ended(self.name, f"resource {index}", self._counts.command_buffer)
             check_reads(self.name, f"resource {index}", self.read_count, self.name)
         if slot.resource is not None or not allocate_memory or self._device is None:
             return slot.resource
@@ -265,7 +236,7 @@ class MPSState(Labelled):
 
     # --- for the encode path ----------------------------------------------------------------------------------------
 
-    def drop_contents(self) -> None:
+    def release(self) -> None:
         """Give back what a temporary state holds, when its last read has run."""
         self.saved = Saved()
         for slot in self._slots:
@@ -273,12 +244,10 @@ class MPSState(Labelled):
 
     def place_in_batch(self, whole: MPSState, index: int) -> None:
         """Be counted as state ``index`` of those that ``whole`` stands for."""
-        shared = whole._lifetime
-        if shared is not None:
-            self._lifetime = shared._replace(place=index)
+        self._counts, self._members = whole._counts, (index,)
 
     def __repr__(self) -> str:
-        temporary = f", temporary, read_count {self.read_count}" if self._lifetime is not None else ""
+        temporary = f", temporary, read_count {self.read_count}" if self._counts is not None else ""
         return f"<{self.name}, {self.resource_count} resource(s){temporary}>"
 
 

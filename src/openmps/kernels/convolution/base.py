@@ -163,19 +163,19 @@ class ConvolutionKernel(WeightedKernel, MPSCNNKernel):
 class ConvolutionGradientState(MPSNNGradientState):
     """The parameter gradients of one batch: sums over its images and all pixels."""
 
-    weights_version: int | None
+    weights_version: int | None = None
     """The kernel's `weights_version` at the forward encode; None before it."""
+    pending: int = 0
+    """Images that forward encodes have left here and no gradient encode has taken yet."""
+    _forward_images = _differentiated = 0
 
     def __init__(self, device: MTLDevice, kernel: ConvolutionKernel) -> None:
         super().__init__(device)
         self.kernel = kernel
         """The kernel that made the state; for those who extend the framework."""
-        self.weights_version = None
-        self._forward_images = self._differentiated = 0
-        self.pending = 0
-        """Images that forward encodes have left here and no gradient encode has taken yet."""
-        self._slots = [Place(size) for size in kernel.parameters.sizes]
-        self._sums: tuple[ParameterSum, ParameterSum] | None = None
+        weights, biases = kernel.parameters.sizes
+        self._sums = ParameterSum(weights, device), ParameterSum(biases, device)
+        self._slots = list(self._sums)
 
     @classmethod
     def temporary_state(cls, *arguments: Any, **options: Any) -> NoReturn:
@@ -236,16 +236,14 @@ class ConvolutionGradientState(MPSNNGradientState):
 
     def gradient_sums(self) -> tuple[ParameterSum, ParameterSum]:
         """Where the gradients of weights and of biases are added up; the reads were checked already."""
-        sums = self._sums
-        if sums is None:
-            command_buffer, device = self.lives_on, self.kernel.device
-            if getattr(command_buffer, "heap_provider", None) is not None:
-                for place in self._slots:
-                    place.get(device, command_buffer)
-            first, second = self._slots
-            is_private = command_buffer is not None
-            sums = self._sums = ParameterSum(first, device, is_private), ParameterSum(second, device, is_private)
-        return sums
+        if self._counts is not None and not self._sums[0].is_private:
+            command_buffer = self._counts.command_buffer
+            provides = getattr(command_buffer, "heap_provider", None) is not None
+            for sums in self._sums:
+                sums.is_private = True
+                if provides:
+                    sums.get(sums.device, command_buffer)
+        return self._sums
 
     def _refuse(self, who: str, argument: str) -> NoReturn:
         raise MPSLifetimeError(
@@ -266,32 +264,31 @@ def _alike(first: ForwardRecord, second: ForwardRecord) -> bool:
     )  # fmt: skip
 
 
-class ParameterSum:
+class ParameterSum(Place):
     """A buffer that gradients are added up in: the first becomes its memory, the others are added to it.
 
     It is made when the first gradient comes, unless somebody has asked for it by then.
     """
 
-    __slots__ = ("device", "is_private", "place")
+    __slots__ = ("device", "is_private")
 
-    def __init__(self, place: Place, device: MTLDevice, is_private: bool) -> None:
-        self.place = place
-        self.device = device
-        self.is_private = is_private
+    def __init__(self, size: int, device: MTLDevice) -> None:
+        self.size, self.descriptor, self.resource = size, None, None
+        self.device, self.is_private = device, False
 
     @property
     def count(self) -> int:
         """How many numbers there are."""
-        return self.place.size // 4
+        return self.size // 4
 
     def value(self) -> Tensor:
         """The sums so far, sharing the buffer's memory; zeros if nothing was added."""
         return self._buffer().tensor(torch.float32)
 
     def _buffer(self) -> MTLBuffer:
-        found = self.place.resource
+        found = self.resource
         if found is None:
-            found = self.place.keep(MTLBuffer(self.device, self.place.size, _PRIVATE if self.is_private else _SHARED))
+            found = self.keep(MTLBuffer(self.device, self.size, _PRIVATE if self.is_private else _SHARED))
         assert isinstance(found, MTLBuffer)
         return found
 

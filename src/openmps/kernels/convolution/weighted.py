@@ -80,7 +80,12 @@ class WeightedKernel(KernelProperties):
 
     def _take(self, source: MPSCNNConvolutionDataSource | None, weights: ConvolutionWeights | None) -> None:
         """Begin with a data source and with weights, one of which may be missing."""
-        self._data_source, self._weights, self._has_warned = source, weights, False
+        self._data_source, self._has_warned = source, False
+        self._hold(weights)
+
+    def _hold(self, weights: ConvolutionWeights | None) -> None:
+        self._weights = weights
+        self._bound: dict[str, Bound] = {}
 
     def _read_descriptor(self, descriptor: MPSCNNConvolutionDescriptor) -> None:
         """Take windows and channels from a valid descriptor."""
@@ -113,7 +118,7 @@ class WeightedKernel(KernelProperties):
 
     def share_parameters(self, weights: ConvolutionWeights) -> None:
         """Use another kernel's weights, so that one reload serves both; for those who schedule kernels."""
-        self._weights = weights
+        self._hold(weights)
 
     def reload_weights_and_biases_from_data_source(self) -> None:
         """Read the data source again, at once; queued work is not waited for (macOS 10.14; transposed 10.15)."""
@@ -179,15 +184,15 @@ class WeightedKernel(KernelProperties):
         """A copy whose data source and weights are there already; for those who schedule kernels."""
         twin = self._duplicate(device)
         super(WeightedKernel, twin)._unshare()
-        twin._data_source, twin._weights = data_source, weights
+        twin._data_source = data_source
+        twin._hold(weights)
         return twin
 
     def _unshare(self) -> None:
         super()._unshare()
         if self._data_source is not None:
             self._data_source = copy_of(self._data_source, self.device)
-        if self._weights is not None:
-            self._weights = self._weights.copy(self.device, self._data_source)
+        self._hold(None if self._weights is None else self._weights.copy(self.device, self._data_source))
 
     # --- planning and encoding ----------------------------------------------------------------------------------------
 
@@ -202,4 +207,7 @@ class WeightedKernel(KernelProperties):
         )
 
     def _memory(self, name: str, states: MPSStateBatch | None) -> Bound:
-        return (self._weights or self.parameters).bound(name)
+        bound = self._bound.get(name)
+        if bound is None:
+            bound = self._bound[name] = self.parameters.bound(name)
+        return bound

@@ -86,9 +86,9 @@ class ImageNormalizationState(MPSNNGradientState):
         state._index = index
         return state
 
-    def drop_contents(self) -> None:
+    def release(self) -> None:
         """Give back what a temporary state holds, when its last read has run."""
-        super().drop_contents()
+        super().release()
         for row in self._rows:
             row.resource = None
 
