@@ -4,6 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
+# Processes that tests are spread over, as many as there are cores; 0 runs them in pytest's own.
+WORKERS ?= auto
+
 # Floor tests first, then the sweeps, in one pytest run with one summary.
 TESTS := $(sort $(wildcard tests/test_*.py)) \
          $(filter-out tests/sweeps/ tests/__pycache__/,$(sort $(wildcard tests/*/))) \
@@ -22,7 +25,7 @@ demo: setup
 	@$(BIN)/openmps train
 
 test: setup
-	$(BIN)/pytest -q $(TESTS)
+	$(BIN)/pytest -q -n $(WORKERS) --maxprocesses 8 $(TESTS)
 
 check: setup
 	$(BIN)/ruff format --check .
@@ -36,7 +39,7 @@ check: setup
 ERRORS := bench/results/kernel_errors.json
 
 docs: setup
-	$(BIN)/pytest -q tests/kernels tests/sweeps/test_oracle.py tests/sweeps/test_formats.py --record-errors $(ERRORS)
+	$(BIN)/pytest -q -n $(WORKERS) --maxprocesses 8 tests/kernels tests/sweeps/test_oracle.py tests/sweeps/test_formats.py --record-errors $(ERRORS)
 	PYTHONPATH=tests $(BIN)/python -m kernel_page
 	PYTHONPATH=tests $(BIN)/python -W ignore -m node_cases.table
 	$(BIN)/python tools/reference_pages.py

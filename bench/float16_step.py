@@ -2,7 +2,8 @@
 
 Work: the sample digit network's training graph over float16 images, batch 40, and a wider network of 3x3 convolutions
 over 64x64 pixels, batch 64, whose images are most of the memory. Prints the kernels of one step as a profiler saw them,
-each call of the engine that does nothing but convert a format, the time of a step, and the peak of the memory.
+each call of the engine that does nothing but convert a format, the time of a step, and the peak of the memory; then how
+long Adam takes with the rounding of its weights, in one pass over memory and in several.
 
 Usage: python -m bench.float16_step [--device cuda] [--json FILE]
 """
@@ -24,9 +25,12 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import openmps as mps
+from openmps.ops import triton
+from openmps.ops.optimizers import Adam, GradientRule
 from openmps.training.network import NetworkShape, SampleNetwork, optimizer_factory
 
 FLOAT16 = mps.MPSImageFeatureChannelFormat.FLOAT16
+UPDATED = 2**25
 Step = Callable[[], None]
 
 
@@ -127,6 +131,26 @@ def look(name: str, step: Step) -> dict[str, Any]:
             "conversions": dict(conversions.seen)}  # fmt: skip
 
 
+def update(passes_once: bool, count: int = UPDATED, runs: int = 100) -> float:
+    """Microseconds of an update of weights and biases with rounding; so many weights that launches do not count."""
+    sizes, decides = (count, 1024), triton.runs_on
+    vectors = [torch.ones(size, device="cuda") for _ in range(4) for size in sizes]
+    half, op = torch.zeros(count, dtype=torch.float16, device="cuda"), Adam(2, GradientRule(), 0.9, 0.999, 1e-8)
+    triton.runs_on = decides if passes_once else lambda device: False
+    try:
+        for index in range(runs + 10):
+            if index == 10:
+                start = torch.cuda.Event(enable_timing=True)
+                start.record()
+            op.run((), 1e-3, *vectors, *vectors[2:4], (half,))
+    finally:
+        triton.runs_on = decides
+    end = torch.cuda.Event(enable_timing=True)
+    end.record()
+    end.synchronize()
+    return start.elapsed_time(end) / runs * 1000
+
+
 def main() -> None:
     """Run and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -138,7 +162,11 @@ def main() -> None:
         return
     device = mps.mtl_device(options.device)
     print(f"{device.name}, torch {torch.__version__}")
-    rows = {name: look(name, make(device)) for name, make in (("digits", digits), ("wide", wide))}
+    if not triton.runs_on(device.torch_device):
+        print("Triton does not run here: updates take several passes")
+    rows: dict[str, Any] = {name: look(name, make(device)) for name, make in (("digits", digits), ("wide", wide))}
+    rows["update_us"] = {name: update(once) for name, once in (("one pass", True), ("several passes", False))}
+    print(f"== Adam and rounding of {UPDATED} weights, µs: {rows['update_us']}")
     if options.json is not None:
         with options.json.open("a") as file:
             file.write(json.dumps({"bench": "float16_step", "device": device.name, "torch": torch.__version__, **rows}))

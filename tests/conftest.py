@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import zlib
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import numpy as np
@@ -17,28 +19,54 @@ import measured
 hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
 
+DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+"""What the tests that take a device run on. A test that could only be skipped is not collected."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--record-errors", type=Path, help="write the largest errors seen, by kernel, to this JSON file")
     parser.addoption("--lower-budgets", action="store_true", help="write the calls of encodes that are below budget")
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     # A shell ignores interrupts for what it runs in the background, and so would the processes that tests interrupt.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if not config.getoption("numprocesses", None) and not _is_worker(config):
+        return
+    if config.getoption("--lower-budgets"):
+        raise pytest.UsageError("--lower-budgets writes a file after each test: run it in one process, without -n")
+    # The processes share the cores: a thread each, and each of the processes that tests start.
+    os.environ["OMP_NUM_THREADS"] = "1"
+    torch.set_num_threads(1)
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     path = session.config.getoption("--record-errors")
-    if path is not None and exitstatus == 0:
+    if _is_worker(session.config):
+        session.config.workeroutput["measured"] = measured.seen()  # type: ignore[attr-defined]
+    elif path is not None and exitstatus == 0:
         measured.write(path)
 
 
-@pytest.fixture(params=["cpu", "cuda"])
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take over what a process that ran a part of the tests has seen."""
+    measured.join(getattr(node, "workeroutput", {}).get("measured"))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if DEVICES == ["cpu"]:
+        terminalreporter.write_line("No CUDA device on this machine: every test of a device ran on the CPU alone.")
+
+
+def _is_worker(config: pytest.Config) -> bool:
+    """Whether this process runs the part of the tests that another one gives it."""
+    return hasattr(config, "workerinput")
+
+
+@pytest.fixture(params=DEVICES)
 def device(request: pytest.FixtureRequest) -> torch.device:
-    if request.param == "cuda" and not torch.cuda.is_available():
-        pytest.skip("no CUDA device on this machine")
     return torch.device(request.param)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -207,6 +208,21 @@ def train(
     if more and sample.labels is not None:
         labels = [more[0]] if single and not isinstance(more[0], list) else more[0]
         outcome.losses = np.concatenate([numbers(label.loss_image()) for label in labels])
+    return outcome
+
+
+@cache
+def trained(sample: Any, device: MTLDevice, images: int = 2) -> Outcome:
+    """What `train` makes of a batch of a sample's own images: computed once, for the tests that compare with it.
+
+    They may read its kernel's properties, and must not set any.
+    """
+    bench = Bench(device)
+    outcome = train(bench, sample, sample.sources(images), bench.batch)
+    outcome.states, outcome.gradient_kernels = None, []
+    for part in (outcome.result, *outcome.gradients, outcome.weights, outcome.biases, outcome.losses):
+        if part is not None:
+            part.setflags(write=False)
     return outcome
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from catalogue import GRADIENTS, OTHERS, SAMPLES
+from node_catalogue import NODES_OF_KERNELS
 
 ROOT = Path(__file__).resolve().parent.parent
 ERRORS = ROOT / "bench" / "results" / "kernel_errors.json"
@@ -27,14 +28,14 @@ once, a byte the nearest of 256 steps. {machines}
 
 ## Kernels on images
 
-| kernel | since | gradient | CPU: forward | gradient | CUDA: forward | gradient | formats |
-| --- | --- | --- | ---: | ---: | ---: | ---: | --- |
+| kernel | since | gradient | node of a graph | CPU: forward | gradient | CUDA: forward | gradient | formats |
+| --- | --- | --- | --- | ---: | ---: | ---: | ---: | --- |
 """
 REST = """
 ## Kernels on states, vectors and matrices
 
-| kernel | since | CPU | CUDA |
-| --- | --- | ---: | ---: |
+| kernel | since | node of a graph | CPU | CUDA |
+| --- | --- | --- | ---: | ---: |
 """
 
 
@@ -64,12 +65,18 @@ def page() -> str:
             for device in ("cpu", "cuda")
         )
         names = ", ".join(each.__name__ for each in gradients)
-        lines.append(f"| {kernel.__name__} | {since(kernel)} | {names} | {figures} | {_formats(errors, kernel)} |\n")
+        head = f"{kernel.__name__} | {since(kernel)} | {names} | {_node(kernel)}"
+        lines.append(f"| {head} | {figures} | {_formats(errors, kernel)} |\n")
     lines.append(REST)
     for kernel in OTHERS:
         figures = " | ".join(_largest(errors, device, [kernel], "forward") for device in ("cpu", "cuda"))
-        lines.append(f"| {kernel.__name__} | {since(kernel)} | {figures} |\n")
+        lines.append(f"| {kernel.__name__} | {since(kernel)} | {_node(kernel)} | {figures} |\n")
     return "".join(lines)
+
+
+def _node(kernel: type) -> str:
+    """The node that runs a kernel in a graph; a dash where there is none."""
+    return NODES_OF_KERNELS.get(kernel.__name__, "-")
 
 
 def _gradients(kernel: type) -> list[type]:

@@ -29,6 +29,26 @@ def note_format(kernel: type, channel_format: str, device: torch.device) -> None
     _formats.setdefault(device.type, {}).setdefault(kernel.__name__, set()).add(channel_format)
 
 
+def seen() -> list[Any] | None:
+    """What this process has kept, in plain lists and numbers; None if nothing."""
+    if not _errors and not _formats:
+        return None
+    formats = [[device, name, sorted(each)] for device, kernels in _formats.items() for name, each in kernels.items()]
+    return [_errors, formats]
+
+
+def join(other: list[Any] | None) -> None:
+    """Add what another process has kept: see `seen`."""
+    errors, formats = other or ({}, [])
+    for device, kernels in errors.items():
+        for name, figures in kernels.items():
+            found = _errors.setdefault(device, {}).setdefault(name, {})
+            for what, error in figures.items():
+                found[what] = max(found.get(what, 0.0), error)
+    for device, name, each in formats:
+        _formats.setdefault(device, {}).setdefault(name, set()).update(each)
+
+
 def write(path: Path) -> None:
     """Put what this run saw in a file, in the place of what it said of the same devices."""
     known = json.loads(path.read_text()) if path.exists() else {}

@@ -1,4 +1,4 @@
-"""Writes docs/reference: a page for every kernel file, made of the docstrings of its public classes.
+"""Writes docs/reference: a page for every file of kernels and of nodes, made of the docstrings of its public classes.
 
 python tools/reference_pages.py
 """
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import openmps
+import openmps.graph
 import openmps.kernels
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -24,13 +25,16 @@ _SECTIONS = ("Raises:", "Args:", "Returns:")
 
 
 def stems() -> dict[str, Any]:
-    """The kernel files and packages, by name."""
-    names = sorted(module.name for module in pkgutil.iter_modules(openmps.kernels.__path__))
-    return {name: importlib.import_module(f"openmps.kernels.{name}") for name in names}
+    """The files and packages of kernels, and the files of the graph, by name."""
+    found: dict[str, Any] = {}
+    for package in (openmps.kernels, openmps.graph):
+        names = sorted(module.name for module in pkgutil.iter_modules(package.__path__))
+        found |= {name: importlib.import_module(f"{package.__name__}.{name}") for name in names}
+    return found
 
 
 def classes(module: Any) -> list[type]:
-    """The public classes of a kernel file or package, in the order of the source."""
+    """The public classes of a file or package, in the order of the source."""
     found = [
         value
         for name in openmps.__all__
@@ -44,7 +48,7 @@ def _belongs(kind: type, module: str) -> bool:
 
 
 def page(module: Any) -> str:
-    """The page of one kernel file."""
+    """The page of one file."""
     stem = module.__name__.rpartition(".")[2]
     title = stem.replace("_", " ").capitalize()
     parts = [f"# {title}\n", _markdown(inspect.getdoc(module) or "")]

@@ -1,7 +1,9 @@
 """Metal Performance Shaders' convolutional networks off the Mac: the same classes, numbers and weight files."""
 
 from types import ModuleType as _ModuleType
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 
+from openmps.checks import absent as _absent
 from openmps.core.image.batch import (
     MPSImageBatch as MPSImageBatch,
     MPSImageBatchIncrementReadCount as MPSImageBatchIncrementReadCount,
@@ -52,6 +54,7 @@ from openmps.core.vector_descriptor import (
 )
 from openmps.errors import (
     MPSArgumentError as MPSArgumentError,
+    MPSAttributeError as MPSAttributeError,
     MPSDeviceError as MPSDeviceError,
     MPSError as MPSError,
     MPSFileError as MPSFileError,
@@ -76,6 +79,11 @@ from openmps.graph.arithmetic_nodes import (
     MPSNNSubtractionGradientNode as MPSNNSubtractionGradientNode,
     MPSNNSubtractionNode as MPSNNSubtractionNode,
 )
+from openmps.graph.callbacks import (
+    MPSImageTransformProvider as MPSImageTransformProvider,
+    MPSNNGramMatrixCallback as MPSNNGramMatrixCallback,
+    MPSNNLossCallback as MPSNNLossCallback,
+)
 from openmps.graph.concatenation_nodes import (
     MPSNNConcatenationGradientNode as MPSNNConcatenationGradientNode,
     MPSNNConcatenationNode as MPSNNConcatenationNode,
@@ -94,8 +102,27 @@ from openmps.graph.dropout_nodes import (
     MPSCNNDropoutGradientNode as MPSCNNDropoutGradientNode,
     MPSCNNDropoutNode as MPSCNNDropoutNode,
 )
+from openmps.graph.gram_matrix_nodes import (
+    MPSNNGramMatrixCalculationGradientNode as MPSNNGramMatrixCalculationGradientNode,
+    MPSNNGramMatrixCalculationNode as MPSNNGramMatrixCalculationNode,
+)
 from openmps.graph.graph import MPSNNGraph as MPSNNGraph
-from openmps.graph.loss_nodes import MPSCNNLossNode as MPSCNNLossNode
+from openmps.graph.local_normalization_nodes import (
+    MPSCNNCrossChannelNormalizationGradientNode as MPSCNNCrossChannelNormalizationGradientNode,
+    MPSCNNCrossChannelNormalizationNode as MPSCNNCrossChannelNormalizationNode,
+    MPSCNNLocalContrastNormalizationGradientNode as MPSCNNLocalContrastNormalizationGradientNode,
+    MPSCNNLocalContrastNormalizationNode as MPSCNNLocalContrastNormalizationNode,
+    MPSCNNNormalizationNode as MPSCNNNormalizationNode,
+    MPSCNNSpatialNormalizationGradientNode as MPSCNNSpatialNormalizationGradientNode,
+    MPSCNNSpatialNormalizationNode as MPSCNNSpatialNormalizationNode,
+)
+from openmps.graph.loss_nodes import (
+    MPSCNNLossNode as MPSCNNLossNode,
+    MPSCNNYOLOLossNode as MPSCNNYOLOLossNode,
+    MPSNNForwardLossNode as MPSNNForwardLossNode,
+    MPSNNInitialGradientNode as MPSNNInitialGradientNode,
+    MPSNNLossGradientNode as MPSNNLossGradientNode,
+)
 from openmps.graph.neuron_nodes import (
     MPSCNNNeuronAbsoluteNode as MPSCNNNeuronAbsoluteNode,
     MPSCNNNeuronELUNode as MPSCNNNeuronELUNode,
@@ -118,6 +145,7 @@ from openmps.graph.neuron_nodes import (
 from openmps.graph.nodes import (
     Handle as Handle,
     MPSCNNConvolutionGradientStateNode as MPSCNNConvolutionGradientStateNode,
+    MPSCNNConvolutionTransposeGradientStateNode as MPSCNNConvolutionTransposeGradientStateNode,
     MPSHandle as MPSHandle,
     MPSNNArithmeticGradientStateNode as MPSNNArithmeticGradientStateNode,
     MPSNNBinaryGradientStateNode as MPSNNBinaryGradientStateNode,
@@ -148,6 +176,38 @@ from openmps.graph.pooling_nodes import (
     MPSCNNPoolingMaxGradientNode as MPSCNNPoolingMaxGradientNode,
     MPSCNNPoolingMaxNode as MPSCNNPoolingMaxNode,
     MPSCNNPoolingNode as MPSCNNPoolingNode,
+)
+from openmps.graph.reduction_nodes import (
+    MPSNNReductionColumnMaxNode as MPSNNReductionColumnMaxNode,
+    MPSNNReductionColumnMeanNode as MPSNNReductionColumnMeanNode,
+    MPSNNReductionColumnMinNode as MPSNNReductionColumnMinNode,
+    MPSNNReductionColumnSumNode as MPSNNReductionColumnSumNode,
+    MPSNNReductionFeatureChannelsArgumentMaxNode as MPSNNReductionFeatureChannelsArgumentMaxNode,
+    MPSNNReductionFeatureChannelsArgumentMinNode as MPSNNReductionFeatureChannelsArgumentMinNode,
+    MPSNNReductionFeatureChannelsMaxNode as MPSNNReductionFeatureChannelsMaxNode,
+    MPSNNReductionFeatureChannelsMeanNode as MPSNNReductionFeatureChannelsMeanNode,
+    MPSNNReductionFeatureChannelsMinNode as MPSNNReductionFeatureChannelsMinNode,
+    MPSNNReductionFeatureChannelsSumNode as MPSNNReductionFeatureChannelsSumNode,
+    MPSNNReductionRowMaxNode as MPSNNReductionRowMaxNode,
+    MPSNNReductionRowMeanNode as MPSNNReductionRowMeanNode,
+    MPSNNReductionRowMinNode as MPSNNReductionRowMinNode,
+    MPSNNReductionRowSumNode as MPSNNReductionRowSumNode,
+    MPSNNReductionSpatialMeanGradientNode as MPSNNReductionSpatialMeanGradientNode,
+    MPSNNReductionSpatialMeanNode as MPSNNReductionSpatialMeanNode,
+    MPSNNUnaryReductionNode as MPSNNUnaryReductionNode,
+)
+from openmps.graph.shape_nodes import (
+    MPSCNNUpsamplingBilinearGradientNode as MPSCNNUpsamplingBilinearGradientNode,
+    MPSCNNUpsamplingBilinearNode as MPSCNNUpsamplingBilinearNode,
+    MPSCNNUpsamplingNearestGradientNode as MPSCNNUpsamplingNearestGradientNode,
+    MPSCNNUpsamplingNearestNode as MPSCNNUpsamplingNearestNode,
+    MPSNNBilinearScaleNode as MPSNNBilinearScaleNode,
+    MPSNNLanczosScaleNode as MPSNNLanczosScaleNode,
+    MPSNNPadGradientNode as MPSNNPadGradientNode,
+    MPSNNPadNode as MPSNNPadNode,
+    MPSNNReshapeGradientNode as MPSNNReshapeGradientNode,
+    MPSNNReshapeNode as MPSNNReshapeNode,
+    MPSNNScaleNode as MPSNNScaleNode,
 )
 from openmps.graph.softmax_nodes import (
     MPSCNNLogSoftMaxGradientNode as MPSCNNLogSoftMaxGradientNode,
@@ -419,3 +479,8 @@ __version__ = "0.1.0"
 __all__ = sorted(  # pyright: ignore[reportUnsupportedDunderAll]
     name for name, value in globals().items() if not name.startswith("_") and not isinstance(value, _ModuleType)
 )
+
+if not _TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        raise _absent(name)

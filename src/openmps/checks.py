@@ -1,13 +1,15 @@
-"""What objects of every floor share: names that errors call them by, checks of whole numbers, lengths in words."""
+"""What objects of every floor share: names that errors call them by, checks of names and whole numbers, lengths."""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from difflib import get_close_matches
+from functools import lru_cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Generic, Never, Self, TypeGuard, TypeVar, overload
 
-from openmps.errors import MPSArgumentError
+from openmps.errors import MPSArgumentError, MPSAttributeError, MPSTypeError
 
 T = TypeVar("T")
 
@@ -51,6 +53,126 @@ class Labelled:
         if name is None:  # kept, because every encode asks for it
             name = self._name = f"{type(self).__name__} {self._label!r}" if self._label else type(self).__name__
         return name
+
+
+def of_kind(who: str, argument: str, value: object, kind: type[T]) -> T:
+    """``value`` if it is of this class, else an error that says so."""
+    if not isinstance(value, kind):
+        raise MPSTypeError(who, argument, f"must be an {kind.__name__}", type(value).__name__)
+    return value
+
+
+# --- names of attributes ----------------------------------------------------------------------------------------------
+
+_PACKAGE = __name__.partition(".")[0]
+_KEPT = 1024
+"""Answers kept about classes and names."""
+_CLOSE = 0.7
+"""How alike two names are, from 0 to 1, for one to be offered in the place of the other."""
+
+
+class KnownAttributes:
+    """An object that has the attributes of its class and no others.
+
+    Setting another public name raises `MPSAttributeError`, which names the attribute that was probably meant:
+    ``edge_mode`` for ``edgeMode``, ``label`` for ``lable``. Names with a leading underscore are not looked at.
+
+    A class outside of the package has attributes of its own as well. It may declare any name in its body, as a value or
+    an annotation, and may set any other that is not one of the package's attributes in another spelling: in a subclass
+    of `MPSNNFilterNode` ``self.rate = 2`` is fine and ``self.paddingPolicy = policy`` is refused.
+
+    The check costs time at each write. What an encode writes, it writes with `store`.
+    """
+
+    __slots__ = ()
+
+    if not TYPE_CHECKING:  # A type checker knows the attributes without.
+
+        def __setattr__(self, name: str, value: object) -> None:
+            if name[0] != "_" and name not in _names(type(self)) and _is_refused(type(self), name):
+                raise _unknown(self, name)
+            object.__setattr__(self, name, value)
+
+
+class NamedAttributes(KnownAttributes):
+    """An object that names the attribute that was meant where an unknown one is read, too.
+
+    It slows every read down, so it is not for objects that an encode reads.
+    """
+
+    __slots__ = ()
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Never:
+            # Called where nothing was found, or where a property has raised an AttributeError.
+            if name[0] == "_" or name in _names(type(self)):
+                raise AttributeError(f"{type(self).__name__}.{name} is not set")
+            raise _unknown(self, name)
+
+
+store = object.__setattr__
+"""Sets an attribute of an object with `KnownAttributes` and does not look at the name."""
+
+
+def absent(name: str) -> AttributeError:
+    """The error for a name that the package does not have."""
+    if not name.startswith(("MPS", "MTL", "NS")):
+        return AttributeError(f"module {_PACKAGE!r} has no attribute {name!r}")
+    rule = "is not here: openmps does not have it yet, or the framework has no such name"
+    return MPSAttributeError(_PACKAGE, name, rule, None, "dir(openmps) lists what there is")
+
+
+@lru_cache(_KEPT)
+def _names(kind: type) -> frozenset[str]:
+    """The public names that a class has or declares."""
+    found = {name for base in kind.__mro__ for name in (*vars(base), *getattr(base, "__annotations__", ()))}
+    return frozenset(name for name in found if name[0] != "_")
+
+
+@lru_cache(_KEPT)
+def _own_names(kind: type) -> frozenset[str]:
+    """Those of them that come from the package."""
+    inner = next(base for base in kind.__mro__ if _is_own(base))
+    return _names(inner)
+
+
+def _is_own(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] == _PACKAGE
+
+
+@lru_cache(_KEPT)
+def _is_refused(kind: type, name: str) -> bool:
+    return _is_own(kind) or _respelt(name, _own_names(kind)) is not None
+
+
+def _respelt(name: str, names: Iterable[str]) -> str | None:
+    """The name that differs from ``name`` in capitals and underscores only."""
+    letters = _letters(name)
+    return next((each for each in names if _letters(each) == letters), None)
+
+
+def _letters(name: str) -> str:
+    return name.replace("_", "").lower()
+
+
+@lru_cache(_KEPT)
+def _meant(kind: type, name: str) -> str | None:
+    """The attribute of a class that ``name`` was probably to be."""
+    names = sorted(_names(kind))
+    close = get_close_matches(_letters(name), map(_letters, names), 1, _CLOSE)
+    return _respelt(name, names) or (_respelt(close[0], names) if close else None)
+
+
+def _unknown(thing: object, name: str) -> MPSAttributeError:
+    label = getattr(thing, "_label", None)
+    who = f"{type(thing).__name__} {label!r}" if isinstance(label, str) else type(thing).__name__
+    meant = _meant(type(thing), name)
+    remedy = "A subclass can have attributes of its own" if meant is None else f"Use {meant}"
+    return MPSAttributeError(who, name, "is no attribute of this class", None, remedy)
+
+
+# --- numbers ----------------------------------------------------------------------------------------------------------
 
 
 def is_whole(value: object, least: int | None = None) -> TypeGuard[int]:

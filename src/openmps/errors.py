@@ -40,6 +40,10 @@ class MPSTypeError(MPSError, TypeError):
     """An argument has the wrong type, or a method is called that the framework marks unavailable."""
 
 
+class MPSAttributeError(MPSError, AttributeError):
+    """An attribute is set or read that the class does not have, or a name that openmps does not have."""
+
+
 class MPSDeviceError(MPSArgumentError):
     """Objects of different devices meet in one operation, or the device asked for is not there."""
 

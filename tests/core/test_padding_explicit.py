@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from openmps.core.padding.explicit import ExplicitPadding
-from openmps.core.padding.geometry import Placement, suggested_geometry, window_extent
+from openmps.core.padding.geometry import Lengths, Placement, suggested_geometry, window_extent
 from openmps.core.padding.policy import MPSNNDefaultPadding, custom_descriptor
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.types import MPSImageEdgeMode, MPSOffset
@@ -50,14 +50,8 @@ def run(policy: ExplicitPadding, kernel: SimpleNamespace, width: int, height: in
     """The way of an encode: suggestion, custom step."""
     geometry = suggested_geometry(
         policy.padding_method(),
-        source_width=width,
-        source_height=height,
-        kernel_width=kernel.kernel_width,
-        kernel_height=kernel.kernel_height,
-        stride_x=kernel.stride_in_pixels_x,
-        stride_y=kernel.stride_in_pixels_y,
-        dilation_x=kernel.dilation_rate_x,
-        dilation_y=kernel.dilation_rate_y,
+        Lengths(width, kernel.kernel_width, kernel.stride_in_pixels_x, kernel.dilation_rate_x),
+        Lengths(height, kernel.kernel_height, kernel.stride_in_pixels_y, kernel.dilation_rate_y),
         is_backwards=kernel.is_backwards,
     )
     suggested = SimpleNamespace(width=geometry.width, height=geometry.height)

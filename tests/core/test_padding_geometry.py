@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from openmps.core.padding.geometry import (
     Geometry,
+    Lengths,
     axis_placement,
     exclude_edges_zero_pad,
     mirror_kernel_offset,
@@ -382,10 +383,10 @@ def test_reverse_placement_is_transposed_convolution(method: int, rng: np.random
 
 
 def test_remainder_bits_act_on_their_own_axis() -> None:
-    sizes = {"source_width": 13, "source_height": 13, "kernel_width": 2, "kernel_height": 2}
+    axis = Lengths(13, 2)
     offsets = {0: (0, 0), 4: (1, 0), 8: (0, 1), 12: (1, 1)}
     for remainder, offset in offsets.items():
-        assert suggested_geometry(SAME | remainder, **sizes)[2:4] == offset
+        assert suggested_geometry(SAME | remainder, axis, axis)[2:4] == offset
 
 
 def test_remainder_bits_count_only_when_centered() -> None:
@@ -394,22 +395,13 @@ def test_remainder_bits_count_only_when_centered() -> None:
 
 
 def test_geometry_joins_both_axes() -> None:
-    sizes = {
-        "source_width": 28,
-        "source_height": 7,
-        "kernel_width": 5,
-        "kernel_height": 2,
-        "stride_x": 1,
-        "stride_y": 2,
-        "dilation_x": 2,
-        "dilation_y": 3,
-    }
+    sizes = Lengths(28, 5, 1, 2), Lengths(7, 2, 2, 3)
     x, y = axis_placement(28, 5, 1, 2, SAME, "x"), axis_placement(7, 2, 2, 3, SAME, "y")
-    assert suggested_geometry(SAME, **sizes) == Geometry(x.result, y.result, x.offset, y.offset, 0, 0)
+    assert suggested_geometry(SAME, *sizes) == Geometry(x.result, y.result, x.offset, y.offset, 0, 0)
     x, y = reverse_placement(28, 5, 1, 2, SAME, "x"), reverse_placement(7, 2, 2, 3, SAME, "y")
-    back = suggested_geometry(SAME, is_backwards=True, **sizes)
+    back = suggested_geometry(SAME, *sizes, is_backwards=True)
     assert back == Geometry(x.result, y.result, 0, 0, x.kernel_offset, y.kernel_offset)
-    assert suggested_geometry(int(SAME), is_backwards=True, **sizes) is back
+    assert suggested_geometry(int(SAME), *sizes, is_backwards=True) is back
 
 
 def test_bits_beside_size_and_place_do_not_change_the_geometry() -> None:
@@ -419,11 +411,11 @@ def test_bits_beside_size_and_place_do_not_change_the_geometry() -> None:
 
 def test_custom_alone_suggests_valid_only_even_below_one_pixel() -> None:
     """A shipping policy adds its padding to the suggestion, which may be 0 or less before that."""
-    sizes = {"source_width": 1, "source_height": 4, "kernel_width": 3, "kernel_height": 3}
-    geometry = suggested_geometry(Method.CUSTOM, **sizes)
+    sizes = Lengths(1, 3), Lengths(4, 3)
+    geometry = suggested_geometry(Method.CUSTOM, *sizes)
     assert (geometry.width, geometry.height) == (-1, 2)
     with pytest.raises(MPSArgumentError, match="MyKernel: source width leaves no result pixel for a kernel width of 3"):
-        suggested_geometry(VALID, **sizes, who="MyKernel")
+        suggested_geometry(VALID, *sizes, who="MyKernel")
 
 
 def test_no_room_for_a_window_says_what_to_do() -> None:

@@ -249,8 +249,11 @@ def test_a_temporary_result_state_is_read_once(device: torch.device, rng: np.ran
 # --- one data source in two layers ------------------------------------------------------------------------------------
 
 
-def test_a_shared_data_source_is_asked_once_for_each_gradient_after_all_of_them(rng: np.random.Generator) -> None:
-    """The second layer's gradient is that of the same weights as the first one's: the steps add up."""
+@pytest.mark.parametrize("images", [1, 3])
+def test_6_9_a_shared_data_source_is_asked_once_a_batch_after_all_gradients(
+    images: int, rng: np.random.Generator
+) -> None:
+    """However many images there are."""
     log: list[str] = []
 
     class Logging(DeviceSgd):
@@ -262,12 +265,42 @@ def test_a_shared_data_source_is_asked_once_for_each_gradient_after_all_of_them(
     bench = Bench.on(torch.device("cpu"))
     network = shared(rng, Logging.of)
     graph = training_graph(bench, network, style=GPU, export=False)
-    images, targets = network.batch(rng, 3)
+    pixels, targets = network.batch(rng, images)
+    command_buffer = bench.command_buffer()
+    graph.encode_batch(command_buffer, [bench.batch(pixels)], [labels(bench, targets)])
+    assert log == ["fc", "both"], "at each encode, the last layer first"
+    finish(command_buffer)
+    assert log[2:] == ["runs"] * 2
+
+
+class Recorder(Weights):
+    """Keeps the gradients that it is given and has nothing new."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.states: list[Any] = []
+
+    def update(self, command_buffer: Any, gradient_state: Any, source_state: Any) -> Any:
+        self.states.append(gradient_state)
+
+
+@pytest.mark.parametrize("style", [GPU, CPU])
+def test_6_9_a_shared_data_source_gets_the_sum_of_its_gradients(
+    style: MPSNNTrainingStyle, rng: np.random.Generator
+) -> None:
+    """Adam is not linear in the gradient: a step by each part would end elsewhere."""
+    bench = Bench.on(torch.device("cpu"))
+    network = shared(rng, Recorder.of)
+    graph = training_graph(bench, network, style=style, export=False)
+    images, targets = network.batch(rng, 2)
+    _, _, expected = network.torch(images, targets)
     command_buffer = bench.command_buffer()
     graph.encode_batch(command_buffer, [bench.batch(images)], [labels(bench, targets)])
-    assert log == ["fc", "both", "both"], "at each encode, the last layer first"
     finish(command_buffer)
-    assert log[3:] == ["runs"] * 3
+    for name, source in network.sources.items():
+        (state,) = source.states
+        found = [values(state, each) for each in ("gradient_for_weights", "gradient_for_biases")]
+        assert_close(np.concatenate(found), expected[name], 2e-5)
 
 
 def test_the_kernels_of_a_shared_data_source_share_the_weights(rng: np.random.Generator) -> None:
@@ -391,7 +424,7 @@ def test_training_by_the_samples_loop(device: torch.device) -> None:
 
 
 def test_two_gradient_nodes_of_one_layer_fill_one_exported_state(rng: np.random.Generator) -> None:
-    """Two losses derived one by one: each gradient node asks for its own update, the exported state holds the sum."""
+    """Two losses derived one by one: one update by the sum, which the exported state holds too."""
     image = MPSNNImageNode()
     trunk = convolution(image, source := DeviceSgd.of(rng, (4, 3, 3, 2), "trunk"))
     heads = [MPSCNNFullyConnectedNode(trunk.result_image, DeviceSgd.of(rng, (3, 4, 4, 4), name)) for name in "ab"]
@@ -410,6 +443,6 @@ def test_two_gradient_nodes_of_one_layer_fill_one_exported_state(rng: np.random.
     given = [labels(bench, one_hot(rng.integers(0, 3, 2), 3)) for _ in both]
     graph.encode_batch(command_buffer, [bench.batch(rng.random((2, 2, 4, 4)))], given, destination_states=made)
     finish(command_buffer)
-    assert source.calls == 2
+    assert source.calls == 1
     total = values(made[0][0], "gradient_for_weights").reshape(before.shape)
     assert_close(values(source.state, "weights").reshape(before.shape), before - RATE * total, 1e-6)

@@ -205,8 +205,8 @@ def test_data_sources_that_fail(kind: Any) -> None:
         ({"channels": 0}, MPSArgumentError, "number_of_feature_channels() must return a positive integer"),
         ({"scales": [1.0] * 3}, MPSArgumentError, "gamma() must return one number a feature channel, 4"),
         ({"shifts": [1.0] * 5}, MPSArgumentError, "beta() must return one number a feature channel, 4"),
-        ({"scales": ["a"] * 4}, MPSTypeError, "gamma() must return numbers"),
-        ({"shifts": object()}, MPSTypeError, "beta() must return numbers"),
+        ({"scales": ["a"] * 4}, MPSTypeError, "gamma() must be numbers that fit float32"),
+        ({"shifts": object()}, MPSTypeError, "beta() must be numbers that fit float32"),
     ]
     for changes, error, rule in cases:
         source = _source(kind, **changes)

@@ -399,6 +399,23 @@ def test_no_biases(device: torch.device, rng: np.random.Generator) -> None:
     assert biases is None
 
 
+@pytest.mark.parametrize("name", ["gradient_for_weights", "gradient_for_biases"])
+def test_a_state_that_shows_other_gradients_is_asked(name: str, device: torch.device, rng: np.random.Generator) -> None:
+    """A subclass may override one of the two: the sums below it are not what it shows."""
+    bench = Bench.on(device)
+    gradient, source, numbers = _states(bench, rng)
+    key, parameter = ("dw", "weights") if name == "gradient_for_weights" else ("db", "biases")
+    other = rng.normal(size=numbers[key].size).astype(np.float32)
+    shown = bench.device.new_buffer(data=other)
+    gradient.__class__ = type("Shown", (type(gradient),), {name: property(lambda self: shown)})
+    optimizer = SGD(bench.device, 0.1)
+    for _ in range(2):
+        _update(bench, optimizer, gradient, source, source, {})
+    found = dict(zip(("weights", "biases"), _held(source), strict=True))
+    for each, slope in (("weights", "dw"), ("biases", "db")):
+        assert_close(found[each], numbers[each] - 0.2 * (other if each == parameter else numbers[slope]), 1e-5)
+
+
 def test_states_in_one_buffer(device: torch.device, rng: np.random.Generator) -> None:
     """Offsets tell where weights and biases begin."""
     bench = Bench.on(device)

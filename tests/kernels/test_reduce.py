@@ -66,7 +66,8 @@ def test_golden_numbers(name: str, device: torch.device) -> None:
 
 
 def test_every_reduction_has_golden_numbers() -> None:
-    found = {kind.__name__.removeprefix("MPSNNReduce") for kind in MPSNNReduceUnary.__subclasses__()}
+    names = [kind.__name__ for kind in MPSNNReduceUnary.__subclasses__() if kind.__name__.startswith("MPS")]
+    found = {name.removeprefix("MPSNNReduce") for name in names}
     assert found == set(GOLDEN)
 
 

@@ -378,7 +378,7 @@ def test_operations_update_several_vectors(
     is_adam = operation is ops.Adam
     rate = ops.adam_rate(p.learning_rate, 0.8, 0.95, 2) if is_adam else p.learning_rate
     given = torch.tensor(rate, dtype=torch.float64, device=device) if on_device else rate
-    op.run((), given, *(each for run in runs for each in run), *results)
+    op.run((), given, *(each for run in runs for each in run), *results, None)
     for index in range(len(sizes)):
         gradient, values, *own = (each[index] for each in kinds)
         second, largest = own[1 if is_adam else 0] if count else np.zeros(1), own[2] if count == 3 else np.zeros(1)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from catalogue import OTHERS, SWEPT
-from encoding import Bench, train
+from encoding import Bench, train, trained
 from openmps.core.kernel.base import MPSKernel
 from openmps.formats.archive import MPSKeyedArchiver, MPSKeyedUnarchiver
 from openmps.metal.device import MTLDevice, mtl_device
@@ -38,7 +38,7 @@ def _archived(sample: Sample) -> Sample:
 def test_archive(sample: Sample, device: torch.device) -> None:
     bench = Bench.on(device)
     sources = sample.sources()
-    expected = train(bench, sample, sources, bench.batch)
+    expected = trained(sample, bench.device)
     found = train(bench, _archived(sample), sources, bench.batch)
     assert np.array_equal(found.result, expected.result, equal_nan=True)
     for actual, wanted in zip(found.gradients, expected.gradients, strict=True):

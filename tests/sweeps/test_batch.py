@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from catalogue import SWEPT, having
-from encoding import Bench, Outcome, encode, finish, keep_results, numbers, parameter_gradients, train
+from encoding import Bench, Outcome, encode, finish, keep_results, numbers, parameter_gradients, train, trained
 from helpers import assert_close
 from openmps.core.state.batch import MPSStateBatchIncrementReadCount
 from openmps.types import MPSOffset, MTLOrigin, MTLRegion, MTLSize
@@ -50,7 +50,7 @@ def test_batch_equals_singles(sample: Sample, device: torch.device) -> None:
     """A random mask depends on the place in the batch, so those samples are left out."""
     bench = Bench.on(device)
     sources = sample.sources(IMAGES)
-    whole = train(bench, sample, sources, bench.batch)
+    whole = trained(sample, bench.device, IMAGES)
     incoming = sample.incoming(whole.result.shape)
     parts = [
         train(
@@ -70,14 +70,14 @@ def test_batch_equals_singles(sample: Sample, device: torch.device) -> None:
 def test_one_object_with_all_images_equals_the_batch(sample: Sample, device: torch.device) -> None:
     bench = Bench.on(device)
     sources = sample.sources(IMAGES)
-    _same(train(bench, sample, sources, bench.image), train(bench, sample, sources, bench.batch))
+    _same(train(bench, sample, sources, bench.image), trained(sample, bench.device, IMAGES))
 
 
 @pytest.mark.parametrize("sample", SWEPT, ids=str)
 def test_unrelated_images_equal_one_block(sample: Sample, device: torch.device) -> None:
     bench = Bench.on(device)
     sources = sample.sources(IMAGES)
-    _same(train(bench, sample, sources, bench.images), train(bench, sample, sources, bench.batch))
+    _same(train(bench, sample, sources, bench.images), trained(sample, bench.device, IMAGES))
 
 
 @pytest.mark.parametrize("sample", having(without=["random"]), ids=str)
@@ -88,7 +88,7 @@ def test_parts_of_a_batch_one_after_another(sample: Sample, temporary: bool, dev
         pytest.skip("leaves no state")
     bench = Bench.on(device)
     sources = sample.sources(IMAGES)
-    whole = train(bench, sample, sources, bench.batch)
+    whole = trained(sample, bench.device, IMAGES)
     incoming = sample.incoming(whole.result.shape)
     parts = [
         train(
@@ -114,7 +114,7 @@ def test_gradients_in_parts_of_a_whole_forward(sample: Sample, temporary: bool, 
     """
     bench = Bench.on(device)
     sources = sample.sources(IMAGES)
-    whole = train(bench, sample, sources, bench.batch)
+    whole = trained(sample, bench.device, IMAGES)
     incoming = bench.batch(sample.incoming(whole.result.shape))
     kernel = sample.make(bench.device)
     keep_results(kernel)

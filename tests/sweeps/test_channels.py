@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from catalogue import SWEPT, having
-from encoding import Bench, encode, finish, numbers, train
+from encoding import Bench, encode, finish, numbers, train, trained
 from helpers import assert_close
 from samples.sample import Sample, placed_like
 
@@ -44,7 +44,7 @@ def test_channels_of_larger_images(sample: Sample, device: torch.device) -> None
     sources = sample.sources()
     offsets = [4, 8][: len(sources)]
     counts = [values.shape[1] for values in sources]
-    expected = train(bench, sample, sources, bench.batch)
+    expected = trained(sample, bench.device)
     wide = [_among(values, offset, 3, np.nan) for values, offset in zip(sources, offsets, strict=True)]
     found = train(bench, sample, wide, bench.batch, prepare=lambda kernel: _read_from(kernel, offsets, counts))
     assert_close(found.result, expected.result, TOLERANCE, "result")
@@ -63,7 +63,7 @@ def test_channels_of_a_larger_destination(sample: Sample, offset: int, device: t
     """Also the channels that share the last group of four with the last one written stay untouched."""
     bench = Bench.on(device)
     sources = sample.sources()
-    expected = train(bench, sample, sources, bench.batch)
+    expected = trained(sample, bench.device)
     images, channels, height, width = expected.result.shape
     larger = (images, offset + channels + 5, height, width)
 
@@ -109,6 +109,6 @@ def test_fewer_channels_by_the_maximum(sample: Sample, device: torch.device) -> 
     finish(command_buffer)
     found = numbers(destination)
     assert (found[:, count:] == UNTOUCHED).all()
-    whole = train(bench, sample, sources, bench.batch).result
+    whole = trained(sample, bench.device).result
     if "random" not in sample.traits:
         assert_close(found[:, :count], whole[:, :count], TOLERANCE)

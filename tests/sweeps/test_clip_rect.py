@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from catalogue import having
-from encoding import Bench, data_alone, encode, finish, numbers, train
+from encoding import Bench, data_alone, encode, finish, numbers, train, trained
 from helpers import assert_close
 from openmps.types import MPSOffset, MTLOrigin, MTLRegion, MTLSize
 from samples.sample import Sample, placed_like
@@ -70,7 +70,7 @@ def test_clip_equals_crop(sample: Sample, device: torch.device) -> None:
 def test_a_clip_rect_beyond_the_destination_is_cut(sample: Sample, device: torch.device) -> None:
     bench = Bench.on(device)
     sources = sample.sources()
-    whole = train(bench, sample, sources, bench.batch)
+    whole = trained(sample, bench.device)
     images, channels, height, width = whole.result.shape
     kernel = sample.make(bench.device)
     placed_like(kernel, whole.kernel)
@@ -93,7 +93,7 @@ def test_gradient_of_a_clipped_forward(sample: Sample, device: torch.device) -> 
     """The state carries clip rectangle and offset: what flows back is the gradient of the part that was written."""
     bench = Bench.on(device)
     sources = sample.sources()
-    whole = train(bench, sample, sources, bench.batch)
+    whole = trained(sample, bench.device)
     x, y, width, height = _part(sample, whole.result.shape)
     images, channels = whole.result.shape[:2]
     larger = (images, channels, height + 3, width + 2)

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from catalogue import FIRST_OF_CLASS, OTHERS, SWEPT, having
-from encoding import Bench, Outcome, encode, keep_results, train
+from encoding import Bench, Outcome, encode, keep_results, train, trained
 from exercises import EXERCISES
 from helpers import assert_close
 from openmps.core.image.batch import MPSImageBatch
@@ -76,8 +76,7 @@ def _assert_same(found: Outcome, expected: Outcome, tolerance: float) -> None:
 
 @pytest.mark.parametrize("sample", SWEPT, ids=str)
 def test_there(sample: Sample, elsewhere: Bench, device: torch.device) -> None:
-    home, values = Bench(HOME), sample.sources()
-    expected = train(home, sample, values, home.batch)
+    values, expected = sample.sources(), trained(sample, HOME)
     moved = _remade(sample, lambda make: lambda device: _there(make(HOME), device))
     assert moved.make(elsewhere.device).device is elsewhere.device
     found = train(elsewhere, moved, values, elsewhere.batch)
@@ -88,7 +87,7 @@ def test_there(sample: Sample, elsewhere: Bench, device: torch.device) -> None:
 def test_there_and_back(sample: Sample, elsewhere: Bench) -> None:
     """Back on the CPU not a bit has changed, wherever the kernel was."""
     home, values = Bench(HOME), sample.sources()
-    expected = train(home, sample, values, home.batch)
+    expected = trained(sample, HOME)
     moved = _remade(sample, lambda make: lambda device: _and_back(make(device), elsewhere.device))
     assert moved.make(HOME).device is HOME
     _assert_same(train(home, moved, values, home.batch), expected, 0.0)
@@ -175,7 +174,7 @@ def _refuses(kernel: Any, bench: Bench, arguments: list[Any], strangers: list[An
 @pytest.mark.parametrize("sample", having(without=["multiary"]), ids=str)
 def test_sources_states_and_destinations_of_another_device(sample: Sample, elsewhere: Bench) -> None:
     home, values = Bench(HOME), sample.sources()
-    expected = train(home, sample, values, home.batch)
+    expected = trained(sample, HOME)
     kernel = sample.make(HOME)
     keep_results(kernel)
     ours, theirs = (

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from catalogue import SWEPT, having
-from encoding import Bench, Outcome, encode, finish, numbers, parameter_gradients, shape_of, train
+from encoding import Bench, Outcome, encode, finish, numbers, parameter_gradients, shape_of, train, trained
 from helpers import assert_close
 from openmps.types import MPSOffset, MTLOrigin, MTLRegion, MTLSize
 from samples.sample import GradientSample, Sample, configured, placed_like
@@ -35,7 +35,7 @@ def test_forward(sample: Sample, device: torch.device) -> None:
     """An encode that returns its result leaves the offset that it used in the kernel."""
     bench = Bench.on(device)
     sources = sample.sources()
-    expected = train(bench, sample, sources, bench.batch)
+    expected = trained(sample, bench.device)
     found = train(
         bench,
         sample,

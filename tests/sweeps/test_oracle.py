@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from catalogue import ALL
-from encoding import Bench, train
+from encoding import Bench, train, trained
 from helpers import assert_close
 from measured import note_error
 from samples.sample import Sample, readings
@@ -42,7 +42,7 @@ def test_forward_and_gradients(sample: Sample, device: torch.device) -> None:
 def test_results_are_finite_and_not_trivial(sample: Sample) -> None:
     """The samples exercise their kernels: no result is constant zero, none overflows."""
     bench = Bench.on(torch.device("cpu"))
-    found = train(bench, sample, sample.sources(), bench.batch)
+    found = trained(sample, bench.device)
     for values in (found.result, *found.gradients):
         assert np.isfinite(values).all()
     assert np.any(found.result != 0)

@@ -31,7 +31,7 @@ from openmps.formats.archive import MPSKeyedArchiver, MPSKeyedUnarchiver
 from openmps.formats.archive.container import seal, unpack
 from openmps.formats.archive.forms import classes
 from openmps.formats.weights import load_dat_files, load_safetensors, save_dat_files, save_safetensors
-from openmps.graph.catalog import KERNELS
+from openmps.graph.catalog import rows
 from openmps.graph.graph import MPSNNGraph
 from openmps.kernels.loss import MPSCNNLossLabels
 from openmps.metal.device import mtl_device
@@ -58,7 +58,7 @@ def _is_stable(folder: Path, found: Any) -> bool:
 
 
 _WORDS = (
-    *(name for name in classes()), *(kind.__name__ for kind in KERNELS),
+    *(name for name in classes()), *(row.node.__name__ for row in rows()),
     "label", "options", "weights", "weight_array", "padding", "descriptor", "source", "gradient_state", "handle",
     "format",
 )  # fmt: skip

@@ -50,36 +50,42 @@ def loaded(who: str, source: Any) -> Generator[None]:
         source.purge()
 
 
-def channel_count(who: str, source: Any) -> int:
-    """What number_of_feature_channels() of a data source says."""
-    count = source.number_of_feature_channels()
+def count_of(who: str, source: Any, method: str) -> int:
+    """The positive integer that a method of a data source, such as number_of_feature_channels(), returns."""
+    count = getattr(source, method)()
     if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1:
-        rule = "must return a positive integer"
-        raise MPSArgumentError(who, "data source number_of_feature_channels()", rule, repr(count))
+        raise MPSArgumentError(who, f"data source {method}()", "must return a positive integer", repr(count))
     return int(count)
 
 
-def channel_row(who: str, method: str, data: Any, channels: int) -> NDArray[np.float32]:
-    """A copy of ``channels`` numbers that a method of a data source gave; raw bytes are float32."""
-    argument = f"data source {method}()"
+def channel_row(who: str, source: Any, method: str, channels: int, default: float) -> NDArray[np.float32]:
+    """A copy of the numbers that a method of a data source gives, one a channel; ``default`` of each for None."""
+    argument, data = f"data source {method}()", getattr(source, method)()
+    if data is None:
+        return np.full(channels, default, np.float32)
+    row = np.array(elements(who, argument, data, np.float32), order="C").reshape(-1)
+    if row.size != channels:
+        rule = f"must return one number a feature channel, {channels}"
+        raise MPSArgumentError(who, argument, rule, f"{row.size} number(s)")
+    return row
+
+
+def elements(who: str, argument: str, data: Any, dtype: type[np.generic]) -> NDArray[Any]:
+    """Numbers of any kind, rounded to ``dtype``; raw bytes are elements of ``dtype``."""
     if isinstance(data, MTLBuffer):
         data = data.contents()
     if isinstance(data, torch.Tensor):
         data = data.detach().cpu().numpy()
     try:
         if isinstance(data, bytes | bytearray | memoryview):
-            data = np.frombuffer(data, np.float32)
+            return np.frombuffer(data, dtype)
         array = np.asarray(data)
-        if array.dtype == np.uint8:
-            array = np.ascontiguousarray(array).reshape(-1).view(np.float32)
-        row = np.array(array.astype(np.float32, casting="same_kind"), order="C").reshape(-1)
+        if array.dtype == np.uint8 and dtype is not np.uint8:
+            return np.ascontiguousarray(array).reshape(-1).view(dtype)
+        return array.astype(dtype, casting="same_kind", copy=False)
     except (TypeError, ValueError) as fault:
-        rule = "must return numbers that fit float32, or their raw bytes"
+        rule = f"must be numbers that fit {np.dtype(dtype).name}, or its raw bytes"
         raise MPSTypeError(who, argument, rule, type(data).__name__) from fault
-    if row.size != channels:
-        rule = f"must return one number a feature channel, {channels}"
-        raise MPSArgumentError(who, argument, rule, f"{row.size} number(s)")
-    return row
 
 
 def optional(source: Any, name: str) -> Any:

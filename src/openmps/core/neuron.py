@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from openmps.checks import NamedAttributes
 from openmps.core.numbers import number
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.types import MPSCNNNeuronType
@@ -60,7 +61,7 @@ class NeuronParameters(NamedTuple):
         return np.array(self.data[:channels], np.float32)
 
 
-class MPSNNNeuronDescriptor:
+class MPSNNNeuronDescriptor(NamedAttributes):
     """A neuron's type and parameters (MPSCNNNeuron.h, macOS 10.13.4).
 
     ==============  ==================================  =============================

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from openmps.checks import Labelled, Shown, is_whole, lengths_text
+from openmps.checks import Labelled, Shown, is_whole, lengths_text, of_kind
 from openmps.core.kernel.encoding import Numbers
 from openmps.core.lifetime import (
     TemporaryCounts,
@@ -146,10 +146,7 @@ class MPSVector(_Elements):
         *,
         device: MTLDevice | None = None,
     ) -> None:
-        if not isinstance(descriptor, MPSVectorDescriptor):
-            got = type(descriptor).__name__
-            raise MPSTypeError(type(self).__name__, "descriptor", "must be an MPSVectorDescriptor", got)
-        self._descriptor = descriptor.copy()
+        self._descriptor = of_kind(type(self).__name__, "descriptor", descriptor, MPSVectorDescriptor).copy()
         super().__init__(self._descriptor, device, buffer, offset)
         is_plain = self.vectors == 1 and self._data_type is MPSDataType.FLOAT32
         self._numbers = Numbers(self.data, self._offset, self.length) if is_plain else None
@@ -182,10 +179,7 @@ class MPSMatrix(_Elements):
         *,
         device: MTLDevice | None = None,
     ) -> None:
-        if not isinstance(descriptor, MPSMatrixDescriptor):
-            got = type(descriptor).__name__
-            raise MPSTypeError(type(self).__name__, "descriptor", "must be an MPSMatrixDescriptor", got)
-        self._descriptor = descriptor.copy()
+        self._descriptor = of_kind(type(self).__name__, "descriptor", descriptor, MPSMatrixDescriptor).copy()
         super().__init__(self._descriptor, device, buffer, offset)
 
     rows = Shown[int]("_descriptor.rows", "Rows of a matrix.")

@@ -7,21 +7,14 @@ from typing import Any, overload
 
 import torch
 
-from openmps.checks import Shown, is_whole, whole
+from openmps.checks import NamedAttributes, Shown, is_whole, whole
 from openmps.errors import MPSArgumentError, MPSTypeError
-from openmps.types import MPSDataType, MPSSizeofMPSDataType
+from openmps.types import DATA_TYPE_DTYPES, MPSDataType, MPSSizeofMPSDataType
 
 TORCH_TYPES: dict[MPSDataType, torch.dtype] = {
-    MPSDataType.FLOAT32: torch.float32,
-    MPSDataType.FLOAT16: torch.float16,
-    MPSDataType.INT8: torch.int8,
-    MPSDataType.INT16: torch.int16,
-    MPSDataType.INT32: torch.int32,
-    MPSDataType.INT64: torch.int64,
-    MPSDataType.UINT8: torch.uint8,
-    MPSDataType.UINT16: torch.uint16,
-    MPSDataType.UINT32: torch.uint32,
-    MPSDataType.UINT64: torch.uint64,
+    kind: getattr(torch, dtype.name)
+    for kind, dtype in DATA_TYPE_DTYPES.items()
+    if dtype.kind in "fiu" and not kind & MPSDataType.NORMALIZED_BIT
 }
 """The types that an element can have."""
 
@@ -62,7 +55,7 @@ def _advised_row_bytes(columns: int, data_type: MPSDataType) -> int:
     return _rounded("MPSMatrixDescriptor", "columns", columns, data_type)
 
 
-class MPSVectorDescriptor:
+class MPSVectorDescriptor(NamedAttributes):
     """Length, type and spacing of vectors in a buffer (MPSMatrix.h, macOS 10.13).
 
     ``vectors`` vectors of ``length`` elements, ``vector_bytes`` bytes from one to the next, tight unless given.
@@ -127,7 +120,7 @@ class MPSVectorDescriptor:
         )
 
 
-class MPSMatrixDescriptor:
+class MPSMatrixDescriptor(NamedAttributes):
     """Shape, type and spacing of matrices in a buffer (MPSMatrix.h, macOS 10.13).
 
     Element (i, j) of matrix m lies ``m matrix_bytes + i row_bytes + j element_bytes`` bytes behind the start. Both

@@ -20,8 +20,8 @@ from openmps.types import MPSNNComparisonType
 class MPSNNBinaryArithmeticNode(MPSNNFilterNode):
     """The base of arithmetic nodes on two images (MPSNNGraphNodes.h, macOS 10.13.4); see `MPSCNNArithmetic`.
 
-    Give ``left_source`` and ``right_source``, or both in ``sources``. Scales are 1, the bias 0, strides 1 and the
-    bounds those of float32 unless they are set.
+    Give ``left_source`` and ``right_source``, or both in ``sources``, which may come first. Scales are 1, the bias 0,
+    strides 1 and the bounds those of float32 unless they are set.
     """
 
     primary_scale: float = 1.0
@@ -49,12 +49,13 @@ class MPSNNBinaryArithmeticNode(MPSNNFilterNode):
 
     def __init__(
         self,
-        left_source: MPSNNImageNode | None = None,
+        left_source: MPSNNImageNode | Sequence[MPSNNImageNode] | None = None,
         right_source: MPSNNImageNode | None = None,
         *,
         sources: Sequence[MPSNNImageNode] | None = None,
     ) -> None:
-        given = [source for source in (left_source, right_source) if source is not None] + list(sources or ())
+        first = list(left_source) if isinstance(left_source, Sequence) else [left_source]
+        given = [source for source in (*first, right_source) if source is not None] + list(sources or ())
         if len(given) != 2:
             raise MPSArgumentError(type(self).__name__, "sources", "must be two image nodes", f"{len(given)}")
         super().__init__(given)
@@ -98,14 +99,20 @@ class MPSNNArithmeticGradientNode(MPSNNGradientFilterNode):
 
     def __init__(
         self,
-        source_gradient: MPSNNImageNode | None = None,
-        source_image: MPSNNImageNode | None = None,
-        gradient_state: MPSNNStateNode | None = None,
+        source_gradient: MPSNNImageNode | Sequence[MPSNNImageNode] | None = None,
+        source_image: MPSNNImageNode | MPSNNFilterNode | None = None,
+        gradient_state: MPSNNStateNode | bool | None = None,
         is_secondary_source_filter: bool = False,
         *,
         gradient_images: Sequence[MPSNNImageNode] | None = None,
         forward_filter: MPSNNFilterNode | None = None,
     ) -> None:
+        if isinstance(source_gradient, Sequence):
+            gradient_images, source_gradient = source_gradient, None
+        if isinstance(source_image, MPSNNFilterNode):
+            forward_filter, source_image = source_image, None
+        if isinstance(gradient_state, bool):
+            is_secondary_source_filter, gradient_state = gradient_state, None
         index = int(is_secondary_source_filter)
         if gradient_images is not None and isinstance(forward_filter, MPSNNBinaryArithmeticNode):
             source_gradient = gradient_images[0] if len(gradient_images) in (1, 2) else None

@@ -5,31 +5,44 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from openmps.core.image.image import MPSImage
+from openmps.core.image.storage import Extent
 from openmps.core.kernel.encode import ImageKernel
 from openmps.core.padding.policy import MPSNNDefaultPadding
-from openmps.errors import MPSTypeError
+from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.graph import arithmetic_nodes as arithmetic
 from openmps.graph import concatenation_nodes as concatenation
 from openmps.graph import convolution_nodes as convolution
 from openmps.graph import dropout_nodes as dropout
+from openmps.graph import gram_matrix_nodes as gram_matrix
+from openmps.graph import local_normalization_nodes as local_normalization
 from openmps.graph import loss_nodes as loss
 from openmps.graph import neuron_nodes as neuron
 from openmps.graph import nodes
 from openmps.graph import normalization_nodes as normalization
 from openmps.graph import pooling_nodes as pooling
+from openmps.graph import reduction_nodes as reduction
+from openmps.graph import shape_nodes as shape
 from openmps.graph import softmax_nodes as softmax
 from openmps.graph.nodes import MPSNNFilterNode, describe, row_of
-from openmps.graph.rows import GradientRow, KernelRow, Reads, Row, Use
+from openmps.graph.rows import Asked, GradientRow, KernelRow, Reads, Row, Use
 from openmps.graph.training import BATCH_STATISTICS, STATES_OF_IMAGES, WEIGHTS
 from openmps.kernels import arithmetic as arithmetic_kernels
 from openmps.kernels import concatenation as concatenation_kernels
 from openmps.kernels import convolution as convolution_kernels
 from openmps.kernels import dropout as dropout_kernels
+from openmps.kernels import gram_matrix as gram_matrix_kernels
 from openmps.kernels import group_normalization as group_normalization_kernels
+from openmps.kernels import image_scale as image_scale_kernels
 from openmps.kernels import loss as loss_kernels
 from openmps.kernels import neuron as neuron_kernels
+from openmps.kernels import normalization as normalization_kernels
+from openmps.kernels import pad as pad_kernels
 from openmps.kernels import pooling as pooling_kernels
+from openmps.kernels import reduce as reduce_kernels
+from openmps.kernels import reshape as reshape_kernels
 from openmps.kernels import softmax as softmax_kernels
+from openmps.kernels import upsampling as upsampling_kernels
 from openmps.kernels.batch_normalization import whole_batch as batch_normalization_kernels
 from openmps.kernels.convolution import binary as binary_kernels
 from openmps.metal.device import MTLDevice
@@ -91,12 +104,57 @@ def _statistics(kernel: batch_normalization_kernels.WholeBatchNormalization, use
         kernel.uses_batch = use.is_consumed
 
 
+def _loss_gradient(device: MTLDevice, loss_descriptor: Any, is_labels: bool) -> Any:
+    made = loss_kernels.MPSNNLossGradient(device, loss_descriptor)
+    made.compute_label_gradients = is_labels
+    return made
+
+
+# --- sizes of results, and what callbacks are asked -------------------------------------------------------------------
+
+
+def _reshaped(node: shape.MPSNNReshapeNode, source: Extent) -> Extent:
+    found = Extent(node.result_width, node.result_height, node.result_feature_channels, source.images)
+    count = source.width * source.height * source.channels
+    if found.width * found.height * found.channels != count:
+        rule = f"must multiply to {count}, the numbers of a source image"
+        got = f"{found.width}, {found.height}, {found.channels}"
+        raise MPSArgumentError(node.name, "result_width, result_height, result_feature_channels", rule, got)
+    return found
+
+
+def _scaled(node: shape.MPSNNScaleNode, source: Extent) -> Extent:
+    size = node.output_size
+    if size.depth not in (0, 1, source.channels):
+        rule = f"must be the source's feature channels, {source.channels}, or 0 or 1, which say nothing"
+        raise MPSArgumentError(node.name, "output_size.depth", rule, size.depth)
+    return Extent(size.width, size.height, source.channels, source.images)
+
+
+def _transform(provider: Any, node: shape.MPSNNScaleNode, source: MPSImage, result: MPSImage) -> Any:
+    return provider.transform_for_source_image(source, node.sources[0].handle)
+
+
+def _alpha(callback: Any, node: Any, source: MPSImage, result: MPSImage) -> Any:
+    return callback.alpha_for_source_image(source, result)
+
+
+def _weight(callback: Any, node: Any, source: MPSImage, result: MPSImage) -> Any:
+    return callback.scalar_weight_for_source_image(source, result)
+
+
+_WEIGHT = Asked("property_call_back", "weight", _weight)
+
 # --- what many rows say -----------------------------------------------------------------------------------------------
 
 _VALID = MPSNNDefaultPadding(MPSNNPaddingMethod.SIZE_VALID_ONLY)
 _WINDOW = ("kernel_width", "kernel_height", "stride_in_pixels_x", "stride_in_pixels_y")
 _DILATED = ("kernel_width", "kernel_height", "dilation_rate_x", "dilation_rate_y", *_WINDOW[2:])
 _DILATION = ("dilation_rate_x", "dilation_rate_y")
+_FACTORS = ("integer_scale_factor_x", "integer_scale_factor_y")
+_SQUARE = ("kernel_width", "kernel_height")
+_ENERGY = ("alpha", "beta", "delta")
+_CONTRAST = (*_ENERGY, "p0", "pm", "ps")
 _DROPOUT = ("keep_probability", "seed", "mask_stride_in_pixels")
 _TERMS = ("output_bias_terms", "output_scale_terms", "input_bias_terms", "input_scale_terms")
 _BINARY = ("weights", "type", "flags", "scale_value", *_TERMS)
@@ -155,6 +213,26 @@ def _arithmetic(node: Any, kernel: Any, gradient: GradientRow | None = None, mor
 
 def _arithmetic_gradient(node: Any, kernel: Any, reads: Reads = Reads.SOURCE) -> GradientRow:
     return GradientRow(node, kernel, ("is_secondary_source_filter",), reads=reads)
+
+
+def _local(node: Any, kernel: Any, gradient: GradientRow, arguments: tuple[str, ...], more: tuple[str, ...]) -> Row:
+    return Row(node, kernel, arguments, more, state=_OF_ONE, gradient=gradient)
+
+
+def _reduction(node: Any, kernel: Any, *more: str, gradient: GradientRow | None = None) -> Row:
+    state = None if gradient is None else _OF_ONE
+    return Row(node, kernel, (), ("clip_rect_source", *more), state=state, gradient=gradient)
+
+
+def _upsampling(node: Any, kernel: Any, gradient: Any, gradient_kernel: Any, *more: str) -> Row:
+    return Row(
+        node, kernel, (*_FACTORS, *more), state=_OF_ONE,
+        gradient=GradientRow(gradient, gradient_kernel, _FACTORS, takes=("scale_factor_x", "scale_factor_y")),
+    )  # fmt: skip
+
+
+def _scale(node: Any, kernel: Any) -> Row:
+    return Row(node, kernel, size=_scaled, asked=Asked("transform_provider", "scale_transform", _transform))
 
 
 def _normalization(node: Any, kernel: Any, gradient: Any, gradient_kernel: Any) -> Row:
@@ -229,6 +307,34 @@ NODES: tuple[Row, ...] = (
         normalization.MPSCNNGroupNormalizationGradientNode,
         group_normalization_kernels.MPSCNNGroupNormalizationGradient,
     ),
+    _local(
+        local_normalization.MPSCNNSpatialNormalizationNode, normalization_kernels.MPSCNNSpatialNormalization,
+        GradientRow(
+            local_normalization.MPSCNNSpatialNormalizationGradientNode,
+            normalization_kernels.MPSCNNSpatialNormalizationGradient, _SQUARE, _ENERGY,
+            takes=("kernel_size",), copies=(*_SQUARE, *_ENERGY),
+        ),
+        _SQUARE, _ENERGY,
+    ),
+    _local(
+        local_normalization.MPSCNNLocalContrastNormalizationNode,
+        normalization_kernels.MPSCNNLocalContrastNormalization,
+        GradientRow(
+            local_normalization.MPSCNNLocalContrastNormalizationGradientNode,
+            normalization_kernels.MPSCNNLocalContrastNormalizationGradient, _SQUARE, _CONTRAST,
+            takes=_SQUARE, copies=_CONTRAST,
+        ),
+        _SQUARE, _CONTRAST,
+    ),
+    _local(
+        local_normalization.MPSCNNCrossChannelNormalizationNode,
+        normalization_kernels.MPSCNNCrossChannelNormalization,
+        GradientRow(
+            local_normalization.MPSCNNCrossChannelNormalizationGradientNode,
+            normalization_kernels.MPSCNNCrossChannelNormalizationGradient, ("kernel_size",), takes=("kernel_size",),
+        ),
+        ("kernel_size",), _ENERGY,
+    ),
     _plain(
         softmax.MPSCNNSoftMaxNode, softmax_kernels.MPSCNNSoftMax,
         softmax.MPSCNNSoftMaxGradientNode, softmax_kernels.MPSCNNSoftMaxGradient, reads=Reads.RESULT,
@@ -244,6 +350,16 @@ NODES: tuple[Row, ...] = (
         ),
     ),
     Row(loss.MPSCNNLossNode, loss_kernels.MPSCNNLoss, ("loss_descriptor",), is_gradient=True),
+    Row(loss.MPSCNNYOLOLossNode, loss_kernels.MPSCNNYOLOLoss, ("loss_descriptor",), is_gradient=True),
+    Row(loss.MPSNNInitialGradientNode, loss_kernels.MPSNNInitialGradient, is_gradient=True),
+    Row(
+        loss.MPSNNForwardLossNode, loss_kernels.MPSNNForwardLoss, ("loss_descriptor",), images=1, asked=_WEIGHT,
+        state=_OF_ONE,
+        gradient=GradientRow(
+            loss.MPSNNLossGradientNode, _loss_gradient, ("loss_descriptor", "is_labels_gradient_filter"), images=2,
+            copies=("property_call_back",),
+        ),
+    ),
     _arithmetic(
         arithmetic.MPSNNAdditionNode, arithmetic_kernels.MPSCNNAdd,
         _arithmetic_gradient(arithmetic.MPSNNAdditionGradientNode, arithmetic_kernels.MPSCNNAddGradient),
@@ -260,6 +376,56 @@ NODES: tuple[Row, ...] = (
     ),
     _arithmetic(arithmetic.MPSNNDivisionNode, arithmetic_kernels.MPSCNNDivide),
     _arithmetic(arithmetic.MPSNNComparisonNode, arithmetic_kernels.MPSNNCompare, more=("comparison_type",)),
+    _reduction(reduction.MPSNNReductionRowMinNode, reduce_kernels.MPSNNReduceRowMin),
+    _reduction(reduction.MPSNNReductionRowMaxNode, reduce_kernels.MPSNNReduceRowMax),
+    _reduction(reduction.MPSNNReductionRowMeanNode, reduce_kernels.MPSNNReduceRowMean),
+    _reduction(reduction.MPSNNReductionRowSumNode, reduce_kernels.MPSNNReduceRowSum),
+    _reduction(reduction.MPSNNReductionColumnMinNode, reduce_kernels.MPSNNReduceColumnMin),
+    _reduction(reduction.MPSNNReductionColumnMaxNode, reduce_kernels.MPSNNReduceColumnMax),
+    _reduction(reduction.MPSNNReductionColumnMeanNode, reduce_kernels.MPSNNReduceColumnMean),
+    _reduction(reduction.MPSNNReductionColumnSumNode, reduce_kernels.MPSNNReduceColumnSum),
+    _reduction(reduction.MPSNNReductionFeatureChannelsMinNode, reduce_kernels.MPSNNReduceFeatureChannelsMin),
+    _reduction(reduction.MPSNNReductionFeatureChannelsMaxNode, reduce_kernels.MPSNNReduceFeatureChannelsMax),
+    _reduction(reduction.MPSNNReductionFeatureChannelsMeanNode, reduce_kernels.MPSNNReduceFeatureChannelsMean),
+    _reduction(reduction.MPSNNReductionFeatureChannelsSumNode, reduce_kernels.MPSNNReduceFeatureChannelsSum, "weight"),
+    _reduction(
+        reduction.MPSNNReductionFeatureChannelsArgumentMinNode, reduce_kernels.MPSNNReduceFeatureChannelsArgumentMin
+    ),
+    _reduction(
+        reduction.MPSNNReductionFeatureChannelsArgumentMaxNode, reduce_kernels.MPSNNReduceFeatureChannelsArgumentMax
+    ),
+    _reduction(
+        reduction.MPSNNReductionSpatialMeanNode, reduce_kernels.SpatialMean,
+        gradient=GradientRow(reduction.MPSNNReductionSpatialMeanGradientNode, reduce_kernels.SpatialMeanGradient),
+    ),
+    _plain(
+        shape.MPSNNReshapeNode, reshape_kernels.MPSNNReshape,
+        shape.MPSNNReshapeGradientNode, reshape_kernels.MPSNNReshapeGradient, size=_reshaped,
+    ),
+    Row(
+        shape.MPSNNPadNode, pad_kernels.MPSNNPad, ("padding_size_before", "padding_size_after"),
+        ("edge_mode", "fill_value"), state=_OF_ONE,
+        gradient=GradientRow(shape.MPSNNPadGradientNode, pad_kernels.MPSNNPadGradient),
+    ),
+    _scale(shape.MPSNNBilinearScaleNode, image_scale_kernels.MPSImageBilinearScale),
+    _scale(shape.MPSNNLanczosScaleNode, image_scale_kernels.MPSImageLanczosScale),
+    _upsampling(
+        shape.MPSCNNUpsamplingNearestNode, upsampling_kernels.MPSCNNUpsamplingNearest,
+        shape.MPSCNNUpsamplingNearestGradientNode, upsampling_kernels.MPSCNNUpsamplingNearestGradient,
+    ),
+    _upsampling(
+        shape.MPSCNNUpsamplingBilinearNode, upsampling_kernels.MPSCNNUpsamplingBilinear,
+        shape.MPSCNNUpsamplingBilinearGradientNode, upsampling_kernels.MPSCNNUpsamplingBilinearGradient,
+        "align_corners",
+    ),
+    Row(
+        gram_matrix.MPSNNGramMatrixCalculationNode, gram_matrix_kernels.MPSNNGramMatrixCalculation, ("alpha",),
+        state=_OF_ONE, asked=Asked("property_call_back", "alpha", _alpha),
+        gradient=GradientRow(
+            gram_matrix.MPSNNGramMatrixCalculationGradientNode,
+            gram_matrix_kernels.MPSNNGramMatrixCalculationGradient, ("alpha",), takes=("alpha",),
+        ),
+    ),
     Row(
         concatenation.MPSNNConcatenationNode, _concatenation, ("sources",),
         state=nodes.MPSNNMultiaryGradientStateNode,

@@ -16,12 +16,13 @@ from openmps.graph.catalog import make_kernel
 from openmps.graph.encoding import batch_of
 from openmps.graph.fusion import fuse
 from openmps.graph.nodes import MPSNNFilterNode, MPSNNGradientFilterNode, MPSNNImageNode, MPSNNStateNode, row_of
-from openmps.graph.program import Program, Stage
-from openmps.graph.rows import GradientRow, Reads, Use
+from openmps.graph.program import Program, Question, Stage
+from openmps.graph.rows import Asked, GradientRow, Reads, Use
 from openmps.graph.trainable import wants_parameter_gradients
 from openmps.kernels.convolution import MPSCNNConvolutionDataSource
 from openmps.kernels.convolution.weighted import WeightedKernel
 from openmps.kernels.convolution.weights import ConvolutionWeights
+from openmps.kernels.loss.image_loss import LabelImages
 from openmps.metal.device import MTLDevice
 from openmps.types import MPSImageFeatureChannelFormat
 
@@ -75,6 +76,10 @@ def _source_of(kernel: Any) -> MPSCNNConvolutionDataSource:
     return kernel.data_source
 
 
+_OPERANDS: tuple[str, ...] = ("labels", "weights")
+"""What the images behind a loss's own are, in order."""
+
+
 class Compiler:
     """Makes the program of a graph for one set of input shapes."""
 
@@ -87,7 +92,10 @@ class Compiler:
         device: MTLDevice,
         formats: Mapping[MPSNNImageNode, MPSImageFeatureChannelFormat],
         given: Mapping[MPSNNStateNode, MPSStateBatch],
+        answers: dict[MPSNNFilterNode, Any],
     ) -> None:
+        self._answers = answers
+        self._questions: list[Question] = []
         self._given = given
         self._kernels = kernels
         self._formats = formats
@@ -104,7 +112,7 @@ class Compiler:
         """Plan every filter in order; ``images`` and ``states`` are read from outside."""
         stages = [self._stage(node, kernel) for node, kernel in self._kernels.items()]
         descriptors = {node: _descriptor(shape) for node, shape in self._shapes.items()}
-        program = Program(self._count, stages, self._inputs, descriptors)
+        program = Program(self._count, stages, self._inputs, descriptors, self._questions)
         wanted = {(program.places[node.producer], RESULT) for node in images if node.producer in program.places}
         wanted |= {(program.places[node.producer], SAVED) for node in states if node.producer in program.places}
         body, makers = program.assemble(wanted)
@@ -116,24 +124,61 @@ class Compiler:
         return program
 
     def _stage(self, node: MPSNNFilterNode, kernel: ImageKernel) -> Stage:
-        sources = _sources(node)
+        row, sources = row_of(node), _sources(node)
+        count = len(sources) if row is None or row.images is None else row.images
+        operands: dict[str, MPSNNImageNode] = dict(zip(_OPERANDS, sources[count:], strict=False))
+        sources = sources[:count]
         shapes = tuple(self._shapes[image] for image in sources)
         states = self._source_states(node)
-        # Images that are asked for their shape only and never have memory.
-        specimens = [MPSImage(self._device, _descriptor(shape)) for shape in shapes]
-        made_here = node.source_states and node.source_states[0] in self._states
-        suggested = kernel.destination_image_descriptor(specimens, list(states) if states and made_here else None)
-        chosen = self._formats[node.result_image]
-        channel_format = self._format if chosen is MPSImageFeatureChannelFormat.NONE else chosen
-        extent = Extent(suggested.width, suggested.height, suggested.feature_channels, self._count)
-        shape = self._shapes[node.result_image] = Shape(extent, channel_format)
-        plan = kernel.plan(shapes, shape, kernel.given(states))
+        made_here = bool(node.source_states) and node.source_states[0] in self._states
+        shape = self._shapes[node.result_image] = self._result(node, kernel, shapes, states if made_here else None)
+        if row is not None and row.asked is not None:
+            self._ask(node, row.asked, kernel, shapes[-1], shape)
+        given = states
+        if operands:
+            labels = (self._specimen(self._shapes[image], self._count) for image in operands.values())
+            given = MPSStateBatch([LabelImages(self._device, next(labels), next(labels, None), states)])
+        plan = kernel.plan(shapes, shape, kernel.given(given))
         if node.result_state is not None and (state := kernel.make_state()) is not None:
             state.record = plan.record
             made = self._states[node.result_state] = batch_of(kernel, state, self._count)
             kernel.fill(plan, made)
         state_in = node.source_states[0] if made_here else None
-        return Stage(node, kernel, plan, sources, state_in, shape, states if made_here else None)
+        return Stage(node, kernel, plan, sources, state_in, shape, states if made_here else None, operands)
+
+    def _result(
+        self, node: MPSNNFilterNode, kernel: ImageKernel, shapes: tuple[Shape, ...], states: MPSStateBatch | None
+    ) -> Shape:
+        """The result's shape, as node, kernel and states say, and how its numbers are stored."""
+        row = row_of(node)
+        if row is not None and row.size is not None:
+            extent = row.size(node, shapes[0].extent)
+        else:
+            specimens = [self._specimen(shape) for shape in shapes]
+            is_loss = row is not None and row.images is not None
+            sizing = None if states is None or is_loss else list(states)
+            suggested = kernel.destination_image_descriptor(specimens, sizing)
+            extent = Extent(suggested.width, suggested.height, suggested.feature_channels, self._count)
+        chosen = self._formats[node.result_image]
+        channel_format = self._format if chosen is MPSImageFeatureChannelFormat.NONE else chosen
+        return Shape(extent._replace(images=self._count), channel_format)
+
+    def _ask(self, node: MPSNNFilterNode, asked: Asked, kernel: ImageKernel, source: Shape, result: Shape) -> None:
+        """Ask the user's callback, unless the encode has asked it already."""
+        callback = getattr(node, asked.callback)
+        if callback is None:
+            return
+        question = Question(node, asked, kernel, callback, self._specimen(source), self._specimen(result))
+        if node not in self._answers:
+            self._answers[node] = question.answer()
+        question.use(self._answers[node])
+        self._questions.append(question)
+
+    def _specimen(self, shape: Shape, images: int = 1) -> MPSImage:
+        """An image that is asked for its shape only and never has memory."""
+        descriptor = _descriptor(shape)
+        descriptor.number_of_images = images
+        return MPSImage(self._device, descriptor)
 
     def _source_states(self, node: MPSNNFilterNode) -> MPSStateBatch | None:
         """The states that the kernel takes: those that are given, stand-ins with the forward record for the others."""

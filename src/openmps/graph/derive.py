@@ -5,6 +5,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from openmps.errors import MPSTypeError
 from openmps.graph.arithmetic_nodes import MPSNNAdditionNode
 from openmps.graph.nodes import MPSNNFilterNode, MPSNNImageNode, NodeHandler, row_of
@@ -60,7 +63,7 @@ class _Derivation:
 
     def differentiate(self, node: MPSNNFilterNode, gradient: MPSNNImageNode, place: int) -> None:
         """Make the gradient nodes of ``node`` and pass their results on."""
-        made = node.gradient_filters(source=gradient)
+        made = _gradient_filters(node, gradient)
         for index, (gradient_node, source) in enumerate(zip(made, node.sources, strict=False)):
             if len(made) > 1 and source.stop_gradient:
                 continue  # Nothing is trained by it; a node with one source may be trained itself.
@@ -87,6 +90,25 @@ class _Derivation:
             gradient_node.result_image.handle = source.handle
         else:
             self._handler(gradient_node, node, source, gradient)
+
+
+_WAYS = ("gradient_filters", "_gradient_nodes", "gradient_filter")
+"""What a class may override to say what its gradient nodes are; the first that it does is asked."""
+
+
+def _gradient_filters(node: MPSNNFilterNode, gradient: MPSNNImageNode) -> list[MPSNNFilterNode]:
+    """The gradient nodes of a node, one a source, by the method that it or the nearest of its bases overrides."""
+    way = next(name for base in type(node).__mro__ for name in _WAYS if name in vars(base))
+    if way == "gradient_filter":
+        made: object = [node.gradient_filter(gradient)]
+    else:
+        way, made = "gradient_filters", node.gradient_filters(gradient)
+    listed: list[Any] = [*made] if isinstance(made, Sequence) else [made]
+    most = len(node.sources)
+    if not 1 <= len(listed) <= most or not all(isinstance(each, MPSNNFilterNode) for each in listed):
+        rule = f"must return the gradient nodes of the sources, in their order, {most} at most"
+        raise MPSTypeError(node.name, f"{way}()", rule, [type(each).__name__ for each in listed])
+    return listed
 
 
 def training_graph(

@@ -20,9 +20,12 @@ from openmps.graph.interface import Interface
 from openmps.graph.nodes import MPSNNFilterNode, MPSNNGradientFilterNode, MPSNNImageNode, MPSNNStateNode
 from openmps.graph.program import Output, Program, all_of
 from openmps.kernels.group_normalization.state import ImageNormalizationState
+from openmps.kernels.loss.labels import LabelBlocks, MPSCNNLossLabels
 from openmps.metal.device import CommandBuffer
 
 Images = MPSImage | MPSImageBatch
+_LABELS = (MPSCNNLossLabels, LabelBlocks)
+"""The only states that a graph takes from its user, one by one or as the batch that they were made as."""
 
 
 def image_list(who: str, images: object) -> list[MPSImage]:
@@ -104,6 +107,9 @@ def check_sources(
             rule = f"must hold {count} state(s), one an image"
             raise MPSArgumentError(who, f"source_states[{index}]", rule, len(batch), remedy)
         for state in batch.counted():
+            if not isinstance(state, _LABELS):
+                rule = "must hold MPSCNNLossLabels, one an image"
+                raise MPSTypeError(who, f"source_states[{index}]", rule, type(state).__name__)
             state.check_usable(who, f"source_states[{index}]", command_buffer)
 
 

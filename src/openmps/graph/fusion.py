@@ -30,12 +30,13 @@ _STORE_HALF = Store(MPSImageFeatureChannelFormat.FLOAT16)
 def fuse(body: Body) -> tuple[Body, set[int]]:
     """The body after every fusion, and the slots that are never filled any more."""
     gone: set[int] = set()
+    readers = _Readers(body)
     for step in body.steps:
-        if isinstance(step.op, Neuron):
-            match = _match(_Readers(body), step)
-            if match is not None:
-                body = _pool_before_relu(body, match)
-                gone |= {*match.relu.writes, match.stored, *match.between}
+        match = _match(readers, step)
+        if match is not None:
+            body = _pool_before_relu(body, match)
+            readers = _Readers(body)
+            gone |= {*match.relu.writes, match.stored, *match.between}
     verify(body)
     return body, gone
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, Self
 
 from openmps.checks import Shown, whole
@@ -17,8 +19,9 @@ from openmps.core.kernel.encoding import Encoding
 from openmps.core.numbers import integer
 from openmps.core.state.batch import MPSStateBatch
 from openmps.core.state.state import MPSState
-from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.errors import MPSArgumentError, MPSTrainingWarning, MPSTypeError
 from openmps.graph.compiler import Compiler, copy_kernels, make_kernels
+from openmps.graph.description import description
 from openmps.graph.encoding import (
     Images,
     StagesStates,
@@ -45,13 +48,20 @@ from openmps.graph.nodes import (
     checked_format,
 )
 from openmps.graph.non_finite import CheckedEncoding
-from openmps.graph.passes import Network, reachable, required
+from openmps.graph.passes import Network, check_gradients, reachable, required
 from openmps.graph.program import Program
 from openmps.graph.stale_weights import StaleWeights
 from openmps.graph.trainable import training_of
 from openmps.graph.update import Updates
 from openmps.metal.device import CommandBuffer, MTLCommandQueue, MTLDevice
 from openmps.types import MPSImageFeatureChannelFormat
+
+_NOTHING_TO_DO = (
+    "there is nothing to do, so encodes return None: no result is needed, no image or state is exported, and no "
+    "gradient node has a data source with an update(); set result_image_is_needed, or give it what it is to train"
+)
+_PROPERTIES = attrgetter("_configuration", "_padding")
+"""What the programs of a graph depend on of its kernels."""
 
 CompletionHandler = Callable[[MPSImage | None, Exception | None], object]
 Formats = Mapping[MPSNNImageNode, MPSImageFeatureChannelFormat]
@@ -62,11 +72,12 @@ class MPSNNGraph(MPSKernel):
 
     ``MPSNNGraph(device, result_image=node, result_image_is_needed=True)`` runs everything that the result depends on;
     ``result_images=[…], results_are_needed=[…]`` (macOS 10.15) takes several. An unneeded result is not computed
-    beyond what updates parameters, and an encode returns None in its place. Nodes and data sources are read when the
-    graph is made. The graph is planned once for each set of input shapes.
+    beyond what updates parameters, and an encode returns None in its place; if that leaves nothing to do, there is an
+    `MPSTrainingWarning`. Nodes and data sources are read when the graph is made. The graph is planned once for each set
+    of input shapes, and again where a property of one of its `kernels` was set.
 
     Raises:
-        MPSArgumentError: A result is an input, nodes form a cycle, or nothing would be computed.
+        MPSArgumentError: A result is an input, nodes form a cycle, or a gradient node mixes two layers.
         MPSTypeError: A result is no image node, or a node has no kernel.
     """
 
@@ -94,8 +105,7 @@ class MPSNNGraph(MPSKernel):
         network = reachable(results.nodes)
         filters, read = required(network.filters, results.wanted())
         if not filters:
-            got = "no result, no exported image or state, and no data source with an update() in a gradient node"
-            raise MPSArgumentError(self.name, "result_image_is_needed", "must leave something to do", got)
+            warnings.warn(f"{self.name}: {_NOTHING_TO_DO}", MPSTrainingWarning, stacklevel=2)
         self._assemble(network, filters, read, results)
 
     @classmethod
@@ -110,6 +120,7 @@ class MPSNNGraph(MPSKernel):
     def _assemble(
         self, network: Network, filters: list[MPSNNFilterNode], read: set[MPSNNImageNode], results: Results
     ) -> None:
+        check_gradients(filters)
         self._network = network
         self._interface = Interface(network, filters, results)
         self._use(make_kernels(filters, read, self._device))
@@ -121,6 +132,8 @@ class MPSNNGraph(MPSKernel):
         self._updates = Updates(self._network.filters, kernels)
         self._stale_weights = StaleWeights(kernels.values())
         self._programs: dict[Any, Program] = {}
+        self._properties: list[Any] = []
+        self._settled: list[Any] = []
         taken = set(self._interface.input_states)
         self._state_readers = [
             (state, kernel) for node, kernel in kernels.items() for state in node.source_states if state in taken
@@ -206,8 +219,16 @@ class MPSNNGraph(MPSKernel):
 
     @property
     def kernels(self) -> dict[MPSNNFilterNode, Any]:
-        """The kernel of each filter that runs, in order; for those who look inside."""
+        """The kernel of each filter that runs, in order; for those who look inside, and may set properties.
+
+        The next encode computes with what they are then; sizes and places of results stay the padding policies'.
+        """
         return dict(self._kernels)
+
+    @property
+    def debug_description(self) -> str:
+        """The graph in words: every filter in order, with its kernel, images, states, format and padding."""
+        return description(self.name, self._interface, self._kernels, self._format)
 
     interface = Shown[Interface](
         "_interface", "The image and state nodes that the graph shares with its user; for those who look inside."
@@ -317,6 +338,9 @@ class MPSNNGraph(MPSKernel):
         for argument, receiver in zip(("intermediate_images", "destination_states"), receivers, strict=True):
             check_receiver(self.name, argument, receiver)
         check_sources(self.name, interface, command_buffer, sources, states)
+        if not self._kernels:
+            count_reads(interface, sources, states)
+            return {}, []
         given = dict(zip(interface.input_states, states, strict=True))
         shapes = tuple(images.whole().shape for images in sources)
         program = self._program(shapes, {}, given)
@@ -381,15 +405,36 @@ class MPSNNGraph(MPSKernel):
         fusing = allow_fusion and self.allow_fusion and not self._device.is_cuda
         given = tuple(kernel.given(states[node]) for node, kernel in self._state_readers if node in states)
         key = (shapes, given, self._format, fusing, tuple(formats.items()))
+        if [*map(_PROPERTIES, self._kernels.values())] != self._properties:
+            self._look_at_kernels()
         program = self._programs.get(key)
+        answers: dict[MPSNNFilterNode, Any] = {}
+        if program is not None and program.questions:
+            answers = {question.node: question.answer() for question in program.questions}
+            key = (*key, tuple(answers.values()))
+            program = self._programs.get(key)
         if program is None:
             interface = self._interface
             chosen = {**interface.formats, **formats}
-            compiler = Compiler(self._kernels, interface.inputs, shapes, self._format, self._device, chosen, states)
+            compiler = Compiler(
+                self._kernels, interface.inputs, shapes, self._format, self._device, chosen, states, answers
+            )
             program = self._programs[key] = compiler.compile(
                 interface.outputs(), interface.result_states, allow_fusion=fusing
             )
+            self._look_at_kernels(planned=True)
         return program
+
+    def _look_at_kernels(self, *, planned: bool = False) -> None:
+        """Forget the programs if a kernel has other properties than they were made with.
+
+        To plan a program sets some: ``planned`` says that nothing else has.
+        """
+        self._properties = [*map(_PROPERTIES, self._kernels.values())]
+        settled = [(configuration.settled(), padding) for configuration, padding in self._properties]
+        if not planned and settled != self._settled:
+            self._programs.clear()
+        self._settled = settled
 
     def __repr__(self) -> str:
         return f"<{self.name}: {len(self._kernels)} kernels, {len(self._interface.inputs)} source image(s)>"

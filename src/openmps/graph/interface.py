@@ -45,13 +45,17 @@ class Results:
 
 
 class Interface:
-    """The image and state nodes that a graph shares with its user. Read from the nodes once, when the graph is made."""
+    """The image and state nodes that a graph shares with its user. Read from the nodes once, when the graph is made.
+
+    A graph without filters has nothing to do: it takes what it would take if its results were needed, and one read.
+    """
 
     def __init__(self, network: Network, filters: Sequence[MPSNNFilterNode], results: Results) -> None:
         read = {image for node in filters for image in node.sources}
         read_states = {state for node in filters for state in node.source_states}
-        self.inputs = [image for image in network.images if image in read]
-        self.input_states = [state for state in network.states if state in read_states]
+        idle = not filters
+        self.inputs = [image for image in network.images if idle or image in read]
+        self.input_states = [state for state in network.states if idle or state in read_states]
         self.result = results.nodes[0]
         self.result_is_needed = results.needed[0]
         self.exported = [node.result_image for node in filters if node.result_image.export_from_graph]
@@ -74,7 +78,7 @@ class Interface:
             image: image.image_allocator for image in self.intermediates
         }
         self._reads = {
-            source: sum([*node.sources, *node.source_states].count(source) for node in filters)
+            source: sum([*node.sources, *node.source_states].count(source) for node in filters) or 1
             for source in (*self.inputs, *self.input_states)
         }
         self._handles: dict[MPSNNImageNode | MPSNNStateNode, MPSHandle] = {}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar, Protocol, runtime_checkable
 
-from openmps.checks import Labelled, Shown
+from openmps.checks import Labelled, NamedAttributes, Shown
 from openmps.core.image.image import MPSImageAllocator
 from openmps.core.image.temporary import MPSTemporaryImage
 from openmps.core.padding.policy import MPSNNDefaultPadding, MPSNNPadding
@@ -40,7 +40,7 @@ class Handle:
         return f"Handle({self._label!r})"
 
 
-class _Exportable:
+class _Exportable(NamedAttributes):
     """What image and state nodes share: a handle, a producer, and whether an encode hands them out."""
 
     export_from_graph: bool = False
@@ -183,7 +183,7 @@ def derive_by(derivation: Derivation) -> None:
 _SAME = MPSNNDefaultPadding(MPSNNPaddingMethod.SIZE_SAME)
 
 
-class MPSNNFilterNode(Labelled):
+class MPSNNFilterNode(NamedAttributes, Labelled):
     """The base of filter nodes (MPSNNGraphNodes.h, macOS 10.13).
 
     Its `result_image` takes the format of its first source image; `padding_policy` places and sizes the result.

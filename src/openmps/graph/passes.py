@@ -6,6 +6,7 @@ pass                  needs                                        ensures
 `reachable`           result image nodes                           filters before readers, inputs in reading order
 `required`            reachable filters, which results are needed  only filters that make a needed result, export
                                                                    something or update parameters, and what these read
+`check_gradients`     filters                                      no gradient filter mixes two layers
 `fuse`                a body, CPU                                  fewer steps, the same numbers (`graph.fusion`)
 `verify`              a body                                       each slot is filled once, before it is read
 ====================  ===========================================  ===================================================
@@ -17,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from openmps.errors import MPSArgumentError
-from openmps.graph.nodes import MPSNNFilterNode, MPSNNImageNode, MPSNNStateNode
+from openmps.graph.nodes import MPSNNFilterNode, MPSNNGradientFilterNode, MPSNNImageNode, MPSNNStateNode
 from openmps.graph.trainable import wants_parameter_gradients
 from openmps.ops.op import Body
 
@@ -107,6 +108,20 @@ def required(
             images.update(node.sources)
             stack.extend(producers(node))
     return [node for node in filters if node in keep], images
+
+
+def check_gradients(filters: Iterable[MPSNNFilterNode]) -> None:
+    """Raise unless each gradient filter has an image of the filter whose state it reads.
+
+    Another layer's, with equal shapes, would give the gradient of neither. A data source of its own is allowed.
+    """
+    for node in filters:
+        if not isinstance(node, MPSNNGradientFilterNode):
+            continue
+        forward, source = node.forward, node.sources[1]
+        if source not in (*forward.sources, forward.result_image):
+            rule = f"must be an image of {forward.name}, whose gradient state it reads"
+            raise MPSArgumentError(node.name, "source_image", rule, repr(source), "Call gradient_filter on that node")
 
 
 def verify(body: Body) -> None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from openmps.core.image.descriptor import MPSImageDescriptor
+from openmps.core.image.image import MPSImage
 from openmps.core.image.storage import Extent, Shape, Target
 from openmps.core.kernel.encode import ImageKernel
 from openmps.core.kernel.plan import Plan, used_inputs
 from openmps.core.kernel.scene import RESULT, SAVED
 from openmps.core.state.batch import MPSStateBatch
 from openmps.graph.nodes import MPSNNFilterNode, MPSNNImageNode, MPSNNStateNode
+from openmps.graph.rows import Asked
 from openmps.ops.elements import Place
 from openmps.ops.op import Body, Builder, Role, Slot
 
@@ -30,6 +33,28 @@ class Stage:
     """The result's."""
     states: MPSStateBatch | None = None
     """What stands for the states that the kernel takes from other kernels, while no real ones are made."""
+    operands: Mapping[str, MPSNNImageNode] = field(default_factory=dict[str, MPSNNImageNode])
+    """Buffers of the kernel's body that are images of the graph."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Question:
+    """Something that the user's callback is asked before each encode."""
+
+    node: MPSNNFilterNode
+    asked: Asked
+    kernel: ImageKernel
+    callback: Any
+    source: MPSImage
+    result: MPSImage
+
+    def answer(self) -> Any:
+        """What the callback says."""
+        return self.asked.ask(self.callback, self.node, self.source, self.result)
+
+    def use(self, answer: Any) -> None:
+        """Have the kernel planned with an answer."""
+        setattr(self.kernel, self.asked.kernel_property, answer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +78,10 @@ class Program:
         stages: Sequence[Stage],
         inputs: Sequence[MPSNNImageNode],
         descriptors: Mapping[MPSNNImageNode, MPSImageDescriptor],
+        questions: Sequence[Question] = (),
     ) -> None:
+        self.questions = tuple(questions)
+        """What callbacks were asked, to be asked again before the next encode."""
         self.images = count
         """Images of a batch."""
         self.stages = tuple(stages)
@@ -132,6 +160,8 @@ def _operand(
         return images[stage.sources[int(name)]]
     if role is Role.SAVED:
         return None if stage.state_in is None else saved.get(stage.state_in)
+    if role is Role.BUFFER and name in stage.operands:
+        return images[stage.operands[name]]
     return builder.input(role, f"{place}:{name}")
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Any
+from typing import Any, NamedTuple
 
+from openmps.core.image.image import MPSImage
+from openmps.core.image.storage import Extent
 from openmps.core.padding.policy import MPSNNPadding
 from openmps.graph.training import Training
 from openmps.metal.device import MTLDevice
@@ -35,6 +37,16 @@ class Use:
     """Whether somebody looks at gradients of parameters."""
 
 
+class Asked(NamedTuple):
+    """A property of the kernel that the user is asked for at each encode."""
+
+    callback: str
+    """The node's attribute that is the object to ask, or None."""
+    kernel_property: str
+    ask: Callable[[Any, Any, MPSImage, MPSImage], Any]
+    """Asks: of the object, of the node, and of images like the source and the result."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class KernelRow:
     """How the kernel of a node class is made."""
@@ -49,8 +61,12 @@ class KernelRow:
     """Properties of the kernel that are other ones in a graph."""
     settle: Callable[[Any, Use], None] | None = None
     """Changes the kernel for its place in the graph."""
-    operands: tuple[str, ...] = ()
-    """Buffers of the kernel's body that the node's last sources are."""
+    images: int | None = None
+    """Sources that are the kernel's, where further ones are labels and weights."""
+    size: Callable[[Any, Extent], Extent] | None = None
+    """The size of the result, of the node and of its source, where the kernel has no say."""
+    asked: Asked | None = None
+    """What the user's callback says at each encode."""
 
     def make(self, node: Any, device: MTLDevice) -> Any:
         """The kernel of a node."""

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from html import escape
 from typing import NamedTuple
 
+import torch
+from torch import Tensor
+
 from openmps.checks import lengths_text
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.image.storage import Extent
@@ -14,7 +17,10 @@ from openmps.core.padding.policy import padding_label
 from openmps.graph.graph import MPSNNGraph
 from openmps.graph.nodes import MPSNNGradientFilterNode
 from openmps.graph.program import Stage
-from openmps.kernels.convolution import MPSCNNConvolution, MPSCNNConvolutionGradient
+from openmps.kernels.batch_normalization import MPSCNNBatchNormalization
+from openmps.kernels.convolution import MPSCNNConvolutionGradient
+from openmps.kernels.convolution.weighted import WeightedKernel
+from openmps.kernels.group_normalization.base import ImageNormalization
 from openmps.types import MPSCNNConvolutionGradientOption, MPSImageFeatureChannelFormat
 
 _NOTHING = "-"
@@ -163,12 +169,24 @@ def _row(stage: Stage, owners: set[int], *, is_fused: bool) -> SummaryRow:
 
 def _owned(stage: Stage, owners: set[int]) -> tuple[int, int]:
     """Count and bytes of the parameters that no kernel before has shown; ``owners`` are those that were."""
-    if not isinstance(stage.kernel, MPSCNNConvolution) or id(stage.kernel.parameters) in owners:
+    owner, tensors = _held(stage.kernel)
+    if id(owner) in owners:
         return 0, 0
-    parameters = stage.kernel.parameters
-    owners.add(id(parameters))
-    tensors = [tensor for tensor in (parameters.weights, parameters.biases) if tensor is not None]
+    owners.add(id(owner))
     return sum(tensor.numel() for tensor in tensors), sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def _held(kernel: object) -> tuple[object, list[Tensor]]:
+    """Who holds a kernel's parameters, and what they are."""
+    if isinstance(kernel, WeightedKernel):
+        parameters = kernel.parameters
+        return parameters, [each for each in (parameters.weights, parameters.biases) if each is not None]
+    if isinstance(kernel, MPSCNNBatchNormalization):
+        rows = (*kernel.gamma_and_beta, *kernel.mean_and_variance)
+        return kernel, [row.tensor(torch.float32) for row in rows]
+    if isinstance(kernel, ImageNormalization):
+        return kernel, [kernel.numbers.gamma.value(), kernel.numbers.beta.value()]
+    return kernel, []
 
 
 def _lengths(extent: Extent) -> tuple[int, int, int]:

@@ -23,21 +23,27 @@ from openmps.types import MPSNNTrainingStyle
 
 
 class Updates:
-    """The trainable layers of one graph, in the order in which their gradients are computed: the last layer first."""
+    """The trainable layers of one graph, in the order in which their gradients are computed: the last layer first.
+
+    Each is updated once a batch, however many gradient nodes it has: those of one forward node are one layer, and so
+    are the convolutions over one data source, whose weights are the same. Nodes of another training style are apart.
+    """
 
     def __init__(self, filters: Sequence[MPSNNFilterNode], kernels: dict[MPSNNFilterNode, ImageKernel]) -> None:
-        self._layers = [
-            _layer(node, kernels)
-            for node in kernels
-            if isinstance(node, MPSNNGradientFilterNode) and isinstance(node, TrainableNode) and asked_updates(node)
-        ]
-        self._watch = Watch(filters, self._layers)
+        self._layers: dict[Layer, list[MPSNNGradientFilterNode]] = {}
+        first: dict[tuple[object, MPSNNTrainingStyle], Layer] = {}
+        for node in kernels:
+            if isinstance(node, MPSNNGradientFilterNode) and isinstance(node, TrainableNode) and asked_updates(node):
+                layer = _layer(node, kernels)
+                asked = first.setdefault((_owner(layer), layer.style), layer)
+                self._layers.setdefault(asked, []).append(node)
+        self._watch = Watch(filters, list(self._layers))
 
     def begin(self, program: Program, states: StagesStates) -> UpdatePass:
         """States for each layer that is updated, which the layer's kernels fill in."""
         self._watch.before_encode()
         made: list[tuple[Layer, MPSStateBatch]] = []
-        for layer in self._layers:
+        for layer, nodes in self._layers.items():
             place = program.places[layer.node.forward]
             stage = program.stages[place]
             state = stage.kernel.make_state()
@@ -50,7 +56,8 @@ class Updates:
                 batch = batch_of(stage.kernel, state, program.images)
             if layer.training.fills_forward:
                 states.hold(place, batch)
-            states.hold(program.places[layer.node], batch)
+            for node in nodes:
+                states.hold(program.places[node], batch)
             made.append((layer, batch))
         return UpdatePass(made, self._watch)
 
@@ -74,6 +81,11 @@ def _layer(node: Any, kernels: dict[MPSNNFilterNode, ImageKernel]) -> Layer:
     )
 
 
+def _owner(layer: Layer) -> object:
+    """What gradient nodes of one layer have in common: the weights, or the forward node of a normalization."""
+    return getattr(layer.kernel, "parameters", layer.node.forward)
+
+
 def _source(kernel: Any) -> Any:
     return getattr(kernel, "data_source", kernel)
 
@@ -85,9 +97,9 @@ class UpdatePass(NamedTuple):
     watch: Watch
 
     def encode(self, command_buffer: CommandBuffer) -> None:
-        """Ask the data sources for updates; all gradients are recorded by now.
+        """Ask the data sources for updates, each once a batch; all gradients are recorded by now.
 
-        So layers that share a data source have the gradients of the same weights; it is asked once for each of them.
+        A data source of several convolutions gets the sum of their gradients, which are all of the same weights.
         """
         for layer, states in self.states:
             for callback in layer.callbacks:

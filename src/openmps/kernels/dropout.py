@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from openmps.checks import of_kind, store
 from openmps.core.kernel.base import MPSKernel
 from openmps.core.kernel.configuration import Fixed
 from openmps.core.kernel.gradient import MPSCNNGradientKernel
@@ -14,7 +15,7 @@ from openmps.core.numbers import counting, integer
 from openmps.core.state.batch import MPSStateBatch
 from openmps.core.state.gradient import ForwardRecord, MPSNNGradientState
 from openmps.core.training_state import TrainingState, check_names, whole_number
-from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.errors import MPSArgumentError
 from openmps.metal.device import MTLDevice
 from openmps.ops.dropout import Dropout, DropoutMask
 from openmps.ops.op import Slot
@@ -44,8 +45,7 @@ class _DropoutParameters(MPSKernel):
         if not isinstance(keep_probability, int | float) or not 0 < keep_probability <= 1:
             raise MPSArgumentError(who, "keep_probability", "must lie in (0, 1]", repr(keep_probability))
         integer(who, "seed", seed, most=2**64 - 1, rule="must be an integer of 0 to 2**64 - 1")
-        if not isinstance(mask_stride_in_pixels, MTLSize):
-            raise MPSTypeError(who, "mask_stride_in_pixels", "must be an MTLSize", type(mask_stride_in_pixels).__name__)
+        of_kind(who, "mask_stride_in_pixels", mask_stride_in_pixels, MTLSize)
         strides = (mask_stride_in_pixels.width, mask_stride_in_pixels.height, mask_stride_in_pixels.depth)
         if any(stride not in (0, 1) for stride in strides):
             raise MPSArgumentError(who, "mask_stride_in_pixels", "must be 0 or 1 on each axis", strides)
@@ -107,7 +107,7 @@ class MPSCNNDropout(_DropoutParameters, MPSCNNKernel, leaves=MPSCNNDropoutGradie
         """The number of this encode."""
         with counting:
             step = self._step
-            self._step = step + 1
+            store(self, "_step", step + 1)
         return step
 
     def training_state(self) -> TrainingState:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
@@ -81,21 +81,18 @@ class _ImageCopy(MPSKernel):
         return stack, _Rows(matrix, index, slice(row, row + extent.images), slice(column, column + length))
 
 
-class _Rows:
+class _Rows(NamedTuple):
     """The part of a matrix that some images take, one row each."""
 
-    __slots__ = ("_columns", "_index", "_matrix", "_rows")
-
-    def __init__(self, matrix: MPSMatrix, index: int, rows: slice, columns: slice) -> None:
-        self._matrix = matrix
-        self._index = index
-        self._rows = rows
-        self._columns = columns
+    matrix: MPSMatrix
+    number: int
+    rows: slice
+    columns: slice
 
     def value(self) -> Tensor:
         """Its elements, sharing the matrix's memory."""
-        whole = self._matrix.tensor()
-        return (whole[self._index] if self._matrix.matrices > 1 else whole)[self._rows, self._columns]
+        whole = self.matrix.tensor()
+        return (whole[self.number] if self.matrix.matrices > 1 else whole)[self.rows, self.columns]
 
 
 class MPSImageCopyToMatrix(_ImageCopy):

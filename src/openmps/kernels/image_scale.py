@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import ClassVar
 
+from openmps.checks import of_kind
 from openmps.core.image.batch import as_batch
 from openmps.core.image.image import MPSImage
 from openmps.core.kernel.arguments import single
@@ -113,9 +114,7 @@ class MPSImageScale(MPSUnaryImageKernel):
         Raises:
             MPSArgumentError: There is no `scale_transform`: the region is the whole source then, whatever its size.
         """
-        if not isinstance(destination_size, MTLSize):
-            rule = "must be an MTLSize"
-            raise MPSTypeError(self.name, "destination_size", rule, type(destination_size).__name__)
+        of_kind(self.name, "destination_size", destination_size, MTLSize)
         kind, transform = self._filter, self.scale_transform
         if kind is None:
             return super().source_region(destination_size)

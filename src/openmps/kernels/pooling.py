@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from openmps.checks import of_kind
 from openmps.core.kernel.base import KernelProperties
 from openmps.core.kernel.configuration import Configured, KernelProperty, at_least
 from openmps.core.kernel.gradient import Given, MPSCNNGradientKernel
@@ -9,7 +10,6 @@ from openmps.core.kernel.scene import GradientScene, Scene
 from openmps.core.kernel.unary import MPSCNNKernel
 from openmps.core.padding.geometry import exclude_edges_zero_pad
 from openmps.core.state.gradient import ForwardRecord, MPSNNGradientState
-from openmps.errors import MPSTypeError
 from openmps.metal.device import MTLDevice
 from openmps.ops.op import Slot
 from openmps.ops.pooling import (
@@ -148,8 +148,7 @@ class MPSCNNPoolingGradient(_Windows, MPSCNNGradientKernel):
 
     @source_size.setter
     def source_size(self, value: MTLSize) -> None:
-        if not isinstance(value, MTLSize):
-            raise MPSTypeError(self.name, "source_size", "must be an MTLSize", type(value).__name__)
+        of_kind(self.name, "source_size", value, MTLSize)
         self._source_size = value
 
 

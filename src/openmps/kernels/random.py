@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from openmps.checks import Shown
+from openmps.checks import NamedAttributes, Shown, store
 from openmps.core.kernel.base import MPSKernel
 from openmps.core.kernel.checks import check_command_buffer
 from openmps.core.kernel.configuration import ULONG_MAX, KernelProperty, at_least
@@ -44,7 +44,7 @@ _KEYS = 8
 """How many keys each of the 64 MTGP32 generators runs with, side by side."""
 
 
-class MPSMatrixRandomDistributionDescriptor:
+class MPSMatrixRandomDistributionDescriptor(NamedAttributes):
     """How random numbers are distributed (MPSMatrixRandom.h, macOS 10.15; normal distributions macOS 11).
 
     ``MPSMatrixRandomDistributionDescriptor(minimum=…, maximum=…)`` is the uniform distribution over [minimum, maximum);
@@ -281,7 +281,7 @@ class MPSMatrixRandomPhilox(MPSMatrixRandom):
     def _fill(self, count: int, numbers: Distribution, chunk: int) -> tuple[Op, Bound]:
         with counting:
             begin = self._position
-            self._position += count
+            store(self, "_position", begin + count)
         return FillByPhilox(numbers, chunk, self._seed), Number(begin)
 
 

@@ -10,35 +10,30 @@ from dataclasses import replace
 from typing import ClassVar
 
 from openmps.core.image.storage import Extent, Shape
-from openmps.core.kernel.arguments import image_offset
+from openmps.core.kernel.arguments import clip_rectangle, image_offset
 from openmps.core.kernel.binary import MPSCNNBinaryKernel
 from openmps.core.kernel.configuration import Configured, KernelProperty, Setting, at_least
 from openmps.core.kernel.encode import ImageKernel
-from openmps.core.kernel.scene import Scene
+from openmps.core.kernel.gradient import Given, MPSCNNGradientKernel
+from openmps.core.kernel.scene import GradientScene, Scene, back
 from openmps.core.kernel.unary import MPSCNNKernel
 from openmps.core.numbers import number
-from openmps.core.state.gradient import SourceRecord
-from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.core.state.gradient import MPSNNGradientState, SourceRecord
+from openmps.errors import MPSArgumentError
 from openmps.metal.device import MTLDevice
 from openmps.ops.local_correlation import LocalCorrelation
 from openmps.ops.op import Slot
-from openmps.ops.reduce import CHANNELS, COLUMNS, ROWS, Reduce, ReduceWeighted, Reduction, Weighting
+from openmps.ops.reduce import CHANNELS, COLUMNS, ROWS, Reduce, ReduceWeighted, Reduction, Spread, Weighting
 from openmps.types import MPSOffset, MPSRectNoClip, MTLRegion
 
 _PIXELS = "The pixels and images of the {} that are read, cut to it. Default: all. It replaces the offset."
-
-
-def _region(who: str, argument: str, value: MTLRegion) -> MTLRegion:
-    if not isinstance(value, MTLRegion):
-        raise MPSTypeError(who, argument, "must be an MTLRegion", type(value).__name__)
-    return value
 
 
 class _RegionOf(KernelProperty[MTLRegion]):
     """The region in which a source is read: all of it unless set."""
 
     def __init__(self, source: int, name: str) -> None:
-        super().__init__(MPSRectNoClip, _region, _PIXELS.format(name))
+        super().__init__(MPSRectNoClip, clip_rectangle, _PIXELS.format(name))
         self._source = source
 
     def __set__(self, kernel: Configured, value: MTLRegion) -> None:
@@ -219,6 +214,35 @@ class MPSNNReduceFeatureChannelsArgumentMax(MPSNNReduceUnary, reduction=Reductio
     Counted from the first channel read; of equal channels the first, of NaN the first NaN. It is stored as a number:
     float16 holds it exactly up to 2048, and unorm formats not at all, so give a float destination for such a source.
     """
+
+
+class SpatialMean(MPSNNReduceUnary):
+    """The mean of each channel: 1 x 1 x C; what the graph's node runs (MPSNNGraphNodes.h, macOS 10.14.1).
+
+    The framework has no public kernel for it: the means of rows, then their mean.
+    """
+
+    _gradient_state_class = MPSNNGradientState
+
+    def _result_size(self, sources: Sequence[Extent]) -> tuple[int, int]:
+        return 1, 1
+
+    def _source_record(self, index: int, extent: Extent, width: int, height: int) -> SourceRecord:
+        columns, rows = self._pixels(index, extent)
+        return super()._source_record(index, extent, columns, rows)
+
+    def _body(self, at: Scene, *images: Slot) -> Slot:
+        return Reduce(Reduction.MEAN, ROWS)(Reduce(Reduction.MEAN, COLUMNS)(at.read(images[0])))
+
+
+class SpatialMeanGradient(MPSCNNGradientKernel, of=SpatialMean):
+    """dX = G / N at the N pixels that the forward kernel read, 0 elsewhere."""
+
+    def _differentiate(self, at: GradientScene, gradient: Slot, source: Slot) -> Slot:
+        given: Given = at.given
+        forward = given.record.sources[0]
+        rows, columns = forward.window.result
+        return back(Spread(rows, columns)(gradient), forward.window, forward.edge_mode)
 
 
 class MPSNNReduceBinary(_ReadsRegions, MPSCNNBinaryKernel):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from openmps.checks import Shown
+from openmps.checks import Shown, of_kind
 from openmps.core.image.storage import Extent, Shape
 from openmps.core.kernel.configuration import Fixed, Setting
 from openmps.core.kernel.scene import Scene
@@ -109,8 +109,7 @@ class MPSNNCropAndResizeBilinear(_Resizing):
         if len(regions) < count:
             raise MPSArgumentError(self.name, "regions", f"must be {count}, number_of_regions", len(regions))
         for index, region in enumerate(regions[:count]):
-            if not isinstance(region, MPSRegion):
-                raise MPSTypeError(self.name, f"regions[{index}]", "must be an MPSRegion", type(region).__name__)
+            of_kind(self.name, f"regions[{index}]", region, MPSRegion)
             if not all(map(math.isfinite, _numbers(region))):
                 raise MPSArgumentError(self.name, f"regions[{index}]", "must be finite", region)
         return tuple(regions[:count])

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from openmps.checks import Shown, is_whole, whole
+from openmps.checks import KnownAttributes, Shown, is_whole, whole
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.blit import BlitEncoder, CopyBytes, FillBytes
 from openmps.metal.execution import Work
@@ -257,7 +257,7 @@ class MTLBlitCommandEncoder(BlitEncoder):
         return self
 
 
-class MTLCommandQueue:
+class MTLCommandQueue(KnownAttributes):
     """A serial queue of command buffers. Made by `MTLDevice.new_command_queue`.
 
     Buffers run one after the other in the order in which they were enqueued or, without `enqueue`, committed; Python
@@ -274,9 +274,10 @@ class MTLCommandQueue:
             loop that encodes faster than the device runs does not pile up memory.
     """
 
+    label: str | None = None
+    """A name for errors and debugging."""
+
     def __init__(self, device: MTLDevice, max_command_buffer_count: int = 64) -> None:
-        self.label: str | None = None
-        """A name for errors and debugging."""
         if not isinstance(getattr(device, "torch_device", None), torch.device):
             raise MPSTypeError("MTLCommandQueue", "device", "must be an MTLDevice", type(device).__name__)
         rule = "must be at least 1"

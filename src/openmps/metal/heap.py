@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from openmps.checks import Labelled, Shown, is_whole
-from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.checks import Labelled, NamedAttributes, Shown, is_whole, of_kind
+from openmps.errors import MPSArgumentError
 from openmps.metal.processor import Processor
 from openmps.metal.resource import modes_of
 from openmps.types import MTLCPUCacheMode, MTLResourceOptions, MTLStorageMode
@@ -22,7 +22,7 @@ ALIGNMENT = 256
 
 
 @dataclass
-class MTLHeapDescriptor:
+class MTLHeapDescriptor(NamedAttributes):
     """What a heap should be: ``size`` in bytes; private storage unless said otherwise (MTLHeap.h, macOS 10.13)."""
 
     size: int = 0
@@ -61,8 +61,7 @@ class Arena(Labelled):
     """The memory of an `MTLHeap`."""
 
     def __init__(self, device: Processor, descriptor: MTLHeapDescriptor) -> None:
-        if not isinstance(descriptor, MTLHeapDescriptor):
-            raise MPSTypeError("MTLHeap", "descriptor", "must be an MTLHeapDescriptor", type(descriptor).__name__)
+        of_kind("MTLHeap", "descriptor", descriptor, MTLHeapDescriptor)
         if descriptor.storage_mode not in (MTLStorageMode.SHARED, MTLStorageMode.PRIVATE):
             got = getattr(descriptor.storage_mode, "name", descriptor.storage_mode)
             raise MPSArgumentError("MTLHeap", "descriptor.storage_mode", "must be SHARED or PRIVATE", got)

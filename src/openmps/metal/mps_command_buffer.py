@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 
 import torch
 
-from openmps.checks import Shown
+from openmps.checks import Shown, of_kind
 from openmps.errors import MPSArgumentError, MPSDeviceError, MPSTypeError, MTLCommandBufferError, MTLExecutionError
 from openmps.metal.device import (
     CommandBuffer,
@@ -43,11 +43,9 @@ class MPSPredicate:
             remedy = "Give a buffer to read, or a device to make one"
             raise MPSTypeError("MPSPredicate", "buffer", "or device must be given, not both", None, remedy)
         if device is not None:
-            if not isinstance(device, MTLDevice):
-                raise MPSTypeError("MPSPredicate", "device", "must be an MTLDevice", type(device).__name__)
+            of_kind("MPSPredicate", "device", device, MTLDevice)
             buffer = device.new_buffer(length=4)
-        if not isinstance(buffer, MTLBuffer):
-            raise MPSTypeError("MPSPredicate", "buffer", "must be an MTLBuffer", type(buffer).__name__)
+        buffer = of_kind("MPSPredicate", "buffer", buffer, MTLBuffer)
         offset = 0 if offset is None else offset
         if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0 or offset % 4:
             raise MPSArgumentError("MPSPredicate", "offset", "must be a multiple of 4", repr(offset))

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 
 import torch
 
-from openmps.checks import Shown
+from openmps.checks import KnownAttributes, Shown
 from openmps.errors import MPSTypeError, MTLCommandBufferError, MTLExecutionError
 from openmps.metal.execution import Execution, Latch, Owner, Work
 from openmps.metal.lane import Lane, Place
@@ -55,7 +55,7 @@ class Record:
             self.lane.abandon(self.place)
 
 
-class Recorder(ABC):
+class Recorder(KnownAttributes, ABC):
     """What a `CommandBuffer` does with its record."""
 
     @property

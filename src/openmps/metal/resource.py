@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from openmps.checks import Labelled, Shown
+from openmps.checks import Labelled, Shown, of_kind
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.host_copy import HostCopy
 from openmps.metal.processor import Processor
@@ -66,8 +66,7 @@ class Resource(Labelled, ABC):
         Raises:
             MPSArgumentError: The state cannot be asked for, or the memory is part of a heap.
         """
-        if not isinstance(state, MPSPurgeableState):
-            raise MPSTypeError(self.name, "state", "must be an MPSPurgeableState", type(state).__name__)
+        of_kind(self.name, "state", state, MPSPurgeableState)
         if state is MPSPurgeableState.ALLOCATION_DEFERRED:
             rule = "must be one that can be asked for"
             raise MPSArgumentError(self.name, "state", rule, state.name, "Use KEEP_CURRENT")

@@ -46,7 +46,7 @@ def take_weights(
     shift: Tensor | None,
     folded_weights: Tensor | None,
     folded_biases: Tensor | None,
-    *rounded: Tensor | None,
+    rounded: tuple[Tensor, ...],
 ) -> None:
     """Write given numbers over weights, OHWI, and biases, and what follows from these into memory that stays.
 
@@ -66,8 +66,7 @@ def take_weights(
         else:
             torch.mul(biases, scale, out=folded_biases).add_(shift)
     for each in rounded:
-        if each is not None:
-            each.copy_(used if each.dtype == torch.float16 else used.to(torch.float16))
+        each.copy_(used if each.dtype == torch.float16 else used.to(torch.float16))
 
 
 def convolution(

@@ -15,7 +15,7 @@ adam           m = b1*m + (1 - b1)*g, u = b2*u + (1 - b2)*g^2, x = u or, as AMSG
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from openmps.errors import MPSArgumentError
+from openmps.ops import triton
 from openmps.ops.op import Kind, Op
 from openmps.types import MPSNNRegularizationType
 
@@ -223,20 +224,53 @@ class Update(Op, kind=Kind.UPDATE, results=0, has_effect=True):
     """One step of an optimizer for several vectors at once, each of its own size.
 
     Operands: the rate; then, a run of ``vectors`` each, the gradients, the values, the optimizer's own vectors one kind
-    after the other, and the results.
+    after the other, and the results; last None, or tensors of float16 or float32 that take the first result rounded to
+    float16. Where Triton runs, memory is passed over once.
     """
 
     vectors: int
     rule: GradientRule
+
+    def run(self, wanted: tuple[bool, ...], *operands: Any) -> None:
+        """One step."""
+        rate, *vectors, rounded = operands
+        runs = [vectors[first : first + self.vectors] for first in range(0, len(vectors), self.vectors)]
+        if self._pass_once(rate, runs, rounded or ()):
+            return
+        self._step(rate, runs)
+        new = runs[-1][0]
+        for each in rounded or ():
+            each.view(-1).copy_(new if each.dtype == torch.float16 else new.to(torch.float16))
+
+    def _pass_once(self, rate: Rate, runs: Sequence[Sequence[Tensor]], rounded: Sequence[Tensor]) -> bool:
+        """One step in Triton, if that can be: whether it was."""
+        device = runs[0][0].device
+        if not triton.runs_on(device):
+            return False
+        vectors = [vector for run in runs for vector in run]
+        held = [*vectors, *rounded, *([rate] if isinstance(rate, Tensor) else ())]
+        fits = all(vector.dtype == torch.float32 for vector in vectors)
+        if not fits or any(each.device != device or not each.is_contiguous() for each in held):
+            return False
+        from openmps.ops.triton.optimizers import update
+
+        rule, scale = self.rule, self.rule.regularization_scale
+        regularization = rule.regularization.name if scale != 0.0 else "NONE"
+        update(self._formula(len(runs) - 3), rate, runs, rounded, rule.clip, (rule.rescale, scale), regularization)
+        return True
 
     @property
     def _settings(self) -> dict[str, Any]:
         """The keywords of a step."""
         return {name: value for name, value in vars(self).items() if name != "vectors"}
 
-    def _runs(self, operands: tuple[Any, ...]) -> Iterator[tuple[Tensor, ...]]:
-        """The operands behind the rate, kind by kind."""
-        return (operands[first : first + self.vectors] for first in range(1, len(operands), self.vectors))
+    def _step(self, rate: Rate, runs: Sequence[Sequence[Tensor]]) -> None:
+        """One step by the functions above."""
+        raise NotImplementedError
+
+    def _formula(self, own: int) -> tuple[Any, ...]:
+        """The step in Triton, with so many kinds of vectors of its own: name and numbers."""
+        raise NotImplementedError
 
 
 class StochasticGradientDescent(Update):
@@ -245,11 +279,12 @@ class StochasticGradientDescent(Update):
     momentum_scale: float
     nesterov: bool
 
-    def run(self, wanted: tuple[bool, ...], *operands: Any) -> None:
-        """One step."""
-        for gradient, values, *momenta, result in zip(*self._runs(operands), strict=True):
-            momentum = momenta[0] if momenta else None
-            sgd(values, gradient, momentum, result, learning_rate=operands[0], **self._settings)
+    def _step(self, rate: Rate, runs: Sequence[Sequence[Tensor]]) -> None:
+        for gradient, values, *momenta, result in zip(*runs, strict=True):
+            sgd(values, gradient, momenta[0] if momenta else None, result, learning_rate=rate, **self._settings)
+
+    def _formula(self, own: int) -> tuple[Any, ...]:
+        return ("nesterov" if self.nesterov else "momentum", self.momentum_scale) if own else ("descent",)
 
 
 class RmsProp(Update):
@@ -258,10 +293,12 @@ class RmsProp(Update):
     decay: float
     epsilon: float
 
-    def run(self, wanted: tuple[bool, ...], *operands: Any) -> None:
-        """One step."""
-        for gradient, values, squares, result in zip(*self._runs(operands), strict=True):
-            rmsprop(values, gradient, squares, result, learning_rate=operands[0], **self._settings)
+    def _step(self, rate: Rate, runs: Sequence[Sequence[Tensor]]) -> None:
+        for gradient, values, squares, result in zip(*runs, strict=True):
+            rmsprop(values, gradient, squares, result, learning_rate=rate, **self._settings)
+
+    def _formula(self, own: int) -> tuple[Any, ...]:
+        return "rmsprop", self.decay, 1.0 - self.decay, self.epsilon
 
 
 class Adam(Update):
@@ -271,12 +308,14 @@ class Adam(Update):
     beta2: float
     epsilon: float
 
-    def run(self, wanted: tuple[bool, ...], *operands: Any) -> None:
-        """One step."""
-        gradients, values, momenta, velocities, *maxima, results = self._runs(operands)
+    def _step(self, rate: Rate, runs: Sequence[Sequence[Tensor]]) -> None:
+        gradients, values, momenta, velocities, *maxima, results = runs
         maximum = maxima[0] if maxima else None
         vectors = values, gradients, momenta, velocities, results
-        adam_step(*vectors, rate=operands[0], maximum_velocities=maximum, **self._settings)
+        adam_step(*vectors, rate=rate, maximum_velocities=maximum, **self._settings)
+
+    def _formula(self, own: int) -> tuple[Any, ...]:
+        return "adam", self.beta1, 1.0 - self.beta1, self.beta2, 1.0 - self.beta2, self.epsilon
 
 
 class HandOn(Op, kind=Kind.UPDATE, results=0, has_effect=True):

@@ -110,3 +110,16 @@ class ReduceWeighted(Op, kind=Kind.REDUCTION):
     def run(self, wanted: tuple[bool, ...], *operands: Tensor) -> Tensor:
         """See `weighted_sum`, `weighted_mean` and `weighted_sum_by_non_zero_weights`."""
         return _WEIGHTINGS[self.weighting](*operands)
+
+
+class Spread(Op):
+    """The gradient of a mean over rows and columns: an even share for each pixel."""
+
+    rows: int
+    columns: int
+
+    def run(self, wanted: tuple[bool, ...], *operands: Tensor) -> Tensor:
+        """See the class."""
+        share = operands[0] / (self.rows * self.columns)
+        whole = share.expand(-1, -1, self.rows, self.columns)
+        return whole.contiguous(memory_format=torch.channels_last)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from openmps.checks import Labelled, Shown
+from openmps.checks import Labelled, Shown, of_kind
 from openmps.core.image import arrays, io, views
 from openmps.core.image.descriptor import MPSImageDescriptor, check_fits, check_is_descriptor, texture_type_of
 from openmps.core.image.storage import Block, Extent, Shape, Stack, Storage
@@ -66,8 +66,7 @@ class MPSImage(Labelled):
             descriptor = check_is_descriptor(name, "image_descriptor", image_descriptor).copy()
             self._initialise(device, descriptor, new_storage(name, device, descriptor), None)
             return
-        if not isinstance(parent_image, MPSImage):
-            raise MPSTypeError(name, "parent_image", "must be an MPSImage", type(parent_image).__name__)
+        of_kind(name, "parent_image", parent_image, MPSImage)
         if parent_image.is_temporary:
             remedy = "Use its batch_representation() or sub_image()"
             raise MPSTypeError(name, "parent_image", "must not be temporary", repr(parent_image), remedy)
@@ -207,8 +206,7 @@ class MPSImage(Labelled):
         Raises:
             MPSArgumentError: ALLOCATION_DEFERRED is no state to ask for.
         """
-        if not isinstance(state, MPSPurgeableState):
-            raise MPSTypeError(self.name, "state", "must be an MPSPurgeableState", type(state).__name__)
+        of_kind(self.name, "state", state, MPSPurgeableState)
         if state is MPSPurgeableState.ALLOCATION_DEFERRED:
             rule = "must be one that can be asked for"
             raise MPSArgumentError(self.name, "state", rule, state.name, "Use KEEP_CURRENT")

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from openmps.checks import as_index
+from openmps.checks import as_index, of_kind
 from openmps.core.image.storage import Extent, Storage
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.types import NUMPY_DTYPES, MPSDataLayout, MPSImageReadWriteParams, MTLRegion
@@ -152,9 +152,7 @@ def _slice(who: str, argument: str, start: int, size: int, limit: int) -> slice:
 def _channels(who: str, total: int, channels: object) -> slice:
     if channels is None:
         return slice(0, total)
-    if not isinstance(channels, MPSImageReadWriteParams):
-        rule = "must be an MPSImageReadWriteParams"
-        raise MPSTypeError(who, "feature_channel_info", rule, type(channels).__name__)
+    channels = of_kind(who, "feature_channel_info", channels, MPSImageReadWriteParams)
     offset = channels.feature_channel_offset
     count = channels.number_of_feature_channels_to_read_write
     if offset % 4:

@@ -68,7 +68,7 @@ def member(who: str, argument: str, kind: type[_Member], value: object, rule: st
 
 
 def clip_rectangle(who: str, argument: str, value: MTLRegion) -> MTLRegion:
-    """A rectangle of a destination."""
+    """A rectangle of a destination, or of a source."""
     if not isinstance(value, MTLRegion):
         raise MPSTypeError(who, argument, "must be an MTLRegion", type(value).__name__)
     return value

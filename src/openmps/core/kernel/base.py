@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Self
 
-from openmps.checks import Labelled, Shown
+from openmps.checks import KnownAttributes, Labelled, Shown
 from openmps.core.image.allocator import TEMPORARY
 from openmps.core.image.image import MPSImageAllocator
 from openmps.core.kernel.arguments import channel_offset, clip_rectangle
@@ -18,7 +18,7 @@ from openmps.types import MPSKernelOptions, MPSNNPaddingMethod, MPSRectNoClip
 _positive = at_least(1)
 
 
-class MPSKernel(Labelled, Configured):
+class MPSKernel(KnownAttributes, Labelled, Configured):
     """The base of every kernel (MPSKernel.h, macOS 10.13).
 
     A kernel belongs to one device. Its properties are captured when it is encoded, so it can be changed or encoded

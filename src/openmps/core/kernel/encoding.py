@@ -12,6 +12,7 @@ from torch import Tensor
 
 from openmps.core.image.storage import Stack, Target
 from openmps.metal.device import CommandBuffer, MTLBuffer
+from openmps.metal.execution import Release
 from openmps.ops.op import Body, Input, Op, Role, Step
 
 
@@ -68,6 +69,16 @@ class Numbers:
     def take(self, value: Tensor, *, is_shared: bool) -> None:
         """Put numbers in their place."""
         self.value().copy_(value)
+
+
+class Sum(Numbers):
+    """Numbers that are added to those in the buffer, which is zero at first."""
+
+    __slots__ = ()
+
+    def take(self, value: Tensor, *, is_shared: bool) -> None:
+        """Add numbers in their place."""
+        self.value().add_(value)
 
 
 class Constant:
@@ -166,6 +177,14 @@ def record_body(
 ) -> None:
     """Record a body that reads all its inputs."""
     command_buffer.record(label, Encoding(body, tuple(operands), (True,) * len(operands), tuple(sinks)))
+
+
+def bound_last(command_buffer: CommandBuffer) -> tuple[Bound, ...]:
+    """What the encode recorded last is bound to; nothing where other work came last, or an encoder is open."""
+    recording = command_buffer.recording
+    works = (work for _, work in reversed(recording.execution.works) if not isinstance(work, Release))
+    last = next(works, None) if recording.is_open else None
+    return last.inputs if isinstance(last, Encoding) else ()
 
 
 @lru_cache(maxsize=1024)

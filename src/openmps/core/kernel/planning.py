@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Any
 
+from openmps.checks import store
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.image.image import MPSImage
 from openmps.core.image.storage import Extent, Shape, Target
@@ -13,7 +14,7 @@ from openmps.core.kernel.base import KernelProperties
 from openmps.core.kernel.configuration import Configuration
 from openmps.core.kernel.plan import Plan, Sized
 from openmps.core.kernel.scene import Scene
-from openmps.core.padding.geometry import Geometry, suggested_geometry
+from openmps.core.padding.geometry import Geometry, Lengths, suggested_geometry
 from openmps.core.padding.policy import custom_descriptor
 from openmps.core.state.batch import MPSStateBatch
 from openmps.core.state.gradient import ForwardRecord, SourceRecord
@@ -95,13 +96,14 @@ class PlannedKernel(KernelProperties):
         sized: Sized | None = configuration.plans.get(key)
         if sized is None:
             sized = configuration.keep(key, self._size(configuration, shapes, given, is_batch=is_batch))
-        self._configuration = sized.configuration
+        store(self, "_configuration", sized.configuration)
         return sized
 
     def _settled(self) -> Configuration:
         configuration = self._configuration
         if not configuration.is_settled:
-            configuration = self._configuration = configuration.settled()
+            configuration = configuration.settled()
+            store(self, "_configuration", configuration)
         return configuration
 
     def _size(self, configuration: Configuration, shapes: tuple[Shape, ...], given: Any, *, is_batch: bool) -> Sized:
@@ -131,19 +133,10 @@ class PlannedKernel(KernelProperties):
     def _geometry(self, index: int, extent: Extent) -> Geometry:
         """What the built-in policy says about source ``index``."""
         source = self._sources[index]
-        return suggested_geometry(
-            int(self._padding.padding_method()),
-            source_width=extent.width,
-            source_height=extent.height,
-            kernel_width=source.kernel_width,
-            kernel_height=source.kernel_height,
-            stride_x=source.stride_x,
-            stride_y=source.stride_y,
-            dilation_x=source.dilation_x,
-            dilation_y=source.dilation_y,
-            is_backwards=self.is_backwards,
-            who=self.name,
-        )
+        x = Lengths(extent.width, source.kernel_width, source.stride_x, source.dilation_x)
+        y = Lengths(extent.height, source.kernel_height, source.stride_y, source.dilation_y)
+        method = int(self._padding.padding_method())
+        return suggested_geometry(method, x, y, is_backwards=self.is_backwards, who=self.name)
 
     def _images_to_make(self, shapes: tuple[Shape, ...]) -> int:
         """Images of a result: those of each source from its offset's z on."""

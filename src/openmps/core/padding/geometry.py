@@ -52,6 +52,15 @@ class Placement(NamedTuple):
     kernel_offset: int = 0
 
 
+class Lengths(NamedTuple):
+    """What places the windows of one axis: lengths of source and kernel, and the stride and dilation of the windows."""
+
+    source: int
+    kernel: int
+    stride: int = 1
+    dilation: int = 1
+
+
 class Geometry(NamedTuple):
     """Size of a result and the offsets that go with it, both axes: what a padding method suggests to a kernel."""
 
@@ -140,26 +149,13 @@ def exclude_edges_zero_pad(method: int, extent: int) -> int:
 
 
 def suggested_geometry(
-    method: int,
-    *,
-    source_width: int,
-    source_height: int,
-    kernel_width: int,
-    kernel_height: int,
-    stride_x: int = 1,
-    stride_y: int = 1,
-    dilation_x: int = 1,
-    dilation_y: int = 1,
-    is_backwards: bool = False,
-    who: str = "MPSNNPadding",
+    method: int, x: Lengths, y: Lengths, *, is_backwards: bool = False, who: str = "MPSNNPadding"
 ) -> Geometry:
     """Result size and offsets that ``method`` gives a kernel, before any custom step. Remembers earlier answers.
 
     With the custom bit a size below 1 is returned rather than refused, since the policy object may still enlarge it.
     Raises as `axis_placement`, in the name of ``who``.
     """
-    x = (source_width, kernel_width, stride_x, dilation_x)
-    y = (source_height, kernel_height, stride_y, dilation_y)
     try:
         return _geometry(int(method), is_backwards, x, y)
     except MPSArgumentError as error:
@@ -167,7 +163,7 @@ def suggested_geometry(
 
 
 @lru_cache(maxsize=4096)
-def _geometry(method: int, is_backwards: bool, x: tuple[int, int, int, int], y: tuple[int, int, int, int]) -> Geometry:
+def _geometry(method: int, is_backwards: bool, x: Lengths, y: Lengths) -> Geometry:
     place = reverse_placement if is_backwards else axis_placement
     across = place(*x, method=method, axis="x")
     down = place(*y, method=method, axis="y")

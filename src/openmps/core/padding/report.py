@@ -8,13 +8,11 @@ from html import escape
 from types import SimpleNamespace
 
 from openmps.core.image.descriptor import MPSImageDescriptor
-from openmps.core.padding.geometry import suggested_geometry, window_extent
+from openmps.core.padding.geometry import Lengths, suggested_geometry, window_extent
 from openmps.core.padding.names import MPSGetPaddingPolicy
 from openmps.core.padding.policy import MPSNNPadding, checked_integer, custom_descriptor, padding_label
 from openmps.errors import MPSArgumentError
 from openmps.types import MPSImageEdgeMode, MPSImageFeatureChannelFormat, MPSOffset
-
-_Sizes = tuple[int, int, int, int]  # source, kernel, stride, dilation of one axis
 
 # Tables longer than this show their first and last rows only.
 _ROWS_SHOWN = 16
@@ -142,34 +140,23 @@ def explain_padding(
     axes = len(source) if isinstance(source, Sequence) else 1
     sizes = {"source": source, "kernel": kernel, "stride": stride, "dilation": dilation}
     lengths, windows, strides, dilations = (_per_axis(name, value, axes) for name, value in sizes.items())
-    placed = list(zip(lengths, windows, strides, dilations, strict=True))
+    placed = [Lengths(*each) for each in zip(lengths, windows, strides, dilations, strict=True)]
     # One axis alone: the other is a single pixel, on which no policy has anything to place.
-    return _explain(MPSGetPaddingPolicy(policy), placed[0], placed[1] if axes == 2 else (1, 1, 1, 1), axes, backwards)
+    return _explain(MPSGetPaddingPolicy(policy), placed[0], placed[1] if axes == 2 else Lengths(1, 1), axes, backwards)
 
 
-def _explain(policy: MPSNNPadding, x: _Sizes, y: _Sizes, axes: int, backwards: bool) -> PaddingExplanation:
+def _explain(policy: MPSNNPadding, x: Lengths, y: Lengths, axes: int, backwards: bool) -> PaddingExplanation:
     """Goes the way of an encode: the method's geometry, then the custom step, then reads what the kernel was given."""
-    geometry = suggested_geometry(
-        policy.padding_method(),
-        source_width=x[0],
-        source_height=y[0],
-        kernel_width=x[1],
-        kernel_height=y[1],
-        stride_x=x[2],
-        stride_y=y[2],
-        dilation_x=x[3],
-        dilation_y=y[3],
-        is_backwards=backwards,
-    )
+    geometry = suggested_geometry(policy.padding_method(), x, y, is_backwards=backwards)
     # The part of a kernel that a policy reads and sets.
     kernel = SimpleNamespace(
         label=None,
-        kernel_width=x[1],
-        kernel_height=y[1],
-        stride_in_pixels_x=x[2],
-        stride_in_pixels_y=y[2],
-        dilation_rate_x=x[3],
-        dilation_rate_y=y[3],
+        kernel_width=x.kernel,
+        kernel_height=y.kernel,
+        stride_in_pixels_x=x.stride,
+        stride_in_pixels_y=y.stride,
+        dilation_rate_x=x.dilation,
+        dilation_rate_y=y.dilation,
         is_backwards=backwards,
         offset=MPSOffset(geometry.offset_x, geometry.offset_y, 0),
         kernel_offset_x=geometry.kernel_offset_x,
@@ -178,7 +165,7 @@ def _explain(policy: MPSNNPadding, x: _Sizes, y: _Sizes, axes: int, backwards: b
         zero_pad_size_x=None,
         zero_pad_size_y=None,
     )
-    image = SimpleNamespace(width=x[0], height=y[0], feature_channels=1, number_of_images=1)
+    image = SimpleNamespace(width=x.source, height=y.source, feature_channels=1, number_of_images=1)
     suggested = MPSImageDescriptor(MPSImageFeatureChannelFormat.FLOAT32, geometry.width, geometry.height)
     try:
         descriptor = custom_descriptor(policy, [image], None, kernel, suggested)
@@ -191,8 +178,7 @@ def _explain(policy: MPSNNPadding, x: _Sizes, y: _Sizes, axes: int, backwards: b
         (descriptor.height, kernel.offset.y, kernel.kernel_offset_y),
     )
     explained = [
-        AxisExplanation(name, source, window, stride, dilation, backwards, *place)
-        for name, (source, window, stride, dilation), place in zip("xy", (x, y), places, strict=True)
+        AxisExplanation(name, *axis, backwards, *place) for name, axis, place in zip("xy", (x, y), places, strict=True)
     ]
     counted = None if kernel.zero_pad_size_x is None else (kernel.zero_pad_size_x, kernel.zero_pad_size_y)[:axes]
     return PaddingExplanation(policy, tuple(explained[:axes]), kernel.edge_mode, counted)

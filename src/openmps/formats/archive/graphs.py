@@ -16,7 +16,7 @@ from openmps.formats.archive.sources import StandIns
 from openmps.graph.catalog import rows
 from openmps.graph.graph import MPSNNGraph
 from openmps.graph.interface import Results
-from openmps.graph.nodes import MPSNNFilterNode, MPSNNImageNode, MPSNNStateNode
+from openmps.graph.nodes import MPSNNFilterNode, MPSNNImageNode, MPSNNLabelsNode, MPSNNStateNode
 from openmps.graph.passes import Network
 from openmps.metal.device import MTLDevice
 
@@ -24,9 +24,11 @@ _NODES: Mapping[str, type[MPSNNFilterNode]] = {row.node.__name__: row.node for r
 
 _IMAGES = {"source": 0, "left_source": 0, "right_source": 1, "source_gradient": 0, "source_image": 1}
 """Arguments of nodes that are one of their source images, and which."""
+_LISTED = ("source", "source_gradient", "source_image", "labels", "weights")
+"""Arguments that are among the sources of a node that takes these as one."""
 _STATES = ("gradient_state", "convolution_gradient_state", "convolution_transpose_gradient_state")
 """Arguments of nodes that are their source state."""
-_LEFT_OUT = ("filter_size", "stride", "gradient_images", "forward_filter")
+_LEFT_OUT = ("filter_size", "stride", "dilation_rate", "gradient_images", "forward_filter")
 """Short forms of arguments that are written out."""
 
 
@@ -103,6 +105,8 @@ class GraphWriter:
         names = [name for name in forms.signature(kind).parameters if name not in _LEFT_OUT]
         if "left_source" in names:
             names.remove("sources")
+        elif "sources" in names:
+            names = [name for name in names if name not in _LISTED]
         return {name: self._argument(node, name, kernel) for name in names}
 
     def _argument(self, node: MPSNNFilterNode, name: str, kernel: Any) -> Any:
@@ -136,8 +140,9 @@ class GraphWriter:
         return self._properties(state, MPSNNStateNode, export_from_graph=state in self._interface.result_states)
 
     def _input_state(self, state: MPSNNStateNode) -> dict[str, Any]:
-        node = next(node for node in self._places if state in node.source_states)
-        place = [self._places[node], node.source_states.index(state)]
+        node = next((node for node in self._places if state in node.source_states), None)
+        # A graph with nothing to do takes states that no filter of its own reads.
+        place = None if node is None else [self._places[node], node.source_states.index(state)]
         return {"source_state": place, "properties": self._state(state)}
 
     def _result(self, image: MPSNNImageNode) -> dict[str, Any]:
@@ -165,8 +170,8 @@ class GraphReader:
             self._filter(given)
         states = [self._input_state(given) for given in entry["input_states"]]
         read = {state for node in self._filters for state in node.source_states if state.producer is None}
-        if read != set(states) or len(read) != len(states) or not self._filters:
-            raise ValueError("a graph lists each of its input states once, and has filters")
+        if self._filters and (read != set(states) or len(read) != len(states)):
+            raise ValueError("a graph lists each of its input states once")
         results = self._results(entry)
         graph = MPSNNGraph.assembled(self._device, Network(self._filters, inputs, states), results)
         for kernel, given in zip(graph.kernels.values(), entry["filters"], strict=True):
@@ -201,8 +206,11 @@ class GraphReader:
         return self._reader.value(value)
 
     def _input_state(self, given: dict[str, Any]) -> MPSNNStateNode:
-        place, index = given["source_state"]
-        state = _at(_at(self._filters, place).source_states, index)
+        if self._filters:
+            place, index = given["source_state"]
+            state = _at(_at(self._filters, place).source_states, index)
+        else:
+            state = MPSNNLabelsNode()
         self._reader.set_properties(state, given["properties"])
         return state
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from openmps.core.data_source import channel_count, channel_row, check_methods, epsilon_of, loaded
+from openmps.core.data_source import channel_row, check_methods, count_of, epsilon_of, loaded
 from openmps.metal.device import MTLBuffer, MTLDevice
 
 _REQUIRED = ("number_of_feature_channels", "gamma", "beta", "mean", "variance", "load", "purge", "label")
@@ -82,13 +82,8 @@ def load_parameters(who: str, source: Any, device: MTLDevice) -> Loaded:
     """Load, read and purge a data source. None stands for gamma 1, beta 0, mean 0, variance 1."""
     check_methods(who, "data_source", source, _REQUIRED)
     with loaded(who, source):
-        channels = channel_count(who, source)
-
-        def row(method: str, default: float) -> NDArray[np.float32]:
-            data = getattr(source, method)()
-            return np.full(channels, default, np.float32) if data is None else channel_row(who, method, data, channels)
-
-        gamma_and_beta = Pair.of(device, row("gamma", 1.0), row("beta", 0.0))
-        mean_and_variance = Pair.of(device, row("mean", 0.0), row("variance", 1.0))
+        channels = count_of(who, source, "number_of_feature_channels")
+        defaults = {"gamma": 1.0, "beta": 0.0, "mean": 0.0, "variance": 1.0}
+        rows = [channel_row(who, source, method, channels, default) for method, default in defaults.items()]
         epsilon = epsilon_of(who, source)
-    return Loaded(channels, gamma_and_beta, mean_and_variance, epsilon)
+    return Loaded(channels, Pair.of(device, *rows[:2]), Pair.of(device, *rows[2:]), epsilon)

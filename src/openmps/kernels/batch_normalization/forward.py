@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar, cast
 
-from openmps.checks import Shown
+from openmps.checks import Shown, of_kind
 from openmps.core.data_source import FLT_MIN, copy_of
 from openmps.core.image.batch import MPSImageBatch
 from openmps.core.image.image import MPSImage
@@ -98,6 +98,9 @@ class MPSCNNBatchNormalizationState(MPSNNGradientState):
         "_batch_normalization.number_of_feature_channels", "Channels that the state has numbers for."
     )
     share = Shown[float]("_progress.share", "How much of all pixels the last statistics brought.")
+    gradient_images = Shown[int](
+        "_progress.gradient_images", "Images whose parameter gradients the state holds, or will when it is filled in."
+    )
     pixels = Shown[int]("_progress.pixels", "M, the pixels that the statistics were made of.")
 
     def __init__(self, device: MTLDevice, batch_normalization: MPSCNNBatchNormalization) -> None:
@@ -371,11 +374,10 @@ class MPSCNNBatchNormalization(FusedNeuron, MPSCNNKernel, leaves=MPSCNNBatchNorm
 
     def _checked_pair(self, command_buffer: CommandBuffer, argument: str, state: object, kind: type[_Pair]) -> _Pair:
         check_command_buffer(self.name, command_buffer, self.device)
-        if not isinstance(state, kind):
-            raise MPSTypeError(self.name, argument, f"must be an {kind.__name__}", type(state).__name__)
-        state.check_usable(self.name, argument, command_buffer)
-        state.check_holds(self.name, argument, self.number_of_feature_channels)
-        return state
+        checked = of_kind(self.name, argument, state, kind)
+        checked.check_usable(self.name, argument, command_buffer)
+        checked.check_holds(self.name, argument, self.number_of_feature_channels)
+        return checked
 
     def _record_reload(self, command_buffer: CommandBuffer, own: Pair, given: Pair) -> None:
         places = (*map(Numbers, own), *(Numbers(buffer, 0, self.number_of_feature_channels) for buffer in given))

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from openmps.core.kernel.base import MPSKernel
 from openmps.core.kernel.configuration import Setting
-from openmps.core.kernel.encoding import Numbers
+from openmps.core.kernel.encoding import Numbers, Sum
 from openmps.core.kernel.plan import Plan
 from openmps.core.kernel.scene import GradientScene, Scene
 from openmps.core.state.batch import MPSStateBatch
@@ -29,7 +30,17 @@ from openmps.ops.batch_normalization import (
 from openmps.ops.op import Slot
 
 
-class WholeBatchNormalization(MPSCNNBatchNormalization):
+class _Named(MPSKernel):
+    """A kernel that errors call by the name that users know."""
+
+    @property
+    def name(self) -> str:
+        """The framework's class and the label."""
+        known = next(kind.__name__ for kind in type(self).__mro__ if kind.__name__.startswith("MPS"))
+        return f"{known} {self.label!r}" if self.label else known
+
+
+class WholeBatchNormalization(_Named, MPSCNNBatchNormalization):
     """`MPSCNNBatchNormalization` with the statistics of the batch that it normalizes, or with the stored ones."""
 
     fills_states = True
@@ -65,7 +76,7 @@ class WholeBatchNormalization(MPSCNNBatchNormalization):
         return super()._memory(name, None)
 
 
-class WholeBatchNormalizationGradient(MPSCNNBatchNormalizationGradient):
+class WholeBatchNormalizationGradient(_Named, MPSCNNBatchNormalizationGradient):
     """`MPSCNNBatchNormalizationStatisticsGradient` and `MPSCNNBatchNormalizationGradient` of a batch."""
 
     fills_states = True
@@ -94,4 +105,7 @@ class WholeBatchNormalizationGradient(MPSCNNBatchNormalizationGradient):
         check_state(self.name, states).add_gradients(plan.images)
 
     def _sink(self, name: str, states: MPSStateBatch | None) -> Numbers:
-        return check_state(self.name, states).own(name)
+        state = check_state(self.name, states)
+        row = state.own(name)
+        # A result that several filters read may have a gradient node for each.
+        return row if states is None or state.gradient_images <= len(states) else Sum(row.buffer)

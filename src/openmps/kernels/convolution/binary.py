@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from openmps.checks import Shown
-from openmps.core.data_source import loaded
+from openmps.core.data_source import elements, loaded
 from openmps.core.kernel.activation import activated, neuron_parameters
 from openmps.core.kernel.arguments import member
 from openmps.core.kernel.configuration import Fixed, Setting
@@ -21,12 +21,7 @@ from openmps.core.neuron import NeuronParameters
 from openmps.core.numbers import number
 from openmps.core.state.batch import MPSStateBatch
 from openmps.errors import MPSArgumentError, MPSTypeError
-from openmps.kernels.convolution.data_source import (
-    MPSCNNConvolutionDataSource,
-    check_data_source,
-    descriptor_of,
-    elements,
-)
+from openmps.kernels.convolution.data_source import MPSCNNConvolutionDataSource, check_data_source, descriptor_of
 from openmps.kernels.convolution.descriptor import MPSCNNConvolutionDescriptor, sub_pixel_factor
 from openmps.kernels.convolution.whole_image import WholeImageKernel
 from openmps.metal.device import MTLBuffer, MTLDevice

@@ -7,13 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from openmps.core.data_source import check_methods, loaded, optional
+from openmps.core.data_source import check_methods, elements, loaded, optional
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.kernels.convolution.descriptor import MPSCNNConvolutionDescriptor
-from openmps.metal.device import MTLBuffer
 from openmps.types import MPSCNNConvolutionWeightsLayout, MPSCNNWeightsQuantizationType, MPSDataType
 
 
@@ -153,24 +151,6 @@ def _weights(
         rule = f"must hold {int(np.prod(shape))} numbers, OHWI (inputs of one group) {shape}"
         raise MPSArgumentError(who, "data source weights()", rule, f"{array.size} numbers, shape {array.shape}")
     return np.array(decode(who, source, array.reshape(shape)), dtype=np.float32, order="C")
-
-
-def elements(who: str, argument: str, data: Any, dtype: type[np.generic]) -> NDArray[Any]:
-    """Numbers of any kind, rounded to ``dtype``; raw bytes are elements of ``dtype``."""
-    if isinstance(data, MTLBuffer):
-        data = data.contents()
-    if isinstance(data, torch.Tensor):
-        data = data.detach().cpu().numpy()
-    try:
-        if isinstance(data, bytes | bytearray | memoryview):
-            return np.frombuffer(data, dtype)
-        array = np.asarray(data)
-        if array.dtype == np.uint8 and dtype is not np.uint8:
-            return np.ascontiguousarray(array).reshape(-1).view(dtype)
-        return array.astype(dtype, casting="same_kind", copy=False)
-    except (TypeError, ValueError) as fault:
-        rule = f"must be numbers that fit {np.dtype(dtype).name}, or its raw bytes"
-        raise MPSTypeError(who, argument, rule, type(data).__name__) from fault
 
 
 def _biases(who: str, data: Any, channels: int) -> NDArray[np.float32] | None:

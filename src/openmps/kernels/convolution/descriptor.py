@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from openmps.checks import Shown
+from openmps.checks import NamedAttributes, Shown
 from openmps.core.data_source import FLT_MIN
 from openmps.core.neuron import MPSNNNeuronDescriptor
 from openmps.core.numbers import number
@@ -32,7 +32,7 @@ class BatchNormalizationFold:
     shift: FloatArray
 
 
-class MPSCNNConvolutionDescriptor:
+class MPSCNNConvolutionDescriptor(NamedAttributes):
     """Shapes and parameters of a convolution (MPSCNNConvolution.h, macOS 10.13).
 
     ``MPSCNNConvolutionDescriptor(kernel_width, kernel_height, input_feature_channels, output_feature_channels)``.
@@ -61,6 +61,8 @@ class MPSCNNConvolutionDescriptor:
     """Groups that input and output channels are divided into."""
     fused_neuron_descriptor: MPSNNNeuronDescriptor | None = None
     """A neuron applied to the result."""
+    batch_normalization: BatchNormalizationFold | None = None
+    """Scale and shift that inference batch normalization folds into the weights."""
 
     def __init__(
         self,
@@ -74,8 +76,6 @@ class MPSCNNConvolutionDescriptor:
         self.kernel_height = kernel_height
         self.input_feature_channels = input_feature_channels
         self.output_feature_channels = output_feature_channels
-        self.batch_normalization: BatchNormalizationFold | None = None
-        """Scale and shift that inference batch normalization folds into the weights."""
         self._neuron_filter: Any = None
         if neuron_filter is not None:
             self.neuron = neuron_filter

@@ -9,13 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from openmps.checks import Shown
+from openmps.core.data_source import elements
 from openmps.core.image.storage import Extent, Shape
 from openmps.core.kernel.scene import Scene
 from openmps.core.lifetime import check_is_device
 from openmps.core.state.gradient import MPSNNGradientState, SourceRecord
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.kernels.convolution.base import ConvolutionGradientState, ConvolutionKernel
-from openmps.kernels.convolution.data_source import LoadedWeights, MPSCNNConvolutionDataSource, elements
+from openmps.kernels.convolution.data_source import LoadedWeights, MPSCNNConvolutionDataSource
 from openmps.kernels.convolution.descriptor import MPSCNNConvolutionDescriptor, sub_pixel_factor
 from openmps.kernels.convolution.weights import ConvolutionWeights
 from openmps.kernels.convolution.whole_image import WholeImageKernel

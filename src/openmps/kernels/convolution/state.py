@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Self
 
 from openmps.checks import Shown
+from openmps.core.kernel.encoding import Bound, Held
 from openmps.core.lifetime import check_is_open
 from openmps.core.state.resources import MPSStateResourceList
 from openmps.core.state.state import MPSState
@@ -44,6 +45,10 @@ class MPSCNNConvolutionWeightsAndBiasesState(MPSState):
     >>> y.numpy().ravel()
     array([6., 8.], dtype=float32)
     """
+
+    rounded_weights: Bound = Held(None)
+    """Where a kernel keeps these weights rounded to float16: updates write that, too. For those who extend the
+    framework."""
 
     weights_offset = Shown[int]("_weights_offset", "Bytes before the first weight (macOS 10.15).")
     biases_offset = Shown[int]("_biases_offset", "Bytes before the first bias (macOS 10.15).")

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from openmps.core.kernel.encoding import Bound, Held, Numbers, record_step
+from openmps.core.kernel.encoding import Bound, Held, Numbers, bound_last, record_step
 from openmps.errors import MPSArgumentError
 from openmps.kernels.convolution.data_source import (
     WEIGHT_TYPES,
@@ -61,10 +61,10 @@ def weights_name(weights_fp16: bool | None, *, of_float16_image: bool, as_float1
 class Used(NamedTuple):
     """What a body multiplies with or adds, as it is found when the body runs."""
 
-    find: Callable[[], Tensor | None]
+    find: Callable[[], Tensor | tuple[Tensor, ...] | None]
 
-    def value(self) -> Tensor | None:
-        """The weights, OHWI, or the biases, float32; None for what is not made yet."""
+    def value(self) -> Tensor | tuple[Tensor, ...] | None:
+        """The weights, OHWI, or the biases, float32; or all that is rounded by now."""
         return self.find()
 
 
@@ -103,8 +103,9 @@ class ConvolutionWeights:
             scale, shift = (torch.from_numpy(row.copy()).to(device.torch_device) for row in (fold.scale, fold.shift))
             self._single, self.biases = torch.empty_like(self._raw_weights), torch.empty_like(shift)
             parts += [scale, shift, self._single, self.biases]
+        self._roundings = Used(partial(tuple, self._rounded.values()))
         self._parts: list[Bound] = [Held(part) for part in [*parts, None, None, None, None][:6]]
-        self._parts += [Used(partial(self._rounded.get, dtype)) for dtype in (torch.float32, torch.float16)]
+        self._parts.append(self._roundings)
         self._prepare()
 
     @classmethod
@@ -157,6 +158,8 @@ class ConvolutionWeights:
         """The state over the kernel's own buffers: no copy, so it changes with them; the same object each time."""
         if self._state is None:
             own = MPSCNNConvolutionWeightsAndBiasesState(weights=self.weights_buffer, biases=self.biases_buffer)
+            if self._single is self._raw_weights:
+                own.rounded_weights = self._roundings
             self._state = own
         return self._state
 
@@ -179,11 +182,12 @@ class ConvolutionWeights:
     ) -> None:
         """Record that the numbers of a state are taken, unless they are held already and nothing follows from them.
 
-        Raises if it holds too few.
+        Nor is it made again where what was recorded last writes it, as an update of the kernel's own state does. Raises
+        if the state holds too few.
         """
         if state is self._state:
             self.held.take(self.weights_buffer)
-            if self._is_derived:
+            if self._is_derived and not any(each is self._roundings for each in bound_last(command_buffer)):
                 record_step(command_buffer, f"{who} reload", TakeWeights(), [Held(None), Held(None), *self._parts])
             return
         weights, biases = self.sizes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, NamedTuple, cast
 
-from openmps.checks import Shown
+from openmps.checks import Shown, of_kind
 from openmps.core.data_source import FLT_MIN, copy_of
 from openmps.core.image.storage import Shape, Stack
 from openmps.core.kernel.checks import Images, check_command_buffer
@@ -66,9 +66,7 @@ class ImageNormalization(MPSCNNKernel):
     ) -> None:
         """Take the numbers of a state when ``command_buffer`` runs; takes one read of a temporary state."""
         state = gamma_and_beta_state
-        if not isinstance(state, MPSCNNNormalizationGammaAndBetaState):
-            rule = "must be an MPSCNNNormalizationGammaAndBetaState"
-            raise MPSTypeError(self.name, "gamma_and_beta_state", rule, type(state).__name__)
+        of_kind(self.name, "gamma_and_beta_state", state, MPSCNNNormalizationGammaAndBetaState)
         check_command_buffer(self.name, command_buffer, self.device)
         state.check_usable(self.name, "gamma_and_beta_state", command_buffer)
         state.check_holds(self.name, "gamma_and_beta_state", self._numbers.channels)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from openmps.core.data_source import channel_count, channel_row, check_methods, epsilon_of, loaded
+from openmps.core.data_source import channel_row, check_methods, count_of, epsilon_of, loaded
 from openmps.core.kernel.encoding import Numbers
 from openmps.errors import MPSArgumentError
 from openmps.metal.device import MTLDevice
@@ -34,26 +34,20 @@ def load_parameters(who: str, source: Any, *, is_grouped: bool) -> LoadedParamet
     """Read a data source, between its load() and its purge() if it has them. None stands for gamma 1 and beta 0."""
     check_methods(who, "data_source", source, (*_REQUIRED, _GROUPS) if is_grouped else _REQUIRED)
     with loaded(who, source) if callable(getattr(source, "load", None)) else nullcontext():
-        channels = channel_count(who, source)
-        groups = _groups(who, source.number_of_groups(), channels) if is_grouped else channels
+        channels = count_of(who, source, "number_of_feature_channels")
+        groups = _groups(who, source, channels) if is_grouped else channels
         epsilon = epsilon_of(who, source)
-        gamma = _row(who, "gamma", source.gamma(), channels, 1.0)
-        beta = _row(who, "beta", source.beta(), channels, 0.0)
+        gamma = channel_row(who, source, "gamma", channels, 1.0)
+        beta = channel_row(who, source, "beta", channels, 0.0)
     return LoadedParameters(channels, groups, epsilon, gamma, beta)
 
 
-def _groups(who: str, groups: Any, channels: int) -> int:
-    argument = f"data source {_GROUPS}()"
-    if isinstance(groups, bool) or not isinstance(groups, int | np.integer) or groups < 1:
-        raise MPSArgumentError(who, argument, "must return a positive integer", repr(groups))
+def _groups(who: str, source: Any, channels: int) -> int:
+    groups = count_of(who, source, _GROUPS)
     if channels % groups:
         rule = f"must divide number_of_feature_channels(), {channels}"
-        raise MPSArgumentError(who, argument, rule, groups, "All groups have as many channels")
-    return int(groups)
-
-
-def _row(who: str, method: str, data: Any, channels: int, default: float) -> NDArray[np.float32]:
-    return np.full(channels, default, np.float32) if data is None else channel_row(who, method, data, channels)
+        raise MPSArgumentError(who, f"data source {_GROUPS}()", rule, groups, "All groups have as many channels")
+    return groups
 
 
 class Settings(NamedTuple):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from numbers import Integral
 
+from openmps.checks import NamedAttributes
 from openmps.core.numbers import number
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.ops.loss import LossParameters
 from openmps.types import MPSCNNLossType, MPSCNNReductionType
 
 
-class MPSCNNLossDescriptor:
+class MPSCNNLossDescriptor(NamedAttributes):
     """Which loss, how it is reduced, and its parameters (MPSCNNLoss.h, macOS 10.13.4).
 
     `weight` (1) scales loss and gradient; `label_smoothing` (0) and `number_of_classes` (1) soften the labels of

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from openmps.checks import Shown
+from openmps.checks import Shown, of_kind
 from openmps.core.image.batch import MPSImageBatch
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.image.image import MPSImage
@@ -193,8 +193,7 @@ class MPSCNNLossLabels(MPSState):
         if image is None:
             return None
         argument = f"{what}_image"
-        if not isinstance(image, MPSImage):
-            raise MPSTypeError(self.name, argument, "must be an MPSImage", type(image).__name__)
+        of_kind(self.name, argument, image, MPSImage)
         check_device(self.name, argument, image.device, device)
         if image.number_of_images != 1:
             raise MPSArgumentError(self.name, argument, "must hold exactly one image", image.number_of_images)
@@ -219,9 +218,7 @@ class MPSCNNLossLabels(MPSState):
 
 
 def _image(device: MTLDevice, descriptor: MPSCNNLossDataDescriptor) -> MPSImage:
-    if not isinstance(descriptor, MPSCNNLossDataDescriptor):
-        rule = "must be an MPSCNNLossDataDescriptor"
-        raise MPSTypeError("MPSCNNLossLabels", "descriptor", rule, type(descriptor).__name__)
+    of_kind("MPSCNNLossLabels", "descriptor", descriptor, MPSCNNLossDataDescriptor)
     values = torch.from_numpy(descriptor.values()).contiguous()
     return MPSImage.from_tensor(device, values, MPSImageFeatureChannelFormat.FLOAT32, copy=True)
 
@@ -260,6 +257,7 @@ class LabelBlocks(BatchableState):
         self.labels = labels
         self.weights = weights
         self.losses = losses
+        self._given: GivenLabels | None = None
         self._make_member = make_member
         self._made: dict[int, MPSCNNLossLabels] = {}
 
@@ -277,6 +275,16 @@ class LabelBlocks(BatchableState):
         member = self._make_member(self.labels[index], weight, self.losses[index])
         # Two threads that ask at once, as completion handlers may, get the same object.
         return self._made.setdefault(index, member)
+
+    @property
+    def given(self) -> GivenLabels:
+        """What a plan depends on of them, found once for all encodes."""
+        given = self._given
+        if given is None:
+            count, has_weights = len(self.labels), self.weights is not None
+            shape = LabelShape(self.labels.stack().extent, self.losses.stack().extent, has_weights)
+            given = self._given = GivenLabels(count, count if has_weights else 0, ((0, shape),))
+        return given
 
     def temporary_members(self) -> list[MPSState]:
         """The members that were tied to a command buffer, each with a read count of its own."""
@@ -323,11 +331,9 @@ class GivenLabels(NamedTuple):
 
 def given_labels(states: MPSStateBatch) -> GivenLabels:
     """What a plan depends on of these labels."""
-    count, blocks = len(states), blocks_of(states)
+    blocks = blocks_of(states)
     if blocks is not None:
-        has_weights = blocks.weights is not None
-        shape = LabelShape(blocks.labels.stack().extent, blocks.losses.stack().extent, has_weights)
-        return GivenLabels(count, count if has_weights else 0, ((0, shape),))
+        return blocks.given
     first: dict[LabelShape, int] = {}
     weighted = 0
     for index, state in enumerate(states):
@@ -336,7 +342,7 @@ def given_labels(states: MPSStateBatch) -> GivenLabels:
             labels, losses = state.labels_image().storage.extent, state.loss_image().storage.extent
             first.setdefault(LabelShape(labels, losses, has_weights), index)
             weighted += has_weights
-    return GivenLabels(count, weighted, tuple((index, shape) for shape, index in first.items()))
+    return GivenLabels(len(states), weighted, tuple((index, shape) for shape, index in first.items()))
 
 
 def labels_reader(who: str, states: MPSStateBatch | None, name: str) -> Bound:

@@ -6,10 +6,10 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from openmps.checks import Shown
+from openmps.checks import Shown, of_kind
 from openmps.core.kernel.configuration import Configured, Setting, T
 from openmps.core.numbers import number
-from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.errors import MPSArgumentError
 from openmps.kernels.loss.descriptor import MPSCNNLossDescriptor
 from openmps.ops.loss import LossParameters
 from openmps.types import MPSCNNLossType, MPSCNNReductionType
@@ -20,9 +20,7 @@ _VALUES = ("weight", "label_smoothing", "number_of_classes", "epsilon", "delta",
 
 def checked_descriptor(who: str, loss_descriptor: object) -> MPSCNNLossDescriptor:
     """``loss_descriptor`` if it is one."""
-    if not isinstance(loss_descriptor, MPSCNNLossDescriptor):
-        raise MPSTypeError(who, "loss_descriptor", "must be an MPSCNNLossDescriptor", type(loss_descriptor).__name__)
-    return loss_descriptor
+    return of_kind(who, "loss_descriptor", loss_descriptor, MPSCNNLossDescriptor)
 
 
 class LossProperties(Configured):

@@ -7,12 +7,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from openmps.checks import Shown
+from openmps.checks import Shown, of_kind
 from openmps.core.image.storage import Target
 from openmps.core.kernel.configuration import Setting
 from openmps.core.kernel.scene import Scene
 from openmps.core.state.gradient import SourceRecord
-from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.errors import MPSArgumentError
 from openmps.kernels.loss.labelled import LabelledLoss, MPSCNNLoss
 from openmps.kernels.loss.labels import GivenLabels
 from openmps.kernels.loss.yolo_descriptor import MPSCNNYOLOLossDescriptor
@@ -71,9 +71,7 @@ class MPSCNNYOLOLoss(LabelledLoss):
 
     def __init__(self, device: MTLDevice, loss_descriptor: MPSCNNYOLOLossDescriptor) -> None:
         super().__init__(device)
-        if not isinstance(loss_descriptor, MPSCNNYOLOLossDescriptor):
-            rule = "must be an MPSCNNYOLOLossDescriptor"
-            raise MPSTypeError(self.name, "loss_descriptor", rule, type(loss_descriptor).__name__)
+        of_kind(self.name, "loss_descriptor", loss_descriptor, MPSCNNYOLOLossDescriptor)
         self._descriptor = loss_descriptor.copy()
         self._parts = loss_descriptor.parameters()
         self._losses = _Losses(*(MPSCNNLoss(device, each) for each in loss_descriptor.shared_losses()))

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from openmps.checks import NamedAttributes, of_kind
 from openmps.core.numbers import integer, number
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.kernels.loss.descriptor import MPSCNNLossDescriptor
@@ -17,7 +18,7 @@ _SCALES = ("scale_xy", "scale_wh", "scale_no_object", "scale_object", "scale_cla
 _LIMITS = ("min_iou_for_object_presence", "max_iou_for_object_absence")
 
 
-class MPSCNNYOLOLossDescriptor:
+class MPSCNNYOLOLossDescriptor(NamedAttributes):
     """The losses, scales and anchor boxes of an object detector (MPSCNNLoss.h, macOS 10.14).
 
     Each of A anchor boxes owns 5 + K feature channels of a cell, in the order X Y W H C and one for each of K classes.
@@ -77,7 +78,7 @@ class MPSCNNYOLOLossDescriptor:
 
     @xy_loss_descriptor.setter
     def xy_loss_descriptor(self, value: MPSCNNLossDescriptor) -> None:
-        self._losses[0] = _descriptor("xy_loss_descriptor", value)
+        self._losses[0] = of_kind(_WHO, "xy_loss_descriptor", value, MPSCNNLossDescriptor)
 
     @property
     def wh_loss_descriptor(self) -> MPSCNNLossDescriptor:
@@ -86,7 +87,7 @@ class MPSCNNYOLOLossDescriptor:
 
     @wh_loss_descriptor.setter
     def wh_loss_descriptor(self, value: MPSCNNLossDescriptor) -> None:
-        self._losses[1] = _descriptor("wh_loss_descriptor", value)
+        self._losses[1] = of_kind(_WHO, "wh_loss_descriptor", value, MPSCNNLossDescriptor)
 
     @property
     def confidence_loss_descriptor(self) -> MPSCNNLossDescriptor:
@@ -95,7 +96,7 @@ class MPSCNNYOLOLossDescriptor:
 
     @confidence_loss_descriptor.setter
     def confidence_loss_descriptor(self, value: MPSCNNLossDescriptor) -> None:
-        self._losses[2] = _descriptor("confidence_loss_descriptor", value)
+        self._losses[2] = of_kind(_WHO, "confidence_loss_descriptor", value, MPSCNNLossDescriptor)
 
     @property
     def classes_loss_descriptor(self) -> MPSCNNLossDescriptor:
@@ -104,7 +105,7 @@ class MPSCNNYOLOLossDescriptor:
 
     @classes_loss_descriptor.setter
     def classes_loss_descriptor(self, value: MPSCNNLossDescriptor) -> None:
-        self._losses[3] = _descriptor("classes_loss_descriptor", value)
+        self._losses[3] = of_kind(_WHO, "classes_loss_descriptor", value, MPSCNNLossDescriptor)
 
     @property
     def anchor_boxes(self) -> NDArray[np.float32]:
@@ -164,12 +165,6 @@ class MPSCNNYOLOLossDescriptor:
 
 
 _WHO = MPSCNNYOLOLossDescriptor.__name__
-
-
-def _descriptor(argument: str, value: object) -> MPSCNNLossDescriptor:
-    if not isinstance(value, MPSCNNLossDescriptor):
-        raise MPSTypeError(_WHO, argument, "must be an MPSCNNLossDescriptor", type(value).__name__)
-    return value
 
 
 def _pairs(value: ArrayLike | bytes) -> NDArray[np.float32]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from openmps.checks import Shown
+from openmps.checks import Shown, store
 from openmps.core.numbers import counting, integer, number
 from openmps.core.state.state import MPSState
 from openmps.core.training_state import TrainingState, whole_number
@@ -72,7 +72,7 @@ class MPSNNOptimizerAdam(MPSNNOptimizer):
         with counting:
             step = self._time_step + 1
             rate = ops.adam_rate(self._learning_rate, self._beta1, self._beta2, step)
-            self._time_step = step
+            store(self, "_time_step", step)
         return rate
 
     def _update(self, vectors: int, rule: ops.GradientRule) -> ops.Adam:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from openmps.checks import NamedAttributes
 from openmps.core.numbers import FLT_MAX, number
 from openmps.errors import MPSArgumentError
 from openmps.types import MPSNNRegularizationType
 
 
 @dataclass(eq=False, repr=False)
-class MPSNNOptimizerDescriptor:
+class MPSNNOptimizerDescriptor(NamedAttributes):
     """What is done to a gradient before any update rule (MPSNNOptimizers.h, macOS 10.14).
 
     In this order: clip to ``gradient_clip_min`` .. ``gradient_clip_max`` if `apply_gradient_clipping`; multiply by

@@ -7,10 +7,10 @@ from functools import lru_cache
 from operator import is_, itemgetter
 from typing import Any, NamedTuple
 
-from openmps.checks import Shown
+from openmps.checks import Shown, store
 from openmps.core.kernel.base import MPSKernel
 from openmps.core.kernel.checks import check_command_buffer
-from openmps.core.kernel.encoding import Bound, Number, record_body, record_step, step_body
+from openmps.core.kernel.encoding import Bound, Held, Number, record_body, record_step, step_body
 from openmps.core.numbers import number
 from openmps.core.training_state import TrainingState, check_names, finite_number
 from openmps.core.vector import MPSVector, numbers_of
@@ -136,7 +136,7 @@ class MPSNNOptimizer(MPSKernel):
             elif name not in self._optional:
                 raise MPSTypeError(self.name, argument, "is needed", None)
         kept = [operand for operand in operands if operand is not None]
-        self._record(command_buffer, 1, [bound(operand) for operand in kept])
+        self._record(command_buffer, 1, [*map(bound, kept), Held(None)])
         for operand in kept[:-1]:
             operand.count_read()
 
@@ -161,9 +161,10 @@ class MPSNNOptimizer(MPSKernel):
             elif values.buffer is not results.buffer or values.offset != results.offset:
                 record_step(command_buffer, f"{self.name} {names[1]}", HandOn(), (values, results))
         others = [each for kind in (layer.values, *own, layer.results) for each in kind[:parameters] if each]
+        others.append(layer.rounded)
         self._record(command_buffer, parameters, [*layer.gradients[:parameters], *others])
         if values is None or parameters == 2:
-            self._last = _Found.of(arguments, kept, layer.lengths, others)
+            store(self, "_last", _Found.of(arguments, kept, layer.lengths, others))
         for read in layer.read:
             read.count_read()
         for vectors in kept:
@@ -178,13 +179,13 @@ class MPSNNOptimizer(MPSKernel):
         gradients = convolution_gradients(self.name, state, command_buffer)
         if (gradients[0].count, gradients[1].count) != last.lengths:
             return False
-        parameters = len(last.operands) // (2 + len(last.vectors))
+        parameters = (len(last.operands) - 1) // (2 + len(last.vectors))
         self._record(command_buffer, parameters, [*gradients[:parameters], *last.operands])
         state.count_read()
         return True
 
     def _record(self, command_buffer: CommandBuffer, vectors: int, operands: list[Bound]) -> None:
-        """Update so many vectors: their gradients, values, accumulators and results, kind by kind."""
+        """Update so many vectors: gradients, values, accumulators and results, kind by kind, then what is rounded."""
         key = vectors, len(operands), bool(self.apply_gradient_clipping)
         rate = Number(self._rate())
         body = self._bodies.get(key)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
-from openmps.core.kernel.encoding import Bound, Numbers
+from openmps.core.kernel.encoding import Bound, Held, Numbers
 from openmps.core.state.rows import MPSCNNNormalizationGammaAndBetaState
 from openmps.core.state.state import MPSState
 from openmps.errors import MPSArgumentError, MPSTypeError
@@ -67,6 +67,8 @@ class Layer(NamedTuple):
     results: tuple[Numbers, Numbers | None]
     read: tuple[MPSState, ...]
     """The states that an encode reads."""
+    rounded: Bound = Held(None)
+    """What takes the first result, rounded to float16."""
 
 
 def _check_state(
@@ -93,12 +95,19 @@ def _offered(kind: type, offers: tuple[str, ...]) -> bool:
 _WEIGHTS, _WEIGHT_GRADIENTS = ("weights", "biases"), ("gradient_for_weights", "gradient_for_biases")
 
 
+@lru_cache(maxsize=256)
+def _offers_sums(kind: type) -> bool:
+    """Whether a class's sums are the gradients that it shows: no subclass shows others."""
+    names = ("gradient_sums", *_WEIGHT_GRADIENTS)
+    owners = {next((each for each in kind.__mro__ if name in vars(each)), None) for name in names}
+    return len(owners) == 1 and None not in owners
+
+
 def convolution_gradients(who: str, state: Any, command_buffer: CommandBuffer) -> tuple[Gradient, Gradient]:
     """Where the gradients of weights and biases are, which need not be there before the work runs."""
     _check_state(who, "convolution_gradient_state", state, _WEIGHT_GRADIENTS, command_buffer)
-    offered = getattr(state, "gradient_sums", None)
-    if offered is not None:
-        return offered()
+    if _offers_sums(type(state)):
+        return state.gradient_sums()
     found: _ConvolutionGradients = state
     slopes = found.gradient_for_weights, found.gradient_for_biases
     return Numbers(slopes[0], 0, slopes[0].length // 4), Numbers(slopes[1], 0, slopes[1].length // 4)
@@ -117,7 +126,10 @@ def convolution_layer(who: str, arguments: Mapping[str, Any], command_buffer: Co
     values = results = _parts(who, "convolution_source_state", source, *lengths)
     if result is not source:
         results = _parts(who, "result_state", result, *lengths)
-    return Layer(_WEIGHTS, lengths, gradients, values, results, read)
+    # Weights that the gradients are too few for are updated in part, and rounded by the kernel's reload.
+    is_whole = results[0].buffer.length == 4 * lengths[0]
+    rounded = getattr(result, "rounded_weights", None) if is_whole else None
+    return Layer(_WEIGHTS, lengths, gradients, values, results, read, rounded or Held(None))
 
 
 def stays(state: MPSState) -> bool:

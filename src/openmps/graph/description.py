@@ -1,0 +1,60 @@
+"""A graph in words: every node with its images, their formats, and its padding."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from openmps.core.padding.policy import padding_label
+from openmps.graph.interface import Interface
+from openmps.graph.nodes import MPSNNFilterNode, MPSNNGradientFilterNode, MPSNNImageNode, MPSNNStateNode
+from openmps.types import MPSImageFeatureChannelFormat
+
+_Node = MPSNNImageNode | MPSNNStateNode
+
+
+def description(
+    name: str, interface: Interface, kernels: Mapping[MPSNNFilterNode, Any], default: MPSImageFeatureChannelFormat
+) -> str:
+    """The text: a line for the graph, for each input, for each filter in order, and for the results."""
+    names = _names(interface, list(kernels))
+    images, states = ([names[node] for node in nodes] for nodes in (interface.inputs, interface.input_states))
+    lines = [f"{name}: {len(kernels)} filter(s), images are {default.name.lower()} unless their node says otherwise"]
+    lines += [f"source image {place}: {image}" for place, image in enumerate(images)]
+    lines += [f"source state {place}: {state}" for place, state in enumerate(states)]
+    for place, node in enumerate(kernels):
+        chosen = interface.formats[node.result_image]
+        form = default if chosen is MPSImageFeatureChannelFormat.NONE else chosen
+        lines.append(
+            f"{place}: {_filter(node, kernels[node], names)}, {form.name.lower()}{_placing(node, kernels[node])}"
+        )
+    needed = "" if interface.result_is_needed else ", which is not needed"
+    lines.append(f"result: {names.get(interface.result, 'an image that no filter makes')}{needed}")
+    lines += [f"intermediate image {place}: {names[image]}" for place, image in enumerate(interface.intermediates)]
+    lines += [f"result state {place}: {names[state]}" for place, state in enumerate(interface.result_states)]
+    return "\n".join(lines)
+
+
+def _filter(node: MPSNNFilterNode, kernel: Any, names: Mapping[_Node, str]) -> str:
+    read = [names[each] for each in (*node.sources, *node.source_states) if each in names]
+    made = [names[each] for each in (node.result_image, *(node.result_states or ())) if each in names]
+    return f"{node.name} by {type(kernel).__name__}: {', '.join(read)} -> {', '.join(made)}"
+
+
+def _placing(node: MPSNNFilterNode, kernel: Any) -> str:
+    """The padding; gradients follow their forward filter."""
+    return "" if isinstance(node, MPSNNGradientFilterNode) else f", padding {padding_label(kernel.padding)}"
+
+
+def _names(interface: Interface, filters: Sequence[MPSNNFilterNode]) -> dict[_Node, str]:
+    """Images and states by number, inputs first, with the labels of their handles."""
+    images = [*interface.inputs, *(node.result_image for node in filters)]
+    read = {state for node in filters for state in node.source_states} | set(interface.result_states)
+    made = [state for node in filters for state in node.result_states or () if state in read]
+    states = [*interface.input_states, *made]
+    found: dict[_Node, str] = {}
+    for kind, nodes in (("image", images), ("state", states)):
+        for place, node in enumerate(nodes):
+            label = None if node.handle is None else node.handle.label()
+            found[node] = f"{kind} {place}" + ("" if label is None else f" {label!r}")
+    return found

@@ -1,0 +1,216 @@
+"""Names of attributes: those that a class does not have are refused, and the one that was meant is named."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import inspect
+import textwrap
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import openmps as mps
+from networks import Weights, convolution
+from openmps.checks import KnownAttributes, NamedAttributes
+from test_encode_calls import counted
+from typical_encodes import ENCODES
+
+DEVICE = mps.mtl_device("cpu")
+
+
+def _weights() -> Weights:
+    return Weights.of(np.random.default_rng(0), (2, 3, 3, 1))
+
+
+def _graph() -> mps.MPSNNGraph:
+    return mps.MPSNNGraph(DEVICE, mps.MPSCNNNeuronReLUNode(mps.MPSNNImageNode()).result_image)
+
+
+THINGS: dict[str, tuple[Callable[[], Any], str, str]] = {
+    "filter node": (lambda: convolution(mps.MPSNNImageNode(), _weights()), "paddingPolicy", "padding_policy"),
+    "gradient node": (
+        lambda: convolution(mps.MPSNNImageNode(), _weights()).gradient_filter(mps.MPSNNImageNode()),
+        "trainingStyle",
+        "training_style",
+    ),
+    "arithmetic node": (
+        lambda: mps.MPSNNAdditionNode(mps.MPSNNImageNode(), mps.MPSNNImageNode()),
+        "primary_scal",
+        "primary_scale",
+    ),
+    "image node": (mps.MPSNNImageNode, "exportFromGraph", "export_from_graph"),
+    "image node, a letter": (mps.MPSNNImageNode, "stop_gradients", "stop_gradient"),
+    "state node": (
+        lambda: mps.MPSCNNNeuronReLUNode(mps.MPSNNImageNode()).result_state,
+        "synchronizeResource",
+        "synchronize_resource",
+    ),
+    "graph": (_graph, "destinationImageAllocator", "destination_image_allocator"),
+    "graph, a letter": (_graph, "fromat", "format"),
+    "kernel": (lambda: mps.MPSCNNPoolingMax(DEVICE, 2, 2), "edgeMode", "edge_mode"),
+    "kernel with a word that is kept together": (
+        lambda: mps.MPSCNNNeuronReLU(DEVICE, 0.0),
+        "destinationFeatureChannelOffset",
+        "destination_feature_channel_offset",
+    ),
+    "convolution descriptor": (
+        lambda: mps.MPSCNNConvolutionDescriptor(3, 3, 1, 1),
+        "strideInPixelsX",
+        "stride_in_pixels_x",
+    ),
+    "loss descriptor": (
+        lambda: mps.MPSCNNLossDescriptor(mps.MPSCNNLossType.HINGE, mps.MPSCNNReductionType.SUM),
+        "labelSmoothing",
+        "label_smoothing",
+    ),
+    "optimizer": (lambda: mps.MPSNNOptimizerAdam(DEVICE, 0.1), "timeStep", "time_step"),
+    "command buffer": (lambda: DEVICE.new_command_queue().command_buffer(), "lable", "label"),
+    "command buffer of the framework": (lambda: mps.MPSCommandBuffer(DEVICE.new_command_queue()), "lable", "label"),
+    "command queue": (DEVICE.new_command_queue, "Label", "label"),
+}
+
+
+@pytest.mark.parametrize("kind", THINGS)
+def test_another_spelling_is_refused_and_the_right_one_is_named(kind: str) -> None:
+    make, wrong, right = THINGS[kind]
+    thing = make()
+    before = dict(vars(thing))
+    with pytest.raises(mps.MPSAttributeError) as fault:
+        setattr(thing, wrong, 1)
+    assert fault.value.argument == wrong and fault.value.remedy == f"Use {right}"
+    assert fault.value.who.startswith(type(thing).__name__)
+    assert vars(thing) == before
+    kind = mps.MPSAttributeError if isinstance(thing, NamedAttributes) else AttributeError
+    words = f"{wrong} is no attribute of this class. Use {right}$" if kind is mps.MPSAttributeError else wrong
+    with pytest.raises(kind, match=words):
+        getattr(thing, wrong)
+    assert not hasattr(thing, wrong) and getattr(thing, wrong, 3) == 3
+
+
+def test_a_name_that_is_like_no_other_is_refused_too() -> None:
+    with pytest.raises(mps.MPSAttributeError, match="MPSNNImageNode: colour .* A subclass can have attributes"):
+        mps.MPSNNImageNode().colour = "red"  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_the_label_is_named() -> None:
+    kernel = mps.MPSCNNPoolingMax(DEVICE, 2, 2)
+    kernel.label = "pool1"
+    with pytest.raises(mps.MPSAttributeError, match="^MPSCNNPoolingMax 'pool1': edgeMode"):
+        kernel.edgeMode = 1  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_methods_of_nodes_in_another_spelling_are_named() -> None:
+    node = mps.MPSCNNNeuronReLUNode(mps.MPSNNImageNode())
+    with pytest.raises(mps.MPSAttributeError, match="Use gradient_filter$"):
+        node.gradientFilter(mps.MPSNNImageNode())  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_a_property_that_is_not_set_yet_is_not_called_unknown() -> None:
+    node = mps.MPSNNAdditionGradientNode.__new__(mps.MPSNNAdditionGradientNode)
+    with pytest.raises(AttributeError, match="primary_scale is not set"):
+        _ = node.primary_scale
+
+
+# --- subclasses -------------------------------------------------------------------------------------------------------
+
+
+class Scheduled(mps.MPSCNNConvolutionNode):
+    """A node of a user's, with attributes of its own."""
+
+    rate: float
+    paddingRule = "none"
+
+    def __init__(self, source: mps.MPSNNImageNode, rate: float) -> None:
+        super().__init__(source, _weights())
+        self.rate = rate
+        self.weight = 2 * rate  # nearly `weights`, and the class's own affair
+        self._private = rate
+
+    def misspell(self) -> None:
+        self.paddingPolicy = self.padding_policy
+
+
+def test_a_subclass_of_a_users_has_attributes_of_its_own() -> None:
+    node = Scheduled(mps.MPSNNImageNode(), 0.5)
+    node.paddingRule = "mine"
+    node.note = "from outside"  # pyright: ignore[reportAttributeAccessIssue]
+    assert (node.rate, node.weight, node.paddingRule, node.note) == (0.5, 1.0, "mine", "from outside")  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_a_subclass_of_a_users_spells_the_frameworks_properties_as_openmps_does() -> None:
+    node = Scheduled(mps.MPSNNImageNode(), 0.5)
+    with pytest.raises(mps.MPSAttributeError, match="^Scheduled: paddingPolicy .* Use padding_policy"):
+        node.misspell()
+    with pytest.raises(mps.MPSAttributeError, match="Use training_style"):
+        node.trainingStyle = 0  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_a_data_source_of_a_users_is_left_alone() -> None:
+    class Source(mps.ArrayConvolutionDataSource):
+        def __init__(self) -> None:
+            descriptor = mps.MPSCNNConvolutionDescriptor(1, 1, 1, 1)
+            super().__init__(descriptor, np.ones((1, 1, 1, 1), np.float32))
+            self.momentum = 0.9
+
+    assert Source().momentum == 0.9
+
+
+# --- the rest of Python -----------------------------------------------------------------------------------------------
+
+
+def test_copies_have_all_attributes() -> None:
+    kernel = mps.MPSCNNPoolingMax(DEVICE, 2, 2)
+    kernel.edge_mode = mps.MPSImageEdgeMode.CLAMP
+    assert copy.copy(kernel).edge_mode is mps.MPSImageEdgeMode.CLAMP
+    descriptor = mps.MPSCNNConvolutionDescriptor(3, 3, 1, 1)
+    assert vars(copy.deepcopy(descriptor)) == vars(descriptor)
+
+
+STRICT = [
+    kind for name in mps.__all__ if inspect.isclass(kind := getattr(mps, name)) and issubclass(kind, KnownAttributes)
+]
+
+
+@pytest.mark.parametrize("kind", STRICT, ids=lambda kind: kind.__name__)
+def test_every_public_attribute_that_a_class_sets_is_declared_in_it(kind: type) -> None:
+    """Else its own methods would be refused."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(kind)))
+    stored = {
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+        if isinstance(node.value, ast.Name) and node.value.id == "self"
+    }
+    declared = {name for base in kind.__mro__ for name in (*vars(base), *getattr(base, "__annotations__", ()))}
+    assert {name for name in stored if name[0] != "_"} <= declared
+
+
+def test_what_refuses_unknown_attributes() -> None:
+    kinds = {mps.MPSKernel, mps.MPSNNGraph, mps.MPSNNFilterNode, mps.MPSNNImageNode, mps.MPSNNStateNode}
+    assert kinds | {mps.MTLCommandBuffer, mps.MPSCommandBuffer, mps.MPSCNNConvolutionDescriptor} <= set(STRICT)
+
+
+@pytest.mark.parametrize("name", ENCODES)
+def test_an_encode_writes_no_attribute_that_is_checked(name: str) -> None:
+    found = [each for each in counted(name) if "KnownAttributes" in each]
+    assert found == []
+
+
+# --- names of the package ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["MPSMatrixMultiplication", "MTLRenderCommandEncoder", "NSArray"])
+def test_a_class_that_is_not_there_yet_says_so_by_name(name: str) -> None:
+    with pytest.raises(mps.MPSAttributeError, match=f"^openmps: {name} is not here: openmps does not have it yet"):
+        getattr(mps, name)
+    assert not hasattr(mps, name)
+    with pytest.raises(ImportError, match=name):
+        exec(f"from openmps import {name}")
+
+
+def test_other_names_of_the_package_fail_as_ever() -> None:
+    with pytest.raises(AttributeError, match="module 'openmps' has no attribute 'nothing'"):
+        _ = mps.nothing  # pyright: ignore[reportAttributeAccessIssue]
