@@ -148,7 +148,8 @@ class TrainableConvolutionDataSource(ArrayConvolutionDataSource, Optimized):
 
         It is taken in place, unless ``source_state`` is temporary.
         """
-        command_buffer = self._check_device(command_buffer)
+        if command_buffer is None:
+            raise self._needs_device()
         optimizer: Any = self._optimizer or self._begun(command_buffer.device, _lengths(gradient_state))
         result = source_state
         if source_state.lives_on is not None:

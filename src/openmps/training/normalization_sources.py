@@ -175,7 +175,8 @@ class TrainableBatchNormalizationDataSource(ArrayBatchNormalizationDataSource, O
             MPSArgumentError: Another layer with this data source was updated on the same command buffer: its step
                 would be lost.
         """
-        command_buffer = self._check_device(command_buffer)
+        if command_buffer is None:
+            raise self._needs_device()
         self._check_layer(command_buffer, batch_normalization_state)
         result = MPSCNNNormalizationGammaAndBetaState(*self._on(command_buffer.device, "gamma", "beta"))
         optimizer = self._begun(command_buffer.device, [self._channels] * 2)
@@ -196,7 +197,8 @@ class TrainableBatchNormalizationDataSource(ArrayBatchNormalizationDataSource, O
             MPSTypeError: There is no command buffer: the training style is that of the CPU.
             MPSArgumentError: The batch has a single pixel, which has no variance.
         """
-        command_buffer = self._check_device(command_buffer)
+        if command_buffer is None:
+            raise self._needs_device()
         state = batch_normalization_state
         if state.pixels == 1:
             rule = "must be of at least two pixels, for one has no variance"

@@ -19,7 +19,7 @@ from openmps.kernels.optimizers import (
     MPSNNOptimizerRMSProp,
     MPSNNOptimizerStochasticGradientDescent,
 )
-from openmps.metal.device import CommandBuffer, MTLDevice
+from openmps.metal.device import MTLDevice
 
 OptimizerFactory = Callable[["MTLDevice"], MPSNNOptimizer]
 _ACCUMULATORS: dict[type[MPSNNOptimizer], tuple[str, ...]] = {
@@ -65,12 +65,10 @@ class Optimized:
 
     # --- updates ------------------------------------------------------------------------------------------------------
 
-    def _check_device(self, command_buffer: CommandBuffer | None) -> CommandBuffer:
-        if command_buffer is None:
-            rule = "is needed: this data source updates on the device"
-            remedy = "Use the training style UPDATE_DEVICE_GPU"
-            raise MPSTypeError(self._name, "command_buffer", rule, None, remedy)
-        return command_buffer
+    def _needs_device(self) -> MPSTypeError:
+        """What to raise for an update without a command buffer."""
+        rule, remedy = "is needed: this data source updates on the device", "Use the training style UPDATE_DEVICE_GPU"
+        return MPSTypeError(self._name, "command_buffer", rule, None, remedy)
 
     def _begun(self, device: MTLDevice, lengths: Sequence[int]) -> Any:
         """The optimizer; the first time it is made, with vectors of these lengths.
