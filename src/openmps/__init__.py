@@ -412,6 +412,10 @@ from openmps.training.data_sources import (
     ArrayConvolutionDataSource as ArrayConvolutionDataSource,
     TrainableConvolutionDataSource as TrainableConvolutionDataSource,
 )
+from openmps.training.normalization_sources import (
+    ArrayBatchNormalizationDataSource as ArrayBatchNormalizationDataSource,
+    TrainableBatchNormalizationDataSource as TrainableBatchNormalizationDataSource,
+)
 from openmps.types import (
     MPSAliasingStrategy as MPSAliasingStrategy,
     MPSCNNBatchNormalizationFlags as MPSCNNBatchNormalizationFlags,

@@ -215,7 +215,7 @@ def test_amsgrad_needs_adam():
         MPSCNNConvolutionDescriptor(1, 1, 1, 1), [1.0], optimizer=OPTIMIZERS["rmsprop"][0], amsgrad=True
     )
     with pytest.raises(MPSTypeError, match="must make an MPSNNOptimizerAdam for amsgrad, got MPSNNOptimizerRMSProp"):
-        source._start(CPU, None)
+        source._begun(CPU, [1, 1])
 
 
 def test_the_state_of_another_optimizer_is_refused_at_the_first_step():

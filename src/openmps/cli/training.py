@@ -17,9 +17,11 @@ from openmps.cli.options import Device, channels_of, console, note, open_run, pa
 from openmps.cli.resuming import check_options, given_options
 from openmps.metal.device import MTLDevice, mtl_device
 from openmps.training import loop
+from openmps.training.architectures import NETWORKS
 from openmps.training.data import load_dataset
 from openmps.training.dataset import DataSplit
 from openmps.training.loop import TrainingResult
+from openmps.training.network import DEFAULT_NETWORK
 from openmps.training.options import TrainingOptions
 from openmps.training.progress import TrainingProgress, format_seconds
 from openmps.training.run_description import describe_run, run_data, run_options
@@ -67,6 +69,20 @@ Epochs = Annotated[
 ]
 
 
+def _known_network(name: str) -> str:
+    if name not in NETWORKS:
+        raise typer.BadParameter(f"{name!r} is none of {', '.join(NETWORKS)}")
+    return name
+
+
+Network = Annotated[
+    str,
+    typer.Option(
+        metavar="|".join(NETWORKS),
+        callback=_known_network,
+        help="What to train: sample is the network of the framework's best-known sample, tiny learns in seconds.",
+    ),
+]
 Resume = Annotated[
     Path | None,
     typer.Option(
@@ -95,6 +111,7 @@ def train(
     data: Data = None,
     run: Output = None,
     resume: Resume = None,
+    network: Network = DEFAULT_NETWORK,
     epochs: Epochs = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Images of one step.")] = 40,
     learning_rate: Annotated[float, typer.Option(help="Step size of the optimizer.")] = 1e-3,
@@ -118,7 +135,7 @@ def train(
     keep_checkpoints: KeepCheckpoints = 2,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the test accuracy only.")] = False,
 ) -> None:
-    """Train the sample network on images.
+    """Train a network on images.
 
     Makes a run folder with the weights, the metrics, the training curve and the misclassified test images. The last
     line is the accuracy on the test images: those that the data bring along, or a fifth that is held out. Ctrl-C ends
@@ -140,6 +157,7 @@ def train(
         seed=seed,
         checkpoint_every=checkpoint_every,
         checkpoints_kept=keep_checkpoints,
+        network=network,
     )
     source = {"path": None if data is None else str(data.resolve()), "skip_broken": skip_broken}
     kind = machine.torch_device.type

@@ -1,8 +1,9 @@
-"""Training a network: data, the sample network, the loop, run folders, measurements, pictures and progress."""
+"""Training a network: data, networks by name, the loop, run folders, measurements, pictures and progress."""
 
 from types import ModuleType as _ModuleType
 
 from openmps.core.training_state import Checkpointed as Checkpointed
+from openmps.training.architectures import NETWORKS as NETWORKS, NetworkRow as NetworkRow
 from openmps.training.checkpoint import (
     Checkpoint as Checkpoint,
     CheckpointFolder as CheckpointFolder,
@@ -36,9 +37,14 @@ from openmps.training.metrics import (
     TrainingStatus as TrainingStatus,
 )
 from openmps.training.network import (
+    Network as Network,
     NetworkShape as NetworkShape,
     SampleNetwork as SampleNetwork,
     optimizer_factory as optimizer_factory,
+)
+from openmps.training.normalization_sources import (
+    ArrayBatchNormalizationDataSource as ArrayBatchNormalizationDataSource,
+    TrainableBatchNormalizationDataSource as TrainableBatchNormalizationDataSource,
 )
 from openmps.training.options import TrainingOptions as TrainingOptions
 from openmps.training.pictures import draw_curve as draw_curve, draw_misclassified as draw_misclassified

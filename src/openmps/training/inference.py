@@ -18,7 +18,7 @@ from openmps.graph.summary import GraphSummary, graph_summary
 from openmps.metal.device import MTLDevice
 from openmps.training.dataset import Dataset
 from openmps.training.metrics import ConfusionCounts
-from openmps.training.network import NetworkShape, SampleNetwork
+from openmps.training.network import DEFAULT_NETWORK, Network, NetworkShape
 from openmps.training.run_folder import RunFolder
 from openmps.types import MPSImageFeatureChannelFormat
 
@@ -48,7 +48,7 @@ class Classifier:
 
     def __init__(
         self,
-        network: SampleNetwork,
+        network: Network,
         device: MTLDevice,
         class_names: tuple[str, ...],
         channel_format: MPSImageFeatureChannelFormat = MPSImageFeatureChannelFormat.FLOAT32,
@@ -78,7 +78,7 @@ class Classifier:
         shape, class_names = described_network(folder)
         arrays = folder.load_weights(shape.arrays())
         chosen = channel_format or _described_format(folder)
-        return cls(SampleNetwork.from_arrays(shape, arrays), device, class_names, chosen)
+        return cls(Network.from_arrays(shape, arrays), device, class_names, chosen)
 
     def reload(self) -> None:
         """Take over the weights that training has changed since; no work that trains them may be under way."""
@@ -148,19 +148,23 @@ class Classifier:
 
 def describe_network(shape: NetworkShape, class_names: tuple[str, ...]) -> dict[str, object]:
     """What a run's description must hold for `Classifier.open` to build the network again."""
-    network = {"name": "sample", "height": shape.height, "width": shape.width, "channels": shape.channels}
+    network = {"name": shape.network, "height": shape.height, "width": shape.width, "channels": shape.channels}
     return {"network": network, "class_names": list(class_names)}
 
 
 def described_network(run: RunFolder) -> tuple[NetworkShape, tuple[str, ...]]:
-    """The network and the class names that a run's description gives; ``MPSFileError`` where it gives none."""
+    """The network and the class names that a run's description gives; ``MPSFileError`` where it gives none.
+
+    Without a name it is the sample network.
+    """
     config = run.config
     network, names = config.get("network"), config.get("class_names")
     lengths = cast("Mapping[str, object]", network) if isinstance(network, Mapping) else {}
     listed = cast("list[object]", names) if isinstance(names, list) else []
     height, width, channels = (cast("int", lengths.get(key)) for key in ("height", "width", "channels"))
+    name = cast("str", lengths.get("name", DEFAULT_NETWORK))
     try:
-        shape = NetworkShape(height, width, channels, len(listed))
+        shape = NetworkShape(height, width, channels, len(listed), name)
     except (MPSArgumentError, MPSTypeError) as error:
         file = str(run.path / "run.json")
         raise MPSFileError("Classifier.open", file, "must describe a network and its classes", error) from error

@@ -20,7 +20,7 @@ from openmps.training.dataset import DataSplit, iterate_batches
 from openmps.training.inference import Classifier, Evaluation
 from openmps.training.interrupt import DeferredInterrupt, SafeInterrupt
 from openmps.training.metrics import RunningMetrics, TrainingStatus
-from openmps.training.network import NetworkShape, SampleNetwork, optimizer_factory
+from openmps.training.network import Network, NetworkShape, optimizer_factory
 from openmps.training.options import TrainingOptions
 from openmps.training.pictures import draw_curve, draw_misclassified
 from openmps.training.run_description import (
@@ -40,6 +40,7 @@ _LARGEST_LOSS = 1e9  # float32 numbers of that size are 64 apart: every probabil
 # Where no number of steps is given, checkpoints take a fiftieth of the time, and are ten seconds apart at least.
 _CHECKPOINT_SHARE = 0.02
 _CHECKPOINT_SECONDS = 10
+_NUMBERS = ("weights", "biases", "gamma", "beta", "mean", "variance")
 
 
 class TrainingObserver(Protocol):
@@ -77,9 +78,9 @@ def train(
     device: MTLDevice,
     observer: TrainingObserver | None = None,
 ) -> TrainingResult:
-    """Train a sample network on ``data.training``, test it on ``data.test`` after each epoch, and fill ``run``.
+    """Train the network that ``options`` name on ``data.training``, test it on ``data.test`` after each epoch.
 
-    The run gets the weights (before the first batch, after each epoch and at the end), the metrics, the curve and a
+    ``run`` gets the weights (before the first batch, after each epoch and at the end), the metrics, the curve and a
     sheet of misclassified test images. The images left over when the batch size does not divide their number sit out
     the epoch; each epoch shuffles anew. On one device the same data and options give the same weights, on the CPU bit
     for bit. Checkpoints (before the first batch, every ``options.checkpoint_every`` steps and at the end) let `resume`
@@ -153,10 +154,10 @@ class _Session:
     ) -> None:
         self._about = describe_training(data, options, device)
         names = data.training.class_names
-        shape = NetworkShape.of(data.training.images, len(names))
+        shape = NetworkShape.of(data.training.images, len(names), options.network)
         optimizer = optimizer_factory(options.optimizer, options.learning_rate)
         self._data, self._run, self._options, self._observer = data, run, options, observer
-        self._network = SampleNetwork.create(shape, seed=options.seed, optimizer=optimizer)
+        self._network = Network.create(shape, seed=options.seed, optimizer=optimizer)
         self._stepper = TrainingStepper(
             self._network,
             device,
@@ -321,7 +322,7 @@ class _Session:
         began = time.perf_counter()
         checkpoint = Checkpoint.of(self._iteration, self._parts(), self._about)
         for label, state in checkpoint.parts.items():
-            found = {f"{label}.{name}": state[name] for name in ("weights", "biases") if name in state}
+            found = {f"{label}.{name}": state[name] for name in _NUMBERS if name in state}
             _check_finite(found)
         self._run.checkpoints.save(checkpoint, keep=self._options.checkpoints_kept)
         self._saved = time.perf_counter()

@@ -1,26 +1,20 @@
-"""The sample network: two convolutions with pooling, two fully connected layers, for images of many sizes."""
+"""Networks that are trained by name, for images of many sizes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from openmps.core.image.image import MPSImage, MPSImageDescriptor
-from openmps.core.padding.policy import MPSNNDefaultPadding
 from openmps.errors import MPSArgumentError, MPSTypeError
-from openmps.graph.convolution_nodes import MPSCNNConvolutionNode, MPSCNNFullyConnectedNode
-from openmps.graph.dropout_nodes import MPSCNNDropoutNode
 from openmps.graph.graph import MPSNNGraph
 from openmps.graph.loss_nodes import MPSCNNLossNode
-from openmps.graph.neuron_nodes import MPSCNNNeuronReLUNode
 from openmps.graph.nodes import Handle, MPSNNFilterNode, MPSNNImageNode
-from openmps.graph.pooling_nodes import MPSCNNPoolingMaxNode
 from openmps.graph.softmax_nodes import MPSCNNSoftMaxNode
-from openmps.kernels.convolution import MPSCNNConvolutionDescriptor
 from openmps.kernels.loss import MPSCNNLossDescriptor
 from openmps.kernels.optimizers import (
     MPSNNOptimizerAdam,
@@ -28,8 +22,10 @@ from openmps.kernels.optimizers import (
     MPSNNOptimizerStochasticGradientDescent,
 )
 from openmps.metal.device import MTLDevice
-from openmps.training.data_sources import ArrayConvolutionDataSource, OptimizerFactory, TrainableConvolutionDataSource
-from openmps.types import MPSCNNLossType, MPSCNNReductionType, MPSImageFeatureChannelFormat, MPSNNPaddingMethod
+from openmps.training.architectures import NETWORKS
+from openmps.training.optimized import Optimized, OptimizerFactory
+from openmps.training.topology import Layer, Source, Topology
+from openmps.types import MPSCNNLossType, MPSCNNReductionType, MPSImageFeatureChannelFormat
 
 OptimizerName = Literal["adam", "sgd", "rmsprop"]
 """Adam, gradient descent without momentum, RMSProp; each with the framework's defaults but for the learning rate."""
@@ -39,62 +35,58 @@ _OPTIMIZERS: dict[str, Callable[..., Any]] = {
     "sgd": MPSNNOptimizerStochasticGradientDescent,
     "rmsprop": MPSNNOptimizerRMSProp,
 }
-_LARGEST_WEIGHT = 0.2
-_BIAS = 0.1
-_KEEP_PROBABILITY = 0.5
-# Two poolings halve the image twice: a smaller one leaves them nothing to choose from.
-_SMALLEST_SIDE = 4
+DEFAULT_NETWORK = "sample"
 _WEIGHTS_STREAM = 2  # the hold-out and the shuffling of a data set draw from streams 0 and 1 of the same seed
-_SAME = MPSNNDefaultPadding(MPSNNPaddingMethod.SIZE_SAME)
-_POOLING = MPSNNDefaultPadding.padding_for_tensorflow_average_pooling()
 _FLOAT32 = MPSImageFeatureChannelFormat.FLOAT32
 _Node = TypeVar("_Node", bound=MPSNNFilterNode)
 
 
 @dataclass(frozen=True)
 class NetworkShape:
-    """What a sample network is made for: images of ``height`` x ``width`` pixels and ``channels``, and ``classes``."""
+    """What a network is made for: images of ``height`` x ``width`` pixels and ``channels``, and ``classes``.
+
+    ``network`` is its name in the table of networks, `NETWORKS`.
+    """
 
     height: int
     width: int
     channels: int
     classes: int
+    network: str = DEFAULT_NETWORK
 
     def __post_init__(self) -> None:
-        least = {"height": _SMALLEST_SIDE, "width": _SMALLEST_SIDE, "channels": 1, "classes": 2}
-        for name, value in asdict(self).items():
+        row = NETWORKS.get(self.network) if isinstance(self.network, str) else None
+        if row is None:
+            raise MPSArgumentError(
+                "NetworkShape", "network", f"must be one of {', '.join(NETWORKS)}", repr(self.network)
+            )
+        least = {"height": row.smallest_side, "width": row.smallest_side, "channels": 1, "classes": 2}
+        for name, bound in least.items():
+            value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int):
                 raise MPSTypeError("NetworkShape", name, "must be a whole number", repr(value))
-            if value < least[name]:
+            if value < bound:
                 remedy = "Give larger images, or resize them" if name in ("height", "width") else ""
-                raise MPSArgumentError("NetworkShape", name, f"must be {least[name]} or more", value, remedy)
+                raise MPSArgumentError("NetworkShape", name, f"must be {bound} or more", value, remedy)
 
     @classmethod
-    def of(cls, images: NDArray[np.uint8], classes: int) -> NetworkShape:
+    def of(cls, images: NDArray[np.uint8], classes: int, network: str = DEFAULT_NETWORK) -> NetworkShape:
         """The shape for images ``[N, H, W, C]``."""
         height, width, channels = images.shape[1:]
-        return cls(height, width, channels, classes)
+        return cls(height, width, channels, classes, network)
 
-    def layers(self) -> dict[str, MPSCNNConvolutionDescriptor]:
-        """The descriptor of each layer with weights, by label, in order."""
-        rows, columns = (_halved(_halved(length)) for length in (self.height, self.width))
-        return {
-            "conv1": MPSCNNConvolutionDescriptor(5, 5, self.channels, 32),
-            "conv2": MPSCNNConvolutionDescriptor(5, 5, 32, 64),
-            "fc1": MPSCNNConvolutionDescriptor(columns, rows, 64, 1024),
-            "fc2": MPSCNNConvolutionDescriptor(1, 1, 1024, self.classes),
-        }
+    def topology(self) -> Topology:
+        """The filters of the network."""
+        describe = NETWORKS[self.network].describe
+        return Topology.of(describe, self.height, self.width, self.channels, self.classes)
+
+    def layers(self) -> dict[str, Layer]:
+        """The layers with numbers, by label, in order."""
+        return self.topology().layers()
 
     def arrays(self) -> dict[str, tuple[int, ...]]:
-        """The shape of each array of weights (OHWI) and biases, by name, from ``conv1.weights`` to ``fc2.biases``."""
-        return {
-            f"{label}.{part}": shape
-            for label, descriptor in self.layers().items()
-            for part, shape in (
-                ("weights", descriptor.weight_shape()),
-                ("biases", (descriptor.output_feature_channels,)),
-            )
-        }
+        """The shape of each array by name, ``conv1.weights`` (OHWI), ``conv1.biases``, ``norm1.gamma``, …."""
+        return self.topology().arrays()
 
     def image_descriptor(self) -> MPSImageDescriptor:
         """One source image: 8-bit, 0 to 255 standing for 0 to 1."""
@@ -111,57 +103,48 @@ def optimizer_factory(name: str, learning_rate: float) -> OptimizerFactory:
     return lambda device: _OPTIMIZERS[name](device, learning_rate)
 
 
-class SampleNetwork:
-    """A classifier of images, as nodes over data sources that hold its weights.
+class Network:
+    """A classifier of images, as nodes over data sources that hold its numbers.
 
-    Convolution 5x5 to 32 channels, ReLU, max pooling 2x2; convolution 5x5 to 64 channels, ReLU, max pooling 2x2; fully
-    connected to 1024, ReLU, in training dropout that keeps half; fully connected to the classes; softmax, in training
-    softmax cross-entropy. Convolutions keep the size, poolings halve it, rounded up.
+    Which one says the shape: a row of the table of networks. Behind its logits stands a softmax, in training softmax
+    cross-entropy.
     """
 
-    def __init__(self, shape: NetworkShape, sources: Mapping[str, ArrayConvolutionDataSource]) -> None:
+    def __init__(self, shape: NetworkShape, sources: Mapping[str, Source]) -> None:
         self.shape = shape
+        self._topology = shape.topology()
         self._sources = dict(sources)
 
     @classmethod
-    def create(cls, shape: NetworkShape, *, seed: int, optimizer: OptimizerFactory) -> SampleNetwork:
-        """A network to train: weights uniform from -0.2 to 0.2, biases 0.1; a pure function of ``seed``."""
+    def create(cls, shape: NetworkShape, *, seed: int, optimizer: OptimizerFactory) -> Network:
+        """A network to train, with initial numbers that are a pure function of ``seed``."""
         sources = {
-            label: TrainableConvolutionDataSource.uniform(
-                descriptor,
-                limit=_LARGEST_WEIGHT,
-                bias=_BIAS,
-                seed=_derived(seed, index),
-                label=label,
-                optimizer=optimizer,
-            )
-            for index, (label, descriptor) in enumerate(shape.layers().items())
+            label: layer.trainable(label, _derived(seed, index), optimizer)
+            for index, (label, layer) in enumerate(shape.layers().items())
         }
         return cls(shape, sources)
 
     @classmethod
-    def from_arrays(cls, shape: NetworkShape, arrays: Mapping[str, NDArray[np.float32]]) -> SampleNetwork:
-        """A network with these weights, named as in `NetworkShape.arrays`, to infer with."""
+    def from_arrays(cls, shape: NetworkShape, arrays: Mapping[str, NDArray[np.float32]]) -> Network:
+        """A network with these numbers, named as in `NetworkShape.arrays`, to infer with."""
         sources = {
-            label: ArrayConvolutionDataSource(descriptor, arrays[f"{label}.weights"], arrays[f"{label}.biases"], label)
-            for label, descriptor in shape.layers().items()
+            label: layer.fixed(label, {name: arrays[f"{label}.{name}"] for name in layer.arrays()})
+            for label, layer in shape.layers().items()
         }
         return cls(shape, sources)
 
     def arrays(self) -> dict[str, NDArray[np.float32]]:
-        """The weights and biases as they are now, by name; call it when the work that trains them is done."""
-        found: dict[str, NDArray[np.float32]] = {}
-        for label, source in self._sources.items():
-            biases = source.bias_terms()
-            found[f"{label}.weights"] = source.weights()
-            if biases is not None:
-                found[f"{label}.biases"] = biases
-        return found
+        """The numbers as they are now, by name; call it when the work that trains them is done."""
+        return {
+            f"{label}.{name}": array
+            for label, source in self._sources.items()
+            for name, array in source.arrays().items()
+        }
 
     def set_learning_rate(self, learning_rate: float) -> None:
         """Change the step size of the updates that are encoded from now on."""
         for source in self._sources.values():
-            if isinstance(source, TrainableConvolutionDataSource):
+            if isinstance(source, Optimized):
                 source.set_learning_rate(learning_rate)
 
     def inference_graph(self, device: MTLDevice, channel_format: MPSImageFeatureChannelFormat) -> MPSNNGraph:
@@ -205,22 +188,14 @@ class SampleNetwork:
         return graph
 
     def _logits(self, dropout_seed: int | None) -> MPSNNImageNode:
-        """The network without its end; with dropout where there is a seed for it."""
-        image = MPSNNImageNode(Handle("image"))
-        for index in (1, 2):
-            convolution = MPSCNNConvolutionNode(image, self._sources[f"conv{index}"])
-            convolution.padding_policy = _SAME
-            relu = _labelled(MPSCNNNeuronReLUNode(convolution.result_image), f"relu{index}")
-            pooling = _labelled(MPSCNNPoolingMaxNode(relu.result_image, 2, 2), f"pool{index}")
-            pooling.padding_policy = _POOLING
-            image = pooling.result_image
-        hidden = MPSCNNFullyConnectedNode(image, self._sources["fc1"])
-        image = _labelled(MPSCNNNeuronReLUNode(hidden.result_image), "relu3").result_image
-        if dropout_seed is not None:
-            image = _labelled(MPSCNNDropoutNode(image, _KEEP_PROBABILITY, dropout_seed), "dropout").result_image
-        logits = MPSCNNFullyConnectedNode(image, self._sources["fc2"]).result_image
+        """The network without its end."""
+        logits = self._topology.logits(self._sources, dropout_seed)
         logits.format = _FLOAT32
         return logits
+
+
+SampleNetwork = Network
+"""The name of `Network` from when the sample network was the only one; a shape without a name still means that."""
 
 
 def _keep_precision(
@@ -235,11 +210,6 @@ def _keep_precision(
 def _labelled(node: _Node, label: str) -> _Node:
     node.label = label
     return node
-
-
-def _halved(length: int) -> int:
-    """The length behind a pooling: rounded up."""
-    return (length + 1) // 2
 
 
 def _derived(seed: int, index: int) -> int:

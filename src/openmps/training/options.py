@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from openmps.errors import MPSArgumentError, MPSFileError
-from openmps.training.network import OptimizerName, optimizer_factory
+from openmps.training.architectures import NETWORKS
+from openmps.training.network import DEFAULT_NETWORK, OptimizerName, optimizer_factory
 from openmps.types import MPSImageFeatureChannelFormat
 
 _COUNTS = {"epochs": 1, "batch_size": 1, "seed": 0, "checkpoint_every": 1, "checkpoints_kept": 1}
@@ -20,7 +21,7 @@ class TrainingOptions:
 
     ``decay`` is the last part of the training, 0 to 1, over which the learning rate falls to 0 in a straight line.
     A checkpoint is written every ``checkpoint_every`` steps, or with None as often as takes 2 % of the time and not
-    more often than every ten seconds; the newest ``checkpoints_kept`` stay.
+    more often than every ten seconds; the newest ``checkpoints_kept`` stay. ``network`` is a name in `NETWORKS`.
     """
 
     epochs: int
@@ -32,6 +33,7 @@ class TrainingOptions:
     seed: int = 0
     checkpoint_every: int | None = None
     checkpoints_kept: int = 2
+    network: str = DEFAULT_NETWORK
 
     def __post_init__(self) -> None:
         for name, least in _COUNTS.items():
@@ -46,6 +48,9 @@ class TrainingOptions:
         if self.channel_format not in formats:
             rule = "must be FLOAT16 or FLOAT32"
             raise MPSArgumentError(type(self).__name__, "channel_format", rule, self.channel_format)
+        if self.network not in NETWORKS:
+            rule = f"must be one of {', '.join(NETWORKS)}"
+            raise MPSArgumentError(type(self).__name__, "network", rule, repr(self.network))
         optimizer_factory(self.optimizer, self.learning_rate)
 
     def learning_rate_at(self, progress: float) -> float:
@@ -54,7 +59,7 @@ class TrainingOptions:
         return self.learning_rate if left >= self.decay else self.learning_rate * left / self.decay
 
     def describe(self) -> dict[str, object]:
-        """The options as a run's description holds them."""
+        """The options as a run's description holds them; it describes the network apart."""
         options: dict[str, object] = {name: getattr(self, name) for name in _DESCRIBED}
         return {**options, "format": self.channel_format.name.lower()}
 

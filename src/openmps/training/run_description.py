@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -28,7 +29,7 @@ def describe_run(data: DataSplit, options: TrainingOptions, /, **more: object) -
     """The description for `RunFolder.create` of a run that `train` is to fill; refuses what `train` would refuse."""
     check_batch_size(data, options)
     names = data.training.class_names
-    network = describe_network(NetworkShape.of(data.training.images, len(names)), names)
+    network = describe_network(NetworkShape.of(data.training.images, len(names), options.network), names)
     return {**network, "options": options.describe(), **more}
 
 
@@ -45,7 +46,9 @@ def check_batch_size(data: DataSplit, options: TrainingOptions) -> None:
 
 def run_options(run: RunFolder) -> TrainingOptions:
     """The options that a run was started with; ``MPSFileError`` where its ``run.json`` has none."""
-    return TrainingOptions.from_description(_mapping(run.config.get("options")), str(run.path / "run.json"))
+    options = TrainingOptions.from_description(_mapping(run.config.get("options")), str(run.path / "run.json"))
+    shape, _ = described_network(run)
+    return replace(options, network=shape.network)
 
 
 def run_data(run: RunFolder, path: str | os.PathLike[str] | None = None) -> DataSplit:

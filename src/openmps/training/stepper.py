@@ -17,7 +17,7 @@ from openmps.metal.device import MTLDevice
 from openmps.metal.mps_command_buffer import MPSCommandBuffer
 from openmps.training.checkpoint import graph_parts
 from openmps.training.dataset import Batch
-from openmps.training.network import SampleNetwork
+from openmps.training.network import Network
 from openmps.types import MPSImageFeatureChannelFormat
 
 _IN_FLIGHT = 2
@@ -43,7 +43,7 @@ class TrainingStepper:
 
     def __init__(
         self,
-        network: SampleNetwork,
+        network: Network,
         device: MTLDevice,
         channel_format: MPSImageFeatureChannelFormat,
         *,

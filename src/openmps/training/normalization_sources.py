@@ -1,0 +1,239 @@
+"""Ready-made data sources of batch normalization: fixed arrays, and numbers that an optimizer trains."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from openmps.checks import whole
+from openmps.core.data_source import ArraySource
+from openmps.core.numbers import not_negative, number
+from openmps.core.state.rows import MPSCNNNormalizationGammaAndBetaState, MPSCNNNormalizationMeanAndVarianceState
+from openmps.core.vector import MPSVector, MPSVectorDescriptor
+from openmps.errors import MPSArgumentError
+from openmps.kernels.batch_normalization import MPSCNNBatchNormalizationState
+from openmps.kernels.optimizers import MPSNNOptimizerDescriptor, MPSNNOptimizerStochasticGradientDescent
+from openmps.metal.device import CommandBuffer, MTLBuffer, MTLDevice
+from openmps.training.optimized import Optimized, OptimizerFactory
+from openmps.types import MPSDataType, MPSNNRegularizationType
+
+Row = NDArray[Any] | Sequence[float] | None
+_DEFAULTS = {"gamma": 1.0, "beta": 0.0, "mean": 0.0, "variance": 1.0}
+
+
+class ArrayBatchNormalizationDataSource(ArraySource):
+    """A data source over arrays of one number a feature channel; None is gamma 1, beta 0, mean 0 or variance 1.
+
+    The arrays are copied, as float32. ``epsilon`` is added to the variance.
+    """
+
+    _parts = tuple(_DEFAULTS)
+
+    def __init__(
+        self,
+        number_of_feature_channels: int,
+        gamma: Row = None,
+        beta: Row = None,
+        mean: Row = None,
+        variance: Row = None,
+        label: str | None = None,
+        *,
+        epsilon: float = 1e-5,
+    ) -> None:
+        name, rule = type(self).__name__, "must be a positive integer"
+        self._channels = whole(name, "number_of_feature_channels", number_of_feature_channels, rule=rule)
+        given = dict(zip(_DEFAULTS, (gamma, beta, mean, variance), strict=True))
+        self._rows = {part: _row(name, part, row, self._channels) for part, row in given.items()}
+        self._epsilon = not_negative(name, "epsilon", epsilon)
+        self._label = label
+
+    def number_of_feature_channels(self) -> int:
+        """The channels of the images to be normalized."""
+        return self._channels
+
+    def gamma(self) -> NDArray[np.float32]:
+        """The scales."""
+        return self._rows["gamma"]
+
+    def beta(self) -> NDArray[np.float32]:
+        """The shifts."""
+        return self._rows["beta"]
+
+    def mean(self) -> NDArray[np.float32]:
+        """The means to normalize with outside training."""
+        return self._rows["mean"]
+
+    def variance(self) -> NDArray[np.float32]:
+        """The variances to normalize with outside training."""
+        return self._rows["variance"]
+
+    def epsilon(self) -> float:
+        """What is added to the variance."""
+        return self._epsilon
+
+    def label(self) -> str | None:
+        """The layer's name."""
+        return self._label
+
+    def arrays(self) -> dict[str, NDArray[np.float32]]:
+        """`gamma`, `beta`, `mean` and `variance` by these names."""
+        return {"gamma": self.gamma(), "beta": self.beta(), "mean": self.mean(), "variance": self.variance()}
+
+
+def _row(who: str, part: str, row: Row, channels: int) -> NDArray[np.float32]:
+    values = np.full(channels, _DEFAULTS[part], np.float32) if row is None else np.array(row, np.float32).reshape(-1)
+    if values.size != channels:
+        raise MPSArgumentError(who, part, f"must hold {channels} numbers, one a feature channel", values.size)
+    return values
+
+
+class TrainableBatchNormalizationDataSource(ArrayBatchNormalizationDataSource, Optimized):
+    """A data source that trains gamma and beta on the device, and keeps running means and variances there.
+
+    ``optimizer`` makes the optimizer of gamma and beta, ``lambda device: MPSNNOptimizerAdam(device, 1e-3)``. With the
+    mean and the population variance of a batch of M pixels, once a batch::
+
+        mean     += momentum (mean of the batch - mean)
+        variance += momentum (variance of the batch M / (M - 1) - variance)
+
+    `gamma`, `beta`, `mean` and `variance` bring the numbers back, waiting for nothing: call them when the command
+    buffers are done. Other graphs see them after ``reload_from_data_sources()``. One data source belongs to one layer.
+
+    ``amsgrad`` trains with Adam in its AMSGrad form, which keeps the maximum of the velocities, too.
+    """
+
+    def __init__(
+        self,
+        number_of_feature_channels: int,
+        gamma: Row = None,
+        beta: Row = None,
+        mean: Row = None,
+        variance: Row = None,
+        label: str | None = None,
+        *,
+        epsilon: float = 1e-5,
+        momentum: float = 0.1,
+        optimizer: OptimizerFactory,
+        amsgrad: bool = False,
+    ) -> None:
+        super().__init__(number_of_feature_channels, gamma, beta, mean, variance, label, epsilon=epsilon)
+        self._momentum = number(type(self).__name__, "momentum", momentum)
+        if not 0 <= self._momentum <= 1:
+            raise MPSArgumentError(type(self).__name__, "momentum", "must be 0 to 1", momentum)
+        self._train_with(optimizer, amsgrad=amsgrad)
+        self._buffers: dict[str, MTLBuffer] = {}
+        self._averages: dict[float, MPSNNOptimizerStochasticGradientDescent] = {}
+        self._updated: tuple[weakref.ref[Any], Any] | None = None
+
+    def gamma(self) -> NDArray[np.float32]:
+        """The scales as they are now."""
+        return self._now("gamma")
+
+    def beta(self) -> NDArray[np.float32]:
+        """The shifts as they are now."""
+        return self._now("beta")
+
+    def mean(self) -> NDArray[np.float32]:
+        """The running means as they are now."""
+        return self._now("mean")
+
+    def variance(self) -> NDArray[np.float32]:
+        """The running variances as they are now."""
+        return self._now("variance")
+
+    def _now(self, part: str) -> NDArray[np.float32]:
+        buffer = self._buffers.get(part)
+        if buffer is not None:
+            self._rows[part] = np.array(buffer.contents().view(np.float32))
+        return self._rows[part]
+
+    def _take(self, arrays: Mapping[str, NDArray[np.float32]]) -> None:
+        self._rows = dict(arrays)
+        self._buffers = {}
+
+    def _on(self, device: MTLDevice, first: str, second: str) -> tuple[MTLBuffer, MTLBuffer]:
+        """Where two of the rows are updated."""
+        for part in (first, second):
+            buffer = self._buffers.get(part)
+            if buffer is None or buffer.device is not device:
+                self._buffers[part] = device.new_buffer(data=self._now(part))
+        return self._buffers[first], self._buffers[second]
+
+    # --- updates ------------------------------------------------------------------------------------------------------
+
+    def update_gamma_and_beta(
+        self, command_buffer: CommandBuffer | None, batch_normalization_state: MPSCNNBatchNormalizationState
+    ) -> MPSCNNNormalizationGammaAndBetaState:
+        """Record one optimizer step and return the state of the new scales and shifts.
+
+        Raises:
+            MPSTypeError: There is no command buffer: the training style is that of the CPU.
+            MPSArgumentError: Another layer with this data source was updated on the same command buffer: its step
+                would be lost.
+        """
+        if command_buffer is None:
+            raise self._needs_device()
+        self._check_layer(command_buffer, batch_normalization_state)
+        result = MPSCNNNormalizationGammaAndBetaState(*self._on(command_buffer.device, "gamma", "beta"))
+        optimizer = self._begun(command_buffer.device, [self._channels] * 2)
+        optimizer.encode(
+            command_buffer,
+            batch_normalization_state=batch_normalization_state,
+            result_state=result,
+            **self._accumulators,
+        )
+        return result
+
+    def update_mean_and_variance(
+        self, command_buffer: CommandBuffer | None, batch_normalization_state: MPSCNNBatchNormalizationState
+    ) -> MPSCNNNormalizationMeanAndVarianceState:
+        """Record one step of the running averages and return the state of the new means and variances.
+
+        Raises:
+            MPSTypeError: There is no command buffer: the training style is that of the CPU.
+            MPSArgumentError: The batch has a single pixel, which has no variance.
+        """
+        if command_buffer is None:
+            raise self._needs_device()
+        state = batch_normalization_state
+        if state.pixels == 1:
+            rule = "must be of at least two pixels, for one has no variance"
+            raise MPSArgumentError(self._name, "batch", rule, "1 image of 1x1", "Train with larger batches or images")
+        mean, variance = self._on(command_buffer.device, "mean", "variance")
+        if state.has_statistics:
+            self._average(command_buffer, mean, state.mean(), 1.0)
+            self._average(command_buffer, variance, state.variance(), state.pixels / (state.pixels - 1))
+        return MPSCNNNormalizationMeanAndVarianceState(mean, variance)
+
+    def _average(self, command_buffer: CommandBuffer, running: MTLBuffer, found: MTLBuffer, factor: float) -> None:
+        """``running += momentum (factor found - running)``, as a descent."""
+        if factor not in self._averages:
+            options = MPSNNOptimizerDescriptor(
+                -self._momentum,
+                factor,
+                regularization_type=MPSNNRegularizationType.L2,
+                regularization_scale=-1.0,
+            )
+            descent = MPSNNOptimizerStochasticGradientDescent(command_buffer.device, optimizer_descriptor=options)
+            self._averages[factor] = descent
+        descriptor = MPSVectorDescriptor(self._channels, MPSDataType.FLOAT32)
+        values = MPSVector(running, descriptor)
+        self._averages[factor].encode(
+            command_buffer,
+            input_gradient_vector=MPSVector(found, descriptor),
+            input_values_vector=values,
+            result_values_vector=values,
+        )
+
+    def _check_layer(self, command_buffer: CommandBuffer, state: MPSCNNBatchNormalizationState) -> None:
+        """Raise if the layer is not the one that was updated before on the same command buffer."""
+        kernel = state.batch_normalization
+        if self._updated is not None and self._updated[0]() is command_buffer and self._updated[1]() is not kernel:
+            rule = "must be of one layer, for the step of another one would be lost"
+            remedy = "Give each layer a data source of its own"
+            raise MPSArgumentError(self._name, "batch_normalization_state", rule, "a second layer", remedy)
+        self._updated = weakref.ref(command_buffer), weakref.ref(kernel)

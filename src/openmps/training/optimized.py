@@ -1,0 +1,163 @@
+"""What data sources with an optimizer of their own share: its vectors, its learning rate, what a checkpoint keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from openmps.checks import Shown
+from openmps.core.training_state import TrainingState, check_names, finite_number, numbers
+from openmps.core.vector import MPSVector, MPSVectorDescriptor
+from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.kernels.optimizers import (
+    MPSNNOptimizer,
+    MPSNNOptimizerAdam,
+    MPSNNOptimizerRMSProp,
+    MPSNNOptimizerStochasticGradientDescent,
+)
+from openmps.metal.device import MTLDevice
+
+OptimizerFactory = Callable[["MTLDevice"], MPSNNOptimizer]
+_ACCUMULATORS: dict[type[MPSNNOptimizer], tuple[str, ...]] = {
+    MPSNNOptimizerAdam: ("input_momentum_vectors", "input_velocity_vectors"),
+    MPSNNOptimizerRMSProp: ("input_sum_of_squares_vectors",),
+    MPSNNOptimizerStochasticGradientDescent: ("input_momentum_vectors",),
+}
+
+
+class Optimized:
+    """A data source that trains its numbers on the device with an optimizer of its own, made at the first update."""
+
+    _parts: ClassVar[tuple[str, ...]]
+    """What `arrays` may hold."""
+    _label: str | None
+
+    def _train_with(self, optimizer: OptimizerFactory, *, amsgrad: bool) -> None:
+        self._make_optimizer = optimizer
+        self._amsgrad = amsgrad
+        self._optimizer: MPSNNOptimizer | None = None
+        self._learning_rate: float | None = None
+        self._accumulators: dict[str, list[MPSVector]] = {}
+        self._restored: dict[str, Any] = {}  # what a checkpoint says of an optimizer that is not made yet
+
+    optimizer = Shown[MPSNNOptimizer | None]("_optimizer", "The optimizer, once the first update has made it.")
+    accumulators = Shown[dict[str, list[MPSVector]]](
+        "_accumulators", "The optimizer's vectors by argument name: the first parameter's, then the second's."
+    )
+
+    def arrays(self) -> dict[str, NDArray[np.float32]]:
+        """The numbers as they are now, by name."""
+        raise NotImplementedError
+
+    def _take(self, arrays: Mapping[str, NDArray[np.float32]]) -> None:
+        """Take over other numbers; graphs read them when they are made or reloaded."""
+        raise NotImplementedError
+
+    def set_learning_rate(self, learning_rate: float) -> None:
+        """Change the step size of the updates that are encoded from now on."""
+        self._learning_rate = learning_rate
+        if self._optimizer is not None:
+            self._optimizer.set_learning_rate(learning_rate)
+
+    # --- updates ------------------------------------------------------------------------------------------------------
+
+    def _needs_device(self) -> MPSTypeError:
+        """What to raise for an update without a command buffer."""
+        rule, remedy = "is needed: this data source updates on the device", "Use the training style UPDATE_DEVICE_GPU"
+        return MPSTypeError(self._name, "command_buffer", rule, None, remedy)
+
+    def _begun(self, device: MTLDevice, lengths: Sequence[int]) -> Any:
+        """The optimizer; the first time it is made, with vectors of these lengths.
+
+        Its encode takes other arguments in each class, as `_ACCUMULATORS` lists them.
+        """
+        if self._optimizer is not None:
+            return self._optimizer
+        optimizer = self._make_optimizer(device)
+        names = self._vector_names(optimizer)
+        self._accumulators = {
+            name: [MPSVector(descriptor=MPSVectorDescriptor(length), device=device) for length in lengths]
+            for name in names
+        }
+        if self._restored:
+            self._restore_optimizer(optimizer, self._restored)
+        if self._learning_rate is not None:
+            optimizer.set_learning_rate(self._learning_rate)
+        self._optimizer, self._restored = optimizer, {}
+        return optimizer
+
+    def _vector_names(self, optimizer: MPSNNOptimizer) -> tuple[str, ...]:
+        """The optimizer's arguments that take vectors."""
+        names = next((names for kind, names in _ACCUMULATORS.items() if isinstance(optimizer, kind)), None)
+        got = type(optimizer).__name__
+        if names is None:
+            raise MPSTypeError(self._name, "optimizer", "must make one of the framework's optimizers", got)
+        if not self._amsgrad:
+            return names
+        if not isinstance(optimizer, MPSNNOptimizerAdam):
+            raise MPSTypeError(self._name, "optimizer", "must make an MPSNNOptimizerAdam for amsgrad", got)
+        return (*names, "maximum_velocity_vectors")
+
+    # --- checkpoints --------------------------------------------------------------------------------------------------
+
+    def training_state(self) -> TrainingState:
+        """The numbers, the optimizer's kind, its own numbers and its vectors, as they are now.
+
+        Call it when the command buffers are done.
+        """
+        state: dict[str, Any] = dict(self.arrays())
+        if self._learning_rate is not None:
+            state["learning_rate"] = self._learning_rate
+        return state | (self._restored if self._optimizer is None else self._optimizer_state(self._optimizer))
+
+    def restore_training_state(self, state: TrainingState) -> None:
+        """Go on as the data source would that gave ``state``.
+
+        Graphs see the numbers that are made afterwards, or told to ``reload_from_data_sources()``. Where there is no
+        optimizer yet, the first update makes one and checks that ``state`` is of its kind.
+        """
+        own = {name: state[name] for name in state if name in (*self._parts, "learning_rate")}
+        rest = {name: value for name, value in state.items() if name not in own}
+        shapes = {name: array.shape for name, array in self.arrays().items()}
+        check_names(self._name, own, set(shapes) | ({"learning_rate"} & set(own)))
+        found = {name: np.array(numbers(self._name, own, name, shape)) for name, shape in shapes.items()}
+        rate = finite_number(self._name, own, "learning_rate") if "learning_rate" in own else None
+        if self._optimizer is None:
+            self._restored = rest
+        else:
+            self._restore_optimizer(self._optimizer, rest)
+        self._learning_rate = rate
+        self._take(found)
+
+    def _optimizer_state(self, optimizer: MPSNNOptimizer) -> dict[str, Any]:
+        """Its class ``optimizer``, numbers (``optimizer.time_step``) and vectors (``input_momentum_vectors.0``)."""
+        return {
+            "optimizer": type(optimizer).__name__,
+            **{f"optimizer.{name}": value for name, value in optimizer.training_state().items()},
+            **{
+                f"{name}.{index}": row.numpy()
+                for name, rows in self._accumulators.items()
+                for index, row in enumerate(rows)
+            },
+        }
+
+    def _restore_optimizer(self, optimizer: MPSNNOptimizer, state: TrainingState) -> None:
+        kind = type(optimizer).__name__
+        if state.get("optimizer") != kind:
+            got = state.get("optimizer", "a state from before the first step")
+            raise MPSArgumentError(self._name, "state 'optimizer'", f"must be {kind}", got, "Train with that optimizer")
+        rows = {f"{name}.{index}": row for name, each in self._accumulators.items() for index, row in enumerate(each)}
+        own = {f"optimizer.{name}" for name in optimizer.training_state()}
+        check_names(self._name, state, {"optimizer", *own, *rows})
+        values = {name: numbers(self._name, state, name, (row.length,)) for name, row in rows.items()}
+        optimizer.restore_training_state({name.partition(".")[2]: state[name] for name in own})
+        for name, row in rows.items():
+            row.tensor().copy_(torch.from_numpy(values[name]))
+
+    @property
+    def _name(self) -> str:
+        return f"{type(self).__name__} {self._label!r}"

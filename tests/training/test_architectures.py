@@ -1,0 +1,286 @@
+"""Deep networks as training graphs: every gradient and every running statistic against PyTorch's autograd in float64.
+
+Where a rectifier's source is near 0, float32 may take the other branch, and gradients differ visibly between two
+correct float32 runs. So the error that is allowed is what float32 runs of torch have, for each array: its norm.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import product
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+
+import deep_networks
+from encoding import Bench, finish, numbers
+from helpers import TOLERANCE, assert_close
+from networks import labels, losses, one_hot, softmax_loss
+from openmps.core.image.image import MPSImage
+from openmps.graph.graph import MPSNNGraph
+from openmps.kernels.optimizers import MPSNNOptimizerStochasticGradientDescent
+from openmps.metal.device import mtl_device
+from openmps.training import architectures
+from openmps.training.data_sources import ArrayConvolutionDataSource
+from openmps.training.normalization_sources import TrainableBatchNormalizationDataSource
+from openmps.training.topology import ConvolutionLayer, Topology
+from openmps.types import MPSImageFeatureChannelFormat as Format
+
+pytestmark = pytest.mark.filterwarnings("ignore:TF32 acceleration")  # said when oneDNN is turned off
+Array = np.ndarray
+LAST_OF_BLOCK = re.compile(r"stage\d_block\d_3_norm")
+CLASSES = 7
+NARROW = {
+    "resnet18": partial(architectures.resnet18, width=4),
+    "resnet50": partial(architectures.resnet50, width=4),
+    "mobilenet": partial(architectures.mobilenet, width=1 / 8),
+    "inception": partial(architectures.inception, width=4),
+    "tiny": architectures.tiny,
+    "lenet": architectures.lenet,
+}
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    """More take longer for networks as narrow as these."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def plainly() -> Any:
+    """Torch without oneDNN, whose float32 convolutions of few channels were seen to corrupt memory."""
+    return torch.backends.mkldnn.flags(enabled=False)
+
+
+class Convolution(ArrayConvolutionDataSource):
+    """Keeps the gradients that it is given, and updates nothing."""
+
+    def update(self, command_buffer: Any, gradient_state: Any, source_state: Any) -> Any:
+        self.state = gradient_state
+        return source_state
+
+
+class Normalization(TrainableBatchNormalizationDataSource):
+    """Keeps the gradients that it is given; the running statistics are the library's."""
+
+    def update_gamma_and_beta(self, command_buffer: Any, batch_normalization_state: Any) -> Any:
+        self.state = batch_normalization_state
+
+
+@dataclass
+class Step:
+    """What one training step gave."""
+
+    losses: Array
+    gradients: dict[str, Array]
+    running: dict[str, Array] = field(default_factory=dict)
+
+
+class How(NamedTuple):
+    """What changes nothing in the numbers of torch but their rounding."""
+
+    order: slice = slice(None)
+    by_pooling: bool = False
+    is_turned: bool = False
+    """Whether rows are columns, in images and kernels."""
+
+    def turned(self, values: Array, rows: int) -> Array:
+        """Images or weights, whose axis ``rows`` is followed by that of the columns; rows of numbers stay."""
+        return values.swapaxes(rows, rows + 1) if self.is_turned and values.ndim == 4 else values
+
+
+PLAIN = How()
+HOWS = [How(*each) for each in product((slice(None), slice(None, None, -1)), (False, True), (False, True))]
+
+
+@dataclass
+class Case:
+    """A network with its parameters and a batch."""
+
+    name: str
+    topology: Topology
+    arrays: dict[str, Array]
+    images: Array
+    targets: Array
+
+    @classmethod
+    def of(cls, name: str, shape: tuple[int, int, int, int], seed: int = 3) -> Case:
+        rng = np.random.default_rng(seed)
+        count, channels, height, width = shape
+        topology = Topology.of(NARROW[name], height, width, channels, CLASSES)
+        arrays = {
+            f"{label}.{part}": _initial(rng, label, part, shape, getattr(layer, "limit", 0.0))
+            for label, layer in topology.layers().items()
+            for part, shape in layer.arrays().items()
+        }
+        images = rng.standard_normal(shape).astype(np.float32)
+        return cls(name, topology, arrays, images, one_hot(rng.integers(0, CLASSES, count), CLASSES))
+
+    def sources(self) -> dict[str, Any]:
+        made: dict[str, Any] = {}
+        for label, layer in self.topology.layers().items():
+            arrays = {name: self.arrays[f"{label}.{name}"] for name in layer.arrays()}
+            if isinstance(layer, ConvolutionLayer):
+                made[label] = Convolution(layer.descriptor, arrays["weights"], arrays.get("biases"), label)
+            else:
+                optimizer = MPSNNOptimizerStochasticGradientDescent
+                made[label] = Normalization(layer.channels, *arrays.values(), label=label, optimizer=optimizer)
+        return made
+
+    # --- the framework ------------------------------------------------------------------------------------------------
+
+    def step(self, bench: Bench) -> Step:
+        sources = self.sources()
+        loss = softmax_loss(self.topology.logits(sources, None))
+        (last,) = loss.training_graph()
+        graph = MPSNNGraph(bench.device, last.result_image)
+        graph.format = Format.FLOAT32
+        given = labels(bench, self.targets)
+        command_buffer = bench.command_buffer()
+        result = graph.encode_batch(command_buffer, [bench.batch(self.images)], [given])
+        finish(command_buffer)
+        step = Step(losses(given), {"image": numbers(result)})
+        for label, source in sources.items():
+            parts = source.arrays()
+            for name in parts:
+                if name in ("mean", "variance"):
+                    step.running[f"{label}.{name}"] = parts[name]
+                else:
+                    found = _gradient(source.state, name).contents().view(np.float32)
+                    step.gradients[f"{label}.{name}"] = found[: parts[name].size].reshape(parts[name].shape)
+        return step
+
+    def infer(self, bench: Bench) -> Array:
+        logits = self.topology.logits(self.sources(), None)
+        graph = MPSNNGraph(bench.device, logits)
+        graph.format = Format.FLOAT32
+        graph.destination_image_allocator = MPSImage.default_allocator()
+        command_buffer = bench.command_buffer()
+        result = graph.encode_batch(command_buffer, [bench.batch(self.images)])
+        finish(command_buffer)
+        return numbers(result)[:, :, 0, 0]
+
+    # --- torch --------------------------------------------------------------------------------------------------------
+
+    def torch_step(self, dtype: torch.dtype, how: How = PLAIN) -> Step:
+        parameters, x = self._torch(dtype, how, training=True)
+        targets = torch.tensor(self.targets[how.order, :, 0, 0].copy(), dtype=dtype)
+        with plainly():
+            logits = deep_networks.NETWORKS[self.name](parameters, x.requires_grad_())
+            found = -(torch.log_softmax(logits, 1) * targets).sum(1)
+            found.sum().backward()
+        gradients = {name: how.turned(gradient, 1) for name, gradient in parameters.gradients().items()}
+        gradients["image"] = how.turned(x.grad.double().numpy()[how.order], 2)
+        running = {name: values.double().numpy() for name, values in parameters.running.items()}
+        return Step(found.detach().double().numpy()[how.order], gradients, running)
+
+    def torch_infer(self, dtype: torch.dtype, how: How = PLAIN) -> Array:
+        parameters, x = self._torch(dtype, how, training=False)
+        with torch.no_grad(), plainly():
+            return deep_networks.NETWORKS[self.name](parameters, x).double().numpy()[how.order]
+
+    def _torch(self, dtype: torch.dtype, how: How, *, training: bool) -> tuple[deep_networks.Parameters, torch.Tensor]:
+        arrays = {name: how.turned(array, 1) for name, array in self.arrays.items()}
+        parameters = deep_networks.Parameters(arrays, dtype, training=training, by_pooling=how.by_pooling)
+        return parameters, torch.tensor(how.turned(self.images[how.order], 2).copy(), dtype=dtype)
+
+
+def _initial(rng: np.random.Generator, label: str, part: str, shape: tuple[int, ...], limit: float) -> Array:
+    """Weights as at first; no scale, shift or statistic is its default.
+
+    A block of a residual network adds little to its source, else rounding grows from block to block.
+    """
+    if part == "weights":
+        values = rng.uniform(-limit, limit, shape)
+    elif part == "gamma" and LAST_OF_BLOCK.fullmatch(label):
+        values = rng.uniform(0.1, 0.3, shape)
+    elif part in ("gamma", "variance"):
+        values = rng.uniform(0.5, 1.5, shape)
+    else:
+        values = rng.normal(0.0, 0.2, shape)
+    return values.astype(np.float32)
+
+
+def _gradient(state: Any, name: str) -> Any:
+    found = getattr(state, f"gradient_for_{name}")
+    return found() if callable(found) else found
+
+
+def relative_norm(found: Array, expected: Array) -> float:
+    """The norm of the difference, as a share of the norm of what is expected."""
+    return float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
+
+
+def check(found: dict[str, Array], expected: dict[str, Array], others: list[dict[str, Array]], largest: float) -> None:
+    """Raise unless each array's error is at most twice the largest of the others', which are below ``largest``.
+
+    The largest is that of the array and its neighbours: rounding goes from layer to layer, and an array of four numbers
+    may have had luck.
+    """
+    assert found.keys() == expected.keys()
+    names = list(expected)
+    errors = {name: max(relative_norm(other[name], expected[name]) for other in others) for name in names}
+    for place, name in enumerate(names):
+        allowed = max(errors[other] for other in names[max(place - NEIGHBOURS, 0) : place + NEIGHBOURS + 1])
+        assert allowed < largest, f"{name}: the case is too sensitive to rounding to show anything, {allowed:.1e}"
+        have = relative_norm(found[name], expected[name])
+        assert have <= 2 * max(allowed, ROUNDING), f"{name}: error {have:.1e}, float32 in torch {allowed:.1e}"
+
+
+SHAPES = [(3, 3, 64, 64), (8, 3, 32, 32), (1, 3, 70, 64), (2, 1, 37, 45)]
+"""Images, channels, height, width: several images, one alone, odd sizes."""
+NEIGHBOURS = 3  # a convolution and its normalization
+ROUNDING = float(np.finfo(np.float32).eps)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("name", [name for name in NARROW if name != "lenet"])
+def test_gradients_and_running_statistics_are_those_of_pytorch(name, shape):
+    case = Case.of(name, shape)
+    expected, others = case.torch_step(torch.float64), [case.torch_step(torch.float32, how) for how in HOWS]
+    found = case.step(Bench(mtl_device("cpu")))
+    check(found.gradients, expected.gradients, [other.gradients for other in others], 3e-3)
+    check(found.running, expected.running, [other.running for other in others], 1e-4)
+    check({"loss": found.losses}, {"loss": expected.losses}, [{"loss": other.losses} for other in others], 1e-4)
+    layers = case.topology.layers().values()
+    assert len(found.gradients) == 1 + sum(len(layer.arrays()) for layer in layers) - len(found.running)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_gradients_of_a_network_without_rectifiers(shape):
+    case = Case.of("lenet", shape)
+    expected, found = case.torch_step(torch.float64), case.step(Bench(mtl_device("cpu")))
+    assert found.gradients.keys() == expected.gradients.keys()
+    for name, values in expected.gradients.items():
+        assert relative_norm(found.gradients[name], values) < TOLERANCE[torch.float32], name
+    assert_close(found.losses, expected.losses, TOLERANCE[torch.float32])
+
+
+@pytest.mark.parametrize("shape", [(12, 3, 32, 32), (5, 1, 33, 27)], ids=str)
+@pytest.mark.parametrize("name", NARROW)
+def test_inference_normalizes_with_the_running_statistics(name, shape):
+    case = Case.of(name, shape)
+    expected = {"logits": case.torch_infer(torch.float64)}
+    others = [{"logits": case.torch_infer(torch.float32, how)} for how in HOWS]
+    check({"logits": case.infer(Bench(mtl_device("cpu")))}, expected, others, 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("describe", "parameters"),
+    [
+        (architectures.resnet18, 11_689_512),
+        (architectures.resnet50, 25_557_032),
+        (architectures.mobilenet, 4_231_976),
+    ],
+)
+def test_full_size_networks_have_the_numbers_of_parameters_that_are_published(describe, parameters):
+    arrays = Topology.of(describe, 224, 224, 3, 1000).arrays()
+    trained = {name: shape for name, shape in arrays.items() if not name.endswith((".mean", ".variance"))}
+    assert sum(int(np.prod(shape)) for shape in trained.values()) == parameters
+    assert len(arrays) - len(trained) == 2 * sum(name.endswith(".gamma") for name in arrays)
