@@ -214,3 +214,11 @@ def test_a_class_that_is_not_there_yet_says_so_by_name(name: str) -> None:
 def test_other_names_of_the_package_fail_as_ever() -> None:
     with pytest.raises(AttributeError, match="module 'openmps' has no attribute 'nothing'"):
         _ = mps.nothing  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@pytest.mark.parametrize("value", [5, b"conv1", ["a"]], ids=repr)
+def test_a_label_is_text(value: Any) -> None:
+    """Another value would be written to archives that cannot be read."""
+    relu = mps.MPSCNNNeuronReLU(mps.mtl_device("cpu"), 0.0)
+    with pytest.raises(mps.MPSTypeError, match="MPSCNNNeuronReLU: label must be text or None"):
+        relu.label = value

@@ -44,6 +44,8 @@ class Labelled:
 
     @label.setter
     def label(self, value: str | None) -> None:
+        if value is not None and not isinstance(value, str):
+            raise MPSTypeError(type(self).__name__, "label", "must be text or None", repr(value))
         self._label, self._name = value, None
 
     @property

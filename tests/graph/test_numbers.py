@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+import openmps as mps
 from encoding import Bench, encode, finish, numbers
 from helpers import assert_close
 from networks import NETWORKS, Format, Network, Weights, digits, labels, losses, named_gradients, run, training_graph
@@ -181,3 +182,25 @@ def test_softmax_and_its_gradient(device: torch.device, rng: np.random.Generator
     finish(command_buffer)
     assert x.grad is not None
     assert_close(numbers(result), x.grad, 1e-5)
+
+
+def test_a_leaky_relu_that_rounds_two_numbers_to_one_trains_alike_with_fusion(device: torch.device) -> None:
+    """The first of the pixels that its rounding makes equal takes the gradient of the pooling behind it."""
+    bench, image = Bench.on(device), MPSNNImageNode()
+    relu = mps.MPSCNNNeuronReLUNode(image, 0.3)
+    pool = mps.MPSCNNPoolingMaxNode(relu.result_image, 2, 2)
+    (last,) = mps.MPSNNInitialGradientNode(pool.result_image).training_graph() or [None]
+    assert last is not None
+    larger = -np.random.default_rng(0).uniform(1, 2, 200).astype(np.float32)
+    pixels = np.full((200, 1, 2, 2), -5, np.float32)
+    pixels[:, 0, 0, 0], pixels[:, 0, 0, 1] = np.nextafter(larger, np.float32(-9)), larger
+    found: list[Array] = []
+    for fusion in (True, False):
+        graph = MPSNNGraph(bench.device, last.result_image)
+        graph.format, graph.allow_fusion = Format.FLOAT32, fusion
+        command_buffer = bench.command_buffer()
+        result: Any = graph.encode_batch(command_buffer, [bench.batch(pixels)])
+        finish(command_buffer)
+        found.append(numbers(result))
+    np.testing.assert_array_equal(*found)
+    assert {tuple(each.ravel() != 0) for each in found[0]} >= {(True, False, False, False), (False, True, False, False)}

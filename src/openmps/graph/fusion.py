@@ -96,6 +96,10 @@ def _match(readers: _Readers, relu: Step) -> _Match | None:
         return _Match(relu, stored, pool, None, None, ())
     if len(others) != 1 or len(relu_gradients) != 1:
         return None
+    if op.a not in (0.0, 1.0):
+        return (
+            None  # Rounding can make two results equal whose sources are not, and the first of them takes the gradient.
+        )
     pool_gradient, relu_gradient = others[0], relu_gradients[0]
     if not isinstance(pool_gradient.op, MaxPoolingGradient) or pool_gradient.reads[1:] != (stored, pool.writes[1]):
         return None
