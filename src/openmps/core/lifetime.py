@@ -10,7 +10,7 @@ from openmps.metal.device import CommandBuffer, MTLCommandBuffer, MTLDevice
 from openmps.metal.execution import Releasable, Release
 from openmps.metal.mps_command_buffer import MPSCommandBuffer
 
-_COMMAND_BUFFERS: frozenset[type] = frozenset({MTLCommandBuffer, MPSCommandBuffer})
+COMMAND_BUFFERS: frozenset[type] = frozenset({MTLCommandBuffer, MPSCommandBuffer})
 """Told without asking an abstract class, which is slow."""
 
 
@@ -68,7 +68,7 @@ def check_is_device(who: str, argument: str, device: object) -> MTLDevice:
 
 def check_is_open(who: str, command_buffer: object) -> CommandBuffer:
     """``command_buffer`` if it is one that temporary objects can be made for."""
-    if type(command_buffer) not in _COMMAND_BUFFERS and not isinstance(command_buffer, CommandBuffer):
+    if type(command_buffer) not in COMMAND_BUFFERS and not isinstance(command_buffer, CommandBuffer):
         remedy = "Make one with command_queue.command_buffer()"
         got = type(command_buffer).__name__
         raise MPSTypeError(who, "command_buffer", "must be a command buffer", got, remedy)

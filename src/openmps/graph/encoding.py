@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from openmps.core.image.allocator import ORDINARY, TEMPORARY
 from openmps.core.image.batch import MPSImageBatch, as_batch, fewest_reads
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.image.image import MPSImage, MPSImageAllocator
@@ -18,7 +19,7 @@ from openmps.core.state.state import MPSState, Saved
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.graph.interface import Interface
 from openmps.graph.nodes import MPSNNFilterNode, MPSNNGradientFilterNode, MPSNNImageNode, MPSNNStateNode
-from openmps.graph.program import Output, Program, all_of
+from openmps.graph.program import Program, all_of
 from openmps.kernels.group_normalization.state import ImageNormalizationState
 from openmps.kernels.loss.labels import LabelBlocks, MPSCNNLossLabels
 from openmps.metal.device import CommandBuffer
@@ -119,25 +120,27 @@ def check_sources(
 def bindings(program: Program, sources: Sequence[Images], states: StagesStates) -> tuple[Bound, ...]:
     """What each input of the program's body is bound to in this encode."""
     known = states.known()
-    return tuple(
-        [
-            sources[place].whole()
-            if stage is None
-            else stage.kernel.bound(role, name, stage.plan, known.get(place, stage.states))
-            for role, name, place, stage in program.parts
-        ]
-    )
+    found = program.bound()
+    for index in program.asked:
+        role, name, place, stage = program.parts[index]
+        if stage is None:
+            found[index] = sources[place].whole()
+        else:
+            found[index] = stage.kernel.bound(role, name, stage.plan, known.get(place, stage.states))
+    return tuple(found)
 
 
 def sinks(program: Program, images: Mapping[MPSNNImageNode, Images], states: StagesStates) -> tuple[Sink, ...]:
     """Where each output of the program's body goes."""
     found: list[Sink] = []
-    for output in program.outputs:
-        if output.name == RESULT:
-            stack = images[program.stages[output.stage].node.result_image].whole()
+    for place, names in program.handed_out:
+        if names == (RESULT,):
+            stack = images[program.stages[place].node.result_image].whole()
             found.append(Pixels(stack, all_of(stack.extent)))
+        elif names == (SAVED,):
+            found.append(states.saved[place])
         else:
-            found.append(states.sink(output))
+            found.extend(states.sinks(place, names))
     return tuple(found)
 
 
@@ -155,6 +158,9 @@ def make_outputs(
     """An image object, or a batch, of the right size for each node; its format is the allocator's affair."""
     made: dict[MPSNNImageNode, Images] = {}
     for node, allocator in allocators.items():
+        if not single and (allocator is ORDINARY or allocator is TEMPORARY):
+            made[node] = program.template(node, command_buffer.device, allocator is TEMPORARY).batch(command_buffer)
+            continue
         descriptor = program.descriptors[node]
         made[node] = _allocate(allocator, command_buffer, descriptor, kernel, program.images, single)
         shape = Extent(descriptor.width, descriptor.height, descriptor.feature_channels, program.images)
@@ -225,19 +231,15 @@ class StagesStates:
         """Those that each kernel finds its memory by."""
         return self.given | {place: taking[0] for place, taking in self.held.items()}
 
-    def sink(self, output: Output) -> Sink:
-        """Where something that comes out goes."""
-        place = output.stage
-        if output.name == SAVED:
-            return self.saved[place]
+    def sinks(self, place: int, names: Sequence[str]) -> Sequence[Sink]:
+        """Where what one kernel gives besides images and saved tensors goes."""
         kernel = self._program.stages[place].kernel
         takers = self.held.get(place)
         if takers is None:
-            return kernel.sink(output.name, self.given[place]) if place in self.given else NOWHERE
+            return kernel.sinks(names, self.given[place]) if place in self.given else [NOWHERE] * len(names)
         if len(takers) == 1:
-            return kernel.sink(output.name, takers[0])
-        sinks = [kernel.sink(output.name, states) for states in takers]
-        return Several(sinks)
+            return kernel.sinks(names, takers[0])
+        return [*map(Several, zip(*[kernel.sinks(names, states) for states in takers], strict=True))]
 
 
 def make_states(

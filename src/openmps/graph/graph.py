@@ -60,7 +60,7 @@ _NOTHING_TO_DO = (
     "there is nothing to do, so encodes return None: no result is needed, no image or state is exported, and no "
     "gradient node has a data source with an update(); set result_image_is_needed, or give it what it is to train"
 )
-_PROPERTIES = attrgetter("_configuration", "_padding")
+_PROPERTIES = attrgetter("_configuration", "_padding", "bound_to")
 """What the programs of a graph depend on of its kernels."""
 
 CompletionHandler = Callable[[MPSImage | None, Exception | None], object]
@@ -431,7 +431,7 @@ class MPSNNGraph(MPSKernel):
         To plan a program sets some: ``planned`` says that nothing else has.
         """
         self._properties = [*map(_PROPERTIES, self._kernels.values())]
-        settled = [(configuration.settled(), padding) for configuration, padding in self._properties]
+        settled = [(configuration.settled(), *others) for configuration, *others in self._properties]
         if not planned and settled != self._settled:
             self._programs.clear()
         self._settled = settled

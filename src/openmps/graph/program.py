@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
+from openmps.core.image.batch import BatchTemplate
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.image.image import MPSImage
 from openmps.core.image.storage import Extent, Shape, Target
@@ -15,6 +17,7 @@ from openmps.core.kernel.scene import RESULT, SAVED
 from openmps.core.state.batch import MPSStateBatch
 from openmps.graph.nodes import MPSNNFilterNode, MPSNNImageNode, MPSNNStateNode
 from openmps.graph.rows import Asked
+from openmps.metal.device import MTLDevice
 from openmps.ops.elements import Place
 from openmps.ops.op import Body, Builder, Role, Slot
 
@@ -97,7 +100,13 @@ class Program:
         self.parts: tuple[tuple[Role, str, int, Stage | None], ...]
         """Of each input of the body: its role, its name in the body of its stage, and that stage; none for images."""
         self.outputs: tuple[Output, ...]
+        self.handed_out: tuple[tuple[int, tuple[str, ...]], ...]
+        """The outputs again, those that one kernel gives besides images and saved tensors together."""
+        self.asked: tuple[int, ...]
+        """The inputs of the body that are bound anew in each encode; the others stay where they are."""
         self.used: tuple[bool, ...]
+        self._bound: list[Any] | None = None
+        self._templates: dict[tuple[MPSNNImageNode, bool], BatchTemplate] = {}
 
     def use(self, body: Body, fused: frozenset[MPSNNFilterNode]) -> None:
         """Run ``body``."""
@@ -106,7 +115,28 @@ class Program:
         self.parts = tuple(self._part(role, name) for role, name in body.inputs)
         names = (name.split(":") for name in body.outputs)
         self.outputs = tuple(Output(int(place), what) for place, what in names)
+        groups = groupby(self.outputs, lambda each: (each.stage, each.name in (RESULT, SAVED) and each.name))
+        together = [list(group) for _, group in groups]
+        self.handed_out = tuple((group[0].stage, tuple(output.name for output in group)) for group in together)
+        self.asked = tuple(index for index, part in enumerate(self.parts) if not _stays(part[0], part[3]))
         self.used = used_inputs(body)
+
+    def bound(self) -> list[Any]:
+        """What the inputs of the body are bound to, a new list; nothing yet for those that each encode binds."""
+        if self._bound is None:
+            self._bound = [None] * len(self.parts)
+            for index, (role, name, _, stage) in enumerate(self.parts):
+                if stage is not None and _stays(role, stage):
+                    self._bound[index] = stage.kernel.bound(role, name, stage.plan, None)
+        return self._bound.copy()
+
+    def template(self, node: MPSNNImageNode, device: MTLDevice, is_temporary: bool) -> BatchTemplate:
+        """What makes the batches of an image that the engine's own allocators give."""
+        made = self._templates.get((node, is_temporary))
+        if made is None:
+            made = BatchTemplate(device, self.descriptors[node], self.images, is_temporary=is_temporary)
+            self._templates[node, is_temporary] = made
+        return made
 
     def _part(self, role: Role, name: str) -> tuple[Role, str, int, Stage | None]:
         if role is Role.SOURCE:
@@ -144,6 +174,11 @@ class Program:
                 if name not in (RESULT, SAVED) or wanted is None or (place, name) in wanted:
                     builder.output(f"{place}:{name}", slot)
         return builder.finish(), makers
+
+
+def _stays(role: Role, stage: Stage | None) -> bool:
+    """Whether an input is bound to the same in every encode."""
+    return stage is not None and (role is Role.CONSTANT or (role is Role.BUFFER and stage.kernel.bound_to is not None))
 
 
 def _operand(

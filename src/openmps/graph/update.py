@@ -14,12 +14,15 @@ from openmps.core.state.batch import MPSStateBatch
 from openmps.errors import MPSTypeError
 from openmps.graph.encoding import StagesStates, batch_of
 from openmps.graph.nodes import MPSNNFilterNode, MPSNNGradientFilterNode
-from openmps.graph.program import Program
+from openmps.graph.program import Program, Stage
 from openmps.graph.trainable import TrainableNode, asked_updates, training_of
 from openmps.graph.training import Callback
 from openmps.graph.watch import Layer, Watch
 from openmps.metal.device import CommandBuffer
 from openmps.types import MPSNNTrainingStyle
+
+_Places = tuple[Layer, Stage, Sequence[int]]
+"""A layer, its forward kernel, and the kernels that fill in its states."""
 
 
 class Updates:
@@ -38,14 +41,18 @@ class Updates:
                 asked = first.setdefault((_owner(layer), layer.style), layer)
                 self._layers.setdefault(asked, []).append(node)
         self._watch = Watch(filters, list(self._layers))
+        self._places: tuple[Program | None, list[_Places]] = None, []
+        """Where the layers are in the program that was encoded last."""
 
     def begin(self, program: Program, states: StagesStates) -> UpdatePass:
         """States for each layer that is updated, which the layer's kernels fill in."""
         self._watch.before_encode()
+        program_before, places = self._places
+        if program_before is not program:
+            places = [self._places_of(program, layer, nodes) for layer, nodes in self._layers.items()]
+            self._places = program, places
         made: list[tuple[Layer, MPSStateBatch]] = []
-        for layer, nodes in self._layers.items():
-            place = program.places[layer.node.forward]
-            stage = program.stages[place]
+        for layer, stage, filled in places:
             state = stage.kernel.make_state()
             if state is None:
                 continue
@@ -54,12 +61,16 @@ class Updates:
                 batch = MPSStateBatch.repeated(state, program.images)
             else:
                 batch = batch_of(stage.kernel, state, program.images)
-            if layer.training.fills_forward:
+            for place in filled:
                 states.hold(place, batch)
-            for node in nodes:
-                states.hold(program.places[node], batch)
             made.append((layer, batch))
         return UpdatePass(made, self._watch)
+
+    @staticmethod
+    def _places_of(program: Program, layer: Layer, nodes: Sequence[MPSNNGradientFilterNode]) -> _Places:
+        place = program.places[layer.node.forward]
+        forward = [place] if layer.training.fills_forward else []
+        return layer, program.stages[place], [*forward, *(program.places[node] for node in nodes)]
 
 
 def _layer(node: Any, kernels: dict[MPSNNFilterNode, ImageKernel]) -> Layer:
@@ -73,6 +84,7 @@ def _layer(node: Any, kernels: dict[MPSNNFilterNode, ImageKernel]) -> Layer:
     return Layer(
         node,
         holder,
+        holder.data_source,
         node.training_style,
         [holder, *apart],
         training,
@@ -117,7 +129,7 @@ def _update_on_device(command_buffer: CommandBuffer, layer: Layer, callback: Cal
         weights = kernel.parameters
         source = weights.state()
     arguments = (given,) if source is None else (given, source)
-    new = getattr(kernel.data_source, callback.method)(command_buffer, *arguments)
+    new = getattr(layer.source, callback.method)(command_buffer, *arguments)
     if new is None:
         return
     if not isinstance(new, callback.result):
@@ -141,7 +153,7 @@ def _update_on_cpu(command_buffer: CommandBuffer, layer: Layer, callback: Callba
         kernel = layer.kernel
         given = states if callback.takes_batch else states.shared
         arguments = (given, kernel.parameters.state()) if callback.takes_source else (given,)
-        if buffer.error is None and getattr(kernel.data_source, callback.method)(None, *arguments):
+        if buffer.error is None and getattr(layer.source, callback.method)(None, *arguments):
             layer.has_answered = True
             for each in layer.holders:
                 getattr(each, callback.reload_from_data_source)()

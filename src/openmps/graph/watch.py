@@ -28,6 +28,8 @@ class Layer:
     node: MPSNNGradientFilterNode
     kernel: Any
     """The kernel that holds the parameters."""
+    source: Any
+    """Its data source."""
     style: MPSNNTrainingStyle
     holders: Sequence[Any]
     """That kernel, and those of the same data source in the graph that hold parameters of their own."""

@@ -438,12 +438,9 @@ class MTLCommandBuffer(CommandBuffer):
         return self
 
     device = Shown[MTLDevice]("_device", "The device that runs the work.")
-
-    @property
-    def recording(self) -> Recording:
-        """Where encodes are recorded; for those who extend the framework."""
-        return self._recording
-
+    recording = Shown[Recording](  # pyright: ignore[reportIncompatibleMethodOverride]
+        "_recording", "Where encodes are recorded; for those who extend the framework."
+    )
     retained_references = Shown[bool](
         "_retained_references", "Whether the buffer was asked to keep what it uses alive; it always does."
     )

@@ -150,17 +150,12 @@ class MPSCommandBuffer(CommandBuffer):
     # --- what it wraps -----------------------------------------------------------------------------------------------
 
     command_buffer = Shown[CommandBuffer]("_command_buffer", "The command buffer that this one was made with.")
-
-    @property
-    def root_command_buffer(self) -> MTLCommandBuffer:
-        """The Metal command buffer that records the work now."""
-        return self._stream.root
-
-    @property
-    def recording(self) -> Recording:
-        """Where encodes are recorded now; for those who extend the framework."""
-        return self._stream.recording
-
+    root_command_buffer = Shown[MTLCommandBuffer](  # pyright: ignore[reportIncompatibleMethodOverride]
+        "_stream.root", "The Metal command buffer that records the work now."
+    )
+    recording = Shown[Recording](  # pyright: ignore[reportIncompatibleMethodOverride]
+        "_stream.recording", "Where encodes are recorded now; for those who extend the framework."
+    )
     device = Shown[MTLDevice]("_device", "The device that runs the work.")
     lifetime = Shown[Lifetime](
         "_lifetime", "The stream of work that temporary objects made with this buffer belong to."

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -122,6 +123,7 @@ def rmsprop(
         torch.addcdiv(values, g, root, value=-learning_rate, out=result)
 
 
+@lru_cache(maxsize=64)  # the layers of a network are updated one after the other, with the same numbers
 def adam_rate(learning_rate: float, beta1: float, beta2: float, time_step: int) -> float:
     """``lr * sqrt(1 - b2^t) / (1 - b1^t)``: the factor of Adam's step ``t``, which counts from 1."""
     if time_step < 1:

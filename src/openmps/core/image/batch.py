@@ -195,7 +195,11 @@ class MPSImageBatch(Sequence[MPSImage]):
         block = Block(template.torch_device, channel_format, extent)
         batch = cls.__new__(cls)
         batch._images = ()
-        batch._members = members = TemporaryMembers(block, template.descriptor, command_buffer)
+        batch._members = members = (
+            TemporaryMembers(block, template.descriptor, command_buffer)
+            if template.is_temporary
+            else Members(block, template.descriptor, template.device)
+        )
         batch._span = template.span
         batch._stack = Stack((members.storage,), template.shape)
         return batch
@@ -372,13 +376,15 @@ defined_above.batch_of = MPSImageBatch
 
 
 class BatchTemplate:
-    """Makes temporary batches of one shape on one device, which was checked once; see `allocate_temporary`."""
+    """Makes batches of one shape on one device, which was checked once; see `allocate` and `allocate_temporary`."""
 
-    __slots__ = ("descriptor", "device", "shape", "span", "torch_device")
+    __slots__ = ("descriptor", "device", "is_temporary", "shape", "span", "torch_device")
 
-    def __init__(self, device: MTLDevice, descriptor: MPSImageDescriptor, count: int) -> None:
-        self.device, self.torch_device = device, device.torch_device
-        self.descriptor = private_copy("MPSImageBatch", descriptor)
+    def __init__(
+        self, device: MTLDevice, descriptor: MPSImageDescriptor, count: int, *, is_temporary: bool = True
+    ) -> None:
+        self.device, self.torch_device, self.is_temporary = device, device.torch_device, is_temporary
+        self.descriptor = private_copy("MPSImageBatch", descriptor) if is_temporary else descriptor.copy()
         block = new_storage("MPSImageBatch", device, self.descriptor, _count(self.descriptor, count)).block
         self.shape = Shape(block.extent, block.channel_format)
         self.span = range(count)

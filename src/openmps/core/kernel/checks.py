@@ -8,17 +8,25 @@ from typing import NoReturn
 from openmps.core.image.batch import MPSImageBatch
 from openmps.core.image.image import MPSImage
 from openmps.core.image.temporary import MPSTemporaryImage
-from openmps.core.lifetime import check_device, check_is_open
+from openmps.core.lifetime import COMMAND_BUFFERS, check_device, check_is_open
 from openmps.core.state.batch import MPSStateBatch
 from openmps.core.state.state import MPSState
 from openmps.errors import MPSArgumentError, MPSLifetimeError, MPSTypeError, MTLCommandBufferError
 from openmps.metal.device import CommandBuffer, MTLDevice
+from openmps.types import MTLCommandBufferStatus
 
 Images = MPSImage | MPSImageBatch
+_COMMITTED = MTLCommandBufferStatus.COMMITTED
 
 
 def check_command_buffer(who: str, command_buffer: object, device: MTLDevice) -> CommandBuffer:
     """``command_buffer`` if a kernel on ``device`` can be encoded to it now."""
+    if type(command_buffer) in COMMAND_BUFFERS:
+        given: CommandBuffer = command_buffer  # pyright: ignore[reportAssignmentType]
+        recording = given.recording
+        is_open = recording.encoder is None and recording.execution.status < _COMMITTED
+        if is_open and recording.queue.device is device and not recording.lifetime.ended:
+            return given
     checked = check_is_open(who, command_buffer)
     check_device(who, "command_buffer", checked.device, device)
     if not checked.recording.is_open:

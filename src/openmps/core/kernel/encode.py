@@ -53,6 +53,8 @@ class ImageKernel(PlannedKernel):
             cls._gradient_state_class = leaves
 
     _in_place = False
+    bound_to: object = None
+    """What the buffers of its bodies stay bound to until this is another object; None where encodes differ."""
     fills_states: ClassVar[bool] = False
     """Whether states are to take note of what a graph has this kernel put into them; see `fill`."""
 
@@ -259,9 +261,9 @@ class ImageKernel(PlannedKernel):
             return self._memory(name, states)
         return plan.constants[int(name)].on(self._device.torch_device)
 
-    def sink(self, name: str, states: MPSStateBatch | None) -> Sink:
-        """Where an output of a plan's body goes that is neither image nor saved; for those who schedule kernels."""
-        return self._sink(name, states)
+    def sinks(self, names: Sequence[str], states: MPSStateBatch | None) -> Sequence[Sink]:
+        """Where outputs of a plan's body go that are neither image nor saved; for those who schedule kernels."""
+        return [self._sink(name, states) for name in names]
 
     def fill(self, plan: Plan, states: MPSStateBatch) -> None:
         """Have states take note that a graph fills them in as this kernel would; for those who schedule kernels."""

@@ -83,7 +83,9 @@ class MPSState(Labelled):
         ways = (buffer_size, texture_descriptor, resource_list, resource, resources)
         if device is not None and ways == _NO_RESOURCES:
             self._slots: list[Slot] = []
-            self._device: MTLDevice | None = check_is_device(name, "device", device)
+            self._device: MTLDevice | None = (
+                device if isinstance(device, MTLDevice) else check_is_device(name, "device", device)
+            )
             return
         given = [Slot.of(name, "resource", resource)] if resource is not None else []
         given += [Slot.of(name, f"resources[{index}]", item) for index, item in enumerate(resources or ())]
@@ -162,7 +164,7 @@ class MPSState(Labelled):
 
     def check_usable(self, who: str, argument: str, command_buffer: CommandBuffer) -> None:
         """Raise unless an encode on ``command_buffer`` may use this state."""
-        if self._device is not None:
+        if self._device is not None and self._device is not command_buffer.device:
             check_device(who, argument, self._device, command_buffer.device)
         counts = self._counts
         if counts is not None:

@@ -173,7 +173,7 @@ class ConvolutionGradientState(MPSNNGradientState):
         super().__init__(device)
         self.kernel = kernel
         """The kernel that made the state; for those who extend the framework."""
-        weights, biases = kernel.parameters.sizes
+        weights, biases = kernel.parameters.counts
         self._sums = ParameterSum(weights, device), ParameterSum(biases, device)
         self._slots = list(self._sums)
 
@@ -270,16 +270,11 @@ class ParameterSum(Place):
     It is made when the first gradient comes, unless somebody has asked for it by then.
     """
 
-    __slots__ = ("device", "is_private")
+    __slots__ = ("count", "device", "is_private")
 
-    def __init__(self, size: int, device: MTLDevice) -> None:
-        self.size, self.descriptor, self.resource = size, None, None
-        self.device, self.is_private = device, False
-
-    @property
-    def count(self) -> int:
-        """How many numbers there are."""
-        return self.size // 4
+    def __init__(self, count: int, device: MTLDevice) -> None:
+        self.size, self.descriptor, self.resource = 4 * count, None, None
+        self.count, self.device, self.is_private = count, device, False
 
     def value(self) -> Tensor:
         """The sums so far, sharing the buffer's memory; zeros if nothing was added."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar, NoReturn
 
 from openmps.checks import Shown
@@ -26,6 +27,7 @@ _DATA = int(MPSCNNConvolutionGradientOption.GRADIENT_WITH_DATA)
 _PARAMETERS = int(MPSCNNConvolutionGradientOption.GRADIENT_WITH_WEIGHTS_AND_BIAS)
 _SUMS = {"weights_gradient": 0, "biases_gradient": 1}
 """Outputs of the body, and which of the state's sums they are added to."""
+_ALL_SUMS = tuple(_SUMS)
 
 
 def _option(who: str, argument: str, value: MPSCNNConvolutionGradientOption) -> MPSCNNConvolutionGradientOption:
@@ -152,7 +154,12 @@ class ConvolutionGradientKernel(WeightedKernel, MPSCNNGradientKernel):
             state.add(self.name, plan.images)
 
     def _sink(self, name: str, states: MPSStateBatch | None) -> Sink:
+        return self.sinks((name,), states)[0]
+
+    def sinks(self, names: Sequence[str], states: MPSStateBatch | None) -> Sequence[Sink]:
+        """The sums of the state."""
         state = None if states is None else states.shared
         if not isinstance(state, ConvolutionGradientState):
             self._refuse_state(repr(states))
-        return state.gradient_sums()[_SUMS[name]]
+        sums = state.gradient_sums()
+        return sums if tuple(names) == _ALL_SUMS else [sums[_SUMS[name]] for name in names]

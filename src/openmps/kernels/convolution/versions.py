@@ -117,7 +117,7 @@ class Held:
         """A reload from a buffer was encoded. Kernels that take the same buffer one after the other agree."""
         lineage, self._fingerprint = self.lineage, None
         # A gradient kernel may have read the data source for this very reload.
-        is_behind, self._is_new = self.is_stale or self._is_new, False
+        is_behind, self._is_new = self.version < lineage.latest or self._is_new, False
         if is_behind and lineage.origin is not None and lineage.origin() is buffer:
             self.version = lineage.latest
         else:

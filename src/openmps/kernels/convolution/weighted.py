@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable
 from typing import NamedTuple, Self
 
+from openmps.checks import Shown
 from openmps.core.data_source import copy_of
 from openmps.core.kernel.base import KernelProperties
 from openmps.core.kernel.checks import check_command_buffer
@@ -71,6 +72,7 @@ class WeightedKernel(KernelProperties):
         source calls for FLOAT16. Our addition.""",
     )
 
+    bound_to = Shown[ConvolutionWeights | None]("_weights", "What its bodies are bound to.")
     _weight_types: tuple[MPSDataType, ...] = WEIGHT_TYPES
     _shape = Setting[ConvolutionShape]()
 

@@ -83,8 +83,8 @@ class ConvolutionWeights:
         self.descriptor: MPSCNNConvolutionDescriptor = loaded.descriptor
         self.shape = loaded.descriptor.weight_shape()
         outputs, rows, columns, inputs = self.shape
-        self.sizes = (4 * outputs * rows * columns * inputs, 4 * outputs)
-        """Bytes of float32 weights and of a float32 row of biases, there or not."""
+        self.counts = (outputs * rows * columns * inputs, outputs)
+        """How many weights there are, and how many biases, there or not."""
         self.precision = loaded.precision
         """FLOAT16 or FLOAT32 where the data source says what to multiply with, else None."""
         self.weights_buffer = device.new_buffer(data=loaded.weights)
@@ -190,15 +190,15 @@ class ConvolutionWeights:
             if self._is_derived and not any(each is self._roundings for each in bound_last(command_buffer)):
                 record_step(command_buffer, f"{who} reload", TakeWeights(), [Held(None), Held(None), *self._parts])
             return
-        weights, biases = self.sizes
-        state.check_holds(who, "state.", weights, biases if self.biases_buffer is not None else 0)
+        weights, biases = self.counts
+        state.check_holds(who, "state.", 4 * weights, 4 * biases if self.biases_buffer is not None else 0)
         self.held.take(state.weights)
         operands: list[Bound] = [Held(None), Held(None)]
         if state.weights is not self.weights_buffer:
-            operands[0] = Numbers(state.weights, state.weights_offset, weights // 4)
+            operands[0] = Numbers(state.weights, state.weights_offset, weights)
         given = state.biases
         if self.biases_buffer is not None and given is not None and given is not self.biases_buffer:
-            operands[1] = Numbers(given, state.biases_offset, biases // 4)
+            operands[1] = Numbers(given, state.biases_offset, biases)
         record_step(command_buffer, f"{who} reload", TakeWeights(), operands + self._parts)
 
     def export_to(self, who: str, command_buffer: CommandBuffer, state: MPSCNNConvolutionWeightsAndBiasesState) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from functools import lru_cache
-from operator import is_, itemgetter
 from typing import Any, NamedTuple
 
 from openmps.checks import Shown, store
@@ -37,6 +37,8 @@ _LAYERS: dict[str, _LayerOf] = {
 }
 """The kinds of states, by the beginning of their arguments' names."""
 _GRADIENTS = "convolution_gradient_state"
+_GIVEN_ANEW = 3
+"""The first arguments of every encode: the optimizer, the command buffer, and the gradients of a convolution."""
 
 
 class MPSNNOptimizer(MPSKernel):
@@ -164,7 +166,7 @@ class MPSNNOptimizer(MPSKernel):
         others.append(layer.rounded)
         self._record(command_buffer, parameters, [*layer.gradients[:parameters], *others])
         if values is None or parameters == 2:
-            store(self, "_last", _Found.of(arguments, kept, layer.lengths, others))
+            store(self, "_last", _Found.of(arguments, kept, layer.lengths, parameters, others))
         for read in layer.read:
             read.count_read()
         for vectors in kept:
@@ -173,36 +175,34 @@ class MPSNNOptimizer(MPSKernel):
 
     def _encode_again(self, command_buffer: CommandBuffer, arguments: Mapping[str, Any], last: _Found) -> bool:
         """Update a convolution's parameters if all arguments but the gradients are those of the last time."""
-        if not last.is_for(arguments):
+        if [*arguments.values()][_GIVEN_ANEW:] != last.arguments:
             return False
         state = arguments[_GRADIENTS]
         gradients = convolution_gradients(self.name, state, command_buffer)
         if (gradients[0].count, gradients[1].count) != last.lengths:
             return False
-        parameters = (len(last.operands) - 1) // (2 + len(last.vectors))
-        self._record(command_buffer, parameters, [*gradients[:parameters], *last.operands])
+        self._record(command_buffer, last.parameters, [*gradients[: last.parameters], *last.operands])
         state.count_read()
         return True
 
     def _record(self, command_buffer: CommandBuffer, vectors: int, operands: list[Bound]) -> None:
         """Update so many vectors: gradients, values, accumulators and results, kind by kind, then what is rounded."""
         key = vectors, len(operands), bool(self.apply_gradient_clipping)
-        rate = Number(self._rate())
+        bound = (Number(self._rate()), *operands)
         body = self._bodies.get(key)
         if body is None:
-            kinds = (Number, *map(type, operands))
-            body = self._bodies[key] = step_body(self._update(vectors, self._rule()), kinds)
-        record_body(command_buffer, self.name, body, (rate, *operands))
+            body = self._bodies[key] = step_body(self._update(vectors, self._rule()), tuple(map(type, bound)))
+        record_body(command_buffer, self.name, body, bound)
 
 
 class _Found(NamedTuple):
     """What the permanent states and vectors of an update were found to hold, so that they need not be asked again."""
 
-    pick: Callable[[Any], tuple[object, ...]]
-    arguments: tuple[object, ...]
-    """All but the command buffer and the gradients."""
-    vectors: tuple[tuple[str, list[MPSVector]], ...]
+    arguments: list[object]
+    """All but the first three, which are the optimizer, the command buffer and the gradients; lists as they were."""
     lengths: tuple[int, int]
+    parameters: int
+    """How many of them are updated."""
     operands: list[Bound]
 
     @classmethod
@@ -211,6 +211,7 @@ class _Found(NamedTuple):
         arguments: Mapping[str, Any],
         kept: Sequence[Sequence[MPSVector]],
         lengths: tuple[int, int],
+        parameters: int,
         operands: list[Bound],
     ) -> _Found | None:
         """None unless they will be found in the same memory the next time."""
@@ -219,19 +220,8 @@ class _Found(NamedTuple):
             return None
         if any(numbers_of(vector) is None for vectors in kept for vector in vectors):
             return None
-        pick = itemgetter(*(name for name in arguments if name not in ("self", "command_buffer", _GRADIENTS)))
-        lists = [(name, list(value)) for name, value in arguments.items() if any(value is each for each in kept)]
-        return cls(pick, pick(arguments), tuple(lists), lengths, operands)
-
-    def is_for(self, arguments: Mapping[str, Any]) -> bool:
-        """Whether these are the same objects, and the lists of vectors still hold what they held."""
-        if not all(map(is_, self.pick(arguments), self.arguments)):
-            return False
-        for name, held in self.vectors:
-            now = arguments[name]
-            if len(now) != len(held) or not all(map(is_, now, held)):
-                return False
-        return True
+        given = [copy(value) if any(value is each for each in kept) else value for value in arguments.values()]
+        return cls(given[_GIVEN_ANEW:], lengths, parameters, operands)
 
 
 @lru_cache(maxsize=256)

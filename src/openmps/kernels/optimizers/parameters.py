@@ -97,7 +97,9 @@ _WEIGHTS, _WEIGHT_GRADIENTS = ("weights", "biases"), ("gradient_for_weights", "g
 
 @lru_cache(maxsize=256)
 def _offers_sums(kind: type) -> bool:
-    """Whether a class's sums are the gradients that it shows: no subclass shows others."""
+    """Whether a class of states has sums that are the gradients that it shows: no subclass shows others."""
+    if not issubclass(kind, MPSState):
+        return False
     names = ("gradient_sums", *_WEIGHT_GRADIENTS)
     owners = {next((each for each in kind.__mro__ if name in vars(each)), None) for name in names}
     return len(owners) == 1 and None not in owners
@@ -105,9 +107,10 @@ def _offers_sums(kind: type) -> bool:
 
 def convolution_gradients(who: str, state: Any, command_buffer: CommandBuffer) -> tuple[Gradient, Gradient]:
     """Where the gradients of weights and biases are, which need not be there before the work runs."""
-    _check_state(who, "convolution_gradient_state", state, _WEIGHT_GRADIENTS, command_buffer)
     if _offers_sums(type(state)):
+        state.check_usable(who, "convolution_gradient_state", command_buffer)
         return state.gradient_sums()
+    _check_state(who, "convolution_gradient_state", state, _WEIGHT_GRADIENTS, command_buffer)
     found: _ConvolutionGradients = state
     slopes = found.gradient_for_weights, found.gradient_for_biases
     return Numbers(slopes[0], 0, slopes[0].length // 4), Numbers(slopes[1], 0, slopes[1].length // 4)
