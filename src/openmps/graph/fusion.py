@@ -13,14 +13,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
+import torch
 from torch import Tensor
 
 from openmps.graph.passes import verify
 from openmps.ops.elements import Store
 from openmps.ops.geometry import Window
-from openmps.ops.neuron import Neuron, NeuronGradient, neuron, neuron_gradient
+from openmps.ops.neuron import Neuron, NeuronGradient, neuron_gradient
 from openmps.ops.op import Body, Kind, Op, Step
-from openmps.ops.pooling import MaxPooling, MaxPoolingGradient, max_pooling_gradient
+from openmps.ops.pooling import MaxPooling, MaxPoolingGradient, first_pixels, max_pooling_gradient
 from openmps.types import MPSCNNNeuronType, MPSImageEdgeMode, MPSImageFeatureChannelFormat
 
 _RELU = MPSCNNNeuronType.RELU
@@ -142,19 +143,13 @@ class ReluPoolGradient(Op):
     slope: float
 
     def run(self, wanted: tuple[bool, ...], *operands: Any) -> Tensor:
-        """The mask on the pooled gradient, then to the places of the largest numbers."""
+        """The mask on the pooled gradient, then to the places of the largest numbers.
+
+        Where a window's maximum is exactly 0, the ReLU makes all of its pixels equal, and the first of them takes the
+        gradient: it gets through where that pixel is 0 itself, and is lost where it is negative.
+        """
         gradient, pooled, source, choice = operands
-        if self.slope == 0.0 and bool((pooled == 0).any()):
-            return self._one_by_one(gradient, source)
+        if self.slope == 0.0:
+            pooled = torch.where(pooled == 0, first_pixels(source, self.window, self.edge_mode), pooled)
         masked = neuron_gradient(gradient, pooled, _RELU, self.slope, 0.0, 0.0)
         return max_pooling_gradient(masked, source, choice, self.window, self.edge_mode)
-
-    def _one_by_one(self, gradient: Tensor, source: Tensor) -> Tensor:
-        """The two gradients one after the other.
-
-        Where a window's maximum is exactly 0, the ReLU has made it equal to the negative numbers before it in the
-        window, and the first of them takes the gradient.
-        """
-        between = neuron(source, _RELU, self.slope, 0.0, 0.0)
-        scattered = max_pooling_gradient(gradient, between, None, self.window, self.edge_mode)
-        return neuron_gradient(scattered, source, _RELU, self.slope, 0.0, 0.0)

@@ -402,7 +402,7 @@ class MPSNNGraph(MPSKernel):
         allow_fusion: bool = True,
     ) -> Program:
         """The program for these source shapes and states; ``formats`` overrules what graph and nodes say on images."""
-        fusing = allow_fusion and self.allow_fusion and not self._device.is_cuda
+        fusing = allow_fusion and self.allow_fusion
         given = tuple(kernel.given(states[node]) for node, kernel in self._state_readers if node in states)
         key = (shapes, given, self._format, fusing, tuple(formats.items()))
         if [*map(_PROPERTIES, self._kernels.values())] != self._properties:

@@ -86,6 +86,23 @@ def max_pooling_gradient(
     return for_image if padding is not None else read_adjoint(for_image, window, edge_mode)
 
 
+def first_pixels(x: Tensor, window: Window, edge_mode: MPSImageEdgeMode) -> Tensor:
+    """The pixel of the source that comes first in each window of a max pooling, [N, C, result rows, result columns].
+
+    Any pixel where a window has none.
+    """
+    for dimension, axis in ((ROWS, window.y), (COLUMNS, window.x)):
+        if not axis.leaves_source:
+            end = axis.first + (axis.result - 1) * axis.stride + 1
+            x = x[:, :, axis.first : end : axis.stride] if dimension == ROWS else x[..., axis.first : end : axis.stride]
+            continue
+        taps = torch.arange(axis.result, device=x.device) * axis.stride + axis.first
+        if edge_mode == MPSImageEdgeMode.ZERO:
+            taps += (-taps).clamp_(min=0).add_(axis.dilation - 1).floor_divide_(axis.dilation) * axis.dilation
+        x = x.index_select(dimension, taps.clamp_(0, axis.source - 1))
+    return x
+
+
 def average_pooling(
     x: Tensor, window: Window, edge_mode: MPSImageEdgeMode, zero_pad: tuple[int, int] = _UNPADDED
 ) -> Tensor:
