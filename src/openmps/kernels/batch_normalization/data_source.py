@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-import numpy as np
-from numpy.typing import NDArray
-
 from openmps.core.data_source import channel_row, check_methods, count_of, epsilon_of, loaded
-from openmps.metal.device import MTLBuffer, MTLDevice
+from openmps.kernels.batch_normalization.pairs import Rows
 
 _REQUIRED = ("number_of_feature_channels", "gamma", "beta", "mean", "variance", "load", "purge", "label")
 
@@ -57,33 +54,23 @@ class MPSCNNBatchNormalizationDataSource(Protocol):
         ...
 
 
-class Pair(NamedTuple):
-    """Two buffers of float32, one number a channel: gamma and beta, or mean and variance."""
-
-    first: MTLBuffer
-    second: MTLBuffer
-
-    @classmethod
-    def of(cls, device: MTLDevice, first: NDArray[np.float32], second: NDArray[np.float32]) -> Pair:
-        """New buffers with these numbers."""
-        return cls(device.new_buffer(data=first), device.new_buffer(data=second))
-
-
 class Loaded(NamedTuple):
-    """What a data source gave, on a device."""
+    """What a data source gave."""
 
     channels: int
-    gamma_and_beta: Pair
-    mean_and_variance: Pair
+    gamma_and_beta: Rows
+    mean_and_variance: Rows
     epsilon: float
 
 
-def load_parameters(who: str, source: Any, device: MTLDevice) -> Loaded:
+def load_parameters(who: str, source: Any) -> Loaded:
     """Load, read and purge a data source. None stands for gamma 1, beta 0, mean 0, variance 1."""
     check_methods(who, "data_source", source, _REQUIRED)
     with loaded(who, source):
         channels = count_of(who, source, "number_of_feature_channels")
         defaults = {"gamma": 1.0, "beta": 0.0, "mean": 0.0, "variance": 1.0}
-        rows = [channel_row(who, source, method, channels, default) for method, default in defaults.items()]
+        gamma, beta, mean, variance = (
+            channel_row(who, source, method, channels, default) for method, default in defaults.items()
+        )
         epsilon = epsilon_of(who, source)
-    return Loaded(channels, Pair.of(device, *rows[:2]), Pair.of(device, *rows[2:]), epsilon)
+    return Loaded(channels, (gamma, beta), (mean, variance), epsilon)

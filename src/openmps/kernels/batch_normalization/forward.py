@@ -17,7 +17,7 @@ from openmps.core.kernel.activation import activated
 from openmps.core.kernel.arguments import are_images
 from openmps.core.kernel.checks import Images, check_command_buffer
 from openmps.core.kernel.configuration import Fixed, KernelProperty
-from openmps.core.kernel.encoding import Numbers, record_step
+from openmps.core.kernel.encoding import Numbers
 from openmps.core.kernel.plan import Plan
 from openmps.core.kernel.scene import Scene
 from openmps.core.kernel.unary import MPSCNNKernel
@@ -32,16 +32,16 @@ from openmps.core.state.rows import (
     MPSCNNNormalizationMeanAndVarianceState,
 )
 from openmps.core.state.state import MPSState
+from openmps.core.weight_versions import Held, HoldsWeights
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.kernels.batch_normalization.data_source import (
     Loaded,
     MPSCNNBatchNormalizationDataSource,
-    Pair,
     load_parameters,
 )
+from openmps.kernels.batch_normalization.pairs import GAMMA_AND_BETA, MEAN_AND_VARIANCE, HeldPair, Pair
 from openmps.kernels.batch_normalization.stages import FusedNeuron, normalized, refuse_arguments
 from openmps.metal.device import CommandBuffer, MTLBuffer, MTLDevice
-from openmps.ops.elements import Overwrite
 from openmps.ops.op import Slot
 from openmps.types import MPSCNNNeuronType
 
@@ -256,7 +256,7 @@ def check_usable(who: str, states: MPSStateBatch, command_buffer: CommandBuffer)
 # --- the kernel -------------------------------------------------------------------------------------------------------
 
 
-class MPSCNNBatchNormalization(FusedNeuron, MPSCNNKernel, leaves=MPSCNNBatchNormalizationState):
+class MPSCNNBatchNormalization(FusedNeuron, MPSCNNKernel, HoldsWeights, leaves=MPSCNNBatchNormalizationState):
     """Batch normalization (MPSCNNBatchNormalization.h, macOS 10.13.4; fused neuron macOS 10.14).
 
     ``Y = neuron(gamma (X - mean) / sqrt(variance + epsilon) + beta)``, one gamma, beta, mean and variance a feature
@@ -300,10 +300,10 @@ class MPSCNNBatchNormalization(FusedNeuron, MPSCNNKernel, leaves=MPSCNNBatchNorm
         "_data_source", "The data source that the kernel was made with."
     )
     gamma_and_beta = Shown[Pair](
-        "_gamma_and_beta", "The buffers of gamma and beta; for those who extend the framework."
+        "_gamma_and_beta.buffers", "The buffers of gamma and beta; for those who extend the framework."
     )
     mean_and_variance = Shown[Pair](
-        "_mean_and_variance", "The buffers of the stored mean and variance; for those who extend the framework."
+        "_mean_and_variance.buffers", "The buffers of the stored mean and variance; for those who extend the framework."
     )
 
     def __init__(
@@ -314,10 +314,11 @@ class MPSCNNBatchNormalization(FusedNeuron, MPSCNNKernel, leaves=MPSCNNBatchNorm
     ) -> None:
         super().__init__(device)
         self._fuse(fused_neuron_descriptor)
-        found = load_parameters(self.name, data_source, device)
+        found = load_parameters(self.name, data_source)
         self._data_source = data_source
         self._change(number_of_feature_channels=found.channels)
-        self._gamma_and_beta, self._mean_and_variance = found.gamma_and_beta, found.mean_and_variance
+        self._gamma_and_beta = HeldPair.of(device, data_source, GAMMA_AND_BETA, found.gamma_and_beta)
+        self._mean_and_variance = HeldPair.of(device, data_source, MEAN_AND_VARIANCE, found.mean_and_variance)
         self.epsilon = found.epsilon
         self.label = data_source.label()
 
@@ -335,23 +336,24 @@ class MPSCNNBatchNormalization(FusedNeuron, MPSCNNKernel, leaves=MPSCNNBatchNorm
         `data_source` stays the one that the kernel was made with, `epsilon` stays as it is.
         """
         found = self._reloaded(data_source)
-        self._gamma_and_beta, self._mean_and_variance = found.gamma_and_beta, found.mean_and_variance
+        self._gamma_and_beta.read(self.device, found.gamma_and_beta)
+        self._mean_and_variance.read(self.device, found.mean_and_variance)
 
     def reload_gamma_and_beta_from_data_source(self) -> None:
         """Read gamma and beta of the kernel's data source again, for encodes to come (macOS 10.14)."""
-        self._gamma_and_beta = self._reloaded(self._data_source).gamma_and_beta
+        self._gamma_and_beta.read(self.device, self._reloaded(self._data_source).gamma_and_beta)
 
     def reload_mean_and_variance_from_data_source(self) -> None:
         """Read mean and variance of the kernel's data source again, for encodes to come (macOS 10.14)."""
-        self._mean_and_variance = self._reloaded(self._data_source).mean_and_variance
+        self._mean_and_variance.read(self.device, self._reloaded(self._data_source).mean_and_variance)
 
     def _reloaded(self, source: MPSCNNBatchNormalizationDataSource) -> Loaded:
-        # New buffers: work that is recorded already keeps the numbers that it was encoded with.
-        found = load_parameters(self.name, source, self.device)
+        found = load_parameters(self.name, source)
         if found.channels != self.number_of_feature_channels:
             rule = f"must keep the kernel's {self.number_of_feature_channels} feature channel(s)"
-            remedy = "Make a new kernel for another count"
-            raise MPSArgumentError(self.name, "data source", rule, f"{found.channels}", remedy)
+            raise MPSArgumentError(
+                self.name, "data source", rule, found.channels, "Make a new kernel for another count"
+            )
         return found
 
     def reload_gamma_and_beta(
@@ -360,16 +362,16 @@ class MPSCNNBatchNormalization(FusedNeuron, MPSCNNKernel, leaves=MPSCNNBatchNorm
         """Take gamma and beta of a state when ``command_buffer`` runs; takes one read of a temporary state."""
         kind = MPSCNNNormalizationGammaAndBetaState
         state = self._checked_pair(command_buffer, "gamma_and_beta_state", gamma_and_beta_state, kind)
-        self._record_reload(command_buffer, self._gamma_and_beta, Pair(state.gamma, state.beta))
+        self._gamma_and_beta.take(command_buffer, self.name, Pair(state.gamma, state.beta))
         state.count_read()
 
     def reload_mean_and_variance(
         self, command_buffer: CommandBuffer, mean_and_variance_state: MPSCNNNormalizationMeanAndVarianceState
     ) -> None:
         """Take mean and variance of a state when ``command_buffer`` runs (macOS 10.14); as `reload_gamma_and_beta`."""
-        kind = MPSCNNNormalizationMeanAndVarianceState
-        state = self._checked_pair(command_buffer, "mean_and_variance_state", mean_and_variance_state, kind)
-        self._record_reload(command_buffer, self._mean_and_variance, Pair(state.mean, state.variance))
+        given, kind = mean_and_variance_state, MPSCNNNormalizationMeanAndVarianceState
+        state = self._checked_pair(command_buffer, "mean_and_variance_state", given, kind)
+        self._mean_and_variance.take(command_buffer, self.name, Pair(state.mean, state.variance))
         state.count_read()
 
     def _checked_pair(self, command_buffer: CommandBuffer, argument: str, state: object, kind: type[_Pair]) -> _Pair:
@@ -379,16 +381,24 @@ class MPSCNNBatchNormalization(FusedNeuron, MPSCNNKernel, leaves=MPSCNNBatchNorm
         checked.check_holds(self.name, argument, self.number_of_feature_channels)
         return checked
 
-    def _record_reload(self, command_buffer: CommandBuffer, own: Pair, given: Pair) -> None:
-        places = (*map(Numbers, own), *(Numbers(buffer, 0, self.number_of_feature_channels) for buffer in given))
-        record_step(command_buffer, f"{self.name} reload", Overwrite(), places)
+    # --- old numbers ------------------------------------------------------------------------------------------------
+
+    @property
+    def held_weights(self) -> Sequence[Held]:
+        """The versions of both pairs; for those who schedule kernels."""
+        return self._gamma_and_beta.held, self._mean_and_variance.held
+
+    def holds_stale_weights(self) -> bool:
+        """Whether the numbers held are others than the data source gives now; as a convolution's. Our addition."""
+        found = load_parameters(self.name, self._data_source)
+        pairs = ((self._gamma_and_beta, found.gamma_and_beta), (self._mean_and_variance, found.mean_and_variance))
+        return not all(pair.equal(rows) for pair, rows in pairs if pair.held in self.held_weights)
 
     def _unshare(self) -> None:
         super()._unshare()
-        pairs = (self._gamma_and_beta, self._mean_and_variance)
-        rows = [[Numbers(each).value().cpu().numpy() for each in pair] for pair in pairs]
-        self._gamma_and_beta, self._mean_and_variance = (Pair.of(self.device, *pair) for pair in rows)
         self._data_source = copy_of(self._data_source, self.device)
+        self._gamma_and_beta = self._gamma_and_beta.copied(self.device, self._data_source)
+        self._mean_and_variance = self._mean_and_variance.copied(self.device, self._data_source)
 
     # --- encode -----------------------------------------------------------------------------------------------------
 
@@ -467,17 +477,22 @@ class MPSCNNBatchNormalization(FusedNeuron, MPSCNNKernel, leaves=MPSCNNBatchNorm
         return activated(at, self.name, z, self._neuron, self.number_of_feature_channels)
 
     def _begin(self, plan: Plan, source_states: MPSStateBatch | None, destination_states: MPSStateBatch | None) -> None:
+        used = self._gamma_and_beta.held, self._mean_and_variance.held
         if source_states is not None:
             state = check_state(self.name, source_states)
             state.check_channels(self.name, self.number_of_feature_channels)
             state.record = plan.record
+            used = used[:1] if state.pixels else used
             state.use_for_normalization(self.epsilon)
+        for held in used:
+            if held.version < held.lineage.latest or held.has_warned:
+                held.warn(self.name)
 
     def _memory(self, name: str, states: MPSStateBatch | None) -> Numbers:
         if name in ("gamma", "beta"):
-            return Numbers(self._gamma_and_beta[name == "beta"])
+            return Numbers(self._gamma_and_beta.buffers[name == "beta"])
         if states is None:
-            return Numbers(self._mean_and_variance[name == "variance"])
+            return Numbers(self._mean_and_variance.buffers[name == "variance"])
         return check_state(self.name, states).used(name)
 
     def _sink(self, name: str, states: MPSStateBatch | None) -> Numbers:

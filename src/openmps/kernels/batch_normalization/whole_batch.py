@@ -7,6 +7,7 @@ four kernels that are encoded by hand.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 from openmps.core.kernel.base import MPSKernel
@@ -15,6 +16,7 @@ from openmps.core.kernel.encoding import Numbers, Sum
 from openmps.core.kernel.plan import Plan
 from openmps.core.kernel.scene import GradientScene, Scene
 from openmps.core.state.batch import MPSStateBatch
+from openmps.core.weight_versions import Held
 from openmps.kernels.batch_normalization.data_source import MPSCNNBatchNormalizationDataSource
 from openmps.kernels.batch_normalization.forward import MPSCNNBatchNormalization, check_state
 from openmps.kernels.batch_normalization.gradient import MPSCNNBatchNormalizationGradient
@@ -50,6 +52,11 @@ class WholeBatchNormalization(_Named, MPSCNNBatchNormalization):
     def __init__(self, device: MTLDevice, data_source: MPSCNNBatchNormalizationDataSource) -> None:
         super().__init__(device, data_source)
         self.uses_batch = None
+
+    @property
+    def held_weights(self) -> Sequence[Held]:
+        """The version of gamma and beta, and that of mean and variance unless they are those of the batch."""
+        return super().held_weights[:1] if self.uses_batch else super().held_weights
 
     def _body(self, at: Scene, *images: Slot) -> Slot:
         gamma, beta = at.buffer("gamma"), at.buffer("beta")

@@ -153,8 +153,8 @@ class ConvolutionKernel(WeightedKernel, MPSCNNKernel):
             remedy = "Set it to FLOAT, or return FLOAT16"
             raise MPSArgumentError(self.name, "accumulator_precision_option", rule, _HALF.name, remedy)
         held = weights.held
-        if held.is_stale or self._has_warned:
-            self._warn(held.is_stale, lambda: held.stale_message(self.name))
+        if held.version < held.lineage.latest or held.has_warned:
+            held.warn(self.name)
         state = None if destination_states is None else destination_states.shared
         if isinstance(state, ConvolutionGradientState):
             state.begin(self.name, plan.record, held.version)

@@ -15,6 +15,7 @@ from openmps.core.kernel.encoding import Bound
 from openmps.core.kernel.scene import Scene
 from openmps.core.neuron import NeuronParameters
 from openmps.core.state.batch import MPSStateBatch
+from openmps.core.weight_versions import Held, HoldsWeights
 from openmps.errors import MPSArgumentError, MPSTrainingWarning, MPSTypeError
 from openmps.kernels.convolution.data_source import WEIGHT_TYPES, MPSCNNConvolutionDataSource, load_weights
 from openmps.kernels.convolution.descriptor import MPSCNNConvolutionDescriptor, sub_pixel_factor
@@ -60,7 +61,7 @@ class ConvolutionShape(NamedTuple):
         )
 
 
-class WeightedKernel(KernelProperties):
+class WeightedKernel(KernelProperties, HoldsWeights):
     """A kernel with the weights of a data source, or of another kernel over the same one."""
 
     weights_fp16 = KernelProperty[bool | None](
@@ -159,6 +160,11 @@ class WeightedKernel(KernelProperties):
         makes them, not as they run.
         """
         return 0 if self._weights is None else self._weights.held.version
+
+    @property
+    def held_weights(self) -> tuple[Held]:
+        """The version that encodes use, shared with the kernels of the same graph; for those who schedule kernels."""
+        return (self.parameters.held,)
 
     def holds_stale_weights(self) -> bool:
         """Whether the weights or biases held are other numbers than the data source gives now. Our addition.

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from openmps.core.kernel.encoding import Bound, Held, Numbers, bound_last, record_step
+from openmps.core.weight_versions import Fingerprint, Lineage, Part, fingerprint
+from openmps.core.weight_versions import Held as HeldVersion
 from openmps.errors import MPSArgumentError
 from openmps.kernels.convolution.data_source import (
     WEIGHT_TYPES,
@@ -19,8 +21,6 @@ from openmps.kernels.convolution.data_source import (
 )
 from openmps.kernels.convolution.descriptor import MPSCNNConvolutionDescriptor
 from openmps.kernels.convolution.state import MPSCNNConvolutionWeightsAndBiasesState
-from openmps.kernels.convolution.versions import Held as HeldVersion
-from openmps.kernels.convolution.versions import Lineage, fingerprint
 from openmps.metal.device import CommandBuffer, MTLBuffer, MTLDevice
 from openmps.ops.convolution import CopyNumbers, TakeWeights
 from openmps.types import MPSDataType
@@ -48,6 +48,11 @@ USES = {
 _AS_GIVEN = ("biases", "weights")
 """Inputs for which nothing is made from the weights, unless the data source calls for float16."""
 _FLOAT16 = MPSDataType.FLOAT16
+PART = Part.reloaded_by("the weights", "reload_weights_and_biases", "state")
+
+
+def _fingerprint(loaded: LoadedWeights) -> Fingerprint:
+    return fingerprint(loaded.weights, loaded.biases)
 
 
 def weights_name(weights_fp16: bool | None, *, of_float16_image: bool, as_float16: bool) -> str:
@@ -78,7 +83,7 @@ class ConvolutionWeights:
 
     def __init__(self, device: MTLDevice, loaded: LoadedWeights, source: object = None) -> None:
         self.device = device
-        self.held = HeldVersion(Lineage.of(source), fingerprint(loaded))
+        self.held = HeldVersion(Lineage.of(source, PART), _fingerprint(loaded))
         """Which version of the data source's weights these are."""
         self.descriptor: MPSCNNConvolutionDescriptor = loaded.descriptor
         self.shape = loaded.descriptor.weight_shape()
@@ -139,7 +144,7 @@ class ConvolutionWeights:
             rule = f"must keep the weights' shape {self.shape} and its biases"
             got = f"{loaded.descriptor.weight_shape()}"
             raise MPSArgumentError(who, "data source", rule, got, "Make a new kernel for new shapes")
-        self.held.read(fingerprint(loaded), lambda: not self.equal(loaded))
+        self.held.read(_fingerprint(loaded), lambda: not self.equal(loaded))
         self.precision = loaded.precision
         self._is_derived = self._is_derived or loaded.precision is _FLOAT16
         biases = None if loaded.biases is None else torch.from_numpy(loaded.biases)

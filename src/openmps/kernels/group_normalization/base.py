@@ -18,6 +18,7 @@ from openmps.core.numbers import not_negative
 from openmps.core.state.batch import MPSStateBatch
 from openmps.core.state.gradient import SourceRecord
 from openmps.core.state.rows import MPSCNNNormalizationGammaAndBetaState
+from openmps.core.weight_versions import Held, HoldsWeights
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.kernels.group_normalization.parameters import GammaAndBeta, Settings, load_parameters
 from openmps.kernels.group_normalization.state import Added, ImageNormalizationState, adder, filled_rows
@@ -27,7 +28,7 @@ from openmps.ops.group_normalization import GroupNormalization, GroupNormalizati
 from openmps.ops.op import Slot
 
 
-class ImageNormalization(MPSCNNKernel):
+class ImageNormalization(MPSCNNKernel, HoldsWeights):
     """The base of the forward kernels; subclasses say whether their data sources have groups."""
 
     _is_grouped: ClassVar[bool]
@@ -45,10 +46,12 @@ class ImageNormalization(MPSCNNKernel):
         given = load_parameters(self.name, data_source, is_grouped=self._is_grouped)
         self._data_source = data_source
         self.label = data_source.label()
-        self._numbers = GammaAndBeta(self.device, given.gamma, given.beta)
+        self._numbers = GammaAndBeta.of(self.device, data_source, given)
         self._groups, self._channels, self.epsilon = given.groups, given.channels, given.epsilon
 
     # --- properties -------------------------------------------------------------------------------------------------
+
+    number_of_feature_channels = Shown[int]("_channels", "Channels that are normalized: the data source's.")
 
     @property
     def settings(self) -> Settings:
@@ -70,8 +73,9 @@ class ImageNormalization(MPSCNNKernel):
         check_command_buffer(self.name, command_buffer, self.device)
         state.check_usable(self.name, "gamma_and_beta_state", command_buffer)
         state.check_holds(self.name, "gamma_and_beta_state", self._numbers.channels)
-        numbers = self._numbers
-        given = (Numbers(buffer, 0, numbers.channels) for buffer in (state.gamma, state.beta))
+        numbers, gamma = self._numbers, state.gamma
+        numbers.held.take(gamma)
+        given = (Numbers(buffer, 0, numbers.channels) for buffer in (gamma, state.beta))
         record_step(command_buffer, f"{self.name} reload", Overwrite(), (numbers.gamma, numbers.beta, *given))
         state.count_read()
 
@@ -80,10 +84,22 @@ class ImageNormalization(MPSCNNKernel):
         self._numbers.reload(self.name, given)
         self._groups = given.groups
 
+    @property
+    def held_weights(self) -> tuple[Held]:
+        """The version of gamma and beta; for those who schedule kernels."""
+        return (self._numbers.held,)
+
+    def holds_stale_weights(self) -> bool:
+        """Whether gamma or beta held are others than the data source gives now. Our addition.
+
+        Reads the data source, and the numbers as they are in memory: call it when the command buffers are done.
+        """
+        return not self._numbers.equal(load_parameters(self.name, self._data_source, is_grouped=self._is_grouped))
+
     def _unshare(self) -> None:
         super()._unshare()
-        self._numbers = self._numbers.copy(self.device)
         self._data_source = copy_of(self._data_source, self.device)
+        self._numbers = self._numbers.copy(self.device, self._data_source)
 
     # --- the encode path's hooks --------------------------------------------------------------------------------------
 
@@ -109,6 +125,9 @@ class ImageNormalization(MPSCNNKernel):
         return self._numbers.gamma if name == "gamma" else self._numbers.beta
 
     def _begin(self, plan: Plan, source_states: MPSStateBatch | None, destination_states: MPSStateBatch | None) -> None:
+        held = self._numbers.held
+        if held.version < held.lineage.latest or held.has_warned:
+            held.warn(self.name)
         for state in () if destination_states is None else destination_states.counted():
             assert isinstance(state, ImageNormalizationState)
             state.use(self._numbers)

@@ -95,6 +95,8 @@ class MPSCNNGroupNormalization(ImageNormalization, leaves=MPSCNNGroupNormalizati
         "_data_source", "The data source that the kernel was made with."
     )
 
+    number_of_groups = Shown[int]("_groups", "Groups of channels, as the data source said when it was read last.")
+
     def __init__(self, device: MTLDevice, data_source: MPSCNNGroupNormalizationDataSource) -> None:
         super().__init__(device, data_source)
 

@@ -12,11 +12,13 @@ from numpy.typing import NDArray
 
 from openmps.core.data_source import channel_row, check_methods, count_of, epsilon_of, loaded
 from openmps.core.kernel.encoding import Numbers
+from openmps.core.weight_versions import Held, Lineage, Part, fingerprint
 from openmps.errors import MPSArgumentError
 from openmps.metal.device import MTLDevice
 
 _REQUIRED = ("gamma", "beta", "number_of_feature_channels", "label")
 _GROUPS = "number_of_groups"
+PART = Part.reloaded_by("gamma and beta", "reload_gamma_and_beta", "gamma_and_beta_state")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +62,34 @@ class Settings(NamedTuple):
 class GammaAndBeta:
     """Float32 numbers, one a channel, in two buffers that stay the same objects for the kernel's life."""
 
-    def __init__(self, device: MTLDevice, gamma: NDArray[np.float32], beta: NDArray[np.float32]) -> None:
+    def __init__(self, device: MTLDevice, gamma: NDArray[np.float32], beta: NDArray[np.float32], held: Held) -> None:
         self.channels = gamma.size
         self.gamma = Numbers(device.new_buffer(data=gamma))
         self.beta = Numbers(device.new_buffer(data=beta))
+        self.held = held
+        """Which version of the data source's numbers these are."""
 
-    def copy(self, device: MTLDevice) -> GammaAndBeta:
-        """The numbers as they are now, in buffers of their own on ``device``; queued work is not waited for."""
-        return GammaAndBeta(device, *(each.value().cpu().numpy() for each in (self.gamma, self.beta)))
+    @classmethod
+    def of(cls, device: MTLDevice, source: object, given: LoadedParameters) -> GammaAndBeta:
+        """What ``source`` gave at first."""
+        return cls(
+            device, given.gamma, given.beta, Held(Lineage.of(source, PART), fingerprint(given.gamma, given.beta))
+        )
+
+    def copy(self, device: MTLDevice, source: object) -> GammaAndBeta:
+        """The numbers as they are now, in buffers of their own on ``device``; queued work is not waited for.
+
+        ``source`` is the data source of the copy.
+        """
+        return GammaAndBeta(device, *self._rows(), self.held.copied(source))
+
+    def equal(self, given: LoadedParameters) -> bool:
+        """Whether these are the numbers that a data source gave. Reads them; queued work is not waited for."""
+        pairs = zip(self._rows(), (given.gamma, given.beta), strict=True)
+        return all(np.array_equal(mine, theirs) for mine, theirs in pairs)
+
+    def _rows(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        return self.gamma.value().cpu().numpy(), self.beta.value().cpu().numpy()
 
     def reload(self, who: str, given: LoadedParameters) -> None:
         """Take what a data source gave, at once and in place; the number of channels must not have changed."""
@@ -75,5 +97,6 @@ class GammaAndBeta:
             rule = f"must return {self.channels}, as when the kernel was made"
             remedy = "Make a new kernel for another number of channels"
             raise MPSArgumentError(who, "data source number_of_feature_channels()", rule, given.channels, remedy)
+        self.held.read(fingerprint(given.gamma, given.beta), lambda: not self.equal(given))
         self.gamma.value().copy_(torch.from_numpy(given.gamma))
         self.beta.value().copy_(torch.from_numpy(given.beta))

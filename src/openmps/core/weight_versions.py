@@ -6,25 +6,39 @@ waits for a device.
 
 from __future__ import annotations
 
+import warnings
 import weakref
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from openmps.kernels.convolution.data_source import LoadedWeights
+from openmps.errors import MPSTrainingWarning
 from openmps.metal.device import MTLBuffer
 
-_RELOAD = "with reload_weights_and_biases_from_data_source() or reload_weights_and_biases(command_buffer, state)"
-
 Fingerprint = tuple[int, ...]
-"""Sums over the bits of weights and biases: other numbers have, but for bad luck, another one."""
+"""Sums over the bits of some arrays: other numbers have, but for bad luck, another one."""
 
 
-def fingerprint(loaded: LoadedWeights) -> Fingerprint:
+def fingerprint(*arrays: NDArray[np.float32] | None) -> Fingerprint:
     """The fingerprint of what a data source gave."""
-    arrays = [loaded.weights] if loaded.biases is None else [loaded.weights, loaded.biases]
-    return tuple(total for array in arrays for total in _sums(array.reshape(-1).view(np.uint32)))
+    rows = (array.reshape(-1).view(np.uint32) for array in arrays if array is not None)
+    return tuple(total for row in rows for total in _sums(row))
+
+
+class Part(NamedTuple):
+    """Those numbers of a data source that are read and reloaded together."""
+
+    what: str
+    """As a message calls them."""
+    reload: str
+    """How a kernel is given new ones, for the end of a sentence."""
+
+    @classmethod
+    def reloaded_by(cls, what: str, method: str, state: str) -> Part:
+        """The part that ``method`` reloads from a state."""
+        return cls(what, f"with {method}_from_data_source() or {method}(command_buffer, {state})")
 
 
 def _sums(words: Any) -> tuple[int, int]:
@@ -33,11 +47,12 @@ def _sums(words: Any) -> tuple[int, int]:
 
 
 class Lineage:
-    """The versions that the weights of one data source have gone through, as far as its kernels were told."""
+    """The versions that a part of one data source has gone through, as far as its kernels were told."""
 
-    def __init__(self, source: object) -> None:
+    def __init__(self, source: object, part: Part) -> None:
         self.source = source
         """Held, so that its identity stays its own."""
+        self.part = part
         self.latest = 1
         self.fingerprint: Fingerprint | None = None
         """That of the latest version; None where it was made on the device."""
@@ -45,9 +60,10 @@ class Lineage:
         """The buffer that the latest version came from; None where it came from the data source."""
 
     @classmethod
-    def of(cls, source: object) -> Lineage:
-        """The one of a data source, for as long as a kernel holds it; one of its own for None."""
-        return cls(None) if source is None else _lineages.setdefault(id(source), cls(source))
+    def of(cls, source: object, part: Part) -> Lineage:
+        """The one of a data source's part, for as long as a kernel holds it; one of its own for None."""
+        made = cls(source, part)
+        return made if source is None else _lineages.setdefault((id(source), part.what), made)
 
     def begin(self, held: Held, given: Fingerprint | None, origin: MTLBuffer | None = None) -> None:
         """Have ``held`` be the first of a new version."""
@@ -59,16 +75,18 @@ class Lineage:
 
 
 # By the identity of the data source: it need neither be hashable nor take attributes. Gone with its last kernel.
-_lineages: weakref.WeakValueDictionary[int, Lineage] = weakref.WeakValueDictionary()
+_lineages: weakref.WeakValueDictionary[tuple[int, str], Lineage] = weakref.WeakValueDictionary()
 
 
 class Held:
     """The version that one kernel, or the kernels of one graph, hold."""
 
-    __slots__ = ("_fingerprint", "_is_new", "lineage", "version")
+    __slots__ = ("_fingerprint", "_is_new", "has_warned", "lineage", "version")
 
     def __init__(self, lineage: Lineage, given: Fingerprint) -> None:
         self.lineage = lineage
+        self.has_warned = False
+        """Whether the last encode was one with old numbers."""
         self._fingerprint: Fingerprint | None = given
         self._is_new = True
         if lineage.fingerprint is None and lineage.latest == 1:
@@ -83,19 +101,26 @@ class Held:
         """Whether another kernel was given newer weights of the same data source."""
         return self.version < self.lineage.latest
 
+    def warn(self, who: str) -> None:
+        """Warn of an encode with old numbers, unless the encode before was one."""
+        had_warned, self.has_warned = self.has_warned, self.is_stale
+        if self.has_warned and not had_warned:
+            warnings.warn(self.stale_message(who), MPSTrainingWarning, stacklevel=3)
+
     def stale_message(self, who: str) -> str:
-        """What a kernel says that is encoded with these weights although there are newer ones."""
+        """What a kernel says that is encoded with these numbers although there are newer ones."""
+        part = self.lineage.part
         return (
-            f"{who}: holds version {self.version} of the weights, and another kernel of the same data source was given "
-            f"version {self.lineage.latest}: after each update reload every kernel, {_RELOAD}"
+            f"{who}: holds version {self.version} of {part.what}, and another kernel of the same data source was "
+            f"given version {self.lineage.latest}: after each update reload every kernel, {part.reload}"
         )
 
     def differs_message(self, who: str, version: int, forward: str) -> str:
         """What a gradient kernel says whose forward kernel had another version of the same weights."""
         relation = "older" if self.version < version else "newer"
         return (
-            f"{who}: holds version {self.version} of the weights, {relation} than version {version} that {forward} had "
-            f"in the forward encode: after each update reload both kernels, {_RELOAD}"
+            f"{who}: holds version {self.version} of {self.lineage.part.what}, {relation} than version {version} that "
+            f"{forward} had in the forward encode: after each update reload both kernels, {self.lineage.part.reload}"
         )
 
     def read(self, given: Fingerprint, differs: Callable[[], bool]) -> None:
@@ -127,7 +152,20 @@ class Held:
         """For a copy of the kernel over ``source``, with the same numbers."""
         twin = Held.__new__(Held)
         same = source is not None and self.lineage.source is source
-        twin.lineage = self.lineage if same else Lineage.of(source)
-        twin._fingerprint, twin._is_new = self._fingerprint, self._is_new
+        twin.lineage = self.lineage if same else Lineage.of(source, self.lineage.part)
+        twin._fingerprint, twin._is_new, twin.has_warned = self._fingerprint, self._is_new, False
         twin.version = self.version if same else twin.lineage.latest
         return twin
+
+
+class HoldsWeights:
+    """A kernel with numbers of a data source, which others over the same one may be given newer ones of."""
+
+    @property
+    def held_weights(self) -> Sequence[Held]:
+        """The versions that encodes of this kernel use, one for each part; for those who schedule kernels."""
+        raise NotImplementedError
+
+    def holds_stale_weights(self) -> bool:
+        """Whether the numbers held are others than the data source gives now."""
+        raise NotImplementedError

@@ -1,0 +1,70 @@
+"""What a batch normalization holds of its data source: two pairs of rows on the device, and which version they are."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from openmps.core.kernel.encoding import Numbers, record_step
+from openmps.core.weight_versions import Held, Lineage, Part, fingerprint
+from openmps.metal.device import CommandBuffer, MTLBuffer, MTLDevice
+from openmps.ops.elements import Overwrite
+
+Rows = tuple[NDArray[np.float32], NDArray[np.float32]]
+"""What a data source gives of a pair, one number a channel each."""
+GAMMA_AND_BETA = Part.reloaded_by("gamma and beta", "reload_gamma_and_beta", "gamma_and_beta_state")
+MEAN_AND_VARIANCE = Part.reloaded_by("mean and variance", "reload_mean_and_variance", "mean_and_variance_state")
+
+
+class Pair(NamedTuple):
+    """Two buffers of float32, one number a channel: gamma and beta, or mean and variance."""
+
+    first: MTLBuffer
+    second: MTLBuffer
+
+    @classmethod
+    def of(cls, device: MTLDevice, rows: Rows) -> Pair:
+        """New buffers with these numbers."""
+        first, second = (device.new_buffer(data=row) for row in rows)
+        return cls(first, second)
+
+    def rows(self) -> Rows:
+        """The numbers as they are in memory; queued work is not waited for."""
+        first, second = (Numbers(buffer).value().cpu().numpy() for buffer in self)
+        return first, second
+
+
+class HeldPair:
+    """One pair of a kernel, and the version of it that the kernel holds."""
+
+    def __init__(self, buffers: Pair, held: Held) -> None:
+        self.buffers = buffers
+        self.held = held
+
+    @classmethod
+    def of(cls, device: MTLDevice, source: object, part: Part, rows: Rows) -> HeldPair:
+        """What ``source`` gave at first."""
+        return cls(Pair.of(device, rows), Held(Lineage.of(source, part), fingerprint(*rows)))
+
+    def copied(self, device: MTLDevice, source: object) -> HeldPair:
+        """The numbers as they are now, for a copy of the kernel over ``source``."""
+        return HeldPair(Pair.of(device, self.buffers.rows()), self.held.copied(source))
+
+    def read(self, device: MTLDevice, rows: Rows) -> None:
+        """Take what a data source gave, for encodes to come."""
+        self.held.read(fingerprint(*rows), lambda: not self.equal(rows))
+        # New buffers: work that is recorded already keeps the numbers that it was encoded with.
+        self.buffers = Pair.of(device, rows)
+
+    def equal(self, rows: Rows) -> bool:
+        """Whether these are the numbers that a data source gave. Reads them; queued work is not waited for."""
+        return all(np.array_equal(mine, given) for mine, given in zip(self.buffers.rows(), rows, strict=True))
+
+    def take(self, command_buffer: CommandBuffer, who: str, given: Pair) -> None:
+        """Record that the first numbers of two buffers are taken."""
+        self.held.take(given.first)
+        channels = self.buffers.first.length // 4
+        places = (*map(Numbers, self.buffers), *(Numbers(buffer, 0, channels) for buffer in given))
+        record_step(command_buffer, f"{who} reload", Overwrite(), places)
