@@ -34,6 +34,7 @@ check: setup
 	$(BIN)/lint-imports
 	$(BIN)/pytest -q tests/test_project.py
 	$(BIN)/python tools/run_doc_examples.py
+	$(BIN)/python tools/check_doc_types.py
 
 # The pages that the suite writes: what it saw of each kernel, ONNX's node cases, and the reference.
 ERRORS := bench/results/kernel_errors.json

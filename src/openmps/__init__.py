@@ -1,7 +1,7 @@
 """Metal Performance Shaders' convolutional networks off the Mac: the same classes, numbers and weight files."""
 
 from types import ModuleType as _ModuleType
-from typing import TYPE_CHECKING as _TYPE_CHECKING
+import typing as _typing
 
 from openmps.checks import absent as _absent
 from openmps.core.image.batch import (
@@ -480,7 +480,7 @@ __all__ = sorted(  # pyright: ignore[reportUnsupportedDunderAll]
     name for name, value in globals().items() if not name.startswith("_") and not isinstance(value, _ModuleType)
 )
 
-if not _TYPE_CHECKING:
+if not _typing.TYPE_CHECKING:  # which a type checker knows by this name alone
 
     def __getattr__(name: str) -> object:
         raise _absent(name)

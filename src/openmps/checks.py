@@ -7,11 +7,14 @@ from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from functools import lru_cache
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Generic, Never, Self, TypeGuard, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Never, Self, TypeAlias, TypeGuard, TypeVar, overload
 
 from openmps.errors import MPSArgumentError, MPSAttributeError, MPSTypeError
 
 T = TypeVar("T")
+
+MaybeNone: TypeAlias = Any
+"""Beside another type: None is possible, and who knows that it is not need not say so to a type checker."""
 
 
 class Shown(property, Generic[T]):

@@ -114,13 +114,14 @@ class MPSNNArithmeticGradientNode(MPSNNGradientFilterNode):
         if isinstance(gradient_state, bool):
             is_secondary_source_filter, gradient_state = gradient_state, None
         index = int(is_secondary_source_filter)
+        state = gradient_state
         if gradient_images is not None and isinstance(forward_filter, MPSNNBinaryArithmeticNode):
             source_gradient = gradient_images[0] if len(gradient_images) in (1, 2) else None
-            source_image, gradient_state = forward_filter.sources[index], forward_filter.result_state
-        if source_gradient is None or source_image is None or gradient_state is None:
+            source_image, state = forward_filter.sources[index], forward_filter.result_state
+        if source_gradient is None or source_image is None or state is None:
             rule = "must be source_gradient, source_image and gradient_state, or a gradient image and forward_filter"
             raise MPSTypeError(type(self).__name__, "arguments", rule)
-        super().__init__(source_gradient, source_image, gradient_state)
+        super().__init__(source_gradient, source_image, state)
         self._is_secondary = bool(is_secondary_source_filter)
         source = ("primary", "secondary")[index]
         for name in ("primary_scale", "secondary_scale", "bias", "minimum_value", "maximum_value"):

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from openmps.checks import MaybeNone
 from openmps.errors import MPSTypeError
 from openmps.graph.arithmetic_nodes import MPSNNAdditionNode
 from openmps.graph.nodes import MPSNNFilterNode, MPSNNImageNode, NodeHandler, row_of
@@ -71,7 +72,7 @@ class _Derivation:
             if not gradient_node.result_image.stop_gradient:
                 self.add(source, gradient_node.result_image, (place, index))
 
-    def finish(self) -> list[MPSNNFilterNode] | None:
+    def finish(self) -> list[MPSNNFilterNode] | MaybeNone:
         """Add up the gradients of inputs; the new nodes whose results no other new node reads."""
         for image in list(self._waiting):
             self.take(image)
@@ -113,7 +114,7 @@ def _gradient_filters(node: MPSNNFilterNode, gradient: MPSNNImageNode) -> list[M
 
 def training_graph(
     last: MPSNNFilterNode, source_gradient: MPSNNImageNode | None, handler: NodeHandler | None
-) -> list[MPSNNFilterNode] | None:
+) -> list[MPSNNFilterNode] | MaybeNone:
     """Gradient nodes for ``last`` and its ancestors; see `MPSNNFilterNode.training_graph`."""
     if source_gradient is not None and not isinstance(source_gradient, MPSNNImageNode):
         rule = "must be an MPSNNImageNode or None"

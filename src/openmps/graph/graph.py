@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Self
 
-from openmps.checks import Shown, whole
+from openmps.checks import MaybeNone, Shown, whole
 from openmps.core.image.batch import MPSImageBatch
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.image.image import MPSImage, MPSImageAllocator
@@ -268,7 +268,7 @@ class MPSNNGraph(MPSKernel):
         source_states: Sequence[MPSState] | None = None,
         intermediate_images: list[MPSImage] | None = None,
         destination_states: list[MPSState] | None = None,
-    ) -> MPSImage | None:
+    ) -> MPSImage | MaybeNone:
         """Record the graph for one image object of each source; returns the result, or None if it is not needed.
 
         ``source_images`` and ``source_states`` go by `source_image_handles` and `source_state_handles`. Exported images
@@ -291,7 +291,7 @@ class MPSNNGraph(MPSKernel):
         source_states: Sequence[Sequence[MPSState]] | None = None,
         intermediate_images: list[MPSImageBatch] | None = None,
         destination_states: list[MPSStateBatch] | None = None,
-    ) -> MPSImageBatch | None:
+    ) -> MPSImageBatch | MaybeNone:
         """Record the graph for a batch of each source: ``source_images[i]`` is a whole batch; otherwise as `encode`."""
         states = state_batch_list(self.name, source_states)
         receivers = (intermediate_images, destination_states)
@@ -304,7 +304,7 @@ class MPSNNGraph(MPSKernel):
 
     def execute_async(
         self, source_images: Sequence[MPSImage], completion_handler: CompletionHandler | None = None
-    ) -> MPSImage | None:
+    ) -> MPSImage | MaybeNone:
         """Run the graph on a queue of its own; ``completion_handler(image, error)`` is called when it is done.
 
         The handler may run on another thread and before this method returns. The result's contents are there when it

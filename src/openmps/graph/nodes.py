@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar, Protocol, runtime_checkable
 
-from openmps.checks import Labelled, NamedAttributes, Shown
+from openmps.checks import Labelled, MaybeNone, NamedAttributes, Shown
 from openmps.core.image.image import MPSImageAllocator
 from openmps.core.image.temporary import MPSTemporaryImage
 from openmps.core.padding.policy import MPSNNDefaultPadding, MPSNNPadding
@@ -212,12 +212,12 @@ class MPSNNFilterNode(NamedAttributes, Labelled):
     result_image = Shown[MPSNNImageNode]("_result_image", "The image that the filter makes.")
 
     @property
-    def result_states(self) -> list[MPSNNStateNode] | None:
+    def result_states(self) -> list[MPSNNStateNode] | MaybeNone:
         """The states that the filter leaves; None if there are none."""
         return list(self._result_states) or None
 
     @property
-    def result_state(self) -> MPSNNStateNode | None:
+    def result_state(self) -> MPSNNStateNode | MaybeNone:
         """The first of the result states."""
         return self._result_states[0] if self._result_states else None
 
@@ -288,7 +288,7 @@ class MPSNNFilterNode(NamedAttributes, Labelled):
 
     def training_graph(
         self, source_gradient: MPSNNImageNode | None = None, node_handler: NodeHandler | None = None
-    ) -> list[MPSNNFilterNode] | None:
+    ) -> list[MPSNNFilterNode] | MaybeNone:
         """Gradient nodes for this node and everything before it, newest first (MPSNNGraphNodes.h, macOS 10.14).
 
         ``source_gradient`` None starts from this node's own result, which is right for a loss node. ``node_handler`` is

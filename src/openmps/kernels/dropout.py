@@ -77,7 +77,7 @@ class MPSCNNDropoutGradientState(MPSNNGradientState):
         return mask.permute(0, 2, 3, 1).to("cpu").numpy().astype(np.uint8)
 
 
-class MPSCNNDropout(_DropoutParameters, MPSCNNKernel, leaves=MPSCNNDropoutGradientState):
+class MPSCNNDropout(_DropoutParameters, MPSCNNKernel[MPSCNNDropoutGradientState], leaves=MPSCNNDropoutGradientState):
     """Y = X mask / p, with a random mask of zeros and ones (MPSCNNDropout.h, macOS 10.13.4).
 
     Each mask value is 1 with probability p = ``keep_probability``. The mask is a pure function of ``seed``, of how many

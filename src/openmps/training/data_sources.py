@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
@@ -58,7 +58,7 @@ class ArrayConvolutionDataSource(ArraySource):
         seed: int,
         label: str | None = None,
         **options: Any,
-    ) -> ArrayConvolutionDataSource:
+    ) -> Self:
         """Weights drawn uniformly from ``-limit`` to ``limit``, biases all ``bias``; None is no biases."""
         generator = np.random.Generator(np.random.Philox(seed))
         weights = generator.uniform(-limit, limit, descriptor.weight_shape()).astype(np.float32)
@@ -84,6 +84,18 @@ class ArrayConvolutionDataSource(ArraySource):
     def label(self) -> str | None:
         """The layer's name."""
         return self._label
+
+    if TYPE_CHECKING:
+        # A subclass may have it. This class has not: what fixed arrays offer must not be taken for an update.
+
+        def update(
+            self,
+            command_buffer: CommandBuffer | None,
+            gradient_state: MPSCNNConvolutionGradientState,
+            source_state: MPSCNNConvolutionWeightsAndBiasesState,
+        ) -> MPSCNNConvolutionWeightsAndBiasesState | bool | None:
+            """New weights; see `MPSCNNConvolutionDataSource`."""
+            ...
 
     def arrays(self) -> dict[str, NDArray[np.float32]]:
         """`weights` and `bias_terms`, if there are any, by the names ``weights`` and ``biases``."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,6 +78,21 @@ class ArrayBatchNormalizationDataSource(ArraySource):
     def label(self) -> str | None:
         """The layer's name."""
         return self._label
+
+    if TYPE_CHECKING:
+        # A subclass may have them. This class has not: what fixed arrays offer must not be taken for an update.
+
+        def update_gamma_and_beta(
+            self, command_buffer: CommandBuffer | None, batch_normalization_state: MPSCNNBatchNormalizationState
+        ) -> MPSCNNNormalizationGammaAndBetaState | bool | None:
+            """New scales and shifts; see `MPSCNNBatchNormalizationDataSource`."""
+            ...
+
+        def update_mean_and_variance(
+            self, command_buffer: CommandBuffer | None, batch_normalization_state: MPSCNNBatchNormalizationState
+        ) -> MPSCNNNormalizationMeanAndVarianceState | bool | None:
+            """New stored means and variances; see `MPSCNNBatchNormalizationDataSource`."""
+            ...
 
     def arrays(self) -> dict[str, NDArray[np.float32]]:
         """`gamma`, `beta`, `mean` and `variance` by these names."""

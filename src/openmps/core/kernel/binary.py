@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import overload
+from typing import Generic, overload
 
+from openmps.checks import MaybeNone
 from openmps.core.image.batch import MPSImageBatch, as_batch
 from openmps.core.image.image import MPSImage
 from openmps.core.kernel.arguments import channel_count, channel_offset, image_edge_mode, image_offset, single
 from openmps.core.kernel.configuration import SourceProperty
 from openmps.core.kernel.encode import ImageKernel
 from openmps.core.numbers import integer
-from openmps.core.state.batch import MPSStateBatch
+from openmps.core.state.batch import MPSStateBatch, StateT
 from openmps.core.state.state import MPSState
 from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.types import MPSImageEdgeMode, MPSOffset
@@ -20,7 +21,7 @@ from openmps.types import MPSImageEdgeMode, MPSOffset
 _stride = partial(integer, rule="must be an integer, at least 0")
 
 
-class MPSCNNBinaryKernel(ImageKernel):
+class MPSCNNBinaryKernel(ImageKernel, Generic[StateT]):
     """A kernel with two source images, primary and secondary (MPSCNNKernel.h, macOS 10.13).
 
     Each source has its own offset, edge mode, channel slice, window, stride and dilation; clip rectangle, destination
@@ -91,7 +92,7 @@ class MPSCNNBinaryKernel(ImageKernel):
     def encode(
         self, command_buffer: CommandBuffer, primary_image: MPSImage, secondary_image: MPSImage,
         destination_image: None = None, destination_state: None = None, *, destination_state_is_temporary: bool,
-    ) -> tuple[MPSImage, MPSState | None]: ...  # fmt: skip
+    ) -> tuple[MPSImage, StateT | MaybeNone]: ...  # fmt: skip
     def encode(
         self,
         command_buffer: CommandBuffer,
@@ -100,7 +101,7 @@ class MPSCNNBinaryKernel(ImageKernel):
         destination_image: MPSImage | None = None,
         destination_state: MPSState | None = None,
         destination_state_is_temporary: bool | None = None,
-    ) -> MPSImage | tuple[MPSImage, MPSState | None]:
+    ) -> MPSImage | tuple[MPSImage, StateT | MaybeNone]:
         """Record the kernel for two image objects; see `MPSCNNKernel.encode`."""
         sources = (primary_image, secondary_image)
         return self._single(
@@ -117,7 +118,7 @@ class MPSCNNBinaryKernel(ImageKernel):
     def encode_batch(
         self, command_buffer: CommandBuffer, primary_images: Sequence[MPSImage], secondary_images: Sequence[MPSImage],
         destination_images: None = None, destination_states: None = None, *, destination_state_is_temporary: bool,
-    ) -> tuple[MPSImageBatch, MPSStateBatch | None]: ...  # fmt: skip
+    ) -> tuple[MPSImageBatch, MPSStateBatch[StateT] | MaybeNone]: ...  # fmt: skip
     def encode_batch(
         self,
         command_buffer: CommandBuffer,
@@ -126,7 +127,7 @@ class MPSCNNBinaryKernel(ImageKernel):
         destination_images: Sequence[MPSImage] | None = None,
         destination_states: Sequence[MPSState] | None = None,
         destination_state_is_temporary: bool | None = None,
-    ) -> MPSImageBatch | tuple[MPSImageBatch, MPSStateBatch | None]:
+    ) -> MPSImageBatch | tuple[MPSImageBatch, MPSStateBatch[StateT] | MaybeNone]:
         """Record the kernel for two batches of images, as one operation; otherwise as `encode`."""
         sources = (primary_images, secondary_images)
         return self._batched(
@@ -163,7 +164,7 @@ class MPSCNNBinaryKernel(ImageKernel):
         secondary_image: MPSImage,
         source_states: Sequence[MPSState] | None = None,
         destination_image: MPSImage | None = None,
-    ) -> MPSState | None:
+    ) -> StateT | MaybeNone:
         """A state for an encode of these images with the properties as they stand; None if the kernel leaves none."""
         return self._single_states(None, (primary_image, secondary_image), None, destination_image)
 
@@ -173,7 +174,7 @@ class MPSCNNBinaryKernel(ImageKernel):
         secondary_image: Sequence[MPSImage],
         source_states: Sequence[Sequence[MPSState]] | Sequence[MPSState] | None = None,
         destination_image: Sequence[MPSImage] | None = None,
-    ) -> MPSStateBatch | None:
+    ) -> MPSStateBatch[StateT] | MaybeNone:
         """The states for an encode of two batches; see `result_state`."""
         return self._batch_states(None, (primary_image, secondary_image), destination_image)
 
@@ -184,7 +185,7 @@ class MPSCNNBinaryKernel(ImageKernel):
         secondary_image: MPSImage,
         source_states: Sequence[MPSState] | None = None,
         destination_image: MPSImage | None = None,
-    ) -> MPSState | None:
+    ) -> StateT | MaybeNone:
         """As `result_state`, living on ``command_buffer``."""
         return self._single_states(command_buffer, (primary_image, secondary_image), None, destination_image)
 
@@ -195,6 +196,6 @@ class MPSCNNBinaryKernel(ImageKernel):
         secondary_image: Sequence[MPSImage],
         source_states: Sequence[Sequence[MPSState]] | Sequence[MPSState] | None = None,
         destination_image: Sequence[MPSImage] | None = None,
-    ) -> MPSStateBatch | None:
+    ) -> MPSStateBatch[StateT] | MaybeNone:
         """As `result_state_batch`, living on ``command_buffer``."""
         return self._batch_states(command_buffer, (primary_image, secondary_image), destination_image)

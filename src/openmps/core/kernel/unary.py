@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import overload
+from typing import Generic, overload
 
+from openmps.checks import MaybeNone
 from openmps.core.image.batch import MPSImageBatch, as_batch
 from openmps.core.image.image import MPSImage
 from openmps.core.kernel.arguments import channel_count, channel_offset, image_edge_mode, image_offset, single
 from openmps.core.kernel.configuration import SourceProperty
 from openmps.core.kernel.encode import ImageKernel
-from openmps.core.state.batch import MPSStateBatch
+from openmps.core.state.batch import MPSStateBatch, StateT
 from openmps.core.state.state import MPSState
 from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.types import MPSImageEdgeMode, MPSOffset
@@ -33,7 +34,7 @@ class OneSource(ImageKernel):
         super().__init__(device, sources=1)
 
 
-class MPSCNNKernel(OneSource):
+class MPSCNNKernel(OneSource, Generic[StateT]):
     """A kernel with one source image (MPSCNNKernel.h, macOS 10.13).
 
     Result pixel ``clip_rect.origin + (i, j)`` belongs to the window around source pixel
@@ -71,7 +72,7 @@ class MPSCNNKernel(OneSource):
     def encode(
         self, command_buffer: CommandBuffer, source_image: MPSImage, destination_image: None = None,
         destination_state: None = None, *, destination_state_is_temporary: bool,
-    ) -> tuple[MPSImage, MPSState | None]: ...  # fmt: skip
+    ) -> tuple[MPSImage, StateT | MaybeNone]: ...  # fmt: skip
     def encode(
         self,
         command_buffer: CommandBuffer,
@@ -79,7 +80,7 @@ class MPSCNNKernel(OneSource):
         destination_image: MPSImage | None = None,
         destination_state: MPSState | None = None,
         destination_state_is_temporary: bool | None = None,
-    ) -> MPSImage | tuple[MPSImage, MPSState | None]:
+    ) -> MPSImage | tuple[MPSImage, StateT | MaybeNone]:
         """Record the kernel for one image object.
 
         Without ``destination_image`` the padding policy sizes the result, the allocator makes it, and it is returned.
@@ -100,7 +101,7 @@ class MPSCNNKernel(OneSource):
     def encode_batch(
         self, command_buffer: CommandBuffer, source_images: Sequence[MPSImage], destination_images: None = None,
         destination_states: None = None, *, destination_state_is_temporary: bool,
-    ) -> tuple[MPSImageBatch, MPSStateBatch | None]: ...  # fmt: skip
+    ) -> tuple[MPSImageBatch, MPSStateBatch[StateT] | MaybeNone]: ...  # fmt: skip
     def encode_batch(
         self,
         command_buffer: CommandBuffer,
@@ -108,7 +109,7 @@ class MPSCNNKernel(OneSource):
         destination_images: Sequence[MPSImage] | None = None,
         destination_states: Sequence[MPSState] | None = None,
         destination_state_is_temporary: bool | None = None,
-    ) -> MPSImageBatch | tuple[MPSImageBatch, MPSStateBatch | None]:
+    ) -> MPSImageBatch | tuple[MPSImageBatch, MPSStateBatch[StateT] | MaybeNone]:
         """Record the kernel for a batch of images, as one operation; otherwise as `encode`."""
         return self._batched(
             command_buffer, (source_images,), destination_images, destination_states, destination_state_is_temporary
@@ -139,7 +140,7 @@ class MPSCNNKernel(OneSource):
         source_image: MPSImage,
         source_states: Sequence[MPSState] | None = None,
         destination_image: MPSImage | None = None,
-    ) -> MPSState | None:
+    ) -> StateT | MaybeNone:
         """A state for an encode of these images with the properties as they stand; None if the kernel leaves none."""
         return self._single_states(None, (source_image,), source_states, destination_image)
 
@@ -148,7 +149,7 @@ class MPSCNNKernel(OneSource):
         source_image: Sequence[MPSImage],
         source_states: Sequence[Sequence[MPSState]] | Sequence[MPSState] | None = None,
         destination_image: Sequence[MPSImage] | None = None,
-    ) -> MPSStateBatch | None:
+    ) -> MPSStateBatch[StateT] | MaybeNone:
         """The states for an encode of a batch; see `result_state`."""
         return self._batch_states(None, (source_image,), destination_image)
 
@@ -158,7 +159,7 @@ class MPSCNNKernel(OneSource):
         source_image: MPSImage,
         source_states: Sequence[MPSState] | None = None,
         destination_image: MPSImage | None = None,
-    ) -> MPSState | None:
+    ) -> StateT | MaybeNone:
         """As `result_state`, living on ``command_buffer``."""
         return self._single_states(command_buffer, (source_image,), source_states, destination_image)
 
@@ -168,6 +169,6 @@ class MPSCNNKernel(OneSource):
         source_image: Sequence[MPSImage],
         source_states: Sequence[Sequence[MPSState]] | Sequence[MPSState] | None = None,
         destination_image: Sequence[MPSImage] | None = None,
-    ) -> MPSStateBatch | None:
+    ) -> MPSStateBatch[StateT] | MaybeNone:
         """As `result_state_batch`, living on ``command_buffer``."""
         return self._batch_states(command_buffer, (source_image,), destination_image)

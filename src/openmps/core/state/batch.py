@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import overload
+from typing import TYPE_CHECKING, Any, overload
 
 from openmps.core.numbers import position
 from openmps.core.state.state import BatchableState, MPSState
 from openmps.errors import MPSTypeError
 from openmps.metal.device import CommandBuffer
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
 
-class MPSStateBatch(Sequence[MPSState]):
+    StateT = TypeVar("StateT", bound=MPSState, default=MPSState, covariant=True)
+else:
+    from typing import TypeVar
+
+    StateT = TypeVar("StateT")
+
+
+class MPSStateBatch(Sequence[StateT]):
     """An immutable sequence of states, one an image; a state that serves the whole batch is repeated.
 
     A kernel that makes one state an image gives a batch with one record and one block of data for all of them; the
@@ -26,7 +35,7 @@ class MPSStateBatch(Sequence[MPSState]):
         for index, state in enumerate(states):
             if not isinstance(state, MPSState):
                 raise MPSTypeError("MPSStateBatch", f"states[{index}]", "must be an MPSState", type(state).__name__)
-        self._states: list[MPSState | None] = list(states)
+        self._states: list[Any] = list(states)
         distinct = {id(state) for state in states}
         self.shared: MPSState | None = states[0] if len(distinct) == 1 else None
         """The state that stands for the whole batch, if one does."""
@@ -56,20 +65,20 @@ class MPSStateBatch(Sequence[MPSState]):
     def __len__(self) -> int:
         return len(self._states)
 
-    def __iter__(self) -> Iterator[MPSState]:
+    def __iter__(self) -> Iterator[StateT]:
         return (self._state(index) if state is None else state for index, state in enumerate(self._states))
 
     @overload
-    def __getitem__(self, index: int) -> MPSState: ...
+    def __getitem__(self, index: int) -> StateT: ...
     @overload
-    def __getitem__(self, index: slice) -> MPSStateBatch: ...
-    def __getitem__(self, index: int | slice) -> MPSState | MPSStateBatch:
+    def __getitem__(self, index: slice) -> MPSStateBatch[StateT]: ...
+    def __getitem__(self, index: int | slice) -> StateT | MPSStateBatch[StateT]:
         found = position("MPSStateBatch", index, len(self))
         if isinstance(found, int):
             return self._state(found)
         return MPSStateBatch([self._state(each) for each in found])
 
-    def _state(self, index: int) -> MPSState:
+    def _state(self, index: int) -> Any:
         state = self._states[index]
         if state is None and isinstance(self.shared, BatchableState):
             state = self._states[index] = self.shared.member(index)

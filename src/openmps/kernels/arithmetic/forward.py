@@ -42,7 +42,7 @@ class MPSCNNArithmeticGradientState(MPSNNBinaryGradientState):
     """
 
 
-class MPSCNNArithmetic(MPSCNNBinaryKernel, leaves=MPSCNNArithmeticGradientState):
+class MPSCNNArithmetic(MPSCNNBinaryKernel[MPSCNNArithmeticGradientState], leaves=MPSCNNArithmeticGradientState):
     """The base of element-wise arithmetic on two images (MPSCNNMath.h, macOS 10.13.4).
 
     x and y are the primary and secondary numbers ``source[offset + stride * destination]``. Strides, also of feature

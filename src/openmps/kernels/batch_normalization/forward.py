@@ -256,7 +256,9 @@ def check_usable(who: str, states: MPSStateBatch, command_buffer: CommandBuffer)
 # --- the kernel -------------------------------------------------------------------------------------------------------
 
 
-class MPSCNNBatchNormalization(FusedNeuron, MPSCNNKernel, HoldsWeights, leaves=MPSCNNBatchNormalizationState):
+class MPSCNNBatchNormalization(
+    FusedNeuron, MPSCNNKernel[MPSCNNBatchNormalizationState], HoldsWeights, leaves=MPSCNNBatchNormalizationState
+):
     """Batch normalization (MPSCNNBatchNormalization.h, macOS 10.13.4; fused neuron macOS 10.14).
 
     ``Y = neuron(gamma (X - mean) / sqrt(variance + epsilon) + beta)``, one gamma, beta, mean and variance a feature

@@ -15,7 +15,7 @@ from openmps.core.kernel.plan import Plan
 from openmps.core.kernel.scene import Scene
 from openmps.core.kernel.unary import MPSCNNKernel
 from openmps.core.neuron import MPSNNNeuronDescriptor
-from openmps.core.state.batch import MPSStateBatch
+from openmps.core.state.batch import MPSStateBatch, StateT
 from openmps.core.state.gradient import ForwardRecord, MPSNNGradientState
 from openmps.core.state.resources import Slot as Place
 from openmps.errors import MPSArgumentError, MPSLifetimeError, MPSTypeError
@@ -54,7 +54,7 @@ class ForwardChoice(NamedTuple):
     weights_fp16: bool | None
 
 
-class ConvolutionKernel(WeightedKernel, MPSCNNKernel):
+class ConvolutionKernel(WeightedKernel, MPSCNNKernel[StateT]):
     """A kernel with one source image and the weights of a data source."""
 
     accumulator_precision_option = KernelProperty[MPSNNConvolutionAccumulatorPrecisionOption](

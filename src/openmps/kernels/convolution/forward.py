@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from openmps.checks import Shown
+from openmps.checks import MaybeNone, Shown
 from openmps.core.data_source import elements
 from openmps.core.image.storage import Extent, Shape
 from openmps.core.kernel.scene import Scene
@@ -58,7 +58,7 @@ class MPSCNNConvolutionGradientState(ConvolutionGradientState):
         return cast("MPSCNNConvolution", self.kernel)
 
 
-class MPSCNNConvolution(ConvolutionKernel, leaves=MPSCNNConvolutionGradientState):
+class MPSCNNConvolution(ConvolutionKernel[MPSCNNConvolutionGradientState], leaves=MPSCNNConvolutionGradientState):
     """Convolution, a correlation without turning the kernel (MPSCNNConvolution.h, macOS 10.13).
 
     ``Y[q, y, x] = neuron(b[q] + sum_{j,i,c} W[q][j][i][c] X[c, sy y + o.y - ky/2 + dy j, sx x + o.x - kx/2 + dx i])``
@@ -70,7 +70,7 @@ class MPSCNNConvolution(ConvolutionKernel, leaves=MPSCNNConvolutionGradientState
     since it has no gradient.
     """
 
-    data_source = Shown[MPSCNNConvolutionDataSource | None](
+    data_source = Shown[MPSCNNConvolutionDataSource | MaybeNone](
         "_data_source", "The data source, if the kernel was made with one."
     )
     sub_pixel_scale_factor = Shown[int](

@@ -77,7 +77,9 @@ class MPSCNNConvolutionTransposeGradientState(MPSCNNConvolutionGradientState):
         return cast("MPSCNNConvolutionTranspose", self.kernel)
 
 
-class MPSCNNConvolutionTranspose(ConvolutionKernel, leaves=MPSCNNConvolutionTransposeGradientState):
+class MPSCNNConvolutionTranspose(
+    ConvolutionKernel[MPSCNNConvolutionTransposeGradientState], leaves=MPSCNNConvolutionTransposeGradientState
+):
     """Transposed convolution (MPSCNNConvolution.h, macOS 10.13).
 
     The strides s enlarge: with Z the source with s - 1 zeros between its pixels, ``(width - 1) s + 1`` wide, 0 outside,

@@ -15,7 +15,7 @@ from openmps.core.kernel.plan import Plan
 from openmps.core.kernel.scene import GradientScene, Scene
 from openmps.core.kernel.unary import MPSCNNKernel
 from openmps.core.numbers import not_negative
-from openmps.core.state.batch import MPSStateBatch
+from openmps.core.state.batch import MPSStateBatch, StateT
 from openmps.core.state.gradient import SourceRecord
 from openmps.core.state.rows import MPSCNNNormalizationGammaAndBetaState
 from openmps.core.weight_versions import Held, HoldsWeights
@@ -28,7 +28,7 @@ from openmps.ops.group_normalization import GroupNormalization, GroupNormalizati
 from openmps.ops.op import Slot
 
 
-class ImageNormalization(MPSCNNKernel, HoldsWeights):
+class ImageNormalization(MPSCNNKernel[StateT], HoldsWeights):
     """The base of the forward kernels; subclasses say whether their data sources have groups."""
 
     _is_grouped: ClassVar[bool]

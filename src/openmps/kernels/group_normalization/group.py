@@ -75,7 +75,9 @@ class MPSCNNGroupNormalizationGradientState(ImageNormalizationState):
         return self._kernel
 
 
-class MPSCNNGroupNormalization(ImageNormalization, leaves=MPSCNNGroupNormalizationGradientState):
+class MPSCNNGroupNormalization(
+    ImageNormalization[MPSCNNGroupNormalizationGradientState], leaves=MPSCNNGroupNormalizationGradientState
+):
     """Y = gamma (X - mean) / sqrt(variance + epsilon) + beta, for each image and group of consecutive channels.
 
     (MPSCNNGroupNormalization.h, macOS 10.15.) Mean and population variance are those of all pixels of a group's

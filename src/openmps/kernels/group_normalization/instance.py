@@ -70,7 +70,9 @@ class MPSCNNInstanceNormalizationGradientState(ImageNormalizationState):
         return self._kernel
 
 
-class MPSCNNInstanceNormalization(ImageNormalization, leaves=MPSCNNInstanceNormalizationGradientState):
+class MPSCNNInstanceNormalization(
+    ImageNormalization[MPSCNNInstanceNormalizationGradientState], leaves=MPSCNNInstanceNormalizationGradientState
+):
     """Y = gamma (X - mean) / sqrt(variance + epsilon) + beta, for each image and channel.
 
     (MPSCNNInstanceNormalization.h, macOS 10.13.4.) Mean and population variance are those of all pixels of the source
