@@ -1,4 +1,4 @@
-# make demo | test | check | docs | bench: each works alone on a fresh clone with Python 3.11 or newer, pip and venv.
+# make demo | test | check | format | docs | bench: each works alone on a fresh clone with Python 3.11 or newer, pip and venv.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -12,7 +12,7 @@ TESTS := $(sort $(wildcard tests/test_*.py)) \
          $(filter-out tests/sweeps/ tests/__pycache__/,$(sort $(wildcard tests/*/))) \
          $(wildcard tests/sweeps/)
 
-.PHONY: setup demo test check docs fuzz bench clean
+.PHONY: setup demo test check format docs fuzz bench clean
 
 setup: $(READY)
 
@@ -35,6 +35,11 @@ check: setup
 	$(BIN)/pytest -q tests/test_project.py
 	$(BIN)/python tools/run_doc_examples.py
 	$(BIN)/python tools/check_doc_types.py
+
+# What `check` would refuse and a tool can mend.
+format: setup
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
 
 # The pages that the suite writes: what it saw of each kernel, ONNX's node cases, and the reference.
 ERRORS := bench/results/kernel_errors.json

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ast
+import importlib
+import inspect
+import pkgutil
 import re
 import tomllib
 from pathlib import Path
@@ -44,6 +47,46 @@ def test_every_module_says_what_it_is(path: Path) -> None:
 def test_gradients_are_kernels() -> None:
     lines = [(path, number, line) for path in SOURCES for number, line in enumerate(path.read_text().splitlines(), 1)]
     assert [f"{_name(path)}:{number}: {line.strip()}" for path, number, line in lines if AUTOGRAD.search(line)] == []
+
+
+# --- the framework's names --------------------------------------------------------------------------------------------
+
+HEADER = re.compile(r"\b(MPS|MTL|NS)\w+\.h\b.* (macOS|iOS) [\d.]+", re.DOTALL)
+OURS = {
+    "MPSKeyedArchiver": "archives are openmps's own",
+    "MTLBlitCommandEncoder": "Metal's: there since before its kernels",
+    "MTLCommandQueue": "Metal's: there since before its kernels",
+    "MTLHeap": "Metal's: there since before its kernels",
+    "NSRange": "Foundation's",
+}
+"""Public classes without a header of the kernels, and why."""
+
+
+def _classes() -> list[type]:
+    """Every class with a name of the framework's, wherever it is written."""
+    found: dict[str, type] = {}
+    for module in pkgutil.walk_packages(openmps.__path__, "openmps."):
+        if not module.name.endswith("__main__"):
+            values = vars(importlib.import_module(module.name)).values()
+            found |= {each.__name__: each for each in values if inspect.isclass(each) and _is_of(each, module.name)}
+    return [*found.values()]
+
+
+def _is_of(kind: type, module: str) -> bool:
+    return kind.__module__ == module and kind.__name__.startswith(("MPS", "MTL", "NS"))
+
+
+def test_every_class_of_the_framework_is_exported() -> None:
+    missing = [f"{kind.__module__}.{kind.__name__}" for kind in _classes() if kind.__name__ not in openmps.__all__]
+    assert missing == [], "add it to openmps/__init__.py, or name it otherwise"
+
+
+def test_every_class_names_its_header_and_release() -> None:
+    """In its own docstring, not in that of a base: a kernel is documented by itself."""
+    kinds = [kind for kind in _classes() if not issubclass(kind, BaseException) and kind.__name__ not in OURS]
+    missing = [kind.__name__ for kind in kinds if not HEADER.search(vars(kind).get("__doc__") or "")]
+    assert missing == [], "begin the docstring with the formula and (MPSName.h, macOS 10.13)"
+    assert [name for name in OURS if not hasattr(openmps, name)] == []
 
 
 def test_environment_variables_are_documented() -> None:

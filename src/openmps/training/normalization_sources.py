@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from openmps.checks import whole
+from openmps.checks import Shown, whole
 from openmps.core.data_source import ArraySource
 from openmps.core.numbers import not_negative, number
 from openmps.core.state.rows import MPSCNNNormalizationGammaAndBetaState, MPSCNNNormalizationMeanAndVarianceState
@@ -120,6 +120,8 @@ class TrainableBatchNormalizationDataSource(ArrayBatchNormalizationDataSource, O
 
     ``amsgrad`` trains with Adam in its AMSGrad form, which keeps the maximum of the velocities, too.
     """
+
+    momentum = Shown[float]("_momentum", "How far the running statistics move to those of a batch, 0 to 1.")
 
     def __init__(
         self,

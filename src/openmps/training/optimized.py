@@ -45,6 +45,7 @@ class Optimized:
         self._restored: dict[str, Any] = {}  # what a checkpoint says of an optimizer that is not made yet
 
     optimizer = Shown[MPSNNOptimizer | None]("_optimizer", "The optimizer, once the first update has made it.")
+    amsgrad = Shown[bool]("_amsgrad", "Whether Adam keeps the maximum of the velocities.")
     accumulators = Shown[dict[str, list[MPSVector]]](
         "_accumulators", "The optimizer's vectors by argument name: the first parameter's, then the second's."
     )

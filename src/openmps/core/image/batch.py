@@ -117,7 +117,7 @@ class TemporaryMembers(Members):
 
 
 class MPSImageBatch(Sequence[MPSImage]):
-    """An immutable sequence of images of one shape, format and device.
+    """An immutable sequence of images of one shape, format and device (MPSImage.h, macOS 10.13.4).
 
     A batch that an encode returns, or that `allocate`, `from_numpy` or `from_tensor` makes, is one block
     ``[N, C, H, W]``: its images are views, made when they are asked for, and so are slices of it. A batch put together

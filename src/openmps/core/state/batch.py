@@ -21,10 +21,11 @@ else:
 
 
 class MPSStateBatch(Sequence[StateT]):
-    """An immutable sequence of states, one an image; a state that serves the whole batch is repeated.
+    """An immutable sequence of states, one an image (MPSState.h, macOS 10.13.4).
 
-    A kernel that makes one state an image gives a batch with one record and one block of data for all of them; the
-    single states are made when they are asked for. Their reads are counted apart.
+    A state that serves the whole batch is repeated. A kernel that makes one state an image gives a batch with one
+    record and one block of data for all of them; the single states are made when they are asked for. Their reads are
+    counted apart.
 
     >>> batch = mps.MPSStateBatch([state, state])
     >>> len(batch), mps.MPSStateBatchResourceSize(batch)

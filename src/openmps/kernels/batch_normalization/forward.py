@@ -40,7 +40,7 @@ from openmps.kernels.batch_normalization.data_source import (
     load_parameters,
 )
 from openmps.kernels.batch_normalization.pairs import GAMMA_AND_BETA, MEAN_AND_VARIANCE, HeldPair, Pair
-from openmps.kernels.batch_normalization.stages import FusedNeuron, normalized, refuse_arguments
+from openmps.kernels.batch_normalization.stages import FusedNeuron, check_usable, normalized, refuse_arguments
 from openmps.metal.device import CommandBuffer, MTLBuffer, MTLDevice
 from openmps.ops.op import Slot
 from openmps.types import MPSCNNNeuronType
@@ -245,12 +245,6 @@ def check_state(who: str, value: object) -> MPSCNNBatchNormalizationState:
         remedy = "Make it with result_state of the MPSCNNBatchNormalization"
         raise MPSTypeError(who, "batch_normalization_state", rule, got, remedy)
     return found
-
-
-def check_usable(who: str, states: MPSStateBatch, command_buffer: CommandBuffer) -> None:
-    """Raise unless an encode on ``command_buffer`` may use the state."""
-    for state in states.counted():
-        state.check_usable(who, "batch_normalization_state", command_buffer)
 
 
 # --- the kernel -------------------------------------------------------------------------------------------------------

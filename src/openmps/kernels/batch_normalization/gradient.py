@@ -21,9 +21,15 @@ from openmps.kernels.batch_normalization.forward import (
     MPSCNNBatchNormalization,
     MPSCNNBatchNormalizationState,
     check_state,
-    check_usable,
 )
-from openmps.kernels.batch_normalization.stages import FusedNeuron, OfBatches, normalized, refuse_arguments, statistics
+from openmps.kernels.batch_normalization.stages import (
+    FusedNeuron,
+    OfBatches,
+    check_usable,
+    normalized,
+    refuse_arguments,
+    statistics,
+)
 from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.ops.batch_normalization import DataGradient, ParameterSums
 from openmps.ops.op import Slot

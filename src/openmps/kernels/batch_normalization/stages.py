@@ -9,7 +9,9 @@ from openmps.core.kernel.base import KernelProperties
 from openmps.core.kernel.configuration import Configured, Setting
 from openmps.core.kernel.scene import Scene
 from openmps.core.neuron import MPSNNNeuronDescriptor, NeuronParameters
+from openmps.core.state.batch import MPSStateBatch
 from openmps.errors import MPSTypeError
+from openmps.metal.device import CommandBuffer
 from openmps.ops.batch_normalization import Normalize
 from openmps.ops.op import Slot
 
@@ -24,6 +26,12 @@ def refuse_arguments(who: str, unavailable: Mapping[str, object], remedy: str) -
 def refuse(who: str, what: str, remedy: str) -> NoReturn:
     """Raise for a form of encode that the framework marks unavailable."""
     raise MPSTypeError(who, what, "is not available for this class", None, remedy)
+
+
+def check_usable(who: str, states: MPSStateBatch, command_buffer: CommandBuffer) -> None:
+    """Raise unless an encode on ``command_buffer`` may use the state."""
+    for state in states.counted():
+        state.check_usable(who, "batch_normalization_state", command_buffer)
 
 
 class OfBatches(KernelProperties):

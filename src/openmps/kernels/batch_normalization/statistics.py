@@ -18,8 +18,8 @@ from openmps.core.state.batch import MPSStateBatch
 from openmps.core.state.gradient import SourceRecord
 from openmps.core.state.state import MPSState
 from openmps.errors import MPSArgumentError
-from openmps.kernels.batch_normalization.forward import MPSCNNBatchNormalizationState, check_state, check_usable
-from openmps.kernels.batch_normalization.stages import OfBatches, refuse, refuse_arguments
+from openmps.kernels.batch_normalization.forward import MPSCNNBatchNormalizationState, check_state
+from openmps.kernels.batch_normalization.stages import OfBatches, check_usable, refuse, refuse_arguments
 from openmps.metal.device import CommandBuffer
 from openmps.ops.batch_normalization import BatchMoments, MergedMoments
 from openmps.ops.elements import Channels
