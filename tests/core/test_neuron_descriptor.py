@@ -73,8 +73,8 @@ def test_slopes_of_the_first_channels(device: torch.device) -> None:
         ({"c": [1]}, "c must be a number, got [1]"),
         ({"type": Kind.PRELU}, "data must give PReLU's a for each channel"),
         ({"type": Kind.PRELU, "data": []}, "data must give PReLU's a for each channel"),
-        ({"data": ["x"]}, "data must be float32 numbers, got list"),
-        ({"data": b"abc"}, "data must be float32 numbers, got bytes"),
+        ({"data": b"abc"}, "data must be whole float32 numbers, got 3 bytes"),
+        ({"data": np.ones((2, 3))}, "data must be float32 numbers in a row, one a channel, got shape (2, 3)"),
     ],
 )
 def test_what_cannot_be(options: dict[str, Any], message: str) -> None:

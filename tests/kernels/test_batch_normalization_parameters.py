@@ -155,7 +155,12 @@ class _Bare:
         ),
         (ChannelSource(2, mean="fast"), MPSTypeError, r"data source mean\(\) must be numbers that fit float32"),
         (ChannelSource(2, beta=[1j, 2j]), MPSTypeError, r"data source beta\(\) must be numbers that fit float32"),
-        (ChannelSource(2, variance=b"123"), MPSTypeError, r"data source variance\(\) must be numbers that fit"),
+        (ChannelSource(2, variance=b"123"), MPSArgumentError, r"data source variance\(\) must be whole float32 numb"),
+        (
+            ChannelSource(2, variance=[1.0, -0.5]),
+            MPSArgumentError,
+            r"data source variance\(\) must be variances, .* -0.5 for",
+        ),
         (ChannelSource(2, -1.0), MPSArgumentError, r"data source epsilon\(\) must be a finite number of at least 0"),
         (ChannelSource(2, "x"), MPSTypeError, r"data source epsilon\(\) must be a number, got 'x'"),
     ],

@@ -304,11 +304,11 @@ def test_words_of_many_types(words: Any) -> None:
 @pytest.mark.parametrize(
     ("words", "kind", "match"),
     [
-        ([1, 2], MPSArgumentError, r"must hold 1 words of 32 bits, one bit a channel, \(1, 1, 1, 1\), got 2 words"),
+        ([1, 2], MPSArgumentError, r"must hold 1 words of 32 bits, OHWI .* \(1, 1, 1, 1\), .*, got 2 words"),
         ([1.5], MPSTypeError, "must be integers of 32 bits, or raw bytes, got float64"),
         ([2**32], MPSArgumentError, "must fit 32 bits, got 4294967296 to 4294967296"),
         ([-(2**31) - 1], MPSArgumentError, "must fit 32 bits"),
-        (b"abc", MPSTypeError, "must be numbers that fit uint32, or its raw bytes"),
+        (b"abc", MPSArgumentError, "must be whole uint32 numbers, got 3 bytes"),
         ("words", MPSTypeError, "must be integers of 32 bits"),
         (None, MPSTypeError, "must be integers of 32 bits"),
         ([[1], [2, 3]], MPSTypeError, "must be integers of 32 bits"),

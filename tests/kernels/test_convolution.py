@@ -381,10 +381,10 @@ def test_bad_batch_normalization() -> None:
     descriptor = MPSCNNConvolutionDescriptor(1, 1, 1, 2)
     with pytest.raises(MPSArgumentError, match="mean must hold one number an output channel, 2, got 1"):
         descriptor.set_batch_normalization_parameters_for_inference([1.0], [1.0, 1.0])
-    with pytest.raises(MPSArgumentError, match="variance plus epsilon must be positive"):
+    with pytest.raises(MPSArgumentError, match=r"variance must be variances, .*, got -1.0 for channel 1"):
         descriptor.set_batch_normalization_parameters_for_inference([0.0, 0.0], [1.0, -1.0])
     for wrong in (["a", "b"], [10**400, 1], object()):
-        with pytest.raises(MPSTypeError, match="^MPSCNNConvolutionDescriptor: gamma must be numbers, one an output"):
+        with pytest.raises(MPSTypeError, match="^MPSCNNConvolutionDescriptor: gamma must be float32 numbers, got "):
             descriptor.set_batch_normalization_parameters_for_inference(None, None, wrong)  # type: ignore[arg-type]
     with pytest.raises(MPSTypeError, match="^MPSCNNConvolutionDescriptor: epsilon must be a number"):
         descriptor.set_batch_normalization_parameters_for_inference(None, None, epsilon="small")  # type: ignore[arg-type]
@@ -584,13 +584,15 @@ def test_fully_connected_is_a_convolution_of_the_whole_image(device: torch.devic
 
 
 def test_a_linear_layer_of_pytorch_is_permuted(device: torch.device, rng: np.random.Generator) -> None:
-    """PyTorch flattens C, H, W: its rows become H, W, C; unpermuted weights give other numbers."""
+    """PyTorch flattens C, H, W: its rows become H, W, C. A matrix does not say which it is; a flat one is H, W, C."""
     bench = Bench.on(device)
     x, weights = exact(rng.normal(size=(2, 5, 3, 4))), exact(rng.normal(size=(7, 5 * 3 * 4)))
     expected = torch.nn.functional.linear(torch.tensor(x).flatten(1), torch.tensor(weights)).numpy()
     permuted = weights.reshape(7, 5, 3, 4).transpose(0, 2, 3, 1)
-    for given, is_same in ((permuted, True), (weights, False)):
-        descriptor = MPSCNNConvolutionDescriptor(4, 3, 5, 7)
+    descriptor = MPSCNNConvolutionDescriptor(4, 3, 5, 7)
+    with pytest.raises(MPSArgumentError, match=r"Pass numpy.transpose\(w.reshape\(7, 5, 3, 4\), \(0, 2, 3, 1\)\) if"):
+        MPSCNNFullyConnected(bench.device, descriptor, weights)
+    for given, is_same in ((permuted, True), (weights.ravel(), False)):
         kernel = MPSCNNFullyConnected(bench.device, descriptor, np.ascontiguousarray(given))
         error = np.abs(run(bench, kernel, [bench.batch(x)])[:, :, 0, 0] - expected).max()
         assert bool(error <= TOLERANCE * np.abs(expected).max()) is is_same

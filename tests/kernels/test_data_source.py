@@ -294,7 +294,7 @@ BYTES = np.zeros(SHAPE, np.uint8)
         (ArraySource(None, np.zeros(SHAPE)), MPSTypeError, r"data source descriptor\(\) must return an MPSCNNConv"),
         (ArraySource(_descriptor(), np.zeros(47)), MPSArgumentError, r"data source weights\(\) must hold 48 numbers"),
         (ArraySource(_descriptor(), np.zeros(49)), MPSArgumentError, r"data source weights\(\) must hold 48 numbers"),
-        (ArraySource(_descriptor(), b"\0" * 190), MPSTypeError, r"data source weights\(\) must be numbers that fit"),
+        (ArraySource(_descriptor(), b"\0" * 190), MPSArgumentError, r"data source weights\(\) must be whole float32"),
         (ArraySource(_descriptor(), ["a"] * 48), MPSTypeError, r"data source weights\(\) must be numbers that fit"),
         (ArraySource(_descriptor(), None), MPSTypeError, r"data source weights\(\) must be numbers that fit"),
         (

@@ -467,7 +467,7 @@ def test_wrong_descriptors() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ((["a", "b"],), MPSTypeError, "data must be numbers"),
+        ((["a", "b"],), MPSTypeError, "data must be float32 numbers, got list"),
         (
             ([1.0, 2.0], HWC, MTLSize(1, 1, 3)),
             MPSArgumentError,

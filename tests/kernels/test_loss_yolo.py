@@ -257,9 +257,9 @@ def test_copies_of_descriptors(how: Any) -> None:
         (3.0, MPSArgumentError, "must be pairs"),
         ([[1.0, 0.0]], MPSArgumentError, "must be positive numbers"),
         ([[1.0, np.nan]], MPSArgumentError, "must be positive numbers"),
-        ([["a", "b"]], MPSTypeError, "must be pairs of width and height, numbers, got list"),
-        ([[1.0], [1.0, 2.0]], MPSTypeError, "must be pairs"),
-        (b"12345", MPSTypeError, "must be pairs"),
+        ([["a", "b"]], MPSTypeError, "must be float32 numbers, got list"),
+        ([[1.0], [1.0, 2.0]], MPSTypeError, "must be float32 numbers, got list"),
+        (b"12345", MPSArgumentError, "must be whole float32 numbers, got 5 bytes"),
     ],
 )
 def test_wrong_anchor_boxes(anchors: Any, error: type[Exception], message: str) -> None:

@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
+from openmps.core.arrays import elements, row
 from openmps.core.numbers import not_negative
 from openmps.errors import MPSArgumentError, MPSTypeError
-from openmps.metal.device import MTLBuffer, MTLDevice
+from openmps.metal.device import MTLDevice
 
 FLT_MIN = float(np.finfo(np.float32).tiny)
 """Epsilon of a data source that has none: the smallest normal float32."""
@@ -63,29 +63,8 @@ def channel_row(who: str, source: Any, method: str, channels: int, default: floa
     argument, data = f"data source {method}()", getattr(source, method)()
     if data is None:
         return np.full(channels, default, np.float32)
-    row = np.array(elements(who, argument, data, np.float32), order="C").reshape(-1)
-    if row.size != channels:
-        rule = f"must return one number a feature channel, {channels}"
-        raise MPSArgumentError(who, argument, rule, f"{row.size} number(s)")
-    return row
-
-
-def elements(who: str, argument: str, data: Any, dtype: type[np.generic]) -> NDArray[Any]:
-    """Numbers of any kind, rounded to ``dtype``; raw bytes are elements of ``dtype``."""
-    if isinstance(data, MTLBuffer):
-        data = data.contents()
-    if isinstance(data, torch.Tensor):
-        data = data.detach().cpu().numpy()
-    try:
-        if isinstance(data, bytes | bytearray | memoryview):
-            return np.frombuffer(data, dtype)
-        array = np.asarray(data)
-        if array.dtype == np.uint8 and dtype is not np.uint8:
-            return np.ascontiguousarray(array).reshape(-1).view(dtype)
-        return array.astype(dtype, casting="same_kind", copy=False)
-    except (TypeError, ValueError) as fault:
-        rule = f"must be numbers that fit {np.dtype(dtype).name}, or its raw bytes"
-        raise MPSTypeError(who, argument, rule, type(data).__name__) from fault
+    array = elements(who, argument, data, np.float32)
+    return row(who, argument, array, channels, f"must return one number a feature channel, {channels}")
 
 
 def optional(source: Any, name: str) -> Any:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from openmps.checks import NamedAttributes
+from openmps.core.arrays import numbers, row
 from openmps.core.numbers import number
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.types import MPSCNNNeuronType
@@ -163,9 +164,6 @@ def _data(data: Sequence[float] | NDArray[Any] | bytes | None) -> FloatArray | N
     """A copy of the numbers; raw bytes are float32."""
     if data is None:
         return None
-    try:
-        numbers = np.frombuffer(data, np.float32) if isinstance(data, bytes | bytearray) else data
-        return np.array(numbers, dtype=np.float32).reshape(-1)
-    except (TypeError, ValueError, OverflowError) as cause:
-        rule = "must be float32 numbers"
-        raise MPSArgumentError("MPSNNNeuronDescriptor", "data", rule, type(data).__name__) from cause
+    array = numbers("MPSNNNeuronDescriptor", "data", data)
+    rule = "must be float32 numbers in a row, one a channel"
+    return row("MPSNNNeuronDescriptor", "data", array, array.size, rule)

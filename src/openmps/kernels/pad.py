@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from openmps.core.arrays import numbers
 from openmps.core.image.storage import Extent, Shape
 from openmps.core.kernel.arguments import channel_offset, member
 from openmps.core.kernel.configuration import KernelProperty, Setting, SourceProperty
@@ -129,13 +130,10 @@ class MPSNNPad(MPSCNNKernel, leaves=MPSNNGradientState):
         return pad(images[0], at.constant(np.array(self._fill_values[:channels], np.float32)))
 
     def _numbers(self, values: Any) -> tuple[float, ...]:
-        rule = "must be float32 numbers"
-        try:
-            whole = np.frombuffer(values, np.float32) if isinstance(values, bytes) else np.asarray(values, np.float32)
-        except (TypeError, ValueError, OverflowError) as fault:
-            raise MPSTypeError(self.name, "fill_value_array", rule, type(values).__name__) from fault
+        whole = numbers(self.name, "fill_value_array", values)
         if whole.ndim != 1:
-            raise MPSArgumentError(self.name, "fill_value_array", f"{rule} in one row", f"shape {whole.shape}")
+            rule = "must be float32 numbers in one row"
+            raise MPSArgumentError(self.name, "fill_value_array", rule, f"shape {whole.shape}")
         return tuple(whole.tolist())
 
 

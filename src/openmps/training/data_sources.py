@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from openmps.core.arrays import in_shape, numbers, row
 from openmps.core.data_source import ArraySource
-from openmps.errors import MPSArgumentError
 from openmps.kernels.convolution import (
     MPSCNNConvolutionDescriptor,
     MPSCNNConvolutionGradientState,
@@ -22,9 +22,13 @@ from openmps.types import MPSDataType
 
 
 class ArrayConvolutionDataSource(ArraySource):
-    """A data source over arrays: OHWI weights, and biases or None.
+    """A data source over arrays: OHWI weights, in this shape or flat, and biases or None.
 
     The arrays are copied, as float32.
+
+    Raises:
+        MPSArgumentError: The weights are of another shape, or a number does not fit float32.
+        MPSTypeError: They are no real numbers, or have a mask.
     """
 
     def __init__(
@@ -36,16 +40,13 @@ class ArrayConvolutionDataSource(ArraySource):
     ) -> None:
         descriptor.validate(type(self).__name__)
         shape = descriptor.weight_shape()
-        array = np.asarray(weights, np.float32)
-        if array.size != int(np.prod(shape)):
-            rule = f"must hold [output channels, rows, columns, input channels] {shape}"
-            raise MPSArgumentError(type(self).__name__, "weights", rule, array.shape)
-        row = None if biases is None else np.array(biases, np.float32).reshape(-1)
-        if row is not None and row.size != shape[0]:
-            raise MPSArgumentError(type(self).__name__, "biases", f"must hold {shape[0]} numbers", row.size)
+        name, rule = type(self).__name__, f"must hold {shape[0]} numbers"
+        array = in_shape(name, "weights", numbers(name, "weights", weights), shape)
+        self._biases: NDArray[np.float32] | None = None
+        if biases is not None:
+            self._biases = row(name, "biases", numbers(name, "biases", biases), shape[0], rule)
         self._descriptor = descriptor.copy()
-        self._weights = np.array(array.reshape(shape), dtype=np.float32, order="C")
-        self._biases: NDArray[np.float32] | None = row
+        self._weights = np.array(array, dtype=np.float32, order="C")
         self._label = label
 
     @classmethod

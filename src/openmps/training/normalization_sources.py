@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from openmps.checks import Shown, whole
+from openmps.core.arrays import numbers, row, variances
 from openmps.core.data_source import ArraySource
 from openmps.core.numbers import not_negative, number
 from openmps.core.state.rows import MPSCNNNormalizationGammaAndBetaState, MPSCNNNormalizationMeanAndVarianceState
@@ -23,6 +24,7 @@ from openmps.types import MPSDataType, MPSNNRegularizationType
 
 Row = NDArray[Any] | Sequence[float] | None
 _DEFAULTS = {"gamma": 1.0, "beta": 0.0, "mean": 0.0, "variance": 1.0}
+_CHECKS = {"variance": variances}
 
 
 class ArrayBatchNormalizationDataSource(ArraySource):
@@ -47,7 +49,7 @@ class ArrayBatchNormalizationDataSource(ArraySource):
         name, rule = type(self).__name__, "must be a positive integer"
         self._channels = whole(name, "number_of_feature_channels", number_of_feature_channels, rule=rule)
         given = dict(zip(_DEFAULTS, (gamma, beta, mean, variance), strict=True))
-        self._rows = {part: _row(name, part, row, self._channels) for part, row in given.items()}
+        self._rows = {part: _row(name, part, each, self._channels) for part, each in given.items()}
         self._epsilon = not_negative(name, "epsilon", epsilon)
         self._label = label
 
@@ -99,11 +101,11 @@ class ArrayBatchNormalizationDataSource(ArraySource):
         return {"gamma": self.gamma(), "beta": self.beta(), "mean": self.mean(), "variance": self.variance()}
 
 
-def _row(who: str, part: str, row: Row, channels: int) -> NDArray[np.float32]:
-    values = np.full(channels, _DEFAULTS[part], np.float32) if row is None else np.array(row, np.float32).reshape(-1)
-    if values.size != channels:
-        raise MPSArgumentError(who, part, f"must hold {channels} numbers, one a feature channel", values.size)
-    return values
+def _row(who: str, part: str, given: Row, channels: int) -> NDArray[np.float32]:
+    if given is None:
+        return np.full(channels, _DEFAULTS[part], np.float32)
+    values = row(who, part, numbers(who, part, given), channels, f"must hold {channels} numbers, one a feature channel")
+    return _CHECKS[part](who, part, values) if part in _CHECKS else values
 
 
 class TrainableBatchNormalizationDataSource(ArrayBatchNormalizationDataSource, Optimized):

@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from openmps.core.arrays import check_has_no_mask
 from openmps.core.image.descriptor import MPSImageDescriptor, check_fits
 from openmps.core.image.storage import Block, Extent
 from openmps.core.lifetime import check_is_device
@@ -25,6 +26,7 @@ _TENSOR_AXES = {3: "[channels, height, width]", 4: "[images, channels, height, w
 def from_numpy(who: str, device: MTLDevice, array: Any, channel_format: Format | None, axes: tuple[int, ...]) -> Block:
     """A block with a copy of an array whose last axis is the channels, with one of ``axes`` many axes."""
     device = check_is_device(who, "device", device)
+    check_has_no_mask(who, "array", array)
     try:
         numbers = np.asarray(array)
     except (TypeError, ValueError, RuntimeError) as fault:
@@ -117,10 +119,19 @@ def _block(who: str, device: MTLDevice, values: Tensor, channel_format: Format |
     images, channels, height, width = values.shape
     extent = Extent(width, height, channels, images)
     check_fits(who, device, channel_format, extent)
+    if values.dtype is torch.float64 and channel_format is Format.FLOAT32:
+        _check_is_float32(who, argument, values)
     stored = values if values.dtype is DTYPES[channel_format] else encode(values, channel_format)
     block = Block(device.torch_device, channel_format, extent)
     block.adopt(stored.to(device.torch_device))
     return block
+
+
+def _check_is_float32(who: str, argument: str, values: Tensor) -> None:
+    """Raise unless every finite number is one of float32; float16 and unorm formats say what they store instead."""
+    lost = values.isfinite() & ~values.to(torch.float32).isfinite()
+    if lost.any():
+        raise MPSArgumentError(who, argument, "must hold numbers that fit float32", float(values[lost][0]))
 
 
 def _format(who: str, dtype: torch.dtype, wanted: Format | None, argument: str) -> Format:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from openmps.checks import as_index, of_kind
+from openmps.core.arrays import check_has_no_mask
 from openmps.core.image.storage import Extent, Storage
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.types import NUMPY_DTYPES, MPSDataLayout, MPSImageReadWriteParams, MTLRegion
@@ -77,6 +78,7 @@ def _as_elements(who: str, data: Any, dtype: np.dtype[Any], shape: tuple[int, ..
     """A copy of ``data`` as elements of ``dtype`` in this shape: from raw bytes, or from an array of that type."""
     if isinstance(data, bytes | bytearray | memoryview):
         return _from_bytes(who, data, dtype, shape)
+    check_has_no_mask(who, "data_bytes", data)
     try:
         array = np.asarray(data.detach().cpu().numpy() if isinstance(data, Tensor) else data)
     except (TypeError, ValueError, RuntimeError) as fault:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+from openmps.core.arrays import variances
 from openmps.core.data_source import channel_row, check_methods, count_of, epsilon_of, loaded
 from openmps.kernels.batch_normalization.pairs import Rows
 
@@ -72,5 +73,6 @@ def load_parameters(who: str, source: Any) -> Loaded:
         gamma, beta, mean, variance = (
             channel_row(who, source, method, channels, default) for method, default in defaults.items()
         )
+        variances(who, "data source variance()", variance)
         epsilon = epsilon_of(who, source)
     return Loaded(channels, (gamma, beta), (mean, variance), epsilon)

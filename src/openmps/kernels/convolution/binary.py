@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from openmps.checks import Shown
-from openmps.core.data_source import elements, loaded
+from openmps.core.arrays import elements, in_shape, real_numbers, row
+from openmps.core.data_source import loaded
 from openmps.core.kernel.activation import activated, neuron_parameters
 from openmps.core.kernel.arguments import member
 from openmps.core.kernel.configuration import Fixed, Setting
@@ -120,10 +121,9 @@ class MPSCNNBinaryConvolution(MPSCNNKernel):
             if terms is None:
                 continue
             channels = self.input_feature_channels if name.startswith("input") else self.output_feature_channels
-            row = np.array(elements(self.name, name, terms, np.float32)).reshape(-1)
-            if row.size != channels:
-                raise MPSArgumentError(self.name, name, f"must hold one number a channel, {channels}", row.size)
-            rows[name.removesuffix("_terms")] = torch.from_numpy(row).to(self.device.torch_device)
+            given_row = elements(self.name, name, terms, np.float32)
+            numbers = row(self.name, name, given_row, channels, f"must hold one number a channel, {channels}")
+            rows[name.removesuffix("_terms")] = torch.from_numpy(numbers).to(self.device.torch_device)
         return BinaryTerms(**rows)
 
     def _read_descriptor(self, descriptor: MPSCNNConvolutionDescriptor) -> None:
@@ -214,23 +214,17 @@ def _bits(who: str, data: Any, descriptor: MPSCNNConvolutionDescriptor) -> NDArr
     inputs = descriptor.input_feature_channels
     outputs, height, width = descriptor.output_feature_channels, descriptor.kernel_height, descriptor.kernel_width
     shape = (outputs, height, width, -(-inputs // _WORD_BITS))
-    words = _words(who, data)
-    if words.size != np.prod(shape):
-        rule = f"must hold {int(np.prod(shape))} words of 32 bits, one bit a channel, {shape}"
-        raise MPSArgumentError(who, "data source weights()", rule, f"{words.size} words, shape {words.shape}")
-    octets = np.ascontiguousarray(words.reshape(shape)).astype("<u4").view(np.uint8)
+    words = in_shape(who, "data source weights()", _words(who, data), shape, "words of 32 bits")
+    octets = np.ascontiguousarray(words).astype("<u4").view(np.uint8)
     return np.unpackbits(octets, axis=-1, count=inputs, bitorder="little")
 
 
 def _words(who: str, data: Any) -> NDArray[np.uint32]:
     """Words of 32 bits from integers of any type that holds them, or from raw bytes in the machine's order."""
     argument = "data source weights()"
-    if isinstance(data, bytes | bytearray | memoryview | MTLBuffer):
+    if isinstance(data, bytes | bytearray | MTLBuffer):
         return elements(who, argument, data, np.uint32)
-    try:
-        array = data.detach().cpu().numpy() if isinstance(data, Tensor) else np.asarray(data)
-    except (TypeError, ValueError) as fault:
-        raise MPSTypeError(who, argument, "must be integers of 32 bits", type(data).__name__) from fault
+    array = real_numbers(who, argument, data, "must be integers of 32 bits, or raw bytes")
     if array.dtype == np.uint8:
         return elements(who, argument, array, np.uint32)
     if array.dtype.kind not in "iu":

@@ -9,7 +9,8 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from openmps.core.data_source import check_methods, elements, loaded, optional
+from openmps.core.arrays import elements, in_shape, row
+from openmps.core.data_source import check_methods, loaded, optional
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.kernels.convolution.descriptor import MPSCNNConvolutionDescriptor
 from openmps.types import MPSCNNConvolutionWeightsLayout, MPSCNNWeightsQuantizationType, MPSDataType
@@ -146,21 +147,16 @@ def _weights(
 ) -> NDArray[np.float32]:
     shape = descriptor.weight_shape()
     decode = _DECODERS[kind]
-    array = elements(who, "data source weights()", source.weights(), _ELEMENTS[kind])
-    if array.size != int(np.prod(shape)):
-        rule = f"must hold {int(np.prod(shape))} numbers, OHWI (inputs of one group) {shape}"
-        raise MPSArgumentError(who, "data source weights()", rule, f"{array.size} numbers, shape {array.shape}")
-    return np.array(decode(who, source, array.reshape(shape)), dtype=np.float32, order="C")
+    argument = "data source weights()"
+    array = elements(who, argument, source.weights(), _ELEMENTS[kind])
+    return np.array(decode(who, source, in_shape(who, argument, array, shape)), dtype=np.float32, order="C")
 
 
 def _biases(who: str, data: Any, channels: int) -> NDArray[np.float32] | None:
     if data is None:
         return None
-    array = np.array(elements(who, "data source bias_terms()", data, np.float32)).reshape(-1)
-    if array.size != channels:
-        rule = f"must hold one number an output channel, {channels}"
-        raise MPSArgumentError(who, "data source bias_terms()", rule, array.size)
-    return array
+    argument, rule = "data source bias_terms()", f"must hold one number an output channel, {channels}"
+    return row(who, argument, elements(who, argument, data, np.float32), channels, rule)
 
 
 def _as_given(who: str, source: MPSCNNConvolutionDataSource, array: NDArray[Any]) -> NDArray[Any]:
@@ -183,20 +179,26 @@ def _dequantized(who: str, source: Any, array: NDArray[Any]) -> NDArray[Any]:
 
 
 def _linear(who: str, method: str, data: Any, array: NDArray[Any]) -> NDArray[Any]:
-    limits = _row(who, method, data, 2 * array.shape[0]).reshape(-1, 2)
+    limits = _pairs(who, method, data, array.shape[0])
     low, high = limits[:, 0].reshape(-1, 1, 1, 1), limits[:, 1].reshape(-1, 1, 1, 1)
     return array / 255.0 * (high - low) + low
 
 
 def _looked_up(who: str, method: str, data: Any, array: NDArray[Any]) -> NDArray[Any]:
-    return _row(who, method, data, 256)[array]
+    return _table(who, method, data, 256)[array]
 
 
-def _row(who: str, method: str, data: Any, count: int) -> NDArray[np.float64]:
-    row = elements(who, f"data source {method}", data, np.float32).reshape(-1).astype(np.float64)
-    if row.size != count:
-        raise MPSArgumentError(who, f"data source {method}", f"must hold {count} numbers", row.size)
-    return row
+def _table(who: str, method: str, data: Any, count: int) -> NDArray[np.float64]:
+    argument = f"data source {method}"
+    array = elements(who, argument, data, np.float32)
+    return row(who, argument, array, count, f"must hold {count} numbers").astype(np.float64)
+
+
+def _pairs(who: str, method: str, data: Any, count: int) -> NDArray[np.float64]:
+    """Rows of a minimum and a maximum, also as numbers in a row."""
+    array = elements(who, f"data source {method}", data, np.float32)
+    is_of_pairs = array.shape == (count, 2)
+    return _table(who, method, array.reshape(-1) if is_of_pairs else array, 2 * count).reshape(-1, 2)
 
 
 _DEQUANTIZERS: dict[Any, tuple[str, Callable[[str, str, Any, NDArray[Any]], NDArray[Any]]]] = {

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from openmps.checks import NamedAttributes, Shown
+from openmps.core.arrays import numbers, row, variances
 from openmps.core.data_source import FLT_MIN
 from openmps.core.neuron import MPSNNNeuronDescriptor
 from openmps.core.numbers import number
@@ -124,8 +125,7 @@ class MPSCNNConvolutionDescriptor(NamedAttributes):
 
     def set_neuron_to_prelu(self, parameters_a: Sequence[float] | NDArray[Any] | bytes) -> None:
         """Fuse PReLU with one number an output channel (deprecated in favour of `fused_neuron_descriptor`)."""
-        data: Any = np.frombuffer(parameters_a, np.float32) if isinstance(parameters_a, bytes) else parameters_a
-        self.fused_neuron_descriptor = MPSNNNeuronDescriptor(MPSCNNNeuronType.PRELU, data=data)
+        self.fused_neuron_descriptor = MPSNNNeuronDescriptor(MPSCNNNeuronType.PRELU, data=parameters_a)
 
     def set_batch_normalization_parameters_for_inference(
         self,
@@ -143,7 +143,7 @@ class MPSCNNConvolutionDescriptor(NamedAttributes):
         mean_, variance_ = _row("mean", mean, 0.0, channels), _row("variance", variance, 1.0, channels)
         gamma_, beta_ = _row("gamma", gamma, 1.0, channels), _row("beta", beta, 0.0, channels)
         epsilon = number("MPSCNNConvolutionDescriptor", "epsilon", epsilon)
-        if np.any(variance_ + epsilon <= 0):
+        if not np.all(variances("MPSCNNConvolutionDescriptor", "variance", variance_) + epsilon > 0):
             rule = "plus epsilon must be positive"
             raise MPSArgumentError("MPSCNNConvolutionDescriptor", "variance", rule, float(variance_.min()))
         scale = gamma_ / np.sqrt(variance_ + epsilon)
@@ -233,15 +233,8 @@ class MPSCNNConvolutionDescriptor(NamedAttributes):
 def _row(name: str, values: Sequence[float] | NDArray[Any] | None, default: float, channels: int) -> NDArray[Any]:
     if values is None:
         return np.full(channels, default, np.float64)
-    try:
-        row = np.asarray(values, np.float64).reshape(-1)
-    except (TypeError, ValueError, OverflowError) as fault:
-        rule = "must be numbers, one an output channel"
-        raise MPSTypeError("MPSCNNConvolutionDescriptor", name, rule, type(values).__name__) from fault
-    if row.size != channels:
-        rule = f"must hold one number an output channel, {channels}"
-        raise MPSArgumentError("MPSCNNConvolutionDescriptor", name, rule, row.size)
-    return row
+    who, rule = "MPSCNNConvolutionDescriptor", f"must hold one number an output channel, {channels}"
+    return row(who, name, numbers(who, name, values), channels, rule).astype(np.float64)
 
 
 class MPSCNNDepthWiseConvolutionDescriptor(MPSCNNConvolutionDescriptor):

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from openmps.checks import MaybeNone, Shown
-from openmps.core.data_source import elements
+from openmps.core.arrays import elements, in_shape, row
 from openmps.core.image.storage import Extent, Shape
 from openmps.core.kernel.scene import Scene
 from openmps.core.lifetime import check_is_device
@@ -153,13 +153,12 @@ def _arrays(who: str, descriptor: Any, weights: Any, biases: Any) -> LoadedWeigh
         raise MPSTypeError(who, "arguments", rule, f"{type(descriptor).__name__}, {type(weights).__name__}")
     descriptor.validate(who)
     shape = descriptor.weight_shape()
-    array = elements(who, "kernel_weights", weights, np.float32)
-    if array.size != int(np.prod(shape)):
-        raise MPSArgumentError(who, "kernel_weights", f"must hold {int(np.prod(shape))} numbers", array.size)
-    row = None if biases is None else np.array(elements(who, "bias_terms", biases, np.float32)).reshape(-1)
-    if row is not None and row.size != shape[0]:
-        raise MPSArgumentError(who, "bias_terms", f"must hold {shape[0]} numbers", row.size)
-    return LoadedWeights(descriptor.copy(), np.array(array.reshape(shape), np.float32, order="C"), row)
+    array = in_shape(who, "kernel_weights", elements(who, "kernel_weights", weights, np.float32), shape)
+    rule = f"must hold {shape[0]} numbers"
+    added = biases
+    if biases is not None:
+        added = row(who, "bias_terms", elements(who, "bias_terms", biases, np.float32), shape[0], rule)
+    return LoadedWeights(descriptor.copy(), np.array(array, np.float32, order="C"), added)
 
 
 class MPSCNNFullyConnected(WholeImageKernel, MPSCNNConvolution):

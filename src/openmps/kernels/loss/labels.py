@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from openmps.checks import Shown, of_kind
+from openmps.core.arrays import numbers
 from openmps.core.image.batch import MPSImageBatch
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.image.image import MPSImage
@@ -88,14 +89,7 @@ _DATA = MPSCNNLossDataDescriptor.__name__
 
 def _flat(data: Any) -> NDArray[np.float32]:
     """The numbers as one row; raw bytes are float32."""
-    if isinstance(data, bytes | bytearray):
-        if len(data) % 4:
-            raise MPSArgumentError(_DATA, "data", "must be whole float32 numbers", f"{len(data)} bytes")
-        return np.frombuffer(data, np.float32)
-    try:
-        return np.ascontiguousarray(data, dtype=np.float32).reshape(-1)
-    except (TypeError, ValueError) as fault:
-        raise MPSTypeError(_DATA, "data", "must be numbers", type(data).__name__) from fault
+    return np.ascontiguousarray(numbers(_DATA, "data", data)).reshape(-1)
 
 
 def _size(who: str, argument: str, size: object) -> MTLSize:
@@ -230,12 +224,11 @@ def _loss_descriptor(who: str, size: MTLSize | None) -> MPSImageDescriptor:
 
 def _blocks(device: MTLDevice, name: str, values: NDArray[Any]) -> MPSImageBatch:
     """An array ``[N, C]`` or ``[N, H, W, C]`` as a batch of float32 images."""
-    array = np.asarray(values)
+    array = numbers("MPSCNNLossLabels", name, values)
     if array.ndim not in (2, 4):
         raise MPSArgumentError("MPSCNNLossLabels", name, "must be shaped [N, C] or [N, H, W, C]", array.shape)
     pixels = array.reshape(array.shape[0], 1, 1, array.shape[1]) if array.ndim == 2 else array
-    numbers = pixels.astype(np.float32, copy=False)  # the batch copies them
-    return MPSImageBatch.from_numpy(device, numbers, MPSImageFeatureChannelFormat.FLOAT32)
+    return MPSImageBatch.from_numpy(device, pixels, MPSImageFeatureChannelFormat.FLOAT32)
 
 
 def _shape(image: MPSImage) -> tuple[int, int, int]:

@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from openmps.checks import NamedAttributes, of_kind
+from openmps.core.arrays import numbers
 from openmps.core.numbers import integer, number
-from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.errors import MPSArgumentError
 from openmps.kernels.loss.descriptor import MPSCNNLossDescriptor
 from openmps.ops.yolo_loss import YOLOLossParameters
 from openmps.types import MPSCNNLossType, MPSCNNReductionType
@@ -146,7 +147,7 @@ class MPSCNNYOLOLossDescriptor(NamedAttributes):
     def parameters(self) -> YOLOLossParameters:
         """The same, checked, as the mathematics takes it."""
         center, size, confidence, classes = (each.parameters() for each in self.shared_losses())
-        numbers: dict[str, Any] = {name: number(_WHO, name, getattr(self, name)) for name in (*_SCALES, *_LIMITS)}
+        values: dict[str, Any] = {name: number(_WHO, name, getattr(self, name)) for name in (*_SCALES, *_LIMITS)}
         return YOLOLossParameters(
             center,
             size,
@@ -156,7 +157,7 @@ class MPSCNNYOLOLossDescriptor(NamedAttributes):
             reduce_across_batch=bool(self.reduce_across_batch),
             rescore=bool(self.rescore),
             labels_hold_raw_sizes=bool(self.labels_hold_raw_sizes),
-            **numbers,
+            **values,
         )
 
     def __repr__(self) -> str:
@@ -169,20 +170,10 @@ _WHO = MPSCNNYOLOLossDescriptor.__name__
 
 def _pairs(value: ArrayLike | bytes) -> NDArray[np.float32]:
     """Pairs of positive numbers, a copy."""
-    try:
-        raw = isinstance(value, bytes | bytearray)
-        numbers = np.frombuffer(value, np.float32) if raw else np.array(value, dtype=np.float32)
-    except (TypeError, ValueError) as fault:
-        rule = "must be pairs of width and height, numbers"
-        raise MPSTypeError(_WHO, "anchor_boxes", rule, type(value).__name__) from fault
-    if (
-        numbers.ndim not in (1, 2)
-        or not numbers.size
-        or numbers.size % 2
-        or (numbers.ndim == 2 and numbers.shape[1] != 2)
-    ):
+    pairs = numbers(_WHO, "anchor_boxes", value)
+    if pairs.ndim not in (1, 2) or not pairs.size or pairs.size % 2 or (pairs.ndim == 2 and pairs.shape[1] != 2):
         rule = "must be pairs of width and height"
-        raise MPSArgumentError(_WHO, "anchor_boxes", rule, f"numbers shaped {numbers.shape}")
-    if not (np.isfinite(numbers).all() and (numbers > 0).all()):
-        raise MPSArgumentError(_WHO, "anchor_boxes", "must be positive numbers", numbers.tolist())
-    return numbers.reshape(-1, 2).copy()
+        raise MPSArgumentError(_WHO, "anchor_boxes", rule, f"numbers shaped {pairs.shape}")
+    if not (np.isfinite(pairs).all() and (pairs > 0).all()):
+        raise MPSArgumentError(_WHO, "anchor_boxes", "must be positive numbers", pairs.tolist())
+    return pairs.reshape(-1, 2).copy()
