@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import lru_cache
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Generic, Never, Self, TypeAlias, TypeGuard, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Never, Self, TypeAlias, TypeGuard, TypeVar, overload
+
+import numpy as np
 
 from openmps.errors import MPSArgumentError, MPSAttributeError, MPSTypeError
 
@@ -86,16 +89,26 @@ class KnownAttributes:
     an annotation, and may set any other that is not one of the package's attributes in another spelling: in a subclass
     of `MPSNNFilterNode` ``self.rate = 2`` is fine and ``self.paddingPolicy = policy`` is refused.
 
-    The check costs time at each write. What an encode writes, it writes with `store`.
+    An attribute that a class of the package declares as a ``bool`` or a ``float`` is checked to be one when it is set,
+    and others by `_attribute_checks`, a table of the class: a check takes the object's name, the attribute's and a
+    value, and gives the value.
+
+    All this costs time at each write. What an encode writes, it writes with `store`.
     """
 
     __slots__ = ()
 
+    _attribute_checks: ClassVar[Mapping[str, Callable[[str, str, Any], Any]]] = {}
+
     if not TYPE_CHECKING:  # A type checker knows the attributes without.
 
         def __setattr__(self, name: str, value: object) -> None:
-            if name[0] != "_" and name not in _names(type(self)) and _is_refused(type(self), name):
-                raise _unknown(self, name)
+            if name[0] != "_":
+                check = _checks(type(self)).get(name)
+                if check is not None:
+                    value = check(_called(self), name, value)
+                elif name not in _names(type(self)) and _is_refused(type(self), name):
+                    raise _unknown(self, name)
             object.__setattr__(self, name, value)
 
 
@@ -136,6 +149,19 @@ def _names(kind: type) -> frozenset[str]:
 
 
 @lru_cache(_KEPT)
+def _checks(kind: type) -> Mapping[str, Callable[[str, str, Any], Any]]:
+    """The checks of a class's attributes: by their types as the package declares them, and those of its own."""
+    found: dict[str, Callable[[str, str, Any], Any]] = {}
+    for base in reversed(kind.__mro__):
+        if _is_own(base):
+            declared = getattr(base, "__annotations__", {}).items()
+            found |= {name: _OF_TYPE[declaration] for name, declaration in declared if declaration in _OF_TYPE}
+            found |= vars(base).get("_attribute_checks", {})
+    # What a class makes a property of checks its values itself.
+    return {name: check for name, check in found.items() if not hasattr(getattr(kind, name, None), "__set__")}
+
+
+@lru_cache(_KEPT)
 def _own_names(kind: type) -> frozenset[str]:
     """Those of them that come from the package."""
     inner = next(base for base in kind.__mro__ if _is_own(base))
@@ -169,15 +195,60 @@ def _meant(kind: type, name: str) -> str | None:
     return _respelt(name, names) or (_respelt(close[0], names) if close else None)
 
 
-def _unknown(thing: object, name: str) -> MPSAttributeError:
+def _called(thing: object) -> str:
+    """Class and label."""
     label = getattr(thing, "_label", None)
-    who = f"{type(thing).__name__} {label!r}" if isinstance(label, str) else type(thing).__name__
+    return f"{type(thing).__name__} {label!r}" if isinstance(label, str) and label else type(thing).__name__
+
+
+def _unknown(thing: object, name: str) -> MPSAttributeError:
+    who = _called(thing)
     meant = _meant(type(thing), name)
     remedy = "A subclass can have attributes of its own" if meant is None else f"Use {meant}"
     return MPSAttributeError(who, name, "is no attribute of this class", None, remedy)
 
 
-# --- numbers ----------------------------------------------------------------------------------------------------------
+# --- flags and numbers ------------------------------------------------------------------------------------------------
+
+FLT_MAX = (2.0 - 2.0**-23) * 2.0**127
+"""The largest number of float32."""
+_ROUNDS_TO_INFINITY = 2.0**128 - 2.0**103
+
+
+def flag(who: str, argument: str, value: Any) -> bool:
+    """``value`` as a bool: one of Python's or NumPy's, or 0 or 1, the framework's NO and YES. Text is none."""
+    if isinstance(value, int | np.bool_ | np.integer) and value in (0, 1):
+        return bool(value)
+    raise MPSTypeError(who, argument, "must be True or False", repr(value))
+
+
+def optional_flag(who: str, argument: str, value: Any) -> bool | None:
+    """``value`` as a bool, or None."""
+    return None if value is None else flag(who, argument, value)
+
+
+def number(who: str, argument: str, value: Any, *, is_nan_allowed: bool = False) -> float:
+    """``value`` as a float that is a number of float32 when rounded; infinities too, NaN where it is allowed.
+
+    Raises:
+        MPSTypeError: It is none.
+        MPSArgumentError: It is NaN, or finite and too large for float32.
+    """
+    if isinstance(value, str | bytes | bool):
+        raise MPSTypeError(who, argument, "must be a number", repr(value))
+    try:
+        found = float(value)
+    except (TypeError, ValueError, RuntimeError) as fault:
+        raise MPSTypeError(who, argument, "must be a number", repr(value)) from fault
+    except OverflowError as fault:
+        raise _too_large(who, argument, "one beyond float64") from fault
+    if math.isnan(found) and not is_nan_allowed:
+        raise MPSArgumentError(who, argument, "must be a number", found)
+    if abs(found) <= FLT_MAX or not math.isfinite(found):
+        return found
+    if abs(found) >= _ROUNDS_TO_INFINITY:
+        raise _too_large(who, argument, found)
+    return math.copysign(FLT_MAX, found)
 
 
 def is_whole(value: object, least: int | None = None) -> TypeGuard[int]:
@@ -203,3 +274,11 @@ def as_index(value: object) -> int | None:
 def lengths_text(lengths: Sequence[int]) -> str:
     """``(28, 20)`` as ``28x20``."""
     return "x".join(str(length) for length in lengths)
+
+
+def _too_large(who: str, argument: str, got: object) -> MPSArgumentError:
+    return MPSArgumentError(who, argument, f"must be a number of float32, at most {FLT_MAX} in magnitude", got)
+
+
+_OF_TYPE: dict[str, Callable[[str, str, Any], Any]] = {"bool": flag, "bool | None": optional_flag, "float": number}
+"""What attributes are checked by that are declared so."""

@@ -194,7 +194,7 @@ def test_every_property_of_a_given_destination(arrange: str, x: np.ndarray, devi
     kernel.offset, kernel.edge_mode = MPSOffset(1, -1, 0), CLAMP
     kernel.source_feature_channel_offset, kernel.source_feature_channel_max_count = 4, 3
     kernel.destination_feature_channel_offset = 8
-    kernel.clip_rect = MTLRegion(MTLOrigin(1, 2, 0), MTLSize(3, 2, 9))
+    kernel.clip_rect = MTLRegion(MTLOrigin(1, 2, 0), MTLSize(3, 2, 2**64 - 1))
     kernel.padding = MPSNNDefaultPadding(MPSNNPaddingMethod.SIZE_FULL)
     filled = np.full((2, 11, 5, 5), -7.0)
     destination = getattr(bench, arrange)(filled)
@@ -386,7 +386,7 @@ def test_every_property_of_two_sources(arrange: str, x: np.ndarray, y: np.ndarra
     kernel.primary_source_feature_channel_offset, kernel.primary_source_feature_channel_max_count = 4, 2
     kernel.secondary_source_feature_channel_offset, kernel.secondary_source_feature_channel_max_count = 0, 2
     kernel.destination_feature_channel_offset = 4
-    kernel.clip_rect = MTLRegion(MTLOrigin(2, 1, 0), MTLSize(2, 3, 9))
+    kernel.clip_rect = MTLRegion(MTLOrigin(2, 1, 0), MTLSize(2, 3, 2**64 - 1))
     filled = np.full((2, 7, 5, 5), -7.0)
     destination = getattr(bench, arrange)(filled)
     command_buffer = bench.command_buffer()

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from openmps.core.numbers import FLT_MAX, not_negative, number
+from openmps.checks import FLT_MAX, number
+from openmps.core.numbers import not_negative
 from openmps.errors import MPSArgumentError, MPSTypeError
 
 

@@ -11,8 +11,8 @@ import torch
 
 from encoding import Bench, finish, keep_results, numbers, run, temporary_copy
 from helpers import assert_close
+from openmps.checks import FLT_MAX
 from openmps.core.image.storage import Extent, Shape
-from openmps.core.numbers import FLT_MAX
 from openmps.errors import MPSArgumentError, MPSLifetimeError, MPSTypeError
 from openmps.kernels import arithmetic as kernels
 from openmps.kernels.arithmetic import (

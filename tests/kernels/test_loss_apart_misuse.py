@@ -162,9 +162,13 @@ def test_wrong_descriptors() -> None:
         ):
             kind(CPU, Type.HUBER)  # type: ignore[arg-type]
         for name in ("weight", "label_smoothing", "epsilon", "delta"):
-            descriptor = _descriptor(Type.HUBER, Reduction.SUM, **{name: "much"})
             with pytest.raises(MPSTypeError, match=f"^MPSCNNLossDescriptor: {name} must be a number, got 'much'"):
-                kind(CPU, descriptor)
+                _descriptor(Type.HUBER, Reduction.SUM, **{name: "much"})
+        for name, value in {"label_smoothing": 5.0, "epsilon": -1.0, "delta": -0.5}.items():
+            with pytest.raises(MPSArgumentError, match=f"{name} must be .*, got {value}"):
+                kind(CPU, _descriptor(Type.HUBER, Reduction.SUM, **{name: value}))
+            with pytest.raises(MPSArgumentError, match=f"{name} must be .*, got {value}"):
+                setattr(MPSNNForwardLoss(CPU, _descriptor(Type.HUBER, Reduction.SUM)), name, value)
         descriptor = _descriptor(Type.HUBER, Reduction.SUM, number_of_classes=2.5)
         with pytest.raises(MPSTypeError, match="^MPSCNNLossDescriptor: number_of_classes must be an integer, got 2.5"):
             kind(CPU, descriptor)

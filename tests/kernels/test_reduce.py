@@ -53,7 +53,11 @@ GOLDEN = {
 """A reduction of rows leaves one number a row, one of columns one number a column."""
 
 
-def _region(x: int, y: int, width: int, height: int, z: int = 0, depth: int = 99) -> MTLRegion:
+ALL = 2**64 - 1
+"""The depth of a rectangle that takes all images that there are."""
+
+
+def _region(x: int, y: int, width: int, height: int, z: int = 0, depth: int = ALL) -> MTLRegion:
     return MTLRegion(MTLOrigin(x, y, z), MTLSize(width, height, depth))
 
 
@@ -124,7 +128,7 @@ def test_images_that_a_region_selects(device: torch.device) -> None:
     kernel.clip_rect_source = _region(0, 0, 1, 1, 2, 3)
     assert run(bench, kernel, [image]).ravel().tolist() == [2, 3, 4]
     destination = bench.filled((7, 1, 1, 1), -1)
-    kernel.clip_rect = _region(0, 0, 1, 1, 1, 99)
+    kernel.clip_rect = _region(0, 0, 1, 1, 1, 3)
     command_buffer = bench.command_buffer()
     kernel.encode(command_buffer, image, destination)
     finish(command_buffer)

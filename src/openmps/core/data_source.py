@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from openmps.checks import flag
 from openmps.core.arrays import elements, row
 from openmps.core.numbers import not_negative
 from openmps.errors import MPSArgumentError, MPSTypeError
@@ -41,9 +42,10 @@ class ArraySource:
 @contextmanager
 def loaded(who: str, source: Any) -> Generator[None]:
     """A data source between its load() and its purge()."""
-    if not source.load():
-        remedy = "The data source could not provide its numbers"
-        raise MPSArgumentError(who, "data source load()", "must return True", False, remedy)
+    answer = source.load()
+    if answer is None or not flag(who, "data source load()", answer):
+        remedy = "The data source could not provide its numbers" if answer is not None else "Return True from it"
+        raise MPSArgumentError(who, "data source load()", "must return True", repr(answer), remedy)
     try:
         yield
     finally:
@@ -67,15 +69,23 @@ def channel_row(who: str, source: Any, method: str, channels: int, default: floa
     return row(who, argument, array, channels, f"must return one number a feature channel, {channels}")
 
 
-def optional(source: Any, name: str) -> Any:
+def optional(who: str, source: Any, name: str) -> Any:
     """What the method ``name`` of a data source returns; None if it has no such method."""
-    method = getattr(source, name, None)
-    return method() if callable(method) else None
+    method = optional_method(who, source, name)
+    return None if method is None else method()
+
+
+def optional_method(who: str, source: Any, name: str) -> Any:
+    """The method ``name`` of a data source, None if it has none; what has the name and is no method is refused."""
+    found = getattr(source, name, None)
+    if found is not None and not callable(found):
+        raise MPSTypeError(who, f"data source {name}", "must be a method", repr(found), f"Define {name}(self, …)")
+    return found
 
 
 def epsilon_of(who: str, source: Any) -> float:
     """What the optional method epsilon() of a data source says, FLT_MIN without it."""
-    given = optional(source, "epsilon")
+    given = optional(who, source, "epsilon")
     return FLT_MIN if given is None else not_negative(who, "data source epsilon()", given)
 
 

@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from openmps.checks import NamedAttributes
+from openmps.checks import NamedAttributes, number
 from openmps.core.arrays import numbers, row
-from openmps.core.numbers import number
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.types import MPSCNNNeuronType
 
@@ -86,6 +85,8 @@ class MPSNNNeuronDescriptor(NamedAttributes):
     GELU            x / 2 (1 + erf(x / sqrt 2))
     ==============  ==================================  =============================
 
+    Without a type it is PRELU if there is ``data``, else NONE.
+
     Raises:
         MPSArgumentError: No such neuron, a parameter is no number of float32, or PReLU comes without ``data``.
     """
@@ -103,13 +104,15 @@ class MPSNNNeuronDescriptor(NamedAttributes):
 
     def __init__(
         self,
-        type: MPSCNNNeuronType = MPSCNNNeuronType.NONE,
+        type: MPSCNNNeuronType | None = None,
         a: float | None = None,
         b: float | None = None,
         c: float | None = None,
         *,
         data: Sequence[float] | NDArray[Any] | bytes | None = None,
     ) -> None:
+        if type is None:
+            type = MPSCNNNeuronType.NONE if data is None else MPSCNNNeuronType.PRELU
         try:
             self.neuron_type = MPSCNNNeuronType(type)
             defaults = DEFAULT_PARAMETERS[self.neuron_type]

@@ -1,4 +1,4 @@
-"""Numbers that users pass: as kernels can compute with them (the framework's are float32), and as indices."""
+"""Numbers that users pass, within bounds, and indices."""
 
 from __future__ import annotations
 
@@ -7,37 +7,11 @@ import operator
 from threading import Lock
 from typing import Any
 
+from openmps.checks import number
 from openmps.errors import MPSArgumentError, MPSTypeError
 
-FLT_MAX = (2.0 - 2.0**-23) * 2.0**127
-"""The largest number of float32."""
 counting = Lock()
 """Held while a kernel counts an encode, so that those of several threads are all counted."""
-_ROUNDS_TO_INFINITY = 2.0**128 - 2.0**103
-
-
-def number(who: str, argument: str, value: Any, *, is_nan_allowed: bool = False) -> float:
-    """``value`` as a float that is a number of float32 when rounded; infinities too, NaN where it is allowed.
-
-    Raises:
-        MPSTypeError: It is none.
-        MPSArgumentError: It is NaN, or finite and too large for float32.
-    """
-    if isinstance(value, str | bytes | bool):
-        raise MPSTypeError(who, argument, "must be a number", repr(value))
-    try:
-        found = float(value)
-    except (TypeError, ValueError, RuntimeError) as fault:
-        raise MPSTypeError(who, argument, "must be a number", repr(value)) from fault
-    except OverflowError as fault:
-        raise _too_large(who, argument, "one beyond float64") from fault
-    if math.isnan(found) and not is_nan_allowed:
-        raise MPSArgumentError(who, argument, "must be a number", found)
-    if abs(found) <= FLT_MAX or not math.isfinite(found):
-        return found
-    if abs(found) >= _ROUNDS_TO_INFINITY:
-        raise _too_large(who, argument, found)
-    return math.copysign(FLT_MAX, found)
 
 
 def not_negative(who: str, argument: str, value: Any) -> float:
@@ -77,7 +51,3 @@ def position(who: str, index: object, length: int) -> int | range:
     if not -length <= found < length:
         raise IndexError(f"{who}: index {found} outside {length} element(s)")
     return found % length
-
-
-def _too_large(who: str, argument: str, got: object) -> MPSArgumentError:
-    return MPSArgumentError(who, argument, f"must be a number of float32, at most {FLT_MAX} in magnitude", got)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from openmps.checks import Shown
+from openmps.checks import FLT_MAX, Shown, flag
 from openmps.core.kernel.arguments import member
-from openmps.core.numbers import FLT_MAX
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.graph.nodes import (
     MPSNNFilterNode,
@@ -113,7 +112,8 @@ class MPSNNArithmeticGradientNode(MPSNNGradientFilterNode):
             forward_filter, source_image = source_image, None
         if isinstance(gradient_state, bool):
             is_secondary_source_filter, gradient_state = gradient_state, None
-        index = int(is_secondary_source_filter)
+        is_secondary = flag(type(self).__name__, "is_secondary_source_filter", is_secondary_source_filter)
+        index = int(is_secondary)
         state = gradient_state
         if gradient_images is not None and isinstance(forward_filter, MPSNNBinaryArithmeticNode):
             source_gradient = gradient_images[0] if len(gradient_images) in (1, 2) else None
@@ -122,7 +122,7 @@ class MPSNNArithmeticGradientNode(MPSNNGradientFilterNode):
             rule = "must be source_gradient, source_image and gradient_state, or a gradient image and forward_filter"
             raise MPSTypeError(type(self).__name__, "arguments", rule)
         super().__init__(source_gradient, source_image, state)
-        self._is_secondary = bool(is_secondary_source_filter)
+        self._is_secondary = is_secondary
         source = ("primary", "secondary")[index]
         for name in ("primary_scale", "secondary_scale", "bias", "minimum_value", "maximum_value"):
             setattr(self, name, getattr(self.forward, name))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from openmps.checks import Shown
-from openmps.core.numbers import number
+from openmps.checks import Shown, number
 from openmps.errors import MPSTypeError
 from openmps.graph.callbacks import MPSNNGramMatrixCallback
 from openmps.graph.nodes import MPSNNFilterNode, MPSNNGradientFilterNode, MPSNNImageNode, MPSNNStateNode

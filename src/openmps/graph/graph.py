@@ -16,6 +16,7 @@ from openmps.core.kernel.base import MPSKernel
 from openmps.core.kernel.checks import check_command_buffer
 from openmps.core.kernel.encode import ImageKernel
 from openmps.core.kernel.encoding import Encoding
+from openmps.core.lifetime import COMMAND_BUFFERS, check_is_open
 from openmps.core.numbers import integer
 from openmps.core.state.batch import MPSStateBatch
 from openmps.core.state.state import MPSState
@@ -275,6 +276,8 @@ class MPSNNGraph(MPSKernel):
         and further results are appended to ``intermediate_images``, exported states to ``destination_states``.
         Temporary ones have a read count of 1; an exported result stands there too, with a read count of 2.
         """
+        if type(command_buffer) not in COMMAND_BUFFERS:
+            check_is_open(self.name, command_buffer)
         states = state_list(self.name, source_states)
         receivers = (intermediate_images, destination_states)
         outputs, made = self._encode(command_buffer, image_list(self.name, source_images), states, receivers)
@@ -293,6 +296,8 @@ class MPSNNGraph(MPSKernel):
         destination_states: list[MPSStateBatch] | None = None,
     ) -> MPSImageBatch | MaybeNone:
         """Record the graph for a batch of each source: ``source_images[i]`` is a whole batch; otherwise as `encode`."""
+        if type(command_buffer) not in COMMAND_BUFFERS:
+            check_is_open(self.name, command_buffer)
         states = state_batch_list(self.name, source_states)
         receivers = (intermediate_images, destination_states)
         outputs, made = self._encode(command_buffer, batch_list(self.name, source_images), states, receivers)

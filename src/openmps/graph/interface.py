@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from openmps.checks import flag
 from openmps.core.image.image import MPSImageAllocator
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.graph.nodes import Handle, MPSHandle, MPSNNFilterNode, MPSNNImageNode, MPSNNStateNode
@@ -32,7 +33,10 @@ class Results:
                 remedy = "Pass the result_image of a filter node"
                 raise MPSTypeError(who, f"result {index}", "must be an MPSNNImageNode", type(node).__name__, remedy)
             self.nodes.append(node)
-        self.needed = [True] * len(self.nodes) if flags is None else [bool(flag) for flag in flags]
+        if flags is not None and (isinstance(flags, str) or not isinstance(flags, Sequence)):
+            raise MPSTypeError(who, "results_are_needed", "must be a sequence of flags", repr(flags), "Pass [flag]")
+        named = "result_image_is_needed" if result_images is None else "results_are_needed"
+        self.needed = [True] * len(self.nodes) if flags is None else [flag(who, named, each) for each in flags]
         if not self.nodes or len(set(self.nodes)) < len(self.nodes):
             raise MPSArgumentError(who, "result_images", "must be at least one, all different", len(self.nodes))
         if len(self.needed) != len(self.nodes):

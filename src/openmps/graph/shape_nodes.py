@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from openmps.checks import Shown, whole
+from openmps.checks import Shown, flag, whole
 from openmps.core.kernel.arguments import member
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.graph.callbacks import MPSImageTransformProvider
@@ -151,7 +151,7 @@ class MPSCNNUpsamplingBilinearNode(_Factors):
     ) -> None:
         super().__init__([source])
         self._take(integer_scale_factor_x, integer_scale_factor_y)
-        self._align_corners = bool(align_corners)
+        self._align_corners = flag(self.name, "align_corners", align_corners)
 
     align_corners = Shown[bool](
         "_align_corners", "Whether the corner pixels of source and result fall together. Default False."

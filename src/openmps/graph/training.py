@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from openmps.core.data_source import optional_method
 from openmps.core.state.rows import MPSCNNNormalizationGammaAndBetaState, MPSCNNNormalizationMeanAndVarianceState
 from openmps.core.state.state import MPSState
 from openmps.kernels.convolution import MPSCNNConvolutionWeightsAndBiasesState
@@ -40,7 +41,8 @@ class Training(NamedTuple):
 
     def offered_by(self, data_source: Any) -> list[Callback]:
         """The callbacks that a data source has."""
-        return [each for each in self.callbacks if callable(getattr(data_source, each.method, None))]
+        who = type(data_source).__name__
+        return [each for each in self.callbacks if optional_method(who, data_source, each.method) is not None]
 
 
 _GAMMA_AND_BETA = Callback(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from openmps.checks import number
 from openmps.core.image.storage import Extent, Shape
 from openmps.core.kernel.base import MPSKernel
 from openmps.core.kernel.configuration import KernelProperty
@@ -11,7 +12,6 @@ from openmps.core.kernel.gradient import Given, MPSCNNGradientKernel
 from openmps.core.kernel.plan import Plan
 from openmps.core.kernel.scene import GradientScene, Scene
 from openmps.core.kernel.unary import MPSCNNKernel
-from openmps.core.numbers import number
 from openmps.core.state.batch import MPSStateBatch
 from openmps.core.state.gradient import ForwardRecord, MPSNNGradientState
 from openmps.errors import MPSArgumentError

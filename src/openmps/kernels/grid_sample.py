@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from openmps.checks import flag
 from openmps.core.image.storage import Extent, Shape, Target
 from openmps.core.kernel.binary import MPSCNNBinaryKernel
 from openmps.core.kernel.configuration import KernelProperty
@@ -33,7 +34,7 @@ class MPSNNGridSample(MPSCNNBinaryKernel):
 
     use_grid_value_as_input_coordinate = KernelProperty(
         True,
-        lambda _who, _argument, value: bool(value),
+        flag,
         "Whether the grid holds positions, or else distances in pixels from each result pixel's own. Default True.",
     )
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from openmps.checks import Shown
+from openmps.core.arrays import numbers
 from openmps.core.kernel.activation import activated, activation_gradient, neuron_parameters
 from openmps.core.kernel.base import MPSKernel
 from openmps.core.kernel.configuration import Setting
@@ -16,6 +17,7 @@ from openmps.core.kernel.gradient import MPSCNNGradientKernel
 from openmps.core.kernel.scene import GradientScene, Scene
 from openmps.core.kernel.unary import MPSCNNKernel
 from openmps.core.neuron import MPSNNNeuronDescriptor, NeuronParameters
+from openmps.core.numbers import integer
 from openmps.core.state.gradient import MPSNNGradientState
 from openmps.metal.device import MTLDevice
 from openmps.ops.neuron import Neuron
@@ -172,4 +174,13 @@ class MPSCNNNeuronPReLU(MPSCNNNeuron):
     """Y = X >= 0 ? X : a[channel] X (MPSCNNNeuron.h, macOS 10.13; deprecated there)."""
 
     def __init__(self, device: MTLDevice, a: Sequence[float] | NDArray[Any], count: int | None = None) -> None:
-        super().__init__(device, MPSNNNeuronDescriptor(MPSCNNNeuronType.PRELU, data=a if count is None else a[:count]))
+        super().__init__(device, MPSNNNeuronDescriptor(MPSCNNNeuronType.PRELU, data=_first(a, count)))
+
+
+def _first(a: Any, count: int | None) -> Any:
+    """The first ``count`` numbers."""
+    if count is None:
+        return a
+    given = numbers("MPSCNNNeuronPReLU", "a", a).reshape(-1)
+    rule = f"must be an integer of 1 to {given.size}, as there are numbers"
+    return given[: integer("MPSCNNNeuronPReLU", "count", count, 1, given.size, rule=rule)]

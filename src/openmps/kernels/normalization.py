@@ -6,13 +6,13 @@ from functools import partial
 from numbers import Real
 from typing import ClassVar
 
-from openmps.checks import Shown
+from openmps.checks import FLT_MAX, Shown
 from openmps.core.kernel.base import KernelProperties, MPSKernel
 from openmps.core.kernel.configuration import Configured, Fixed, KernelProperty
 from openmps.core.kernel.gradient import MPSCNNGradientKernel
 from openmps.core.kernel.scene import GradientScene, Scene
 from openmps.core.kernel.unary import MPSCNNKernel
-from openmps.core.numbers import FLT_MAX, integer
+from openmps.core.numbers import integer
 from openmps.core.state.gradient import ForwardRecord, MPSNNGradientState
 from openmps.errors import MPSArgumentError
 from openmps.metal.device import MTLDevice

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from openmps.checks import number
 from openmps.core.arrays import numbers
 from openmps.core.image.storage import Extent, Shape
 from openmps.core.kernel.arguments import channel_offset, member
@@ -16,7 +17,6 @@ from openmps.core.kernel.configuration import KernelProperty, Setting, SourcePro
 from openmps.core.kernel.gradient import Given, MPSCNNGradientKernel
 from openmps.core.kernel.scene import GradientScene, Scene
 from openmps.core.kernel.unary import MPSCNNKernel
-from openmps.core.numbers import number
 from openmps.core.state.gradient import MPSNNGradientState, SourceRecord
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.device import MTLDevice

@@ -14,13 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from openmps.checks import NamedAttributes, Shown, store
+from openmps.checks import NamedAttributes, Shown, number, store
 from openmps.core.kernel.base import MPSKernel
 from openmps.core.kernel.checks import check_command_buffer
 from openmps.core.kernel.configuration import ULONG_MAX, KernelProperty, at_least
 from openmps.core.kernel.encoding import Bound, Number, record_step
 from openmps.core.lifetime import record_synchronize
-from openmps.core.numbers import counting, integer, number
+from openmps.core.numbers import counting, integer
 from openmps.core.vector import MPSMatrix, MPSVector
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.device import CommandBuffer, MTLDevice

@@ -9,15 +9,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 
+from openmps.checks import flag, number
 from openmps.core.image.storage import Extent, Shape
 from openmps.core.kernel.arguments import clip_rectangle, image_offset
 from openmps.core.kernel.binary import MPSCNNBinaryKernel
 from openmps.core.kernel.configuration import Configured, KernelProperty, Setting, at_least
 from openmps.core.kernel.encode import ImageKernel
 from openmps.core.kernel.gradient import Given, MPSCNNGradientKernel
+from openmps.core.kernel.planning import check_depth
 from openmps.core.kernel.scene import GradientScene, Scene, back
 from openmps.core.kernel.unary import MPSCNNKernel
-from openmps.core.numbers import number
 from openmps.core.state.gradient import MPSNNGradientState, SourceRecord
 from openmps.errors import MPSArgumentError
 from openmps.metal.device import MTLDevice
@@ -81,6 +82,13 @@ class _ReadsRegions(ImageKernel):
             _overlap(self._region(index).origin.z, self._region(index).size.depth, extent.images)
             for index, extent in enumerate(sources)
         )
+
+    def _check_depth(self, sources: tuple[Extent, ...], destination: Extent) -> None:
+        super()._check_depth(sources, destination)
+        for index, (name, extent) in enumerate(zip(self._source_arguments, sources, strict=True)):
+            region, argument = self._region(index), f"{self._region_arguments[index]}.size.depth"
+            first = region.origin.z
+            check_depth(self.name, argument, region.size.depth, extent.images - first, f"{name} from {first} on")
 
     def _depth(self, sources: tuple[Extent, ...]) -> int:
         return min(super()._depth(sources), self._images(sources))
@@ -329,7 +337,9 @@ class MPSNNReduceFeatureChannelsAndWeightsSum(_WeightedReduction):
     """
 
     def __init__(self, device: MTLDevice, do_weighted_sum_by_non_zero_weights: bool = False) -> None:
-        super().__init__(device, Weighting.NON_ZERO if do_weighted_sum_by_non_zero_weights else Weighting.SUM)
+        name = "do_weighted_sum_by_non_zero_weights"
+        by_non_zero = flag(type(self).__name__, name, do_weighted_sum_by_non_zero_weights)
+        super().__init__(device, Weighting.NON_ZERO if by_non_zero else Weighting.SUM)
 
     @property
     def do_weighted_sum_by_non_zero_weights(self) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from openmps.checks import Shown, of_kind
+from openmps.checks import Shown, flag, of_kind
 from openmps.core.image.storage import Extent, Shape
 from openmps.core.kernel.configuration import Fixed, Setting
 from openmps.core.kernel.scene import Scene
@@ -59,7 +59,7 @@ class MPSNNResizeBilinear(_Resizing):
 
     def __init__(self, device: MTLDevice, resize_width: int, resize_height: int, align_corners: bool = False) -> None:
         super().__init__(device, resize_width, resize_height)
-        self._change(align_corners=bool(align_corners))
+        self._change(align_corners=flag(self.name, "align_corners", align_corners))
 
     def _body(self, at: Scene, *images: Slot) -> Slot:
         rows = Stretch.to(at.window.y, self.resize_height, self.align_corners)

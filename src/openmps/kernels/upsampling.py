@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from openmps.checks import flag
 from openmps.core.image.storage import Extent, Shape
 from openmps.core.kernel.base import MPSKernel
 from openmps.core.kernel.configuration import Fixed, Setting
@@ -101,7 +102,7 @@ class MPSCNNUpsamplingBilinear(MPSCNNUpsampling):
         align_corners: bool = False,
     ) -> None:
         super().__init__(device, integer_scale_factor_x, integer_scale_factor_y)
-        self._change(align_corners=bool(align_corners))
+        self._change(align_corners=flag(self.name, "align_corners", align_corners))
 
     def _body(self, at: Scene, *images: Slot) -> Slot:
         rows, columns = _stretches(at.window, self._factors, self.align_corners)

@@ -42,8 +42,11 @@ class LossParameters:
             raise _refusal("reduction_type", "must be SUM for the cosine distance", repr(self.reduction))
         if self.number_of_classes < 1:
             raise _refusal("number_of_classes", "must be at least 1", self.number_of_classes)
-        if not self.delta >= 0.0:
-            raise _refusal("delta", "must be at least 0", self.delta)
+        for name in ("delta", "epsilon"):
+            if not getattr(self, name) >= 0.0:
+                raise _refusal(name, "must be at least 0", getattr(self, name))
+        if not 0.0 <= self.label_smoothing <= 1.0:
+            raise _refusal("label_smoothing", "must be a share of 0 to 1", self.label_smoothing)
 
 
 def loss(y: Tensor, t: Tensor, weights: Tensor | None, parameters: LossParameters) -> tuple[Tensor, Tensor]:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from openmps.checks import Shown, whole
+from openmps.checks import Shown, number, whole
 from openmps.core.arrays import numbers, row, variances
 from openmps.core.data_source import ArraySource
-from openmps.core.numbers import not_negative, number
+from openmps.core.numbers import not_negative
 from openmps.core.state.rows import MPSCNNNormalizationGammaAndBetaState, MPSCNNNormalizationMeanAndVarianceState
 from openmps.core.vector import MPSVector, MPSVectorDescriptor
 from openmps.errors import MPSArgumentError

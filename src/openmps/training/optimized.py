@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from openmps.checks import Shown
+from openmps.checks import Shown, flag, number
 from openmps.core.training_state import TrainingState, check_names, finite_number, numbers
 from openmps.core.vector import MPSVector, MPSVectorDescriptor
 from openmps.errors import MPSArgumentError, MPSTypeError
@@ -38,7 +38,10 @@ class Optimized:
 
     def _train_with(self, optimizer: OptimizerFactory, *, amsgrad: bool) -> None:
         self._make_optimizer = optimizer
-        self._amsgrad = amsgrad
+        if not callable(optimizer):
+            rule, remedy = "must be a function of a device", "Pass lambda device: MPSNNOptimizerAdam(device, 1e-3)"
+            raise MPSTypeError(self._name, "optimizer", rule, type(optimizer).__name__, remedy)
+        self._amsgrad = flag(self._name, "amsgrad", amsgrad)
         self._optimizer: MPSNNOptimizer | None = None
         self._learning_rate: float | None = None
         self._accumulators: dict[str, list[MPSVector]] = {}
@@ -60,9 +63,9 @@ class Optimized:
 
     def set_learning_rate(self, learning_rate: float) -> None:
         """Change the step size of the updates that are encoded from now on."""
-        self._learning_rate = learning_rate
+        rate = self._learning_rate = number(self._name, "learning_rate", learning_rate)
         if self._optimizer is not None:
-            self._optimizer.set_learning_rate(learning_rate)
+            self._optimizer.set_learning_rate(rate)
 
     # --- updates ------------------------------------------------------------------------------------------------------
 

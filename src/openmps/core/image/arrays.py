@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from openmps.checks import optional_flag
 from openmps.core.arrays import check_has_no_mask
 from openmps.core.image.descriptor import MPSImageDescriptor, check_fits
 from openmps.core.image.storage import Block, Extent
@@ -26,7 +27,8 @@ _TENSOR_AXES = {3: "[channels, height, width]", 4: "[images, channels, height, w
 def from_numpy(who: str, device: MTLDevice, array: Any, channel_format: Format | None, axes: tuple[int, ...]) -> Block:
     """A block with a copy of an array whose last axis is the channels, with one of ``axes`` many axes."""
     device = check_is_device(who, "device", device)
-    check_has_no_mask(who, "array", array)
+    if type(array) is not np.ndarray:
+        check_has_no_mask(who, "array", array)
     try:
         numbers = np.asarray(array)
     except (TypeError, ValueError, RuntimeError) as fault:
@@ -55,7 +57,7 @@ def from_tensor(
     axes: tuple[int, ...],
 ) -> Block:
     """A block that shares, or copies, a tensor ``[C, H, W]`` or ``[N, C, H, W]``; see `MPSImage.from_tensor`."""
-    device = check_is_device(who, "device", device)
+    device, copy = check_is_device(who, "device", device), optional_flag(who, "copy", copy)
     given = _as_tensor(who, tensor)
     _check_axes(who, "tensor", tuple(given.shape), {count: _TENSOR_AXES[count] for count in axes})
     with torch.inference_mode(False):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from enum import Enum
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from enum import Enum, IntFlag
+from functools import reduce
+from operator import or_
+from typing import Any, TypeVar
 
 from openmps.core.image.batch import MPSImageBatch
 from openmps.core.image.image import MPSImage
@@ -15,6 +17,7 @@ from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.types import MPSImageEdgeMode, MPSOffset, MTLRegion
 
 _Member = TypeVar("_Member", bound=Enum)
+_Flags = TypeVar("_Flags", bound=IntFlag)
 _FARTHEST = 2**31 - 1
 """How far offsets reach: beyond every image, and near enough for the arithmetic of 64-bit and float64 positions."""
 
@@ -65,6 +68,19 @@ def member(who: str, argument: str, kind: type[_Member], value: object, rule: st
     except ValueError as fault:
         rule = rule or f"must be one of {', '.join(each.name for each in kind)}"
         raise MPSArgumentError(who, argument, rule, repr(value)) from fault
+
+
+def flags_of(kind: type[_Flags]) -> Callable[[str, str, Any], _Flags]:
+    """The check that a value is a combination of an enumeration's flags."""
+    known = reduce(or_, (int(each) for each in kind), 0)
+
+    def check(who: str, argument: str, value: Any) -> _Flags:
+        if not isinstance(value, int) or isinstance(value, bool) or value & ~known:
+            rule = f"must combine {', '.join(each.name or '' for each in kind)} of {kind.__name__}"
+            raise MPSArgumentError(who, argument, rule, repr(value))
+        return kind(value)
+
+    return check
 
 
 def clip_rectangle(who: str, argument: str, value: MTLRegion) -> MTLRegion:

@@ -7,7 +7,7 @@ from typing import Self
 from openmps.checks import KnownAttributes, Labelled, Shown
 from openmps.core.image.allocator import TEMPORARY
 from openmps.core.image.image import MPSImageAllocator
-from openmps.core.kernel.arguments import channel_offset, clip_rectangle
+from openmps.core.kernel.arguments import channel_offset, clip_rectangle, flags_of
 from openmps.core.kernel.configuration import Configuration, Configured, KernelProperty, SourceProperties, at_least
 from openmps.core.lifetime import check_is_device
 from openmps.core.padding.policy import MPSNNDefaultPadding, MPSNNPadding
@@ -30,6 +30,8 @@ class MPSKernel(KnownAttributes, Labelled, Configured):
 
     options: MPSKernelOptions
     """Hints to the framework; checks are never skipped."""
+
+    _attribute_checks = {"options": flags_of(MPSKernelOptions)}  # noqa: RUF012
 
     def __init__(self, device: MTLDevice) -> None:
         self.options = MPSKernelOptions.NONE

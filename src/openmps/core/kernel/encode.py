@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Any, ClassVar
 
+from openmps.checks import flag
 from openmps.core.image.allocator import ORDINARY, TEMPORARY
 from openmps.core.image.batch import BatchTemplate, MPSImageBatch, as_batch
 from openmps.core.image.descriptor import MPSImageDescriptor
@@ -29,6 +30,7 @@ from openmps.core.kernel.encoding import Bound, Encoding, Number, Pixels, Sink
 from openmps.core.kernel.plan import Plan
 from openmps.core.kernel.planning import PlannedKernel, descriptor_of
 from openmps.core.kernel.scene import RESULT, SAVED
+from openmps.core.lifetime import COMMAND_BUFFERS, check_is_open
 from openmps.core.state.batch import MPSStateBatch
 from openmps.core.state.gradient import MPSNNGradientState, attach, saved_by
 from openmps.core.state.state import MPSState
@@ -92,6 +94,8 @@ class ImageKernel(PlannedKernel):
         ``asked`` is what the encode's own arguments say about the result, for plans that are given no states.
         """
         who = self.name
+        if type(command_buffer) not in COMMAND_BUFFERS:
+            check_is_open(who, command_buffer)
         given = None if destination is None else single(who, self._destination_argument, destination)
         made, left = self._run(
             command_buffer,
@@ -117,6 +121,8 @@ class ImageKernel(PlannedKernel):
         asked: Hashable = None,
     ) -> Any:
         """Encode one batch of each source, as one operation; otherwise as `_single`."""
+        if type(command_buffer) not in COMMAND_BUFFERS:
+            check_is_open(self.name, command_buffer)
         given = None if destinations is None else self._as_batch(self._destination_argument, destinations)
         made, left = self._run(
             command_buffer,
@@ -177,6 +183,8 @@ class ImageKernel(PlannedKernel):
         asked: Hashable = None,
     ) -> tuple[Images, MPSStateBatch | None]:
         """The encode path. ``make_state`` True or False asks for a temporary or a permanent result state."""
+        if make_state is not None and make_state is not True and make_state is not False:
+            make_state = flag(self.name, "destination_state_is_temporary", make_state)
         if make_state is not None and destination_states is not None:
             rule = "asks for a new state, but destination states were given"
             raise MPSTypeError(self.name, "destination_state_is_temporary", rule, make_state, "Give one of the two")

@@ -189,13 +189,14 @@ class MPSCNNGradientKernel(MPSCNNBinaryKernel):
             **window,
         )
         everything = MPSRectNoClip.size
+        depth = everything.depth if record.is_batch else record.images
         self._change(
             kernel_offset_x=_mirrored(x),
             kernel_offset_y=_mirrored(y),
             _source_size=MTLSize(target.width, target.height, ULONG_MAX),
             destination_feature_channel_offset=forward.channel,
             clip_rect=MTLRegion(
-                MTLOrigin(0, 0, forward.first_image), MTLSize(everything.width, everything.height, record.images)
+                MTLOrigin(0, 0, forward.first_image), MTLSize(everything.width, everything.height, depth)
             ),
         )
 

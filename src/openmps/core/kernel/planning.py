@@ -21,7 +21,7 @@ from openmps.core.state.gradient import ForwardRecord, SourceRecord
 from openmps.core.state.state import MPSState
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.ops.op import Slot
-from openmps.types import MPSNNPaddingMethod
+from openmps.types import MPSNNPaddingMethod, MPSRectNoClip
 
 _CUSTOM = int(MPSNNPaddingMethod.CUSTOM)
 
@@ -238,8 +238,23 @@ class PlannedKernel(KernelProperties):
                 self.name,
                 f"{self._first_image_argument}, clip_rect.origin.z and clip_rect.size.depth",
                 "must select at least one image of each source and of the destination",
-                f"sources with {[extent.images for extent in sources]} image(s), destination with {destination.images}",
+                f"{first[1:]}, {first[0]} and {self.clip_rect.size.depth} for sources with "
+                f"{[extent.images for extent in sources]} image(s) and a destination with {destination.images}",
             )
+        if not is_batch:
+            self._check_depth(sources, destination)
+
+    def _check_depth(self, sources: tuple[Extent, ...], destination: Extent) -> None:
+        """Raise unless there are as many images as the clip rectangle asks for, if it does not ask for all there are.
+
+        Its pixels are cut to the destination, as the framework documents; its images are not.
+        """
+        origin, each = self.clip_rect.origin.z, self._results_per_image
+        there = [(self._destination_argument, origin, destination.images - origin)]
+        for name, extent, source in zip(self._source_arguments, sources, self._sources, strict=False):
+            there.append((name, source.offset.z, (extent.images - source.offset.z) * each))
+        for name, first, images in there:
+            check_depth(self.name, "clip_rect.size.depth", self.clip_rect.size.depth, images, f"{name} from {first} on")
 
     def _source_record(self, index: int, extent: Extent, width: int, height: int) -> SourceRecord:
         source = self._sources[index]
@@ -278,6 +293,13 @@ class PlannedKernel(KernelProperties):
             )
         origin = self.clip_rect.origin
         return Target(origin.x, origin.y, width, height, channel, channels)
+
+
+def check_depth(who: str, argument: str, asked: int, there: int, where: str) -> None:
+    """Raise if a rectangle asks for more images than there are; that of `MPSRectNoClip` stands for all of them."""
+    if there < asked != MPSRectNoClip.size.depth:
+        rule = f"must be at most {there}, the images of {where}"
+        raise MPSArgumentError(who, argument, rule, asked, "Leave it at that of MPSRectNoClip for all there are")
 
 
 def descriptor_of(sized: Sized) -> MPSImageDescriptor:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Self
 
+from openmps.checks import flag, optional_flag
 from openmps.core.padding.geometry import Axis, Placement, window_extent
 from openmps.core.padding.policy import checked_integer, set_edge_mode
 from openmps.errors import MPSArgumentError, MPSTypeError
@@ -46,7 +47,10 @@ class ExplicitPadding:
     def __post_init__(self) -> None:
         for name in ("left", "top", "right", "bottom"):
             object.__setattr__(self, name, checked_integer("ExplicitPadding", name, getattr(self, name)))
-        if self.count_include_pad is None:
+        object.__setattr__(self, "ceil_mode", flag("ExplicitPadding", "ceil_mode", self.ceil_mode))
+        counts = optional_flag("ExplicitPadding", "count_include_pad", self.count_include_pad)
+        object.__setattr__(self, "count_include_pad", counts)
+        if counts is None:
             return
         if self.edge_mode not in (None, MPSImageEdgeMode.CLAMP):
             rule = "must be CLAMP or left out with count_include_pad"
@@ -116,7 +120,8 @@ class ExplicitPadding:
         is_backwards: bool = False,
     ) -> Placement:
         """Places the windows of one axis by the formulas of the class; raises `MPSArgumentError` where none fits."""
-        place = self._place_reverse if is_backwards else self._place_forward
+        is_reverse = flag("ExplicitPadding", "is_backwards", is_backwards)
+        place = self._place_reverse if is_reverse else self._place_forward
         extent = window_extent(kernel, dilation)
         placed = place(source, extent, stride, *self._sides(axis))
         if placed.result < 1:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from html import escape
 from types import SimpleNamespace
 
+from openmps.checks import flag
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.padding.geometry import Lengths, suggested_geometry, window_extent
 from openmps.core.padding.names import MPSGetPaddingPolicy
@@ -137,6 +138,7 @@ def explain_padding(
     stands for reverse filters, such as transposed convolution. A policy's custom step is run on stand-ins for kernel
     and images that have the window, the offsets, the edge mode and the sizes. Raises `MPSError` as an encode would.
     """
+    backwards = flag("explain_padding", "backwards", backwards)
     axes = len(source) if isinstance(source, Sequence) else 1
     sizes = {"source": source, "kernel": kernel, "stride": stride, "dilation": dilation}
     lengths, windows, strides, dilations = (_per_axis(name, value, axes) for name, value in sizes.items())

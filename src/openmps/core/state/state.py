@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from openmps.checks import Labelled, Shown
+from openmps.checks import Labelled, Shown, flag
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.image.image import MPSImage
 from openmps.core.lifetime import (
@@ -185,8 +185,10 @@ class MPSState(Labelled):
         if self._counts is not None:
             check_not_ended(self.name, f"resource {index}", self._counts.command_buffer)
             check_reads(self.name, f"resource {index}", self.read_count, self.name)
-        if slot.resource is not None or not allocate_memory or self._device is None:
+        if slot.resource is not None or self._device is None:
             return slot.resource
+        if allocate_memory is not True and not flag(self.name, "allocate_memory", allocate_memory):
+            return None
         return slot.get(self._device, self.lives_on)
 
     @property

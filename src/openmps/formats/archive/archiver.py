@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
+from openmps.checks import flag
 from openmps.core.lifetime import check_is_device
 from openmps.errors import MPSArgumentError, MPSFileError, MPSTypeError
 from openmps.formats.archive.container import pack, read_archive, unpack
@@ -38,7 +39,7 @@ class MPSKeyedArchiver:
     @staticmethod
     def archived_data(object: Any, requiring_secure_coding: bool = True) -> bytes:
         """An object as bytes. Archives are always secure: reading one never runs code that it names."""
-        if not requiring_secure_coding:
+        if not flag("MPSKeyedArchiver.archived_data", "requiring_secure_coding", requiring_secure_coding):
             rule = "must be True: there are no other archives"
             raise MPSArgumentError("MPSKeyedArchiver.archived_data", "requiring_secure_coding", rule, False)
         writer = Writer()
@@ -54,6 +55,9 @@ class MPSKeyedArchiver:
     @staticmethod
     def archive(object: Any, path: str | os.PathLike[str]) -> None:
         """Write an object to a file, atomically."""
+        if not isinstance(path, str | os.PathLike):
+            rule = "must be the path of the file: the object comes first"
+            raise MPSTypeError("MPSKeyedArchiver.archive", "path", rule, type(path).__name__)
         write_atomic(path, MPSKeyedArchiver.archived_data(object))
 
 
@@ -112,6 +116,7 @@ class MPSKeyedUnarchiver:
     ) -> Any:
         """The archived object, which must be of one of some classes."""
         who = "MPSKeyedUnarchiver"
+        check_is_device(who, "device", device)
         wanted = tuple(classes) if isinstance(classes, Iterable) else (classes,)
         for each in wanted:
             if not isinstance(each, type):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from typing import ClassVar, NamedTuple
 
+from openmps.checks import FLT_MAX, number
 from openmps.core.image.storage import Extent, Shape
 from openmps.core.kernel.arguments import member
 from openmps.core.kernel.binary import MPSCNNBinaryKernel
 from openmps.core.kernel.configuration import KernelProperty
 from openmps.core.kernel.scene import Scene
-from openmps.core.numbers import FLT_MAX, number
 from openmps.core.state.gradient import MPSNNBinaryGradientState
 from openmps.errors import MPSArgumentError
 from openmps.ops.arithmetic import Arithmetic, Combination, Comparison, Stretch, open_limits

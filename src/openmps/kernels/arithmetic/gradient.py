@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import ClassVar
 
+from openmps.checks import FLT_MAX, flag, number
 from openmps.core.image.storage import Extent, Target
 from openmps.core.kernel.configuration import Fixed, KernelProperty, Setting
 from openmps.core.kernel.gradient import Given, MPSCNNGradientKernel
 from openmps.core.kernel.scene import GradientScene, back
-from openmps.core.numbers import FLT_MAX, number
 from openmps.core.state.gradient import ForwardRecord, SourceRecord
 from openmps.kernels.arithmetic.forward import (
     ArithmeticParameters,
@@ -54,7 +54,8 @@ class MPSCNNArithmeticGradient(MPSCNNGradientKernel):
 
     def __init__(self, device: MTLDevice, is_secondary_source_filter: bool = False) -> None:
         super().__init__(device)
-        self._change(is_secondary_source_filter=bool(is_secondary_source_filter))
+        is_secondary = flag(self.name, "is_secondary_source_filter", is_secondary_source_filter)
+        self._change(is_secondary_source_filter=is_secondary)
 
     def _forward_source(self) -> int:
         return int(self.is_secondary_source_filter)

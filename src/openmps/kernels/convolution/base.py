@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, NoReturn
 import torch
 from torch import Tensor
 
-from openmps.checks import Shown
+from openmps.checks import Shown, flag
 from openmps.core.kernel.activation import activated
 from openmps.core.kernel.checks import check_command_buffer
 from openmps.core.kernel.configuration import KernelProperty, Setting
@@ -111,7 +111,8 @@ class ConvolutionKernel(WeightedKernel, MPSCNNKernel[StateT]):
         ``biases`` of the state is None if the convolution has none.
         """
         check_command_buffer(self.name, command_buffer, self.device)
-        state = self.parameters.empty_state(command_buffer if result_state_can_be_temporary else None)
+        is_temporary = flag(self.name, "result_state_can_be_temporary", result_state_can_be_temporary)
+        state = self.parameters.empty_state(command_buffer if is_temporary else None)
         self.parameters.export_to(self.name, command_buffer, state)
         return state
 

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from openmps.checks import Shown
+from openmps.checks import Shown, number
 from openmps.core.arrays import elements, in_shape, real_numbers, row
 from openmps.core.data_source import loaded
 from openmps.core.kernel.activation import activated, neuron_parameters
@@ -19,7 +19,6 @@ from openmps.core.kernel.encoding import Bound, Held
 from openmps.core.kernel.scene import Scene
 from openmps.core.kernel.unary import MPSCNNKernel
 from openmps.core.neuron import NeuronParameters
-from openmps.core.numbers import number
 from openmps.core.state.batch import MPSStateBatch
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.kernels.convolution.data_source import MPSCNNConvolutionDataSource, check_data_source, descriptor_of

@@ -127,14 +127,14 @@ def _kind(who: str, source: MPSCNNConvolutionDataSource, kinds: tuple[MPSDataTyp
 
 
 def _check_layout(who: str, source: MPSCNNConvolutionDataSource) -> None:
-    layout = optional(source, "weights_layout")
+    layout = optional(who, source, "weights_layout")
     if layout not in (None, MPSCNNConvolutionWeightsLayout.OHWI):
         raise MPSArgumentError(who, "data source weights_layout()", "must be OHWI, the only layout there is", layout)
 
 
 def _precision(who: str, source: MPSCNNConvolutionDataSource, kind: MPSDataType) -> MPSDataType | None:
     """What the kernel has to multiply with: float16 for weights that are no float32, else what the source asks for."""
-    asked = optional(source, "kernel_weights_data_type")
+    asked = optional(who, source, "kernel_weights_data_type")
     allowed = (_FLOAT16, MPSDataType.FLOAT32) if kind == MPSDataType.FLOAT32 else (_FLOAT16,)
     if asked is not None and asked not in allowed:
         rule = f"must be {' or '.join(each.name for each in allowed)} for weights of {kind.name}"
@@ -168,10 +168,10 @@ def _dequantized(who: str, source: Any, array: NDArray[Any]) -> NDArray[Any]:
 
     A source without a quantization type (macOS 10.13) goes by the method that it has, ranges first.
     """
-    kind = optional(source, "weights_quantization_type")
+    kind = optional(who, source, "weights_quantization_type")
     ways = [_DEQUANTIZERS[kind]] if kind in _DEQUANTIZERS else list(_DEQUANTIZERS.values())
     for method, dequantize in ways:
-        data = optional(source, method)
+        data = optional(who, source, method)
         if data is not None:
             return dequantize(who, f"{method}()", data, array)
     rule = f"of UINT8 weights must offer {' or '.join(f'{method}()' for method, _ in ways)}"

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable
 from typing import NamedTuple, Self
 
-from openmps.checks import Shown
+from openmps.checks import Shown, optional_flag
 from openmps.core.data_source import copy_of
 from openmps.core.kernel.base import KernelProperties
 from openmps.core.kernel.checks import check_command_buffer
@@ -25,12 +25,6 @@ from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.ops.op import Slot
 from openmps.types import MPSDataType
 from openmps.types import MPSImageFeatureChannelFormat as Format
-
-
-def _switch(who: str, argument: str, value: bool | None) -> bool | None:
-    if value not in (None, False, True):
-        raise MPSTypeError(who, argument, "must be None, True or False", repr(value))
-    return value if value is None else bool(value)
 
 
 class ConvolutionShape(NamedTuple):
@@ -66,7 +60,7 @@ class WeightedKernel(KernelProperties, HoldsWeights):
 
     weights_fp16 = KernelProperty[bool | None](
         None,
-        _switch,
+        optional_flag,
         """Whether the weights are rounded to float16, once, after folding. None, the default: where the source image of
         the forward kernel is FLOAT16, unless the data source's `kernel_weights_data_type` says FLOAT32; a gradient
         kernel with None does as the forward kernel whose state it takes. True: always. False: only where the data

@@ -5,7 +5,6 @@ from __future__ import annotations
 from numbers import Integral
 
 from openmps.checks import NamedAttributes
-from openmps.core.numbers import number
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.ops.loss import LossParameters
 from openmps.types import MPSCNNLossType, MPSCNNReductionType
@@ -51,12 +50,12 @@ class MPSCNNLossDescriptor(NamedAttributes):
     def parameters(self, reduction_type: MPSCNNReductionType | None = None) -> LossParameters:
         """The same, checked, as the mathematics takes it; with another reduction if one is given."""
         kind, reduction = _framework_values(self.loss_type, self.reduction_type)
-        numbers = {name: number(_WHO, name, getattr(self, name)) for name in _NUMBERS}
+        numbers = {name: getattr(self, name) for name in _NUMBERS}
         return LossParameters(
             kind=kind,
             reduction=reduction if reduction_type is None else reduction_type,
             number_of_classes=whole_number(_WHO, "number_of_classes", self.number_of_classes),
-            reduce_across_batch=bool(self.reduce_across_batch),
+            reduce_across_batch=self.reduce_across_batch,
             **numbers,
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from openmps.checks import Shown
+from openmps.checks import Shown, flag
 from openmps.core.image.batch import MPSImageBatch
 from openmps.core.image.image import MPSImage
 from openmps.core.image.storage import Extent, Shape, Target
@@ -27,10 +27,6 @@ from openmps.ops.op import Slot
 from openmps.types import MPSCNNReductionType
 
 _CARRIED = ("weight", "label_smoothing", "epsilon", "delta")
-
-
-def _truth(who: str, argument: str, value: bool) -> bool:
-    return bool(value)
 
 
 class MPSNNInitialGradient(MPSCNNKernel):
@@ -67,7 +63,7 @@ class MPSNNLossGradient(ImageLoss, MPSCNNBinaryKernel):
 
     compute_label_gradients = KernelProperty(
         False,
-        _truth,
+        flag,
         "Whether the gradient of the labels is computed instead of that of the predictions. Default False.",
     )
     _reduction = Setting[MPSCNNReductionType]()

@@ -150,6 +150,8 @@ class MPSCNNLossLabels(MPSState):
         The objects share three blocks of memory, for labels, weights and losses, and are made when they are asked for:
         the fast way. Those of a subclass are made at once, by its constructor.
         """
+        if not isinstance(device, MTLDevice):
+            check_is_device(cls.__name__, "device", device)
         images = _blocks(device, "labels", labels)
         factors = None if weights is None else _blocks(device, "weights", weights)
         if factors is not None and len(factors) != len(images):
@@ -224,7 +226,9 @@ def _loss_descriptor(who: str, size: MTLSize | None) -> MPSImageDescriptor:
 
 def _blocks(device: MTLDevice, name: str, values: NDArray[Any]) -> MPSImageBatch:
     """An array ``[N, C]`` or ``[N, H, W, C]`` as a batch of float32 images."""
-    array = numbers("MPSCNNLossLabels", name, values)
+    # A training step makes labels: plain arrays are not looked through.
+    is_plain = type(values) is np.ndarray and values.dtype == np.float32
+    array: NDArray[np.float32] = values if is_plain else numbers("MPSCNNLossLabels", name, values)
     if array.ndim not in (2, 4):
         raise MPSArgumentError("MPSCNNLossLabels", name, "must be shaped [N, C] or [N, H, W, C]", array.shape)
     pixels = array.reshape(array.shape[0], 1, 1, array.shape[1]) if array.ndim == 2 else array

@@ -6,9 +6,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from openmps.checks import Shown, of_kind
+from openmps.checks import Shown, number, of_kind
 from openmps.core.kernel.configuration import Configured, Setting, T
-from openmps.core.numbers import number
 from openmps.errors import MPSArgumentError
 from openmps.kernels.loss.descriptor import MPSCNNLossDescriptor
 from openmps.ops.loss import LossParameters

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from openmps.checks import NamedAttributes, of_kind
 from openmps.core.arrays import numbers
-from openmps.core.numbers import integer, number
+from openmps.core.numbers import integer
 from openmps.errors import MPSArgumentError
 from openmps.kernels.loss.descriptor import MPSCNNLossDescriptor
 from openmps.ops.yolo_loss import YOLOLossParameters
@@ -147,16 +147,16 @@ class MPSCNNYOLOLossDescriptor(NamedAttributes):
     def parameters(self) -> YOLOLossParameters:
         """The same, checked, as the mathematics takes it."""
         center, size, confidence, classes = (each.parameters() for each in self.shared_losses())
-        values: dict[str, Any] = {name: number(_WHO, name, getattr(self, name)) for name in (*_SCALES, *_LIMITS)}
+        values: dict[str, Any] = {name: getattr(self, name) for name in (*_SCALES, *_LIMITS)}
         return YOLOLossParameters(
             center,
             size,
             confidence,
             classes,
             center.reduction,
-            reduce_across_batch=bool(self.reduce_across_batch),
-            rescore=bool(self.rescore),
-            labels_hold_raw_sizes=bool(self.labels_hold_raw_sizes),
+            reduce_across_batch=self.reduce_across_batch,
+            rescore=self.rescore,
+            labels_hold_raw_sizes=self.labels_hold_raw_sizes,
             **values,
         )
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from openmps.checks import Shown, store
-from openmps.core.numbers import counting, integer, number
+from openmps.checks import Shown, number, store
+from openmps.core.numbers import counting, integer
 from openmps.core.state.state import MPSState
 from openmps.core.training_state import TrainingState, whole_number
 from openmps.core.vector import MPSMatrix, MPSVector

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from openmps.checks import NamedAttributes
-from openmps.core.numbers import FLT_MAX, number
+from openmps.checks import FLT_MAX, NamedAttributes
 from openmps.errors import MPSArgumentError
 from openmps.types import MPSNNRegularizationType
 
@@ -39,16 +38,10 @@ class MPSNNOptimizerDescriptor(NamedAttributes):
 
     def __post_init__(self) -> None:
         name = type(self).__name__
-        self.learning_rate = number(name, "learning_rate", self.learning_rate)
-        self.gradient_rescale = number(name, "gradient_rescale", self.gradient_rescale)
-        self.apply_gradient_clipping = bool(self.apply_gradient_clipping)
-        self.gradient_clip_max = number(name, "gradient_clip_max", self.gradient_clip_max)
-        self.gradient_clip_min = number(name, "gradient_clip_min", self.gradient_clip_min)
         if self.regularization_type not in tuple(MPSNNRegularizationType):
             rule = "must be an MPSNNRegularizationType"
             raise MPSArgumentError(name, "regularization_type", rule, repr(self.regularization_type))
         self.regularization_type = MPSNNRegularizationType(self.regularization_type)
-        self.regularization_scale = number(name, "regularization_scale", self.regularization_scale)
         if self.gradient_clip_min > self.gradient_clip_max:
             rule = f"must not exceed gradient_clip_max {self.gradient_clip_max}"
             raise MPSArgumentError(name, "gradient_clip_min", rule, self.gradient_clip_min)

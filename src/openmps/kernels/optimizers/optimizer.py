@@ -7,11 +7,10 @@ from copy import copy
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from openmps.checks import Shown, store
+from openmps.checks import Shown, number, store
 from openmps.core.kernel.base import MPSKernel
 from openmps.core.kernel.checks import check_command_buffer
 from openmps.core.kernel.encoding import Bound, Held, Number, record_body, record_step, step_body
-from openmps.core.numbers import number
 from openmps.core.training_state import TrainingState, check_names, finite_number
 from openmps.core.vector import MPSVector, numbers_of
 from openmps.errors import MPSTypeError

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from openmps.checks import Shown
-from openmps.core.numbers import number
+from openmps.checks import Shown, number
 from openmps.core.state.state import MPSState
 from openmps.core.vector import MPSMatrix, MPSVector
 from openmps.kernels.optimizers.descriptor import MPSNNOptimizerDescriptor, described

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from openmps.checks import Shown
-from openmps.core.numbers import number
+from openmps.checks import Shown, number, optional_flag
 from openmps.core.state.state import MPSState
 from openmps.core.vector import MPSMatrix, MPSVector
 from openmps.kernels.optimizers.descriptor import MPSNNOptimizerDescriptor, described
@@ -40,7 +39,9 @@ class MPSNNOptimizerStochasticGradientDescent(MPSNNOptimizer):
     ) -> None:
         super().__init__(device, described(learning_rate, optimizer_descriptor))
         self._momentum_scale = number(self.name, "momentum_scale", momentum_scale)
-        self._nesterov = bool(use_nesterov_momentum or use_nestrov_momentum)
+        spellings = {"use_nesterov_momentum": use_nesterov_momentum, "use_nestrov_momentum": use_nestrov_momentum}
+        given = [optional_flag(self.name, name, value) for name, value in spellings.items()]
+        self._nesterov = any(given)
 
     def _update(self, vectors: int, rule: ops.GradientRule) -> ops.StochasticGradientDescent:
         return ops.StochasticGradientDescent(vectors, rule, self._momentum_scale, self._nesterov)
