@@ -25,7 +25,7 @@ def test_copy_and_fill(queue: MTLCommandQueue) -> None:
         blit.copy_from_buffer(hidden, 0, result, 0, 8)
         blit.fill_buffer(result, NSRange(0, 1), 9)
         blit.synchronize_resource(result)
-    assert result.contents().tolist() == [0] * 8
+    assert result.memory(torch.uint8).tolist() == [0] * 8
     buffer.commit()
     buffer.wait_until_completed()
     assert result.contents().tolist() == [9, 0, 0, 1, 2, 3, 255, 255]

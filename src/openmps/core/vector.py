@@ -24,6 +24,7 @@ from openmps.core.lifetime import (
 from openmps.core.vector_descriptor import TORCH_TYPES, MPSMatrixDescriptor, MPSVectorDescriptor, bytes_needed
 from openmps.errors import MPSArgumentError, MPSLifetimeError, MPSTypeError
 from openmps.metal.device import CommandBuffer, MTLBuffer, MTLDevice
+from openmps.metal.pending import Region, settle
 from openmps.types import MPSDataType, MTLStorageMode
 
 
@@ -101,21 +102,39 @@ class _Elements(Labelled):
         record_synchronize(self.name, command_buffer, self.device)
 
     def tensor(self) -> torch.Tensor:
-        """The elements, sharing the buffer's memory; a single vector or matrix has no leading axis."""
-        flat = self.data.tensor(TORCH_TYPES[self._data_type], self._offset, self._count)
+        """The elements, sharing the buffer's memory; a single vector or matrix has no leading axis.
+
+        Waits for committed command buffers that write them; in a handler, or in recorded work, they are as they are
+        then.
+
+        Raises:
+            MTLCommandBufferError: A command buffer that is not committed has yet to write them.
+        """
+        settle(self.name, "tensor", self.regions())
+        return self.memory()
+
+    def regions(self) -> tuple[Region]:
+        """The bytes of the elements and what is between them, as what writes and what reads them is compared by."""
+        return (self.data.region(self._offset, self._count * TORCH_TYPES[self._data_type].itemsize),)
+
+    def memory(self) -> torch.Tensor:
+        """The same as `tensor`, whatever is still to be written; for work that runs in its queue's order."""
+        flat = self.data.memory(TORCH_TYPES[self._data_type], self._offset, self._count)
         view = flat.as_strided(self._shape, self._strides)
         return view[0] if self._shape[0] == 1 else view
 
     def numpy(self) -> NDArray[Any]:
-        """A copy of the elements; a single vector or matrix has no leading axis.
+        """A copy of the elements; a single vector or matrix has no leading axis. Waits as `tensor` does.
 
         Raises:
             MPSArgumentError: The buffer's storage mode is PRIVATE.
+            MTLCommandBufferError: A command buffer that is not committed has yet to write them.
         """
         if self.data.storage_mode is MTLStorageMode.PRIVATE:
             rule, remedy = "needs memory that the CPU may touch", "Use a buffer of storage mode SHARED"
             raise MPSArgumentError(self.name, "numpy", rule, "PRIVATE storage", remedy)
-        return np.array(self.tensor().cpu().numpy(), order="C")
+        settle(self.name, "numpy", self.regions())
+        return np.array(self.memory().cpu().numpy(), order="C")
 
     def check_usable(self, who: str, argument: str, command_buffer: CommandBuffer) -> None:
         """Raise unless an encode on ``command_buffer`` may use it."""

@@ -183,7 +183,7 @@ def _held(kernel: object) -> tuple[object, list[Tensor]]:
         return parameters, [each for each in (parameters.weights, parameters.biases) if each is not None]
     if isinstance(kernel, MPSCNNBatchNormalization):
         rows = (*kernel.gamma_and_beta, *kernel.mean_and_variance)
-        return kernel, [row.tensor(torch.float32) for row in rows]
+        return kernel, [row.memory(torch.float32) for row in rows]
     if isinstance(kernel, ImageNormalization):
         return kernel, [kernel.numbers.gamma.value(), kernel.numbers.beta.value()]
     return kernel, []

@@ -46,7 +46,7 @@ class Layer:
         if hasattr(self.kernel, "parameters"):
             return [self.kernel.parameters.weights]
         if hasattr(self.kernel, "gamma_and_beta"):
-            return [buffer.tensor(torch.float32) for buffer in self.kernel.gamma_and_beta]
+            return [buffer.memory(torch.float32) for buffer in self.kernel.gamma_and_beta]
         return [row.value() for row in (self.kernel.numbers.gamma, self.kernel.numbers.beta)]
 
 

@@ -17,6 +17,7 @@ from openmps.core.state.gradient import ForwardRecord, MPSNNGradientState
 from openmps.core.training_state import TrainingState, check_names, whole_number
 from openmps.errors import MPSArgumentError
 from openmps.metal.device import MTLDevice
+from openmps.metal.pending import settle
 from openmps.ops.dropout import Dropout, DropoutMask
 from openmps.ops.op import Slot
 from openmps.types import MTLSize
@@ -67,8 +68,9 @@ class MPSCNNDropoutGradientState(MPSNNGradientState):
     def mask_data(self) -> NDArray[np.uint8]:
         """The mask, 1 kept and 0 dropped, ``[images, height, width, channels]`` of the mask grid, for debugging.
 
-        There once the command buffer of the forward encode has completed.
+        There once the command buffer of the forward encode is committed; it is waited for.
         """
+        settle(self.name, "mask_data", self.saved.regions())
         mask = self.saved.value()
         if mask is None:
             rule = "is there once the forward encode has completed"

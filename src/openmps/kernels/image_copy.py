@@ -18,6 +18,7 @@ from openmps.core.kernel.encoding import Pixels, record_step
 from openmps.core.vector import MPSMatrix
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.device import CommandBuffer, MTLDevice
+from openmps.metal.pending import Region
 from openmps.ops.image_copy import ImagesToRows, RowsToImages
 from openmps.types import MPSDataLayout, MPSDataType, MPSImageFeatureChannelFormat, MTLOrigin
 
@@ -91,8 +92,12 @@ class _Rows(NamedTuple):
 
     def value(self) -> Tensor:
         """Its elements, sharing the matrix's memory."""
-        whole = self.matrix.tensor()
+        whole = self.matrix.memory()
         return (whole[self.number] if self.matrix.matrices > 1 else whole)[self.rows, self.columns]
+
+    def regions(self) -> tuple[Region]:
+        """The bytes of the whole matrix."""
+        return self.matrix.regions()
 
 
 class MPSImageCopyToMatrix(_ImageCopy):

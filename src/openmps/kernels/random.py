@@ -24,6 +24,7 @@ from openmps.core.numbers import counting, integer
 from openmps.core.vector import MPSMatrix, MPSVector
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.device import CommandBuffer, MTLDevice
+from openmps.metal.pending import Region
 from openmps.ops.mtgp32 import STEP_WORDS, constants, initial_state, mtgp32
 from openmps.ops.op import Op
 from openmps.ops.random import WORD_MASK
@@ -263,7 +264,11 @@ class _Members(NamedTuple):
         """Their elements, sharing the memory."""
         whole = self.whole
         several = (whole.vectors if isinstance(whole, MPSVector) else whole.matrices) > 1
-        return whole.tensor()[self.members] if several else whole.tensor()
+        return whole.memory()[self.members] if several else whole.memory()
+
+    def regions(self) -> tuple[Region]:
+        """The bytes of all vectors or matrices."""
+        return self.whole.regions()
 
 
 class MPSMatrixRandomPhilox(MPSMatrixRandom):

@@ -10,13 +10,14 @@ import torch
 from openmps.checks import Labelled
 from openmps.errors import MPSDeviceError, MPSTypeError, MTLCommandBufferError
 from openmps.metal.execution import Work
+from openmps.metal.pending import Region, Writer
 from openmps.metal.processor import Processor
 from openmps.metal.resource import Bytes, Resource, byte_range
 from openmps.types import NSRange
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class CopyBytes:
+class CopyBytes(Writer):
     """The work of copying bytes from one buffer to another."""
 
     source: Bytes
@@ -27,12 +28,16 @@ class CopyBytes:
 
     def __call__(self) -> None:
         """Copy."""
-        source = self.source.tensor(torch.uint8, self.source_offset, self.size)
-        self.destination.tensor(torch.uint8, self.destination_offset, self.size).copy_(source)
+        source = self.source.memory(torch.uint8, self.source_offset, self.size)
+        self.destination.memory(torch.uint8, self.destination_offset, self.size).copy_(source)
+
+    def writes(self) -> tuple[Region]:
+        """The bytes that are replaced."""
+        return (self.destination.region(self.destination_offset, self.size),)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class FillBytes:
+class FillBytes(Writer):
     """The work of setting bytes of a buffer to one value."""
 
     buffer: Bytes
@@ -42,7 +47,11 @@ class FillBytes:
 
     def __call__(self) -> None:
         """Fill."""
-        self.buffer.tensor(torch.uint8, self.offset, self.size).fill_(self.value)
+        self.buffer.memory(torch.uint8, self.offset, self.size).fill_(self.value)
+
+    def writes(self) -> tuple[Region]:
+        """The bytes that are set."""
+        return (self.buffer.region(self.offset, self.size),)
 
 
 class BlitEncoder(Labelled):
@@ -50,25 +59,31 @@ class BlitEncoder(Labelled):
 
     def __init__(self, device: Processor, close: Callable[[list[tuple[str, Work]]], None]) -> None:
         self._device = device
-        self._close = close
+        self._close: Callable[[list[tuple[str, Work]]], None] | None = close
         self._works: list[tuple[str, Work]] = []
-        self._ended = False
+
+    @property
+    def works(self) -> tuple[tuple[str, Work], ...]:
+        """What it has recorded so far and not handed over."""
+        return tuple(self._works)
 
     def end_encoding(self) -> None:
         """End the encoder: what it recorded is part of the command buffer, and other encodes may follow."""
-        self._check_open("end_encoding")
-        self._ended = True
-        self._close(self._works)
-        self._works = []
+        close = self._check_open("end_encoding")
+        # An encoder that has ended does not keep its command buffer.
+        self._close = None
+        works, self._works = self._works, []
+        close(works)
 
     def __exit__(self, *_: object) -> None:
-        if not self._ended:
+        if self._close is not None:
             self.end_encoding()
 
-    def _check_open(self, method: str) -> None:
-        if self._ended:
+    def _check_open(self, method: str) -> Callable[[list[tuple[str, Work]]], None]:
+        if self._close is None:
             remedy = "Ask the command buffer for another encoder"
             raise MTLCommandBufferError(self.name, method, "needs an encoder that is not ended", None, remedy)
+        return self._close
 
     def _check_device(self, argument: str, resource: Resource) -> None:
         if resource.device is not self._device:

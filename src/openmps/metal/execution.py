@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import torch
 
 from openmps.errors import MTLExecutionError
+from openmps.metal.pending import be_in_queue, is_in_queue
 from openmps.types import MTLCommandBufferStatus as Status
 
 WAIT_SLICE = 0.2
@@ -224,12 +225,16 @@ class Execution:
         label = "(start)"
         with ExitStack() as stack:
             _shield(stack)
+            stack.callback(be_in_queue, is_in_queue())
+            be_in_queue()
             try:
                 self._timer.begin()
                 while self.works:
-                    label, work = self.works.popleft()
+                    # It stays the first while it runs: a thread that wants to read looks for what is yet to be written.
+                    label, work = self.works[0]
                     work()
                     del work
+                    self.works.popleft()
             except BaseException as fault:
                 # This frame would keep the works alive for as long as the error is kept.
                 fault.__traceback__ = fault.__traceback__ and fault.__traceback__.tb_next

@@ -18,6 +18,7 @@ from queue import SimpleQueue
 import torch
 
 from openmps.metal.execution import Execution, HostTimer, Latch, StreamOrder, Timer
+from openmps.metal.pending import be_in_queue
 
 _numbers = itertools.count(1)
 
@@ -228,6 +229,7 @@ class Lane:
             if self._worker is not threading.current_thread():
                 return
         _serving.lane = self
+        be_in_queue()
         while (item := self._inbox.get()) is not _Signal.STOP:
             # Faults are kept by the record itself; what else a work raises must not end this thread.
             with suppress(BaseException):

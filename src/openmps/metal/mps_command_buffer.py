@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
@@ -20,6 +22,7 @@ from openmps.metal.device import (
 )
 from openmps.metal.execution import Work
 from openmps.metal.heap import MTLHeapDescriptor
+from openmps.metal.pending import Region, Writer
 from openmps.types import MTLCommandBufferStatus, MTLStorageMode
 
 HEAP_CACHE_SECONDS = 5.0
@@ -60,7 +63,7 @@ class MPSPredicate:
 
     def holds(self) -> bool:
         """Whether the number is not 0 now. On CUDA this waits for the stream."""
-        return bool(self._buffer.tensor(torch.int32, self._offset, 1).item())
+        return bool(self._buffer.memory(torch.int32, self._offset, 1).item())
 
 
 class MPSHeapProvider(Protocol):
@@ -97,11 +100,16 @@ def _succeeded(buffer: MTLCommandBuffer) -> bool:
     return buffer.recording.execution.finished.is_set() and buffer.error is None
 
 
-class Predicated(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class Predicated(Writer):
     """Work that runs only if a predicate holds when its turn comes."""
 
     predicate: MPSPredicate
     work: Work
+
+    def writes(self) -> Iterable[Region]:
+        """What the work writes if it runs."""
+        return self.work.writes() if isinstance(self.work, Writer) else ()
 
     def __call__(self) -> None:
         """Run it then."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
+from typing import Protocol
 
 import torch
 
@@ -11,24 +12,35 @@ from openmps.checks import KnownAttributes, Shown
 from openmps.errors import MPSTypeError, MTLCommandBufferError, MTLExecutionError
 from openmps.metal.execution import Execution, Latch, Owner, Work
 from openmps.metal.lane import Lane, Place
+from openmps.metal.pending import watch
 from openmps.types import MTLCommandBufferErrorCode, MTLCommandBufferStatus
 
 _log = logging.getLogger(__name__)
 _COMMITTED = MTLCommandBufferStatus.COMMITTED
 
 
+class Encoder(Owner, Protocol):
+    """An open encoder: nothing else can be encoded until it has ended."""
+
+    @property
+    def works(self) -> tuple[tuple[str, Work], ...]:
+        """What it has recorded so far."""
+        ...
+
+
 class Record:
     """What a Metal command buffer holds until its commit."""
 
-    __slots__ = ("debug_groups", "encoder", "execution", "label", "lane", "place")
+    __slots__ = ("__weakref__", "debug_groups", "encoder", "execution", "label", "lane", "place")
 
     def __init__(self, lane: Lane) -> None:
         self.lane = lane
         self.execution = Execution(lane.timer())
         self.label: str | None = None
         self.place: Place | None = None
-        self.encoder: Owner | None = None
+        self.encoder: Encoder | None = None
         self.debug_groups: tuple[str, ...] = ()
+        watch(self)
 
     @property
     def is_open(self) -> bool:
@@ -48,6 +60,33 @@ class Record:
             if self.execution.status >= _COMMITTED:
                 self.lane.commit(self.place, self.execution)
             raise
+
+    # --- what it has yet to write; see `openmps.metal.pending` -------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """Class and label, as errors call the command buffer."""
+        return f"MTLCommandBuffer {self.label!r}" if self.label else "MTLCommandBuffer"
+
+    @property
+    def is_committed(self) -> bool:
+        """Whether the works will run without more ado."""
+        return self.execution.status >= _COMMITTED
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the works have run and the completed handlers have returned."""
+        return self.execution.finished.is_set()
+
+    def unfinished_works(self) -> tuple[tuple[str, Work], ...]:
+        """What has not run to its end, what an open encoder holds with it."""
+        works = tuple(self.execution.works)
+        return works if self.encoder is None else works + self.encoder.works
+
+    def finish(self, who: str, action: str) -> MTLExecutionError | None:
+        """Wait for the end of a committed record; why it failed, if it did."""
+        self.lane.wait(self.execution, self.execution.finished)
+        return self.execution.error
 
     def abandon(self) -> None:
         """Give the place back: one that will never be committed must not hold up the queue."""

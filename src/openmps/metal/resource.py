@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from openmps.checks import Labelled, Shown, of_kind
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.host_copy import HostCopy
+from openmps.metal.pending import Region, settle
 from openmps.metal.processor import Processor
 from openmps.types import MPSPurgeableState, MTLCPUCacheMode, MTLResourceOptions, MTLStorageMode, NSRange
 
@@ -102,11 +103,19 @@ class Bytes(Resource):
     def tensor(self, dtype: torch.dtype, offset: int = 0, count: int | None = None) -> torch.Tensor:
         """The bytes from ``offset`` on as a 1-D tensor of ``count`` elements that shares the buffer's memory.
 
-        Without ``count`` it goes to the end of the buffer, which must be a whole number of elements away.
+        Without ``count`` it goes to the end of the buffer, which must be a whole number of elements away. Waits for
+        committed command buffers that write them; in a handler, or in recorded work, they are as they are then.
 
         Raises:
             MPSArgumentError: The range leaves the buffer or is not aligned to the element.
+            MTLCommandBufferError: A command buffer that is not committed has yet to write them.
         """
+        found = self.memory(dtype, offset, count)
+        settle(self.name, "tensor", (Region(self, (_bytes_of_elements(dtype, offset, found),), found),))
+        return found
+
+    def memory(self, dtype: torch.dtype, offset: int = 0, count: int | None = None) -> torch.Tensor:
+        """The same as `tensor`, whatever is still to be written; for work that runs in its queue's order."""
         if not isinstance(dtype, torch.dtype):
             raise MPSTypeError(self.name, "dtype", "must be a torch.dtype", repr(dtype))
         storage = self._bytes()
@@ -156,12 +165,15 @@ class Bytes(Resource):
         On the CPU the array is the buffer's memory itself. On CUDA it is the buffer's one copy on the host: each call
         waits for the device and brings the copy up to date, and what you write to it reaches the device at the next
         commit to a queue of the device, at the next `tensor`, or at once by `did_modify_range`. Results of work that
-        ran since need another call.
+        ran since need another call. On both it waits for committed command buffers that write the buffer; in a handler,
+        or in recorded work, the bytes are as they are then.
 
         Raises:
             MPSArgumentError: The storage mode is PRIVATE.
+            MTLCommandBufferError: A command buffer that is not committed has yet to write the buffer.
         """
         self._check_cpu_access("contents")
+        settle(self.name, "contents", (self.region(0, self._length),))
         storage = self._bytes()
         if not self.device.is_cuda:
             return storage.numpy()
@@ -190,6 +202,12 @@ class Bytes(Resource):
         if self._host is not None and self._storage is not None and not self._host.flush(self._storage):
             self._host = None
         return self._host is not None
+
+    def region(self, offset: int, size: int) -> Region:
+        """Some of the bytes, as what writes and what reads them is compared by."""
+        storage = self._storage
+        part = None if storage is None else storage[offset : offset + size]
+        return Region(self, (range(offset, offset + size),), part)
 
     # --- inside ------------------------------------------------------------------------------------------------------
 
@@ -239,6 +257,10 @@ class Bytes(Resource):
             rule = "must be a type that these bytes can be viewed as"
             remedy = "Use a plain number type, and memory aligned to it"
             raise MPSArgumentError(self.name, "dtype", rule, dtype, remedy) from fault
+
+
+def _bytes_of_elements(dtype: torch.dtype, offset: int, found: torch.Tensor) -> range:
+    return range(offset, offset + found.numel() * dtype.itemsize)
 
 
 def modes_of(who: str, options: MTLResourceOptions) -> tuple[MTLStorageMode, MTLCPUCacheMode]:

@@ -8,7 +8,7 @@ Convolution is correlation: the kernel is not turned round. Parameter gradients 
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import lru_cache
@@ -497,6 +497,10 @@ class SubPixels(Op, of=sub_pixels, kind=Kind.STORAGE, half=True, gives_view=True
 class CopyNumbers(Op, kind=Kind.UPDATE, has_effect=True):
     """Numbers written over others, in pairs of operands: what is written, what it becomes."""
 
+    def overwritten(self, operands: int) -> Iterable[int]:
+        """The first of each pair."""
+        return range(0, operands, 2)
+
     def run(self, wanted: tuple[bool, ...], *operands: Tensor) -> None:
         """Copy."""
         for numbers, given in zip(operands[::2], operands[1::2], strict=True):
@@ -505,3 +509,7 @@ class CopyNumbers(Op, kind=Kind.UPDATE, has_effect=True):
 
 class TakeWeights(Op, of=take_weights, kind=Kind.UPDATE, has_effect=True):
     """New weights and biases, and what follows from them: `take_weights` of the operands."""
+
+    def overwritten(self, operands: int) -> Iterable[int]:
+        """Weights and biases, folded and rounded ones too."""
+        return (2, 3, 6, 7, 8)

@@ -6,6 +6,7 @@ format (MPSImage.h, ``MPSImageFeatureChannelFormat``, macOS 10.13).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -146,6 +147,10 @@ class Unshared(Op):
 class Overwrite(Op, kind=Kind.UPDATE, has_effect=True):
     """Numbers put in the place of others: the first half of the operands take those of the second half."""
 
+    def overwritten(self, operands: int) -> Iterable[int]:
+        """The first half."""
+        return range(operands // 2)
+
     def run(self, wanted: tuple[bool, ...], *operands: Tensor) -> None:
         """Copy each into its place."""
         half = len(operands) // 2
@@ -155,6 +160,10 @@ class Overwrite(Op, kind=Kind.UPDATE, has_effect=True):
 
 class Clear(Op, kind=Kind.UPDATE, has_effect=True):
     """Zeros in the place of numbers."""
+
+    def overwritten(self, operands: int) -> Iterable[int]:
+        """All of them."""
+        return range(operands)
 
     def run(self, wanted: tuple[bool, ...], *operands: Tensor) -> None:
         """Set all operands to zero."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from torch import Tensor
 
 from openmps.ops.op import Kind, Op
@@ -30,6 +32,10 @@ class ImagesToRows(Op, kind=Kind.UPDATE, results=0, half=True, has_effect=True):
     """Fill rows, the first operand, with the elements of images, the second: the reverse of `RowsToImages`."""
 
     is_channels_first: bool
+
+    def overwritten(self, operands: int) -> Iterable[int]:
+        """The rows."""
+        return (0,)
 
     def run(self, wanted: tuple[bool, ...], *operands: Tensor) -> None:
         """Write the rows."""

@@ -105,6 +105,10 @@ class Op:
         """Whether results may be float16 where operands are; else they are float32."""
         return self.takes_half
 
+    def overwritten(self, operands: int) -> Iterable[int]:
+        """Which of so many operands' memory it writes: none, unless it `has_effect`."""
+        return ()
+
     def run(self, wanted: tuple[bool, ...], *operands: Any) -> Values:
         """Compute: ``wanted[i]`` says whether somebody reads result i; of one result a tensor, of several a tuple."""
         return self._function(*operands, **vars(self))
@@ -278,6 +282,12 @@ class Body:
         self.actions = _actions(self.steps, set(output_slots))
         self.may_share = _sharing(self.steps, self.input_slots, output_slots)
         """Of each output, whether it may share memory with an input or with another output."""
+
+    def overwritten(self) -> list[int]:
+        """Which inputs' memory is written when the body runs, by their places."""
+        places = {slot: place for place, slot in enumerate(self.input_slots)}
+        slots = {step.reads[index] for step in self.steps for index in step.op.overwritten(len(step.reads))}
+        return [places[slot] for slot in sorted(slots) if slot in places]
 
     def only(self, outputs: Iterable[str]) -> Body:
         """The body that gives some of the outputs, without the work for the others."""

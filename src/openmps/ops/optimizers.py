@@ -15,7 +15,7 @@ adam           m = b1*m + (1 - b1)*g, u = b2*u + (1 - b2)*g^2, x = u or, as AMSG
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -233,6 +233,10 @@ class Update(Op, kind=Kind.UPDATE, results=0, has_effect=True):
     vectors: int
     rule: GradientRule
 
+    def overwritten(self, operands: int) -> Iterable[int]:
+        """All but the rate, the gradients and the values."""
+        return range(1 + 2 * self.vectors, operands)
+
     def run(self, wanted: tuple[bool, ...], *operands: Any) -> None:
         """One step."""
         rate, *vectors, rounded = operands
@@ -322,6 +326,10 @@ class Adam(Update):
 
 class HandOn(Op, kind=Kind.UPDATE, results=0, has_effect=True):
     """A parameter that is not updated goes on as it is: operands values and result."""
+
+    def overwritten(self, operands: int) -> Iterable[int]:
+        """The result."""
+        return (1,)
 
     def run(self, wanted: tuple[bool, ...], *operands: Tensor) -> None:
         """``result = values``."""

@@ -8,7 +8,7 @@ That keeps number ``i`` a function of word ``i`` alone, truncated or not, where 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -120,6 +120,10 @@ class _Fill(Op, kind=Kind.RANDOM, results=0, has_effect=True):
     distribution: Distribution
     chunk: int
     """Numbers made at once: enough to occupy the device, few enough to bound the memory for words."""
+
+    def overwritten(self, operands: int) -> Iterable[int]:
+        """The tensor to fill."""
+        return (0,)
 
     def _fill(self, target: Tensor, draw: Callable[[int, int], Tensor]) -> None:
         """``draw(first, count)`` gives the words of a chunk; it is called in order."""

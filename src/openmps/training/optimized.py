@@ -160,7 +160,7 @@ class Optimized:
         values = {name: numbers(self._name, state, name, (row.length,)) for name, row in rows.items()}
         optimizer.restore_training_state({name.partition(".")[2]: state[name] for name in own})
         for name, row in rows.items():
-            row.tensor().copy_(torch.from_numpy(values[name]))
+            row.memory().copy_(torch.from_numpy(values[name]))
 
     @property
     def _name(self) -> str:

@@ -27,6 +27,7 @@ from openmps.core.lifetime import (
 from openmps.core.numbers import position
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.device import CommandBuffer, MTLDevice
+from openmps.metal.pending import settle
 from openmps.types import MPSImageFeatureChannelFormat
 
 _NO_STOP = -(2**63)
@@ -259,6 +260,7 @@ class MPSImageBatch(Sequence[MPSImage]):
         stack = self.stack()
         for image in self._images or (self._image(0),):
             image.check_cpu_access(method)
+        settle("MPSImageBatch", method, stack.regions())
         return stack
 
     def __dlpack__(self, **options: Any) -> object:

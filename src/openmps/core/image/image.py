@@ -16,6 +16,7 @@ from openmps.core.image.storage import Block, Extent, Shape, Stack, Storage
 from openmps.core.lifetime import check_device, check_is_device, record_synchronize
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.device import CommandBuffer, MTLDevice
+from openmps.metal.pending import settle
 from openmps.types import (
     ELEMENT_BYTES,
     PRECISION_BITS,
@@ -41,11 +42,13 @@ class MPSImage(Labelled):
     another image: whole images of it, or some channels of one.
 
     `read_bytes` and `write_bytes` show the stored elements in the framework's two layouts, `numpy` gives the numbers,
-    `tensor` the memory itself. What the CPU reads is up to date once the command buffers that write it have completed.
+    `tensor` the memory itself. Reading waits for committed command buffers that write the image, and raises while one
+    that is not committed has yet to write it; in a handler, or in recorded work, the image is read as it is then.
 
     Raises:
         MPSArgumentError: The descriptor cannot be stored, or is larger than the device's memory.
         MPSTypeError: An argument has the wrong type, or the parent is temporary.
+        MTLCommandBufferError: The image is read while a command buffer that is not committed has yet to write it.
     """
 
     storage: Storage
@@ -244,7 +247,7 @@ class MPSImage(Labelled):
         ``image_index``; with a region of depth n > 1, n images from ``image_index + region.origin.z`` on, along a new
         first axis.
         """
-        self.check_cpu_access("read_bytes")
+        self._settle("read_bytes")
         return io.read(self.name, self.storage, data_layout, region, feature_channel_info, image_index)
 
     def write_bytes(
@@ -264,13 +267,13 @@ class MPSImage(Labelled):
 
     def numpy(self) -> NDArray[np.float32]:
         """The numbers of the image, a float32 copy: ``[H, W, C]``, or ``[N, H, W, C]`` if there are several images."""
-        self.check_cpu_access("numpy")
+        self._settle("numpy")
         values = arrays.to_numpy(self.storage.values())
         return values[0] if self.number_of_images == 1 else values
 
     def tensor(self) -> torch.Tensor:
         """The stored elements ``[N, C, H, W]`` as a tensor that shares the image's memory."""
-        self.check_cpu_access("tensor")
+        self._settle("tensor")
         return self.storage.tensor()
 
     def __dlpack__(self, **options: Any) -> object:
@@ -282,6 +285,11 @@ class MPSImage(Labelled):
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         return arrays.as_array(self.name, self.numpy(), dtype, copy)
+
+    def _settle(self, method: str) -> None:
+        """Raise, or wait, unless the CPU may read the image now."""
+        self.check_cpu_access(method)
+        settle(self.name, method, (self.storage.region(),))
 
     def check_cpu_access(self, method: str) -> None:
         """Raise unless the CPU may read and write the image."""

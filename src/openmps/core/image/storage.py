@@ -15,6 +15,7 @@ from torch import Tensor
 
 from openmps.checks import Shown
 from openmps.errors import MPSArgumentError, MPSLifetimeError, MPSMemoryError
+from openmps.metal.pending import Region
 from openmps.ops.elements import DTYPES, decode
 from openmps.types import ELEMENT_BYTES
 from openmps.types import MPSImageFeatureChannelFormat as Format
@@ -69,6 +70,11 @@ class Block:
     def is_allocated(self) -> bool:
         """Whether there is memory."""
         return self._tensor is not None
+
+    @property
+    def present(self) -> Tensor | None:
+        """The memory, if there is any."""
+        return self._tensor
 
     def tensor(self) -> Tensor:
         """The stored elements ``[N, C, H, W]``."""
@@ -170,6 +176,14 @@ class Storage:
         """The run of ``count`` channels from ``first`` on."""
         return Storage(self.block, self.first, self.count, self.channel + first, count)
 
+    def region(self) -> Region:
+        """This run, as what writes and what reads it is compared by."""
+        images = range(self.first, self.first + self.count)
+        channels = range(self.channel, self.channel + self.channels)
+        whole = self.block.present
+        part = None if whole is None else whole[images.start : images.stop, channels.start : channels.stop]
+        return Region(self.block, (images, channels), part)
+
     def overlaps(self, other: Storage) -> bool:
         """Whether both hold at least one element of the same memory."""
         return (
@@ -219,6 +233,10 @@ class Stack:
     def value(self) -> Tensor:
         """The stored elements, as the input of a body."""
         return self.stored()
+
+    def regions(self) -> list[Region]:
+        """The memory of all parts."""
+        return [part.region() for part in self.parts]
 
     def values(self, channel: int = 0, channels: int | None = None) -> Tensor:
         """The numbers of ``channels`` channels from ``channel`` on, float32 ``[n, channels, H, W]``.

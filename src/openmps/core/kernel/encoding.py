@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
@@ -13,6 +13,7 @@ from torch import Tensor
 from openmps.core.image.storage import Stack, Target
 from openmps.metal.device import CommandBuffer, MTLBuffer
 from openmps.metal.execution import Release
+from openmps.metal.pending import Region, Writer
 from openmps.ops.op import Body, Input, Op, Role, Step
 
 
@@ -29,6 +30,10 @@ class Sink(Protocol):
 
     def take(self, value: Any, *, is_shared: bool) -> None:
         """Keep the value; ``is_shared`` says that its memory may be somebody else's too."""
+        ...
+
+    def regions(self) -> Iterable[Region]:
+        """The memory that it goes to."""
         ...
 
 
@@ -51,6 +56,10 @@ class Held(NamedTuple):
         """The tensor."""
         return self.tensor
 
+    def regions(self) -> list[Region]:
+        """Its memory."""
+        return [] if self.tensor is None else [Region(None, (), self.tensor)]
+
 
 class Numbers:
     """Float32 numbers in a buffer, from a byte on; all of them without a count."""
@@ -64,7 +73,12 @@ class Numbers:
 
     def value(self) -> Tensor:
         """The numbers, sharing the buffer's memory."""
-        return self.buffer.tensor(torch.float32, self.offset, self.count)
+        return self.buffer.memory(torch.float32, self.offset, self.count)
+
+    def regions(self) -> tuple[Region]:
+        """The bytes of the numbers."""
+        size = self.buffer.length - self.offset if self.count is None else 4 * self.count
+        return (self.buffer.region(self.offset, size),)
 
     def take(self, value: Tensor, *, is_shared: bool) -> None:
         """Put numbers in their place."""
@@ -109,6 +123,10 @@ class Pixels(NamedTuple):
         if value is not None:
             self.stack.write(value, self.target, is_shared=is_shared)
 
+    def regions(self) -> list[Region]:
+        """The images; the target is not looked at."""
+        return self.stack.regions()
+
 
 class Several(NamedTuple):
     """Sinks that take one value together, each a memory of its own."""
@@ -120,6 +138,10 @@ class Several(NamedTuple):
         for sink in self.sinks:
             sink.take(value, is_shared=True)
 
+    def regions(self) -> list[Region]:
+        """The memory of each."""
+        return [region for sink in self.sinks for region in sink.regions()]
+
 
 class Nowhere(NamedTuple):
     """Takes what nobody asked for."""
@@ -127,11 +149,15 @@ class Nowhere(NamedTuple):
     def take(self, value: Any, *, is_shared: bool) -> None:
         """Let go of the value."""
 
+    def regions(self) -> tuple[()]:
+        """None."""
+        return ()
+
 
 NOWHERE = Nowhere()
 
 
-class Encoding:
+class Encoding(Writer):
     """One encode: a body and its bindings. Running it reads the inputs, computes, and hands the outputs out."""
 
     __slots__ = ("body", "inputs", "sinks", "used")
@@ -148,6 +174,12 @@ class Encoding:
     def __call__(self) -> None:
         """Run the body. On the queue's thread, in the order of the command buffer."""
         self.hand_out(self.body.run(self.values()))
+
+    def writes(self) -> Iterator[Region]:
+        """The memory of the sinks, and of the inputs that are overwritten."""
+        places: list[Any] = [*self.sinks, *(self.inputs[index] for index in self.body.overwritten())]
+        for place in places:
+            yield from place.regions()
 
     def values(self) -> list[Any]:
         """The inputs' values now; None for those that nobody reads."""

@@ -22,6 +22,7 @@ from openmps.core.numbers import integer
 from openmps.core.state.resources import MPSStateResourceList, Resource, Slot, device_of, slots_of
 from openmps.errors import MPSLifetimeError, MPSTypeError
 from openmps.metal.device import CommandBuffer, MTLDevice
+from openmps.metal.pending import Region
 from openmps.types import MPSStateResourceType, MPSStateTextureInfo
 
 _NO_RESOURCES = (None,) * 5
@@ -38,6 +39,10 @@ class Saved:
     def value(self) -> Any:
         """What was left, as the input of a body; None if nothing was."""
         return self.content
+
+    def regions(self) -> tuple[Region]:
+        """What the forward kernel leaves, as what writes and what reads it is compared by."""
+        return (Region(self),)
 
     def take(self, value: Any, *, is_shared: bool) -> None:
         """Keep what the forward body gives; a tensor that is not the state's alone is copied."""

@@ -25,6 +25,7 @@ from openmps.kernels.convolution.state import MPSCNNConvolutionWeightsAndBiasesS
 from openmps.kernels.convolution.weighted import WeightedKernel
 from openmps.kernels.convolution.weights import ConvolutionWeights
 from openmps.metal.device import CommandBuffer, MTLBuffer, MTLDevice
+from openmps.metal.pending import Region
 from openmps.ops.op import Slot
 from openmps.types import (
     MPSCNNConvolutionWeightsLayout,
@@ -279,7 +280,12 @@ class ParameterSum(Place):
 
     def value(self) -> Tensor:
         """The sums so far, sharing the buffer's memory; zeros if nothing was added."""
-        return self._buffer().tensor(torch.float32)
+        return self._buffer().memory(torch.float32)
+
+    def regions(self) -> tuple[Region]:
+        """The buffer, if anybody has asked for it; else a place that nobody can read."""
+        found = self.resource
+        return (found.region(0, found.length) if isinstance(found, MTLBuffer) else Region(self),)
 
     def _buffer(self) -> MTLBuffer:
         found = self.resource
@@ -292,4 +298,4 @@ class ParameterSum(Place):
         """Add the gradients of one encode: a batch may come in pieces."""
         flat, buffer = value.reshape(-1), self._buffer()
         if is_shared or not buffer.bind_unless_allocated(flat):
-            buffer.tensor(torch.float32).add_(flat)
+            buffer.memory(torch.float32).add_(flat)

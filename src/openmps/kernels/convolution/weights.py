@@ -22,6 +22,7 @@ from openmps.kernels.convolution.data_source import (
 from openmps.kernels.convolution.descriptor import MPSCNNConvolutionDescriptor
 from openmps.kernels.convolution.state import MPSCNNConvolutionWeightsAndBiasesState
 from openmps.metal.device import CommandBuffer, MTLBuffer, MTLDevice
+from openmps.metal.pending import Region
 from openmps.ops.convolution import CopyNumbers, TakeWeights
 from openmps.types import MPSDataType
 
@@ -72,6 +73,11 @@ class Used(NamedTuple):
         """The weights, OHWI, or the biases, float32; or all that is rounded by now."""
         return self.find()
 
+    def regions(self) -> list[Region]:
+        """The memory of what is found now."""
+        found = self.find()
+        return [Region(None, (), each) for each in ((found,) if isinstance(found, Tensor) else found or ())]
+
 
 class ConvolutionWeights:
     """Float32 weights in OHWI and biases, in two buffers that stay the same objects for the kernel's life.
@@ -94,8 +100,8 @@ class ConvolutionWeights:
         """FLOAT16 or FLOAT32 where the data source says what to multiply with, else None."""
         self.weights_buffer = device.new_buffer(data=loaded.weights)
         self.biases_buffer: MTLBuffer | None = None if loaded.biases is None else device.new_buffer(data=loaded.biases)
-        self._raw_weights = self.weights_buffer.tensor(torch.float32).view(self.shape)
-        self._raw_biases = None if self.biases_buffer is None else self.biases_buffer.tensor(torch.float32)
+        self._raw_weights = self.weights_buffer.memory(torch.float32).view(self.shape)
+        self._raw_biases = None if self.biases_buffer is None else self.biases_buffer.memory(torch.float32)
         self.biases: Tensor | None = self._raw_biases
         """What is added, float32."""
         self._single = self._raw_weights  # what is multiplied with before rounding

@@ -17,6 +17,7 @@ from openmps.core.state.resources import MPSStateResourceList, Resource, Slot
 from openmps.core.state.state import MPSState
 from openmps.kernels.group_normalization.parameters import GammaAndBeta, Settings
 from openmps.metal.device import CommandBuffer, MTLBuffer, MTLDevice
+from openmps.metal.pending import Region
 from openmps.types import MTLResourceOptions, MTLStorageMode
 
 _BYTES = 4
@@ -37,7 +38,7 @@ class _Row(Slot):
     def _make(self, device: MTLDevice, command_buffer: CommandBuffer | None) -> Resource:
         block = self.block.get(device, command_buffer)
         assert isinstance(block, MTLBuffer)
-        numbers = block.tensor(torch.uint8, self.index * self.size, self.size)
+        numbers = block.memory(torch.uint8, self.index * self.size, self.size)
         return MTLBuffer(device, self.size, _OPTIONS[block.storage_mode], storage=numbers)
 
 
@@ -178,13 +179,22 @@ class Rows:
 
     def value(self) -> Tensor:
         """The numbers, ``[images, channels]``, sharing the buffer's memory."""
-        return self.buffer.tensor(torch.float32).view(-1, self.channels)[self.rows.start : self.rows.stop]
+        return self.buffer.memory(torch.float32).view(-1, self.channels)[self.rows.start : self.rows.stop]
+
+    def regions(self) -> tuple[Region]:
+        """The bytes of the rows."""
+        size = _BYTES * self.channels
+        return (self.buffer.region(size * self.rows.start, size * len(self.rows)),)
 
 
 class Added(NamedTuple):
     """Gradients of images, added to the rows of their states; one row takes the sum of all."""
 
     parts: list[Rows]
+
+    def regions(self) -> list[Region]:
+        """The rows of all parts."""
+        return [region for part in self.parts for region in part.regions()]
 
     def take(self, value: Tensor, *, is_shared: bool) -> None:
         """Add the gradients of each image to its row."""

@@ -22,6 +22,7 @@ from openmps.core.state.batch import MPSStateBatch
 from openmps.core.state.state import BatchableState, MPSState
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.device import MTLDevice
+from openmps.metal.pending import Region
 from openmps.types import MPSDataLayout, MPSImageFeatureChannelFormat, MTLSize
 
 _ONE = MTLSize(1, 1, 1)
@@ -380,6 +381,10 @@ class _LossImages(NamedTuple):
     """Loss images, neighbours as one."""
 
     parts: Sequence[Storage]
+
+    def regions(self) -> list[Region]:
+        """The images."""
+        return [part.region() for part in self.parts]
 
     def take(self, value: Tensor, *, is_shared: bool) -> None:
         """Write the losses; they become the memory of images that have none yet."""

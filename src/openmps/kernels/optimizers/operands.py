@@ -11,6 +11,7 @@ from openmps.core.kernel.encoding import Bound, Numbers
 from openmps.core.vector import MPSMatrix, MPSVector, numbers_of
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.device import CommandBuffer, MTLBuffer
+from openmps.metal.pending import Region
 from openmps.types import MPSDataType
 
 Operand = MPSVector | MPSMatrix
@@ -30,6 +31,10 @@ class Strided:
     def value(self) -> Tensor:
         """The rows, sharing the buffer's memory."""
         return self.numbers.value().as_strided(self.sizes, self.strides)
+
+    def regions(self) -> tuple[Region]:
+        """The bytes of the rows and of the gaps."""
+        return self.numbers.regions()
 
 
 def bound(operand: Operand) -> Bound:

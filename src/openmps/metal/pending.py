@@ -1,0 +1,148 @@
+"""What recorded work has yet to write, found when the CPU wants to read it.
+
+An encode pays nothing for this: every record is known here from its making to its end, and a read looks through the
+work of those that are under way. Memory that a command buffer writes that nobody has committed cannot be read; one that
+is committed is waited for. What a handler or recorded work reads is never held up: it runs in its queue's order.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, Protocol
+
+from torch import Tensor
+
+from openmps.errors import MTLCommandBufferError, MTLExecutionError
+
+
+class Region(NamedTuple):
+    """Some memory, whether it is allocated yet or not."""
+
+    owner: object
+    """Whose memory it is: a buffer, a block of images; None for a tensor alone."""
+    ranges: tuple[range, ...] = ()
+    """Which part of the owner's; all of it without any."""
+    tensor: Tensor | None = None
+    """The memory where it is allocated: two owners may share it."""
+
+    def meets(self, other: Region) -> bool:
+        """Whether some memory is part of both."""
+        if self.owner is not None and self.owner is other.owner:
+            pairs = zip(self.ranges, other.ranges, strict=False)
+            return all(mine.start < theirs.stop and theirs.start < mine.stop for mine, theirs in pairs)
+        if self.tensor is None or other.tensor is None or self.tensor.device != other.tensor.device:
+            return False
+        mine, theirs = _addresses(self.tensor), _addresses(other.tensor)
+        return mine.start < theirs.stop and theirs.start < mine.stop
+
+
+def _addresses(tensor: Tensor) -> range:
+    first, lengths = tensor.data_ptr(), zip(tensor.shape, tensor.stride(), strict=True)
+    elements = 1 + sum((size - 1) * stride for size, stride in lengths) if tensor.numel() else 0
+    return range(first, first + elements * tensor.element_size())
+
+
+class Writer:
+    """Work that says what it writes."""
+
+    __slots__ = ()
+
+    def writes(self) -> Iterable[Region]:
+        """The memory that it will write when it runs."""
+        raise NotImplementedError
+
+
+class Unfinished(Protocol):
+    """The record of a command buffer, from its making to the end of its last handler."""
+
+    @property
+    def name(self) -> str:
+        """What errors call the command buffer."""
+        ...
+
+    @property
+    def is_committed(self) -> bool:
+        """Whether its work will run without more ado."""
+        ...
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether its work has run."""
+        ...
+
+    def unfinished_works(self) -> Sequence[tuple[str, object]]:
+        """What has not run to its end yet, with labels."""
+        ...
+
+    def finish(self, who: str, action: str) -> MTLExecutionError | None:
+        """Wait until it has run; why it failed, if it did."""
+        ...
+
+
+_unfinished: set[weakref.ref[Unfinished]] = set()
+_queue = threading.local()
+
+
+def is_in_queue() -> bool:
+    """Whether what this thread reads is read in the order of a queue: it runs recorded work, or handlers."""
+    return getattr(_queue, "entered", False)
+
+
+def be_in_queue(entered: bool = True) -> None:
+    """Say what `is_in_queue` tells from now on."""
+    _queue.entered = entered
+
+
+def watch(record: Unfinished) -> None:
+    """Know a record until it is finished or dropped. No lock: a signal handler may make one while another is made."""
+    _unfinished.add(weakref.ref(record, _unfinished.discard))
+
+
+def settle(who: str, action: str, regions: Iterable[Region]) -> None:
+    """Called before the CPU reads: wait for what is committed, and refuse what is not.
+
+    Raises:
+        MTLCommandBufferError: Something that is not committed writes one of the regions.
+        MTLExecutionError: What was waited for has failed.
+    """
+    if not _unfinished or is_in_queue():
+        return
+    # No record stays in this frame: whoever keeps the error would keep a command buffer that was dropped.
+    refused, awaited = _writers(list(regions))
+    if refused is not None:
+        rule = "cannot read what a command buffer that is not committed has yet to write"
+        raise MTLCommandBufferError(who, action, rule, refused, "Call its commit() and wait_until_completed() first")
+    for record in awaited:
+        error = record.finish(who, action)
+        if error is not None:
+            raise MTLExecutionError(error.who, error.argument, error.rule, error.got, error.remedy) from error.__cause__
+
+
+def _writers(wanted: Sequence[Region]) -> tuple[str | None, list[Unfinished]]:
+    """What writes one of the regions: the first work that is not committed, in words, and committed records."""
+    refused: str | None = None
+    awaited: list[Unfinished] = []
+    # A copy in one step: records come and go on other threads.
+    for reference in _unfinished.copy():
+        record = reference()
+        if record is None or record.is_finished:
+            _unfinished.discard(reference)
+            continue
+        is_committed = record.is_committed
+        label = _writer(record, wanted)
+        if label is not None and is_committed:
+            awaited.append(record)
+        elif label is not None:
+            refused = f"{label!r} on {record.name}"
+    return refused, awaited
+
+
+def _writer(record: Unfinished, wanted: Sequence[Region]) -> str | None:
+    """The label of the work that writes one of the regions."""
+    for label, work in record.unfinished_works():
+        written = work.writes() if isinstance(work, Writer) else ()
+        if any(region.meets(each) for region in written for each in wanted):
+            return label
+    return None

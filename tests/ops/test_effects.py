@@ -1,0 +1,102 @@
+"""Operations that write the memory of operands say which: a read of the CPU is refused, or waits, by what they say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import openmps  # noqa: F401 - all operations
+from openmps.ops.convolution import CopyNumbers, TakeWeights
+from openmps.ops.elements import Clear, Overwrite
+from openmps.ops.image_copy import ImagesToRows
+from openmps.ops.op import Op
+from openmps.ops.optimizers import Adam, GradientRule, HandOn, RmsProp, StochasticGradientDescent
+from openmps.ops.random_distributions import FillByPhilox, FillBySequence, Integers
+
+
+class Words:
+    """Stands for the words of a generator."""
+
+    def take(self, count: int) -> torch.Tensor:
+        return torch.arange(5, 5 + count)
+
+
+def row(*numbers: float) -> torch.Tensor:
+    return torch.tensor(numbers or (1.0, 2.0))
+
+
+def rows(count: int) -> list[torch.Tensor]:
+    return [row(*(index + 1.0, index + 2.0)) for index in range(count)]
+
+
+def many(count: int) -> list[torch.Tensor]:
+    return rows(2 * count)
+
+
+EFFECTS: dict[type[Op], Callable[[], tuple[Op, list[Any]]]] = {
+    CopyNumbers: lambda: (CopyNumbers(), rows(4)),
+    TakeWeights: lambda: (
+        TakeWeights(),
+        [
+            *rows(2),
+            row(9, 9).view(2, 1, 1, 1),
+            row(8, 8),
+            row(3, 3),
+            row(4, 4),
+            row(5, 5).view(2, 1, 1, 1),
+            row(6, 6),
+            (row(7, 7).half().view(2, 1, 1, 1),),
+        ],
+    ),
+    Overwrite: lambda: (Overwrite(), rows(4)),
+    Clear: lambda: (Clear(), rows(2)),
+    ImagesToRows: lambda: (ImagesToRows(True), [torch.zeros(1, 2), torch.ones(1, 2, 1, 1)]),
+    HandOn: lambda: (HandOn(), rows(2)),
+    StochasticGradientDescent: lambda: (
+        StochasticGradientDescent(2, GradientRule(), 0.5, False),
+        [0.5, *many(4), (row(77, 78).half(),)],
+    ),
+    RmsProp: lambda: (RmsProp(2, GradientRule(), 0.9, 1e-3), [0.5, *many(4), None]),
+    Adam: lambda: (Adam(2, GradientRule(), 0.9, 0.99, 1e-3), [0.5, *many(5), None]),
+    FillByPhilox: lambda: (FillByPhilox(Integers(), 8, 3), [torch.zeros(2, dtype=torch.int32), 0]),
+    FillBySequence: lambda: (FillBySequence(Integers(), 8), [torch.zeros(2, dtype=torch.int32), Words()]),
+}
+
+
+def with_effect(kind: type[Op] = Op) -> Iterator[type[Op]]:
+    """The operations of the package that have an effect and no operations below them."""
+    below = kind.__subclasses__()
+    for each in below:
+        yield from with_effect(each)
+    if not below and kind.has_effect and kind.__module__.startswith("openmps."):
+        yield kind
+
+
+def test_every_effect_is_known() -> None:
+    assert set(with_effect()) == set(EFFECTS)
+
+
+@pytest.mark.parametrize("kind", EFFECTS)
+def test_what_is_overwritten(kind: type[Op]) -> None:
+    """Exactly what is said changes."""
+    op, operands = EFFECTS[kind]()
+    before = [_copy(operand) for operand in operands]
+    op.run((), *operands)
+    changed = [index for index, (now, then) in enumerate(zip(operands, before, strict=True)) if _differ(now, then)]
+    said = [index for index in op.overwritten(len(operands)) if operands[index] is not None]
+    assert changed == said
+
+
+def _copy(operand: Any) -> Any:
+    if isinstance(operand, tuple):
+        return tuple(each.clone() for each in operand)
+    return operand.clone() if isinstance(operand, torch.Tensor) else operand
+
+
+def _differ(now: Any, then: Any) -> bool:
+    if isinstance(now, tuple):
+        return any(_differ(*pair) for pair in zip(now, then, strict=True))
+    return isinstance(now, torch.Tensor) and not torch.equal(now, then)
