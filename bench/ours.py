@@ -1,0 +1,99 @@
+"""The contenders of openmps: networks trained and run through `MPSNNGraph`, two command buffers in flight."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import Semaphore
+from typing import Any
+
+import numpy as np
+
+import openmps as mps
+from bench.harness import Turn
+from bench.work import Work, batches, pictures
+from openmps.training.network import Network, NetworkShape
+
+IN_FLIGHT = 2
+Format = mps.MPSImageFeatureChannelFormat
+
+
+def training(device: str, **said: Any) -> Turn:
+    """Steps of a network by name, from bytes and classes on the host to the new weights."""
+    work, machine = Work(**said), mps.mtl_device(device)
+    shape = NetworkShape(work.side, work.side, work.channels, work.classes, work.network)
+    network = Network.create(shape, seed=1, optimizer=_optimizer(work.optimizer))
+    graph = network.training_graph(machine, _format(work), loss_weight=1 / work.batch, dropout_seed=1)
+    graph.stop_on_non_finite = False
+    one_hot, given = np.eye(work.classes, dtype=np.float32), batches(work)
+
+    def encode(command_buffer: mps.MPSCommandBuffer) -> None:
+        images, classes = next(given)
+        batch = mps.MPSImageBatch.from_numpy(machine, images, Format.UNORM8)
+        labels = mps.MPSCNNLossLabels.batch(machine, one_hot[classes])
+        graph.encode_batch(command_buffer, [batch], [labels])
+
+    return _in_flight(machine, encode)
+
+
+def inference(device: str, **said: Any) -> Turn:
+    """Probabilities of one batch after another; the images are on the device."""
+    work, machine = Work(**said), mps.mtl_device(device)
+    shape = NetworkShape(work.side, work.side, work.channels, work.classes, work.network)
+    generator = np.random.default_rng(1)
+    arrays = {
+        name: np.abs(generator.normal(0, 0.05, size)).astype(np.float32) for name, size in shape.arrays().items()
+    }
+    graph = Network.from_arrays(shape, arrays).inference_graph(machine, _format(work))
+    batch = mps.MPSImageBatch.from_numpy(machine, pictures(work).astype(work.numpy_dtype))
+
+    def encode(command_buffer: mps.MPSCommandBuffer) -> None:
+        graph.encode_batch(command_buffer, [batch])
+
+    return _in_flight(machine, encode)
+
+
+def detector_training(device: str, **said: Any) -> Turn:
+    """Steps of the example's Tiny-YOLO, with one box in each picture."""
+    from tiny_yolo import CELL, OPTIMIZERS, TinyYOLO, square_anchors, widths
+
+    work, machine = Work(**said), mps.mtl_device(device)
+    network = TinyYOLO(machine, work.classes, square_anchors(), widths(work.width), OPTIMIZERS[work.optimizer]())
+    graph = network.training_graph(work.batch)
+    graph.format = _format(work)
+    cells, given = work.side // CELL, batches(work)
+    middle = np.full((work.batch, 4), cells / 2, np.float32)
+    boxes = network.labels(middle, np.arange(work.batch) % work.classes, cells)
+
+    def encode(command_buffer: mps.MPSCommandBuffer) -> None:
+        batch = mps.MPSImageBatch.from_numpy(machine, next(given)[0], Format.UNORM8)
+        labels = mps.MPSCNNLossLabels.batch(machine, boxes)
+        graph.encode_batch(command_buffer, [batch], [labels])
+
+    return _in_flight(machine, encode)
+
+
+def _format(work: Work) -> Format:
+    return Format.FLOAT16 if work.half else Format.FLOAT32
+
+
+def _optimizer(name: str) -> Callable[[mps.MTLDevice], mps.MPSNNOptimizer]:
+    if name == "adam":
+        return lambda device: mps.MPSNNOptimizerAdam(device, 1e-3)
+    return lambda device: mps.MPSNNOptimizerStochasticGradientDescent(device, 0.01, momentum_scale=0.9)
+
+
+def _in_flight(device: mps.MTLDevice, encode: Callable[[mps.MPSCommandBuffer], None]) -> Turn:
+    queue, free = device.new_command_queue(), Semaphore(IN_FLIGHT)
+
+    def run(steps: int) -> None:
+        command_buffer = None
+        for _ in range(steps):
+            free.acquire()
+            command_buffer = mps.MPSCommandBuffer(command_queue=queue)
+            encode(command_buffer)
+            command_buffer.add_completed_handler(lambda _: free.release())
+            command_buffer.commit()
+        if command_buffer is not None:
+            command_buffer.wait_until_completed()
+
+    return Turn(run)

@@ -1,0 +1,136 @@
+"""Networks trained and run: openmps beside its peers, each in a process of its own, by turns.
+
+Usage: python -m bench.training [--device cpu|cuda] [--work NAME ...] [--turns N] [--no-record]
+
+Without ``--work``: every work of the device. ``--list`` names them.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, NamedTuple
+
+from bench.harness import OURS, Contender, by_processes, compared, record, show
+from bench.work import Work
+
+_EAGER: dict[str, Any] = {"how": "eager"}
+_COMPILED: dict[str, Any] = {"how": "default"}
+
+
+class Task(NamedTuple):
+    """One row of the table."""
+
+    title: str
+    does: str
+    """``training``, ``detector_training`` or ``inference``."""
+    work: Work
+    steps: int
+    """Steps a turn."""
+    devices: tuple[str, ...] = ("cpu", "cuda")
+    unit: str = "images"
+
+
+_DIGITS: dict[str, Any] = {"network": "sample", "batch": 40, "side": 28, "channels": 1, "classes": 10}
+_DIGITS |= {"optimizer": "adam", "images": 2000}
+_YOLO: dict[str, Any] = {"network": "tiny-yolo", "classes": 20, "optimizer": "adam"}
+_CPU, _CUDA = ("cpu",), ("cuda",)
+
+TASKS: dict[str, Task] = {
+    "digits": Task("digit network, training, batch 40", "training", Work(**_DIGITS), 10),
+    "digits-float16": Task(
+        "digit network, training, batch 40, float16 images", "training", Work(**_DIGITS, half=True), 50, _CUDA
+    ),
+    "resnet50-training": Task(
+        "ResNet-50, training, 224 pixels, batch 256, float16 images",
+        "training",
+        Work("resnet50", 256, 224, half=True),
+        5,
+        _CUDA,
+    ),
+    "resnet50-small-training": Task(
+        "ResNet-50, training, 64 pixels, batch 8", "training", Work("resnet50", 8, 64), 1, _CPU
+    ),
+    "resnet50-1": Task("ResNet-50, inference, 224 pixels, batch 1", "inference", Work("resnet50", 1, 224), 4, _CPU),
+    "resnet50-8": Task("ResNet-50, inference, 224 pixels, batch 8", "inference", Work("resnet50", 8, 224), 1, _CPU),
+    "resnet50-1-float16": Task(
+        "ResNet-50, inference, 224 pixels, batch 1, float16", "inference", Work("resnet50", 1, 224, half=True), 50, _CUDA
+    ),
+    "resnet50-128-float16": Task(
+        "ResNet-50, inference, 224 pixels, batch 128, float16",
+        "inference",
+        Work("resnet50", 128, 224, half=True),
+        10,
+        _CUDA,
+    ),
+    "tiny-yolo-small": Task(
+        "Tiny-YOLO, training, 160 pixels, batch 4", "detector_training", Work(batch=4, side=160, **_YOLO), 1, _CPU
+    ),
+    "tiny-yolo": Task(
+        "Tiny-YOLO, training, 416 pixels, batch 32", "detector_training", Work(batch=32, side=416, **_YOLO), 5, _CUDA
+    ),
+    "mobilenet-1": Task("MobileNet v1, inference, 224 pixels, batch 1", "inference", Work("mobilenet", 1, 224), 8),
+    "mobilenet-small-training": Task(
+        "MobileNet v1, training, 96 pixels, batch 8", "training", Work("mobilenet", 8, 96), 1, _CPU
+    ),
+    "mobilenet-training": Task(
+        "MobileNet v1, training, 224 pixels, batch 128, float16 images",
+        "training",
+        Work("mobilenet", 128, 224, half=True),
+        5,
+        _CUDA,
+    ),
+}
+
+
+def contenders(task: Task, device: str) -> list[Contender]:
+    """Ours, and every peer of the work."""
+    said = {"device": device, **asdict(task.work)}
+    peer = "inference" if task.does == "inference" else "training"
+
+    def of_torch(name: str, more: Mapping[str, Any]) -> Contender:
+        return Contender(name, "bench.torch_peers", peer, {**said, **more})
+
+    found = [Contender(OURS, "bench.ours", task.does, said), of_torch("torch eager", _EAGER)]
+    if device != "cpu":
+        found.append(of_torch("torch, one CUDA graph", {"how": "graph"}))
+    found.append(of_torch("torch.compile", _COMPILED))
+    if device != "cpu":
+        found.append(of_torch("torch.compile, reduce-overhead", {"how": "reduce-overhead"}))
+    elif task.work.network == "sample":
+        found.append(Contender("JAX jit", "bench.jax_peers", "digits_training", said))
+    if device == "cpu" and peer == "inference":
+        found.append(Contender("ONNX Runtime", "bench.torch_peers", "onnx_inference", said))
+    return found
+
+
+def measure(name: str, device: str, turns: int, threads: int | None = None) -> dict[str, Any]:
+    """One row: a work on a device."""
+    task = TASKS[name]
+    found = compared(by_processes(contenders(task, device), turns, task.steps, threads=threads))
+    return {"work": name, "title": task.title, "batch": task.work.batch, **found}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run, print and record."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--work", nargs="+", choices=sorted(TASKS), metavar="NAME")
+    parser.add_argument("--turns", type=int, default=12)
+    parser.add_argument("--threads", type=int, help="threads of each process; as many as there are cores unless said")
+    parser.add_argument("--list", action="store_true", help="name every work")
+    parser.add_argument("--no-record", action="store_true", help="leave bench/results as it is")
+    options = parser.parse_args(arguments)
+    if options.list:
+        print("\n".join(f"{name:24} {', '.join(task.devices):10} {task.title}" for name, task in TASKS.items()))
+        return
+    for name in options.work or [name for name, task in TASKS.items() if options.device in task.devices]:
+        row = measure(name, options.device, options.turns, options.threads)
+        show(row["title"], row)
+        if not options.no_record:
+            record("training", options.device, row)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""What networks are measured at: the same bytes, classes and sizes for every contender."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Work:
+    """A network and the size of its batches."""
+
+    network: str
+    batch: int
+    side: int
+    channels: int = 3
+    classes: int = 1000
+    half: bool = False
+    """Images stored as float16, or autocast to it by peers; else float32 everywhere."""
+    optimizer: str = "sgd"
+    """``adam``, or ``sgd`` with momentum 0.9."""
+    width: int = 16
+    """Filters of Tiny-YOLO's first convolution."""
+    images: int = 0
+    """Images in the data set; two batches unless said."""
+
+    @property
+    def numpy_dtype(self) -> type:
+        """Of the images of inference."""
+        return np.float16 if self.half else np.float32
+
+
+def data_set(work: Work) -> tuple[Array, Array]:
+    """Bytes [N, H, W, C] and classes; their contents make no difference to the time."""
+    generator, count = np.random.default_rng(0), work.images or 2 * work.batch
+    images = generator.integers(0, 256, (count, work.side, work.side, work.channels), np.uint8)
+    return images, generator.integers(0, work.classes, count)
+
+
+def batches(work: Work) -> Iterator[tuple[Array, Array]]:
+    """Batches picked at random, without end."""
+    images, classes = data_set(work)
+    generator = np.random.default_rng(1)
+    while True:
+        picked = generator.integers(0, len(images), work.batch)
+        yield images[picked], classes[picked]
+
+
+def pictures(work: Work) -> Array:
+    """One batch of images from 0 to 1, [N, H, W, C]."""
+    return np.random.default_rng(2).random((work.batch, work.side, work.side, work.channels), np.float32)
