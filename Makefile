@@ -53,10 +53,12 @@ docs: setup
 fuzz: setup
 	$(BIN)/python tools/fuzz_files.py
 
+# The peers of the CPU; what is not installed is skipped, and the results say so.
 bench: setup
-	@set -e; for file in bench/[!_]*.py; do \
-		echo "== $$file"; $(BIN)/python -m "bench.$$(basename "$$file" .py)"; \
+	@set -e; for name in training kernels growth encode_cost; do \
+		echo "== $$name"; $(BIN)/python -m "bench.$$name"; \
 	done
+	$(BIN)/python -m bench.page
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -40,9 +40,7 @@ def inference(device: str, **said: Any) -> Turn:
     work, machine = Work(**said), mps.mtl_device(device)
     shape = NetworkShape(work.side, work.side, work.channels, work.classes, work.network)
     generator = np.random.default_rng(1)
-    arrays = {
-        name: np.abs(generator.normal(0, 0.05, size)).astype(np.float32) for name, size in shape.arrays().items()
-    }
+    arrays = {name: np.abs(generator.normal(0, 0.05, size)).astype(np.float32) for name, size in shape.arrays().items()}
     graph = Network.from_arrays(shape, arrays).inference_graph(machine, _format(work))
     batch = mps.MPSImageBatch.from_numpy(machine, pictures(work).astype(work.numpy_dtype))
 

@@ -55,7 +55,11 @@ TASKS: dict[str, Task] = {
     "resnet50-1": Task("ResNet-50, inference, 224 pixels, batch 1", "inference", Work("resnet50", 1, 224), 4, _CPU),
     "resnet50-8": Task("ResNet-50, inference, 224 pixels, batch 8", "inference", Work("resnet50", 8, 224), 1, _CPU),
     "resnet50-1-float16": Task(
-        "ResNet-50, inference, 224 pixels, batch 1, float16", "inference", Work("resnet50", 1, 224, half=True), 50, _CUDA
+        "ResNet-50, inference, 224 pixels, batch 1, float16",
+        "inference",
+        Work("resnet50", 1, 224, half=True),
+        50,
+        _CUDA,
     ),
     "resnet50-128-float16": Task(
         "ResNet-50, inference, 224 pixels, batch 128, float16",

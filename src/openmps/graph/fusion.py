@@ -149,7 +149,12 @@ class ReluPoolGradient(Op):
         gradient: it gets through where that pixel is 0 itself, and is lost where it is negative.
         """
         gradient, pooled, source, choice = operands
-        if self.slope == 0.0:
+        if self.slope == 0.0 and _may_hold_zero(pooled):
             pooled = torch.where(pooled == 0, first_pixels(source, self.window, self.edge_mode), pooled)
         masked = neuron_gradient(gradient, pooled, _RELU, self.slope, 0.0, 0.0)
         return max_pooling_gradient(masked, source, choice, self.window, self.edge_mode)
+
+
+def _may_hold_zero(pooled: Tensor) -> bool:
+    """Whether a number may be 0: a look that costs the CPU a sixth of the selection, and a GPU more than that."""
+    return pooled.is_cuda or not float(pooled.abs().amin()) > 0.0

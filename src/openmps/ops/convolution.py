@@ -19,11 +19,8 @@ from torch import Tensor
 
 from openmps.ops.geometry import Window, read, read_adjoint
 from openmps.ops.op import Kind, Op
+from openmps.ops.products import product, product_of_rows, wide_product
 from openmps.types import MPSImageEdgeMode
-
-# torch multiplies float32 matrices on the CPU with MKL, which on an AMD processor took up to twice oneDNN's time. This
-# operator is oneDNN's product; torch does not promise that it stays, and does very well without it.
-_onednn_product = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends.mkldnn.is_available() else None
 
 _COLUMN_BYTES = 2**26
 """Most memory that the pixels under the windows, written out, may take at a time."""
@@ -215,7 +212,7 @@ def weights_gradient(gradient: Tensor, x: Tensor, window: Window, edge_mode: MPS
     total = None
     for first in range(0, images, together):
         pixels = seen[first : first + together].flatten(0, 2).flatten(1)
-        part = _wide_product(factors[first : first + together].flatten(0, 2).t(), pixels)
+        part = wide_product(factors[first : first + together].flatten(0, 2).t(), pixels)
         total = part if total is None else total.add_(part)
     assert total is not None
     return total.view(-1, *window.size, channels)
@@ -237,7 +234,7 @@ def fully_connected(x: Tensor, weights: Tensor, biases: Tensor | None) -> Tensor
         [N, O, 1, 1].
     """
     x, weights = multiplied(x, weights)
-    result = _product(_flat(x), weights.flatten(1), biases)
+    result = product_of_rows(_flat(x), weights.flatten(1), biases)
     return result[:, None, None, :].permute(0, 3, 1, 2)
 
 
@@ -263,13 +260,13 @@ def fully_connected_gradient(
     incoming = gradient.flatten(1)
     for_source = for_weights = for_biases = None
     if with_source:
-        flat = _product(incoming, weights.flatten(1).t())
+        flat = product(incoming, weights.flatten(1))
         for_source = flat.unflatten(1, weights.shape[1:]).permute(0, 3, 1, 2)
     if with_parameters and x.dtype == torch.float16:
-        for_weights = _wide_product(incoming.t(), _flat(x)).view(weights.shape)
+        for_weights = wide_product(incoming.t(), _flat(x)).view(weights.shape)
         for_biases = incoming.sum(0, dtype=torch.float32)
     elif with_parameters:
-        for_weights = _product(incoming.t(), _flat(x).t()).view(weights.shape)
+        for_weights = product(incoming.t(), _flat(x)).view(weights.shape)
         for_biases = incoming.sum(0)
     return ConvolutionGradients(for_source, for_weights, for_biases)
 
@@ -419,29 +416,6 @@ def _float32() -> Generator[None]:
 def _flat(x: Tensor) -> Tensor:
     """Return each image as one row in the order of the weights; free in channels-last memory."""
     return x.permute(0, 2, 3, 1).flatten(1)
-
-
-def _product(rows: Tensor, columns: Tensor, biases: Tensor | None = None) -> Tensor:
-    """Return ``rows @ columns.T + biases``, contiguous: [M, K] by [N, K] gives [M, N]."""
-    on_cpu = rows.device.type == "cpu" and rows.dtype == torch.float32
-    if on_cpu and _onednn_product is not None and rows.numel():
-        return _onednn_product(rows, columns, biases, "none", [], "")
-    if biases is None:
-        return torch.mm(rows, columns.t())
-    if rows.dtype == torch.float16:
-        # On a GPU, rounded once: biases are added to the sums while they are float32.
-        sums = _wide_product(rows, columns.t())
-        return torch.add(sums, biases, out=torch.empty_like(sums, dtype=torch.float16))
-    return torch.addmm(biases, rows, columns.t())
-
-
-def _wide_product(rows: Tensor, columns: Tensor) -> Tensor:
-    """Return ``rows @ columns``; of float16 factors the sums as they are in float32."""
-    if rows.dtype != torch.float16:
-        return torch.mm(rows, columns)
-    if rows.is_cuda:
-        return torch.mm(rows, columns, out_dtype=torch.float32)
-    return torch.mm(rows.float(), columns.float())
 
 
 class Contraction(Op, kind=Kind.CONTRACTION, half=True):

@@ -1,0 +1,142 @@
+"""Writes docs/performance.md from the results: the latest line of each work on each kind of device.
+
+Usage: python -m bench.page
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterable
+from typing import Any
+
+from bench.harness import OURS, RESULTS, ROOT
+
+PAGE = ROOT / "docs" / "performance.md"
+Row = dict[str, Any]
+
+HEAD = """# Performance
+
+Written by `python -m bench.page` from `bench/results`. Each row is one run: openmps and its peers on the same work, by
+turns, so that a ratio holds on a busy machine too. A time is the median of the turns, with the quartiles behind it;
+"faster" is the best peer's time over ours, the median of the ratios turn by turn, so more than 1 means that openmps is
+faster. The first step counts from the making of the network; peak memory is that of the process on the CPU, and that of
+PyTorch's allocator on a GPU.
+
+```sh
+pip install -e '.[bench]'
+python -m bench.training --device cpu      # or cuda; --list names every work
+python -m bench.kernels --device cpu
+python -m bench.growth --device cpu
+python -m bench.page
+```
+"""
+_DEVICES = {"cpu": "CPU", "cuda": "GPU"}
+
+
+def rows(bench: str) -> list[Row]:
+    """The latest line of each work on each kind of device, in the order of their first lines."""
+    path = RESULTS / f"{bench}.jsonl"
+    found: dict[tuple[str, str], Row] = {}
+    for line in path.read_text().splitlines() if path.exists() else []:
+        row = json.loads(line)
+        found[row["device"], row["work"]] = row
+    return list(found.values())
+
+
+def page() -> str:
+    """The page."""
+    parts = [HEAD]
+    for device, name in _DEVICES.items():
+        for section in (_training, _kernels, _growth):
+            parts.extend(section(device, name))
+    return "\n".join(parts)
+
+
+def _of(bench: str, device: str) -> list[Row]:
+    return [row for row in rows(bench) if row["device"] == device]
+
+
+def _training(device: str, name: str) -> Iterable[str]:
+    found = _of("training", device)
+    if not found:
+        return
+    yield f"## Networks, {name}\n"
+    yield "| work | contender | ms a step | quartiles | first step, s | peak, MiB | openmps is faster |"
+    yield "| --- | --- | ---: | ---: | ---: | ---: | ---: |"
+    for row in found:
+        title = row["title"]
+        for contender, figures in row["contenders"].items():
+            if "skipped" in figures:
+                yield f"| {title} | {contender} | skipped: {_cell(figures['skipped'])} | | | | |"
+            else:
+                ratio = row.get("ratio") if contender == row.get("best_peer") else None
+                yield f"| {title} | {contender} | {_timed(figures)} | {_more(figures)} | {_times(ratio)} |"
+            title = ""
+    yield f"\n{_seen(found)}\n"
+
+
+def _kernels(device: str, name: str) -> Iterable[str]:
+    found = _of("kernels", device)
+    if not found:
+        return
+    largest = [case["ratio"] for row in found for case in row["sizes"][-1:]]
+    yield f"## Kernels, {name}\n"
+    yield "Encodes, committed and waited for, beside the bare PyTorch call that computes the same numbers. Ratios are the"
+    yield "call's time over ours at three sizes of images, with our milliseconds at the largest behind them.\n"
+    yield f"Of {len(largest)} rows the median at the largest size is {statistics.median(largest):.2f}, the least"
+    yield f"{min(largest):.2f}; {sum(ratio < 0.9 for ratio in largest)} are under 0.9.\n"
+    yield "| kernel | small | middle | large | ms, large |"
+    yield "| --- | ---: | ---: | ---: | ---: |"
+    for row in found:
+        ratios = " | ".join(f"{case['ratio']:.2f}" for case in row["sizes"])
+        yield f"| {row['work']} | {ratios} | {row['sizes'][-1]['contenders'][OURS]['median_ms']:.3g} |"
+    yield f"\n{_seen(found)}\n"
+
+
+def _growth(device: str, name: str) -> Iterable[str]:
+    found = _of("growth", device)
+    if not found:
+        return
+    yield f"## How the cost grows, {name}\n"
+    yield "| along | at | openmps, ms | PyTorch, ms | openmps is faster |"
+    yield "| --- | ---: | ---: | ---: | ---: |"
+    for row in found:
+        ours, peer = (row["contenders"][each]["median_ms"] for each in (OURS, row["best_peer"]))
+        yield f"| {row['along']} | {row['at']} | {ours:.3g} | {peer:.3g} | {_times(row['ratio'])} |"
+    yield f"\n{_seen(found)}\n"
+
+
+def _timed(figures: Row) -> str:
+    return f"{figures['median_ms']:.4g} | {figures['low_ms']:.4g} – {figures['high_ms']:.4g}"
+
+
+def _more(figures: Row) -> str:
+    return f"{figures.get('first_step_s', '')} | {figures.get('peak_MiB', '')}"
+
+
+def _times(ratio: float | None) -> str:
+    return "" if ratio is None else f"{ratio:.2f} ×"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "/").replace("\n", " ")
+
+
+def _seen(found: Iterable[Row]) -> str:
+    """What the rows were measured with."""
+    lines = {
+        f"{row['machine']}; {', '.join(f'{name} {version}' for name, version in row['versions'].items())}; "
+        f"commit {row['commit']}"
+        for row in found
+    }
+    return "Measured on " + ", and on ".join(sorted(lines)) + "."
+
+
+def main() -> None:
+    """Write it."""
+    PAGE.write_text(page())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""Products of matrices: every library gives the same numbers, whatever lies transposed in memory."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from openmps.ops import products
+
+
+@pytest.fixture(params=[True, False], ids=["Intel", "another maker"])
+def _maker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "_is_intel", lambda: request.param)
+
+
+@pytest.mark.usefixtures("_maker")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("turned", [(False, False), (True, False), (False, True), (True, True)], ids=str)
+@pytest.mark.parametrize("shape", [(5, 7, 3), (1, 1, 1), (40, 3, 17), (0, 3, 2)], ids=str)
+def test_product(
+    shape: tuple[int, int, int],
+    turned: tuple[bool, bool],
+    dtype: torch.dtype,
+    device: torch.device,
+    rng: np.random.Generator,
+) -> None:
+    m, k, n = shape
+    left, right = rng.normal(size=(m, k)), rng.normal(size=(k, n))
+    factors = [
+        torch.tensor(each.T.copy() if is_turned else each, dtype=dtype, device=device)
+        for each, is_turned in zip((left, right), turned, strict=True)
+    ]
+    factors = [each.t() if is_turned else each for each, is_turned in zip(factors, turned, strict=True)]
+    found = products.product(*factors)
+    assert found.is_contiguous()
+    np.testing.assert_allclose(found.cpu().numpy(), left @ right, rtol=1e-5, atol=1e-5)
+    of_rows = products.product_of_rows(factors[0].contiguous(), factors[1].t().contiguous())
+    np.testing.assert_allclose(of_rows.cpu().numpy(), left @ right, rtol=1e-5, atol=1e-5)

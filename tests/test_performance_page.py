@@ -1,0 +1,78 @@
+"""The page of performance says what the results say, and the benchmarks' figures are what they are called."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from bench import harness, page, training  # noqa: E402
+
+
+def test_the_page_is_that_of_the_results() -> None:
+    assert page.PAGE.read_text() == page.page(), "python -m bench.page"
+
+
+@pytest.mark.parametrize("path", sorted(harness.RESULTS.glob("*.jsonl")), ids=lambda path: path.name)
+def test_every_result_says_where_it_was_measured(path: Path) -> None:
+    for line in path.read_text().splitlines():
+        row = json.loads(line)
+        if path.stem in ("training", "kernels", "growth"):
+            assert {"bench", "device", "machine", "versions", "commit", "work"} <= set(row)
+
+
+def test_figures_are_quartiles_of_the_turns() -> None:
+    found = harness.figures([3.0, 1.0, 2.0, 5.0, 4.0])
+    assert found == {"median_ms": 3.0, "low_ms": 1.5, "high_ms": 4.5, "least_ms": 1.0}
+
+
+def test_the_ratio_is_that_of_the_best_peer_turn_by_turn() -> None:
+    turns = {"openmps": [1.0, 2.0, 4.0], "slow": [9.0, 9.0, 9.0], "fast": [2.0, 6.0, 4.0]}
+    found: dict[str, Any] = {name: {**harness.figures(values), "turns": values} for name, values in turns.items()}
+    found["absent"] = {"skipped": "not here"}
+    row = harness.compared(found)
+    assert (row["best_peer"], row["ratio"]) == ("fast", 2.0)
+    assert all("turns" not in each for each in row["contenders"].values())
+
+
+def test_turns_are_taken_in_order_and_the_first_ones_do_not_count() -> None:
+    seen: list[str] = []
+    calls = {name: (lambda name=name: seen.append(name)) for name in ("a", "b")}
+    found = harness.by_turns(calls, rounds=3, times=2)
+    assert seen == ["a", "a", "b", "b"] * (3 + harness.WARM_TURNS)
+    assert [len(row["turns"]) for row in found.values()] == [3, 3]
+
+
+def test_processes_take_turns_and_say_why_they_do_not() -> None:
+    here = "bench.harness"
+    contenders = [
+        harness.Contender("openmps", "contenders_for_tests", "steps"),
+        harness.Contender("skipped", "contenders_for_tests", "skipped"),
+        harness.Contender("absent", "no_such_module_anywhere", "steps"),
+        harness.Contender("faulty", here, "no_such_function"),
+    ]
+    found = harness.by_processes(contenders, rounds=2, steps=3)
+    ours = found["openmps"]
+    assert len(ours["turns"]) == 2
+    assert ours["peak_MiB"] > 0
+    assert ours["first_step_s"] >= 0
+    assert min(ours["turns"]) >= 1.0  # milliseconds a step, and a step sleeps for one
+    assert found["skipped"] == {"skipped": "a reason"}
+    assert "no_such_module_anywhere" in found["absent"]["skipped"]
+    assert "no_such_function" in found["faulty"]["skipped"]
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_every_work_has_peers(device: str) -> None:
+    tasks = [task for task in training.TASKS.values() if device in task.devices]
+    assert tasks
+    for task in tasks:
+        names = [each.name for each in training.contenders(task, device)]
+        assert names[0] == harness.OURS
+        assert len(set(names)) == len(names) >= 3
