@@ -82,8 +82,8 @@ def _kernels(device: str, name: str) -> Iterable[str]:
         return
     largest = [case["ratio"] for row in found for case in row["sizes"][-1:]]
     yield f"## Kernels, {name}\n"
-    yield "Encodes, committed and waited for, beside the bare PyTorch call that computes the same numbers. Ratios are the"
-    yield "call's time over ours at three sizes of images, with our milliseconds at the largest behind them.\n"
+    yield "Encodes, committed and waited for, beside the bare PyTorch call that computes the same numbers. Ratios are"
+    yield "the call's time over ours at three sizes, with our milliseconds at the largest behind them.\n"
     yield f"Of {len(largest)} rows the median at the largest size is {statistics.median(largest):.2f}, the least"
     yield f"{min(largest):.2f}; {sum(ratio < 0.9 for ratio in largest)} are under 0.9.\n"
     yield "| kernel | small | middle | large | ms, large |"

@@ -12,7 +12,10 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from bench import harness, page, training  # noqa: E402
+from bench import growth, harness, kernel_cases, kernels, page, training  # noqa: E402
+
+from catalogue import SAMPLES  # noqa: E402
+from openmps.metal.device import mtl_device  # noqa: E402
 
 
 def test_the_page_is_that_of_the_results() -> None:
@@ -76,3 +79,27 @@ def test_every_work_has_peers(device: str) -> None:
         names = [each.name for each in training.contenders(task, device)]
         assert names[0] == harness.OURS
         assert len(set(names)) == len(names) >= 3
+
+
+def test_every_kernel_is_measured_or_has_a_reason() -> None:
+    measured = {case.kernel.partition(",")[0] for case in kernel_cases.CASES}
+    named = {kernel.__name__ for kernel in SAMPLES}
+    assert measured | set(kernel_cases.WITHOUT) == named
+    assert measured.isdisjoint(kernel_cases.WITHOUT)
+
+
+@pytest.mark.parametrize("case", kernel_cases.CASES, ids=lambda case: case.kernel)
+def test_a_kernel_and_its_call_compute_the_same(case: kernel_cases.Case) -> None:
+    """`measure` raises where the numbers differ; those of the gradient too."""
+    size = kernel_cases.Size(2, 8, 6)
+    for gradient in (False, True) if case.gradient is not None else (False,):
+        row = kernels.measure(case, size, mtl_device("cpu"), 2, gradient=gradient)
+        assert set(row["contenders"]) == {harness.OURS, kernels.BARE}
+        assert row["ratio"] > 0
+
+
+def test_growth_measures_the_same_network() -> None:
+    chain = growth.Chain(batch=2, side=4, channels=4, length=2)
+    for step in (growth.ours(chain, mtl_device("cpu")), growth.eager(chain, "cpu")):
+        step()
+        step()

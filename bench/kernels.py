@@ -1,0 +1,181 @@
+"""Kernels of the catalogue at three sizes, forward and gradient, beside the bare PyTorch call, by turns.
+
+A turn of ours makes a command buffer, encodes, commits and waits; at small sizes it encodes several times to it, and
+the call is made as often. Before anything is timed, the numbers are compared.
+
+Usage: python -m bench.kernels [--device cpu|cuda] [--only WORD] [--turns N] [--threads N] [--no-record]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+
+import torch
+from torch import Tensor
+
+import openmps as mps
+from bench.harness import OURS, by_turns, compared, record
+from bench.kernel_cases import CASES, SIZES, Case, Size, tolerance
+from encoding import data_alone, encode, keep_results
+
+LAST = torch.channels_last
+BARE = "PyTorch"
+TURN = 2e-3
+"""Seconds that a turn takes at least: as many encodes as need that long."""
+
+
+class Pair:
+    """One case at one size: ours and the call, forward and gradient, on the same numbers."""
+
+    def __init__(self, case: Case, size: Size, device: mps.MTLDevice) -> None:
+        self.case, self.device = case, device
+        self.queue = device.new_command_queue()
+        place = device.torch_device
+        generator = torch.Generator().manual_seed(1)
+        shapes = [size.shape] * case.sources
+        if case.second is not None:
+            shapes[1] = case.second(size)
+        tensors = [torch.rand(shape, generator=generator) - (0.0 if case.is_positive else 0.5) for shape in shapes]
+        tensors = [tensor + 0.1 if case.is_positive else tensor for tensor in tensors]
+        self.images = [
+            mps.MPSImageBatch.from_numpy(device, tensor.permute(0, 2, 3, 1).contiguous().numpy()) for tensor in tensors
+        ]
+        self.tensors = [tensor.to(place).contiguous(memory_format=LAST) for tensor in tensors]
+        self.parameters = [each.to(place) for each in case.parameters(size)]
+        self.kernel = case.make(device, size)
+        keep_results(self.kernel)
+
+    def finish(self, command_buffer: Any) -> None:
+        """Wait for ours."""
+        command_buffer.commit()
+        command_buffer.wait_until_completed()
+
+    # --- forward ------------------------------------------------------------------------------------------------------
+
+    def ours(self, times: int) -> Any:
+        """Encode so many times to one command buffer, and wait; the last result."""
+        command_buffer, result = mps.MPSCommandBuffer(self.queue), None
+        for _ in range(times):
+            result = encode(self.kernel, command_buffer, self.images)
+        self.finish(command_buffer)
+        return result
+
+    def bare(self, times: int) -> Any:
+        """The call, as often."""
+        result = None
+        with torch.no_grad():
+            for _ in range(times):
+                result = self.case.call(*self.tensors, *self.parameters)
+        self._wait()
+        return result
+
+    def _wait(self) -> None:
+        if self.device.is_cuda:
+            torch.cuda.synchronize()
+
+    # --- gradient -----------------------------------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """The forward passes that the gradients belong to."""
+        assert self.case.gradient is not None
+        command_buffer = mps.MPSCommandBuffer(self.queue)
+        result, states = encode(self.kernel, command_buffer, self.images, destination_state_is_temporary=False)
+        self.finish(command_buffer)
+        self.gradient = self.case.gradient(self.device, self.kernel)
+        keep_results(self.gradient)
+        if not self.case.trains:
+            data_alone(self.gradient)
+        self.second = result if self.case.reads_result else self.images[-1]
+        self.states, self.incoming = states, result
+        self.leaves = [each.clone().requires_grad_() for each in self.tensors[:1]]
+        trained = [each.clone().requires_grad_() for each in self.parameters] if self.case.trains else self.parameters
+        self.made = self.case.call(*self.leaves, *self.tensors[1:], *trained)
+        self.leaves += trained if self.case.trains else []
+        self.slopes = self.made.detach().clone(memory_format=LAST)
+
+    def our_gradient(self, times: int) -> Any:
+        """Encode the gradient kernel so many times, and wait; the last result."""
+        result = None
+        for _ in range(times if self.case.trains else 1):
+            command_buffer = mps.MPSCommandBuffer(self.queue)
+            states = self.states
+            if self.case.trains:
+                # A state takes the gradients of one batch.
+                states = self.kernel.result_state_batch(*self.images, destination_image=self.incoming)
+            for _ in range(1 if self.case.trains else times):
+                result = encode(self.gradient, command_buffer, [self.incoming, self.second], states)
+            self.finish(command_buffer)
+        return result
+
+    def bare_gradient(self, times: int) -> Any:
+        """Torch's gradient of the call, as often."""
+        found: tuple[Tensor, ...] = ()
+        for _ in range(times):
+            found = torch.autograd.grad(self.made, self.leaves, self.slopes, retain_graph=True)
+        self._wait()
+        return found[0]
+
+
+def measure(case: Case, size: Size, device: mps.MTLDevice, turns: int, *, gradient: bool) -> dict[str, Any]:
+    """One row: the two by turns, and how far their numbers lie apart."""
+    pair = Pair(case, size, device)
+    calls: tuple[Callable[[int], Any], Callable[[int], Any]] = pair.ours, pair.bare
+    if gradient:
+        pair.prepare()
+        calls = pair.our_gradient, pair.bare_gradient
+    difference = apart(calls[0](1), calls[1](1))
+    if difference > tolerance(case):
+        raise AssertionError(f"{case.kernel} at {size}: numbers differ by {difference:.1e} of the largest")
+    calls[1](1)
+    start = time.perf_counter()
+    calls[1](1)
+    times = max(1, min(100, round(TURN / (time.perf_counter() - start))))
+    found = by_turns({OURS: lambda: calls[0](times), BARE: lambda: calls[1](times)}, turns)
+    for row in found.values():
+        row["turns"] = [each / times for each in row["turns"]]
+        for name in ("median_ms", "low_ms", "high_ms", "least_ms"):
+            row[name] = float(f"{row[name] / times:.4g}")
+    return {"size": list(size.shape), **compared(found)}
+
+
+def apart(images: Any, expected: Tensor) -> float:
+    """The largest difference, as a share of the largest number, at least 1."""
+    found = torch.from_numpy(images.numpy()).permute(0, 3, 1, 2)
+    wanted = expected.detach().cpu()
+    if found.shape != wanted.shape:
+        raise AssertionError(f"shapes {tuple(found.shape)} and {tuple(wanted.shape)} differ")
+    return float((found - wanted).abs().max() / wanted.abs().max().clamp_min(1.0))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run, print and record."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--only", default="", metavar="WORD", help="cases whose names hold it")
+    parser.add_argument("--turns", type=int, default=15)
+    parser.add_argument("--threads", type=int, help="as many as there are cores unless said")
+    parser.add_argument("--no-record", action="store_true", help="leave bench/results as it is")
+    options = parser.parse_args(arguments)
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    device = mps.mtl_device(options.device)
+    for case in CASES:
+        for gradient in (False, True) if case.gradient is not None else (False,):
+            name = case.kernel + (", gradient" if gradient else "")
+            if options.only not in name:
+                continue
+            sizes = [measure(case, size, device, options.turns, gradient=gradient) for size in SIZES]
+            print(f"{name:52}" + "".join(f"{each['ratio']:8.2f}" for each in sizes), flush=True)
+            if not options.no_record:
+                record("kernels", options.device, {"work": name, "threads": torch.get_num_threads(), "sizes": sizes})
+
+
+if __name__ == "__main__":
+    main()
