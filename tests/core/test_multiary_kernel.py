@@ -363,9 +363,11 @@ def test_concatenation_and_its_gradients(device: torch.device, rng: np.random.Ge
 # --- what a user can get wrong ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("count", [0, -1, 2.0, True, None])
+@pytest.mark.parametrize("count", [0, -1, 65537, 2**70, 2.0, True, None])
 def test_source_counts(count: Any) -> None:
-    with pytest.raises(MPSArgumentError, match="^MPSCNNMultiaryKernel: source_count must be an integer of at least 1"):
+    with pytest.raises(
+        MPSArgumentError, match="^MPSCNNMultiaryKernel: source_count must be an integer from 1 to 65536"
+    ):
         MPSCNNMultiaryKernel(CPU, count)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 
+import numpy as np
 import pytest
 
 from openmps.core.padding.explicit import ExplicitPadding
@@ -211,3 +212,48 @@ def test_an_axis_can_be_explained_by_hand() -> None:
 def test_explicit_padding_object() -> None:
     explained = explain_padding((5, 5), kernel=3, policy=ExplicitPadding(left=0, top=1, right=2, bottom=1))
     assert [(axis.before, axis.after) for axis in explained.axes] == [(0, 2), (1, 1)]
+
+
+def test_pixels_that_are_never_read(rng: np.random.Generator) -> None:
+    """Windows that begin anywhere, of any stride and dilation, against all taps of all of them."""
+    for _ in range(3000):
+        source, kernel, stride, dilation, result = (int(rng.integers(1, most)) for most in (12, 7, 6, 14, 9))
+        axis = AxisExplanation(
+            "x",
+            source,
+            kernel,
+            stride,
+            dilation,
+            backwards=bool(rng.integers(2)),
+            result=result,
+            offset=int(rng.integers(-9, 10)),
+            kernel_offset=int(rng.integers(-9, 10)),
+        )
+        read = {tap for index in range(result) for tap in axis.taps(index)}
+        assert axis.never_read == tuple(pixel for pixel in range(source) if pixel not in read), axis
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+@pytest.mark.parametrize("kernel", [3, 2**20])
+def test_the_largest_sizes_are_explained_at_once(kernel: int, backwards: bool) -> None:
+    explained = explain_padding(2**20, kernel=kernel, policy="same", backwards=backwards)
+    assert explained.result == (2**20,)
+    text = str(explained)
+    assert len(printed_taps(text)) == 16
+    assert len(text) < 20_000
+    assert len(explained._repr_html_()) < 40_000
+
+
+def test_runs_of_pixels_that_are_never_read() -> None:
+    text = str(explain_padding(100, kernel=1, stride=10, policy="valid"))
+    runs = ", ".join(f"{10 * first + 5} to {10 * first + 13}" for first in range(9))
+    assert f"never read: 0 to 3, {runs}, 95 to 99 (90 pixels)\n" in text
+    assert "never read: 1, 3, 5, 7\n" in str(explain_padding(9, kernel=1, stride=2, policy="valid"))
+    assert ", 31, ... (524288 pixels)\n" in str(explain_padding(2**20, kernel=1, stride=2, policy="valid"))
+
+
+@pytest.mark.parametrize("name", ["source", "kernel", "stride", "dilation"])
+def test_sizes_beyond_all_images(name: str) -> None:
+    sizes = {"source": 10, "kernel": 1, "stride": 1, "dilation": 1, name: 100_000_000}
+    with pytest.raises(MPSArgumentError, match=f"{name} must be at most 1048576, got 100000000"):
+        explain_padding(sizes.pop("source"), **sizes, policy="same")

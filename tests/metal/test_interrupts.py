@@ -2,64 +2,21 @@
 
 from __future__ import annotations
 
-import dis
 import gc
 import signal
-import sys
 import threading
 from collections.abc import Callable
-from pathlib import Path
-from types import FrameType
-from typing import Any
 
 import pytest
 
-import openmps
 from openmps.errors import MTLCommandBufferError
 from openmps.metal.device import MTLCommandBuffer, MTLCommandQueue, mtl_device
 from openmps.types import MTLCommandBufferStatus as Status
+from striking import interrupted
 
 PATIENCE = 60.0
 MOST = 100_000
 """Buffers that are made before an interrupt counts as lost."""
-_SOURCE = str(Path(openmps.__file__).parent)
-
-
-def interrupted(action: Callable[[], object], at: int) -> bool:
-    """Does something, and raises KeyboardInterrupt at place number ``at`` of openmps; whether it got that far.
-
-    Places are where the interpreter looks for signals: behind calls, at the beginning of functions, at jumps back.
-    """
-    left, last = at, dict[FrameType, str]()
-
-    def trace(frame: FrameType, event: str, argument: Any) -> Any:
-        nonlocal left
-        if not frame.f_code.co_filename.startswith(_SOURCE):
-            return None
-        frame.f_trace_opcodes = True
-        if event == "opcode":
-            looks = last.get(frame, "").startswith(("CALL", "RESUME", "JUMP_BACKWARD"))
-            last[frame] = dis.opname[frame.f_code.co_code[frame.f_lasti]]
-            left -= looks
-            if left == 0:
-                sys.settrace(None)
-                raise KeyboardInterrupt
-        return trace
-
-    before = sys.gettrace()
-    # Python 3.12 sees to instructions only if a frame asked for them before the trace function was set.
-    sys._getframe().f_trace_opcodes = True
-    gc.disable()  # finalizers are no part of the action
-    sys.settrace(trace)
-    try:
-        action()
-    except KeyboardInterrupt:
-        return True
-    finally:
-        sys.settrace(before)
-        gc.enable()
-        last.clear()
-    return False
 
 
 class Run:

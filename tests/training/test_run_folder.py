@@ -421,3 +421,40 @@ def test_a_file_system_without_locks_lets_everybody_in(run, monkeypatch):
     monkeypatch.setattr(locks, "_fcntl", None)
     with run.in_training(), RunFolder.open(run.path).in_training():
         pass
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_forked_child_has_no_part_in_the_lock(tmp_path):
+    """It outlives the training, and leaves its context while the training goes on."""
+    script = """
+    import os, sys, time
+    from openmps.training.run_folder import RunFolder
+    path, way = sys.argv[1:]
+    with RunFolder.open(path).in_training():
+        if (child := os.fork()) == 0 and way == "outlives":
+            time.sleep(100)
+            os._exit(0)
+        elif child:
+            if way == "leaves":
+                os.waitpid(child, 0)
+            print(child, flush=True)
+            if way == "leaves":
+                sys.stdin.read()
+    """
+    run = RunFolder.create(tmp_path, {}, name="run")
+    for way in ("outlives", "leaves"):
+        command = [sys.executable, "-c", textwrap.dedent(script), str(run.path), way]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            child = int(process.stdout.readline())
+            if way == "outlives":
+                assert process.wait(60) == 0
+                with run.in_training():
+                    pass
+                os.kill(child, signal.SIGKILL)
+            else:
+                with pytest.raises(MPSFileError, match="must not be in training already"), run.in_training():
+                    pass
+                process.communicate(timeout=60)
+                with run.in_training():
+                    pass

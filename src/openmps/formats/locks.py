@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +21,32 @@ except ImportError:  # Windows has no advisory locks on folders
 def folder_lock(folder: Path, who: str, rule: str) -> Generator[None]:
     """Hold the folder's advisory lock; ``MPSFileError`` with ``rule`` where somebody else holds it.
 
-    The lock leaves nothing on disk and ends with the process at the latest. Where a system or a file system has no such
-    locks, everybody may enter.
+    The lock leaves nothing on disk and ends with the process at the latest; processes that are forked meanwhile have no
+    part in it. Where a system or a file system has no such locks, everybody may enter.
     """
     descriptor = _locked(folder, who, rule) if _fcntl is not None else None
     try:
         yield
     finally:
-        if descriptor is not None:
+        # In a forked process it is no longer among those held: it was closed, and its number may be another file's.
+        if descriptor is not None and descriptor in _held:
+            _held.discard(descriptor)
             os.close(descriptor)
+
+
+_held: set[int] = set()
+"""The descriptors of the locks that this process holds."""
+
+
+def _let_go() -> None:
+    """In a forked process: a lock lasts until all copies of its descriptor are closed."""
+    while _held:
+        with suppress(OSError):
+            os.close(_held.pop())
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_let_go)
 
 
 def _locked(folder: Path, who: str, rule: str) -> int | None:
@@ -45,4 +62,5 @@ def _locked(folder: Path, who: str, rule: str) -> int | None:
     except OSError:  # a network file system without locks
         os.close(descriptor)
         return None
+    _held.add(descriptor)
     return descriptor

@@ -35,8 +35,8 @@ class MTLDevice(Processor):
 
     def __init__(self, torch_device: torch.device) -> None:
         super().__init__(torch_device)
-        self._watched: weakref.WeakSet[MTLBuffer] = weakref.WeakSet()
-        self._watched_lock = threading.Lock()
+        self._watched: set[weakref.ref[MTLBuffer]] = set()
+        self._watched_lock = threading.RLock()  # a signal handler may commit while another commit flushes
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Copies of what holds a device hold the same device.
@@ -80,28 +80,25 @@ class MTLDevice(Processor):
 
     def watch(self, buffer: MTLBuffer) -> None:
         """Flush the host copy of ``buffer`` at every commit, as long as someone may write to it."""
-        with self._watched_lock:
-            self._watched.add(buffer)
+        self._watched.add(weakref.ref(buffer, self._watched.discard))
 
     def flush_host_copies(self) -> None:
         """Bring what the CPU wrote by way of `MTLBuffer.contents` to the device."""
         if not self._watched:
             return
         with self._watched_lock:
-            for buffer in list(self._watched):
-                if not buffer.flush():
-                    self._watched.discard(buffer)
+            for reference in self._watched.copy():
+                buffer = reference()
+                if buffer is None or not buffer.flush():
+                    self._watched.discard(reference)
 
 
 _devices: dict[torch.device, MTLDevice] = {}
-_devices_lock = threading.Lock()
 
 
 def _device(torch_device: torch.device) -> MTLDevice:
-    with _devices_lock:
-        if torch_device not in _devices:
-            _devices[torch_device] = MTLDevice(torch_device)
-        return _devices[torch_device]
+    found = _devices.get(torch_device)
+    return _devices.setdefault(torch_device, MTLDevice(torch_device)) if found is None else found
 
 
 def MTLCreateSystemDefaultDevice() -> MTLDevice:
@@ -448,7 +445,7 @@ class MTLCommandBuffer(CommandBuffer):
     def hand_over(self) -> None:
         """Commit, whether or not another buffer goes on with the lifetime; for `commit` and `commit_and_pass_on`."""
         self._recording.queue.device.flush_host_copies()
-        self._recording.hand_over(self)
+        self._hand_over("commit", self)
 
     def commit_and_pass_on(self) -> MTLCommandBuffer:
         """Commit, and return a new buffer that goes on with this one's lifetime, label and debug groups."""

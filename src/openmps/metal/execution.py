@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -176,19 +177,22 @@ class Latch:
         return self._reached
 
     def set(self) -> None:
-        """Let it have happened; called once."""
-        self._reached = True
-        self._lock.release()
+        """Let it have happened; a second call changes nothing."""
+        if not self._reached:
+            self._reached = True
+            self._lock.release()
 
-    def wait(self) -> None:
-        """Block until it has happened.
+    def wait(self, patience: float = math.inf) -> bool:
+        """Block until it has happened, or for so many seconds; whether it has.
 
         The wait is cut into slices so that an interrupt reaches it on every operating system. One that strikes between
         the two calls on the lock costs the other threads a slice, no more.
         """
-        while not self._reached:
+        end = time.monotonic() + patience
+        while not self._reached and time.monotonic() < end:
             if self._lock.acquire(timeout=WAIT_SLICE):
                 self._lock.release()
+        return self._reached
 
 
 class Execution:
@@ -211,11 +215,10 @@ class Execution:
         self._timer = timer
         self._owner: Owner | None = None
 
-    def commit(self, owner: Owner) -> None:
-        """Freeze the record. ``owner`` is kept alive until `finish` has called its handlers."""
+    def prepare(self, owner: Owner) -> None:
+        """Before the commit, which the status shows: ``owner`` is kept alive until `finish` has called its handlers."""
         self._owner = owner
         self.intra_op_threads = torch.get_num_threads()
-        self.status = Status.COMMITTED
 
     def launch(self) -> None:
         """Run the works in order, dropping each right after it ran. A fault is kept as `error` and skips the rest.
@@ -272,6 +275,19 @@ class Execution:
         self._skip_the_rest()
         self.launched = True
         self._keep("its turn", rule, None, remedy)
+
+    def stay_behind(self) -> None:
+        """In a forked process: the work stays with the process that committed it, and so do the handlers.
+
+        What was recorded is kept, so that it shows what was not written here.
+        """
+        if self.finished.is_set():
+            return
+        rule = "stayed with the process that committed it, of which this one is a fork"
+        self._keep("its work", rule, None, "Wait for it before the fork, or encode it again here")
+        self.status, self._owner, self.launched = Status.ERROR, None, True
+        self.scheduled.set()
+        self.finished.set()
 
     def _skip_the_rest(self) -> None:
         for _, work in self.works:

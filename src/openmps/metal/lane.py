@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import atexit
 import itertools
+import logging
 import os
+import sys
 import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
+from functools import partial
 from queue import SimpleQueue
+from typing import TypeVar
 
 import torch
 
-from openmps.metal.execution import Execution, HostTimer, Latch, StreamOrder, Timer
+from openmps.metal.execution import Execution, HostTimer, Latch, Owner, StreamOrder, Timer
 from openmps.metal.pending import be_in_queue
 
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
 _numbers = itertools.count(1)
 
 
@@ -32,6 +38,7 @@ class _Signal(Enum):
 class Place:
     """The place of one command buffer in the order of its queue."""
 
+    record: weakref.ref[Owner] | None = None
     execution: Execution | None = None
     abandoned: bool = False
     is_reserved: bool = False
@@ -69,8 +76,8 @@ class Lane:
         self._inbox: SimpleQueue[Execution | _Signal] = SimpleQueue()
         self._order: deque[Place] = deque()
         self._under_way: deque[Execution] = deque()
-        # Only ever held for a few steps, by `with` on the lock itself: an interrupt cannot come between.
         self._lock = threading.Lock()
+        self._holder: int | None = None
         self._turn: _Turn | None = None
         self._launcher: int | None = None
         self._worker: threading.Thread | None = None
@@ -105,61 +112,130 @@ class Lane:
 
     def start(self) -> None:
         """Have a worker, before the first commit."""
+        if self._worker is None and not self._is_inside:
+            self._locked(self._start)
+
+    def _start(self) -> None:
         if self._worker is not None:
             return
+        self._worker = threading.Thread(target=self._serve, name=self._name, daemon=True)
+        try:
+            self._worker.start()
+        except BaseException:
+            # If it runs all the same, it finds that it is not the worker.
+            self._worker = None
+            raise
+
+    def _locked(self, steps: Callable[[], T]) -> T:
+        """Take a few steps with the lock.
+
+        No interrupt and no signal comes between taking the lock and saying who has it, nor between taking that back and
+        giving the lock back: nothing is called there.
+        """
+        caller = threading.get_ident()
         with self._lock:
-            if self._worker is not None:
-                return
-            self._worker = threading.Thread(target=self._serve, name=self._name, daemon=True)
+            self._holder = caller
             try:
-                self._worker.start()
-            except BaseException:
-                # If it runs all the same, it finds that it is not the worker.
-                self._worker = None
-                raise
+                return steps()
+            finally:
+                self._holder = None
 
     @property
     def is_closed(self) -> bool:
-        """Whether the process is ending: only functions at exit, on the main thread, may still commit."""
-        return _ending.is_set() and threading.current_thread() is not threading.main_thread()
+        """Whether the process is ending: only functions at exit, on the main thread, may still commit.
+
+        Finalizers that the interpreter runs after these may not: threads no longer run.
+        """
+        is_main = threading.current_thread() is threading.main_thread()
+        return sys.is_finalizing() or (_ending.is_set() and not is_main)
+
+    @property
+    def worker(self) -> threading.Thread | None:
+        """The thread that sees records to their end."""
+        return self._worker
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether a record that was handed on has not come to its end."""
+        return any(not each.finished.is_set() for each in tuple(self._under_way))
+
+    @property
+    def _is_inside(self) -> bool:
+        """Whether the caller is a signal handler that struck while its thread has the lock."""
+        return self._holder == threading.get_ident()
 
     # --- waiting ------------------------------------------------------------------------------------------------------
 
     def wait_for_room(self) -> None:
         """Block while as many records are under way as the queue holds, unless they wait for this thread."""
-        if len(self._under_way) < self._capacity or threading.get_ident() == self._launcher:
+        if len(self._under_way) < self._capacity or threading.get_ident() == self._launcher or self._is_inside:
             return
-        while (oldest := self._oldest_of_a_full_queue()) is not None:
-            if not self.wait(oldest, oldest.finished):
+        while (oldest := self._locked(self._oldest_of_a_full_queue)) is not None:
+            if self.wait(oldest, oldest.finished) is not None:
                 return
 
     def _oldest_of_a_full_queue(self) -> Execution | None:
-        with self._lock:
-            while self._under_way and self._under_way[0].finished.is_set():
-                self._under_way.popleft()
-            return self._under_way[0] if len(self._under_way) >= self._capacity else None
+        while self._under_way and self._under_way[0].finished.is_set():
+            self._under_way.popleft()
+        return self._under_way[0] if len(self._under_way) >= self._capacity else None
 
-    def wait(self, execution: Execution, latch: Latch) -> bool:
-        """Wait for what happens to a record of this lane; False, at once, if that would be for ever.
+    def wait(self, execution: Execution, latch: Latch) -> tuple[str, str] | None:
+        """Wait for what happens to a record of this lane; rule and remedy of an error if that would be for ever.
 
-        It would be where the record needs the calling thread: to be launched, as the worker of this lane, or as the
-        worker of a lane that the worker of this lane waits for.
+        It would be where the record needs the calling thread: to be launched, to be handed on by what a signal handler
+        interrupts, as the worker of this lane, or as the worker of a lane that the worker of this lane waits for; and
+        where it stands behind a place that nobody is there to commit.
         """
         if latch.is_set():
-            return True
-        if threading.get_ident() == self._launcher and not execution.launched:
-            return False
+            return None
+        if self._is_inside or (threading.get_ident() == self._launcher and self._is_to_be_handed_on(execution)):
+            return _NEEDS_CALLER
         waiter: Lane | None = getattr(_serving, "lane", None)
         if waiter is None:
-            latch.wait()
-            return True
+            return self._await(execution, latch)
         with _waits:
             if self._waits_on(waiter) and not latch.is_set():
-                return False
+                return _NEEDS_CALLER
             waiter._waits_for = self, latch
-        latch.wait()
-        waiter._waits_for = None
-        return True
+        try:
+            return self._await(execution, latch)
+        finally:
+            waiter._waits_for = None
+
+    def _is_to_be_handed_on(self, execution: Execution) -> bool:
+        turn = self._turn
+        return not execution.launched or (
+            turn is not None and turn.place is not None and turn.place.execution is execution
+        )
+
+    def _await(self, execution: Execution, latch: Latch) -> tuple[str, str] | None:
+        has_told = False
+        while not latch.wait(_LOOK):
+            ahead = self._enqueued_ahead(execution)
+            if ahead is None:
+                continue
+            remedy = "Commit that one, or drop it"
+            if not _others_are_at_work():
+                return f"would never return: {ahead}, enqueued before it, is not committed", remedy
+            if not has_told:
+                has_told = True
+                _log.warning(
+                    "a wait goes on until %s is committed, which was enqueued before: %s", ahead, remedy.lower()
+                )
+        return None
+
+    def _enqueued_ahead(self, execution: Execution) -> str | None:
+        """What a place before that of a record is called, if it is not committed."""
+        places = tuple(self._order)
+        if not any(place.execution is execution and not place.is_handed_on for place in places):
+            return None
+        for place in places:
+            if place.execution is execution:
+                return None
+            if place.execution is None and not place.abandoned:
+                record = None if place.record is None else place.record()
+                return "a command buffer" if record is None else record.name
+        return None
 
     def _waits_on(self, waiter: Lane) -> bool:
         lane = self
@@ -188,15 +264,21 @@ class Lane:
             raise
 
     def _take(self, turn: _Turn) -> Execution | None:
-        with self._lock:
-            while self._order and (self._order[0].abandoned or self._order[0].is_handed_on):
-                self._order.popleft()
-            if self._turn is not None or not self._order or self._order[0].execution is None:
-                return None
-            turn.place = self._order[0]
-            self._launcher = threading.get_ident()
-            self._turn = turn
-            return turn.place.execution
+        if self._is_inside:
+            # The worker takes it up, when the interrupted steps are done.
+            self._inbox.put(_Signal.ADVANCE)
+            return None
+        return self._locked(partial(self._take_first, turn))
+
+    def _take_first(self, turn: _Turn) -> Execution | None:
+        while self._order and (self._order[0].abandoned or self._order[0].is_handed_on):
+            self._order.popleft()
+        if self._turn is not None or not self._order or self._order[0].execution is None:
+            return None
+        turn.place = self._order[0]
+        self._launcher = threading.get_ident()
+        self._turn = turn
+        return turn.place.execution
 
     def _launch_here(self, execution: Execution) -> None:
         if torch.cuda.current_device() == self._device.index:
@@ -225,9 +307,9 @@ class Lane:
             _ended.append(threading.get_native_id())
 
     def _work_off(self) -> None:
-        with self._lock:
-            if self._worker is not threading.current_thread():
-                return
+        # A start that was interrupted has the lock until it has said that this is not the worker.
+        if not self._locked(lambda: self._worker is threading.current_thread()):
+            return
         _serving.lane = self
         be_in_queue()
         while (item := self._inbox.get()) is not _Signal.STOP:
@@ -237,7 +319,7 @@ class Lane:
                     self.advance()
                 elif not item.finished.is_set():
                     self._see_to_its_end(item)
-            self._oldest_of_a_full_queue()
+            self._locked(self._oldest_of_a_full_queue)
             del item
 
     def _see_to_its_end(self, execution: Execution) -> None:
@@ -259,17 +341,21 @@ class Lane:
     def strand(self) -> None:
         """End with an error what waits behind a place that nobody has committed."""
         self.advance()
-        with self._lock:
-            places = [place for place in self._order if not place.abandoned]
-            first = next((index for index, place in enumerate(places) if place.execution is None), len(places))
-            behind = [place for place in places[first:] if place.execution is not None]
-            self._order = deque(place for place in places if place not in behind)
+        behind = self._locked(self._behind_a_gap)
         for place in behind:
             assert place.execution is not None
             place.execution.give_up(
                 "never came: a buffer that was enqueued before it was not committed", "Commit every one"
             )
             self._inbox.put(place.execution)
+
+    def _behind_a_gap(self) -> list[Place]:
+        """Take those that wait behind a place that nobody has committed out of the order."""
+        places = [place for place in self._order if not place.abandoned]
+        first = next((index for index, place in enumerate(places) if place.execution is None), len(places))
+        behind = [place for place in places[first:] if place.execution is not None]
+        self._order = deque(place for place in places if place not in behind)
+        return behind
 
     def drain(self) -> None:
         """Wait for everything that has been handed on, and end the worker; a later commit starts another."""
@@ -289,8 +375,17 @@ class Lane:
             yield self._inbox.get()
 
     def forget_threads(self) -> None:
-        """In a forked process: the worker stayed behind in the parent, with the work it had."""
+        """In a forked process: the worker stayed behind in the parent, with the work it had.
+
+        Places that nobody has committed yet are this process's too.
+        """
+        places = tuple(self._order)
+        committed = [place.execution for place in places if place.execution is not None]
+        behind = [*self._under_way, *committed]
         self._reset()
+        self._order.extend(place for place in places if place.execution is None and not place.abandoned)
+        for execution in behind:
+            execution.stay_behind()
 
 
 _lanes: weakref.WeakSet[Lane] = weakref.WeakSet()
@@ -298,12 +393,26 @@ _serving = threading.local()
 """``lane``: whose worker the calling thread is."""
 _waits = threading.Lock()
 """Held while a worker looks whether it may wait."""
+_LOOK = 1.0
+"""Seconds between two looks of a waiting thread at what stands before what it waits for."""
+_NEEDS_CALLER = (
+    "cannot be called by a handler or work that the buffer waits for",
+    "Add a completed handler to it instead",
+)
 _ending = threading.Event()
 """Set when the process ends."""
 _ended: deque[int] = deque(maxlen=1024)
 """The system's numbers of the threads of workers that have come to their end."""
 _PATIENCE = 2.0
 """Seconds that the end of the process may wait for them: the system may have given a number to another thread."""
+
+
+def _others_are_at_work() -> bool:
+    """Whether there is a thread, or a handler to come, that might commit something."""
+    lanes = list(_lanes)
+    workers = [lane.worker for lane in lanes]
+    others = [each for each in threading.enumerate() if each not in workers and each is not threading.current_thread()]
+    return bool(others) or any(lane.is_at_work for lane in lanes)
 
 
 def _drain_all() -> None:
@@ -330,6 +439,8 @@ def _see_off_the_threads() -> None:
 
 
 def _forget_threads() -> None:
+    global _waits
+    _waits = threading.Lock()
     for lane in list(_lanes):
         lane.forget_threads()
 

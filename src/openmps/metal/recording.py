@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import threading
+import weakref
 from abc import ABC, abstractmethod
 from typing import Protocol
 
@@ -16,7 +18,9 @@ from openmps.metal.pending import watch
 from openmps.types import MTLCommandBufferErrorCode, MTLCommandBufferStatus
 
 _log = logging.getLogger(__name__)
-_COMMITTED = MTLCommandBufferStatus.COMMITTED
+_ENQUEUED, _COMMITTED = MTLCommandBufferStatus.ENQUEUED, MTLCommandBufferStatus.COMMITTED
+_deciding = threading.Lock()
+"""Held while a record becomes enqueued or committed, and for nothing that is called: forks and signals are safe."""
 
 
 class Encoder(Owner, Protocol):
@@ -47,19 +51,38 @@ class Record:
         """Whether something can be encoded."""
         return self.encoder is None and self.execution.status < _COMMITTED
 
-    def hand_over(self, owner: Owner) -> None:
-        """Commit: the lane runs the works in their turn."""
+    def hand_over(self, owner: Owner) -> bool:
+        """Commit: the lane runs the works in their turn; False if it was committed already."""
         self.lane.start()
-        if self.place is None:
-            self.place = Place()
+        self.execution.prepare(owner)
+        place, is_mine = Place(weakref.ref(self)), False
         try:
-            self.execution.commit(owner)
-            self.lane.commit(self.place, self.execution)
+            # Of several threads one commits. Nothing is called here, so that no interrupt or signal comes between.
+            with _deciding:
+                if self.execution.status < _COMMITTED:
+                    self.place = place = place if self.place is None else self.place
+                    self.execution.status = _COMMITTED
+                    is_mine = True
+            if is_mine:
+                self.lane.commit(place, self.execution)
         except BaseException:
             # An interrupt: a commit that shows in the status takes place.
-            if self.execution.status >= _COMMITTED:
-                self.lane.commit(self.place, self.execution)
+            if is_mine:
+                self.lane.commit(place, self.execution)
             raise
+        return is_mine
+
+    def enqueue(self) -> bool:
+        """Take the place in the lane's order, once; False if the record is committed already."""
+        place, is_open = Place(weakref.ref(self)), False
+        with _deciding:
+            if self.execution.status < _COMMITTED:
+                self.place = place = place if self.place is None else self.place
+                self.execution.status = _ENQUEUED
+                is_open = True
+        if is_open:
+            self.lane.reserve(place)
+        return is_open
 
     # --- what it has yet to write; see `openmps.metal.pending` -------------------------------------------------------
 
@@ -75,8 +98,8 @@ class Record:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the works have run and the completed handlers have returned."""
-        return self.execution.finished.is_set()
+        """Whether the works have run and the completed handlers have returned; not where they stayed behind a fork."""
+        return self.execution.finished.is_set() and not self.execution.works
 
     def unfinished_works(self) -> tuple[tuple[str, Work], ...]:
         """What has not run to its end, what an open encoder holds with it."""
@@ -85,8 +108,19 @@ class Record:
 
     def finish(self, who: str, action: str) -> MTLExecutionError | None:
         """Wait for the end of a committed record; why it failed, if it did."""
-        self.lane.wait(self.execution, self.execution.finished)
+        self.wait(who, action, self.execution.finished)
         return self.execution.error
+
+    def wait(self, who: str, action: str, latch: Latch) -> None:
+        """Wait for what happens to a committed record.
+
+        Raises:
+            MTLCommandBufferError: It can never happen.
+        """
+        why = self.lane.wait(self.execution, latch)
+        if why is not None:
+            rule, remedy = why
+            raise MTLCommandBufferError(who, action, rule, f"status {self.execution.status.name}", remedy)
 
     def abandon(self) -> None:
         """Give the place back: one that will never be committed must not hold up the queue."""
@@ -198,12 +232,8 @@ class Recorder(KnownAttributes, ABC):
         A second call changes nothing. A buffer that is dropped without a commit gives its place back.
         """
         recording = self.recording
-        if recording.execution.status >= _COMMITTED:
+        if not recording.enqueue():
             self._refuse_after_commit("enqueue")
-        if recording.place is None:
-            recording.place = Place()
-        recording.lane.reserve(recording.place)
-        recording.execution.status = MTLCommandBufferStatus.ENQUEUED
 
     def wait_until_scheduled(self) -> None:
         """Block until everything before this buffer is done and its scheduled handlers have returned."""
@@ -214,7 +244,8 @@ class Recorder(KnownAttributes, ABC):
 
         Raises:
             MTLExecutionError: Work or a handler failed; the original exception is the ``__cause__``.
-            MTLCommandBufferError: The buffer is not committed, or the wait comes from a handler that it waits for.
+            MTLCommandBufferError: The buffer is not committed, the wait comes from a handler that it waits for, or it
+                stands behind a buffer that was enqueued and that nobody is there to commit.
         """
         self._wait(self.recording.execution.finished, "wait_until_completed")
         if (error := self.error) is not None:
@@ -228,11 +259,13 @@ class Recorder(KnownAttributes, ABC):
         if recording.execution.status < _COMMITTED:
             remedy = "Call commit first, or the wait would never return"
             raise MTLCommandBufferError(self.name, method, "needs a committed buffer", status, remedy)
-        if not recording.lane.wait(recording.execution, latch):
-            rule = "cannot be called by a handler or work that the buffer waits for"
-            raise MTLCommandBufferError(self.name, method, rule, status, "Add a completed handler to it instead")
+        recording.wait(self.name, method, latch)
 
     # --- what is refused ---------------------------------------------------------------------------------------------
+
+    def _hand_over(self, method: str, owner: Owner) -> None:
+        if not self.recording.hand_over(owner):
+            self._refuse_encode(method)
 
     def _check_commit(self, method: str) -> None:
         if not self.recording.is_open:

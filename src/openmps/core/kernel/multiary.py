@@ -18,6 +18,8 @@ from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.types import MPSImageEdgeMode, MPSOffset
 
+MOST_SOURCES = 65536
+"""More sources than any command has images for: each takes memory as soon as the kernel is made."""
 _positive = at_least(1)
 
 
@@ -30,7 +32,8 @@ class MPSCNNMultiaryKernel(ImageKernel):
     """
 
     def __init__(self, device: MTLDevice, source_count: int) -> None:
-        super().__init__(device, _positive(type(self).__name__, "source_count", source_count))
+        rule = f"must be an integer from 1 to {MOST_SOURCES}"
+        super().__init__(device, integer(type(self).__name__, "source_count", source_count, 1, MOST_SOURCES, rule=rule))
         self._source_arguments = tuple(f"source_images[{index}]" for index in range(source_count))
 
     def _draft(self, configuration: Configuration) -> Self:

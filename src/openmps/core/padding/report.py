@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from html import escape
 from types import SimpleNamespace
 
+import numpy as np
+from numpy.typing import NDArray
+
 from openmps.checks import flag
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.padding.geometry import Lengths, suggested_geometry, window_extent
@@ -17,6 +20,10 @@ from openmps.types import MPSImageEdgeMode, MPSImageFeatureChannelFormat, MPSOff
 
 # Tables longer than this show their first and last rows only.
 _ROWS_SHOWN = 16
+# Rows longer than this show their first and last taps only, lists of pixels their first runs.
+_TAPS_SHOWN = 64
+_RUNS_SHOWN = 16
+_MOST = 2**20
 _MARKS = "[."  # first characters of cells that hold no source pixel
 _GREY = ' style="color:#999"'
 
@@ -54,19 +61,65 @@ class AxisExplanation:
     @property
     def never_read(self) -> tuple[int, ...]:
         """Source pixels that no result pixel reads."""
-        read = {tap for result in range(self.result) for tap in self.taps(result)}
-        return tuple(pixel for pixel in range(self.source) if pixel not in read)
+        read = self._read_backwards() if self.backwards else self._read_forwards()
+        return tuple(np.flatnonzero(~read).tolist())
+
+    def _read_forwards(self) -> NDArray[np.bool_]:
+        """Of each source pixel, whether it is read.
+
+        The taps of a window are neighbours among the pixels of one remainder by the dilation: each window adds one to
+        those from its first tap on and takes it back behind its last.
+        """
+        step = min(self.dilation, self.source)  # one tap of each window at most, where the dilation is larger
+        starts = self._start(0) + self.stride * np.arange(self.result)
+        ends = starts + self.kernel * self.dilation
+        if self.dilation > step:
+            return self._read_sparsely(starts)
+        starts = np.where(starts < 0, starts % step, starts)
+        rows = -(-self.source // step) + 1
+        changes = np.zeros(rows * step, np.int64)
+        inside = (starts < self.source) & (ends > starts)
+        behind = np.minimum(ends, (rows - 1) * step + ends % step)
+        np.add.at(changes, starts[inside], 1)
+        np.subtract.at(changes, behind[inside], 1)
+        return (changes.reshape(rows, step).cumsum(0) > 0).reshape(-1)[: self.source]
+
+    def _read_sparsely(self, starts: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """The same where taps lie further apart than the source is long: of each window one is inside, or none."""
+        read = np.zeros(self.source, np.bool_)
+        places = np.where(starts < 0, starts % self.dilation, starts)
+        reached = (places - starts) // self.dilation < self.kernel
+        read[places[(places < self.source) & reached]] = True
+        return read
+
+    def _read_backwards(self) -> NDArray[np.bool_]:
+        """The same of a reverse filter, whose windows begin at every position from the first result's on."""
+        places = self.stride * np.arange(self.source) - self._start(0)
+        fewest = np.maximum(-((self.result - 1 - places) // self.dilation), 0)
+        most = np.minimum(places // self.dilation, self.kernel - 1)
+        return fewest <= most
 
     def taps(self, result: int) -> tuple[int | None, ...]:
         """The source pixel under each tap of result pixel ``result``; outside the source below 0 or from ``source`` on.
 
         A tap of a reverse filter that falls between two source pixels, on an inserted zero, is None.
         """
-        start = self._start(result)
-        positions = range(start, start + self.extent, self.dilation)
+        return tuple(self._tap(result, tap) for tap in range(self.kernel))
+
+    def shown(self, result: int) -> list[str]:
+        """The cells of a row of a table; dots stand for the middle of a long one."""
+        taps = range(self.kernel)
+        if self.kernel <= _TAPS_SHOWN:
+            return [_cell(self._tap(result, tap), self.source) for tap in taps]
+        first, last = taps[: _TAPS_SHOWN // 2], taps[-_TAPS_SHOWN // 2 :]
+        ends = ([_cell(self._tap(result, tap), self.source) for tap in part] for part in (first, last))
+        return [*next(ends), "...", *next(ends)]
+
+    def _tap(self, result: int, tap: int) -> int | None:
+        position = self._start(result) + tap * self.dilation
         if not self.backwards:
-            return tuple(positions)
-        return tuple(None if position % self.stride else position // self.stride for position in positions)
+            return position
+        return None if position % self.stride else position // self.stride
 
     def _start(self, result: int) -> int:
         """Position of the first tap of a result pixel: in the source, or in the zero-filled source."""
@@ -191,7 +244,13 @@ def _per_axis(name: str, value: int | Sequence[int], axes: int) -> list[int]:
     if len(numbers) != axes or axes not in (1, 2):
         rule = "must be one number, or one for width and one for height as in source"
         raise MPSArgumentError("explain_padding", name, rule, value, "For example source=(28, 28), kernel=(5, 3)")
-    return [checked_integer("explain_padding", name, number) for number in numbers]
+    checked = [checked_integer("explain_padding", name, number) for number in numbers]
+    if max(checked) > _MOST:
+        rule = f"must be at most {_MOST}"
+        raise MPSArgumentError(
+            "explain_padding", name, rule, max(checked), "Look at a smaller size: the edges are alike"
+        )
+    return checked
 
 
 def _facts(axis: AxisExplanation) -> list[str]:
@@ -203,7 +262,17 @@ def _facts(axis: AxisExplanation) -> list[str]:
         f"at the edges of {where}: {_side(axis.before)} before, {_side(axis.after)} after",
     ]
     skipped = axis.never_read
-    return [*facts, f"never read: {', '.join(map(str, skipped))}"] if skipped else facts
+    return [*facts, f"never read: {_runs(skipped)}"] if skipped else facts
+
+
+def _runs(pixels: Sequence[int]) -> str:
+    """Pixels one by one, or as runs of neighbours where they are many; the first runs only, and how many there are."""
+    if len(pixels) <= _RUNS_SHOWN:
+        return ", ".join(map(str, pixels))
+    gaps = [index for index in range(1, len(pixels)) if pixels[index] > pixels[index - 1] + 1]
+    pairs = [(pixels[first], pixels[end - 1]) for first, end in zip([0, *gaps], [*gaps, len(pixels)], strict=True)]
+    shown = [str(first) if first == last else f"{first} to {last}" for first, last in pairs[:_RUNS_SHOWN]]
+    return ", ".join([*shown, *(["..."] if len(pairs) > _RUNS_SHOWN else [])]) + f" ({len(pixels)} pixels)"
 
 
 def _side(pixels: int) -> str:
@@ -219,11 +288,12 @@ def _cell(tap: int | None, source: int) -> str:
 def _rows(axis: AxisExplanation) -> Iterator[tuple[str, list[str]]]:
     """Result pixel and the cells of its taps; in a long table one row of dots stands for the middle."""
     hidden = range(_ROWS_SHOWN // 2, axis.result - _ROWS_SHOWN // 2)
-    for result in range(axis.result):
-        if result not in hidden:
-            yield str(result), [_cell(tap, axis.source) for tap in axis.taps(result)]
-        elif result == hidden.start:
-            yield "...", []
+    for result in range(hidden.start if hidden else axis.result):
+        yield str(result), axis.shown(result)
+    if hidden:
+        yield "...", []
+        for result in range(hidden.stop, axis.result):
+            yield str(result), axis.shown(result)
 
 
 def _text(axis: AxisExplanation) -> str:
@@ -238,5 +308,5 @@ def _html(axis: AxisExplanation) -> str:
     for name, cells in _rows(axis):
         row = "".join(f"<td{_GREY if cell[0] in _MARKS else ''}>{cell}</td>" for cell in cells)
         body += f"<tr><th>{name}</th>{row}</tr>"
-    head = f'<tr><th>result</th><th colspan="{axis.kernel}">source pixels read</th></tr>'
+    head = f'<tr><th>result</th><th colspan="{min(axis.kernel, _TAPS_SHOWN + 1)}">source pixels read</th></tr>'
     return f"<p>{'<br>'.join(escape(fact) for fact in _facts(axis))}</p><table>{head}{body}</table>"
