@@ -164,8 +164,7 @@ def other_weights(layer: Layer, command_buffer: Any) -> None:
 
 
 def user_work(layer: Layer, command_buffer: Any) -> None:
-    weights = layer.state.weights.tensor(torch.float32)
-    command_buffer.record("mine", lambda: weights.fill_(0.1))
+    command_buffer.record("mine", lambda: layer.state.weights.tensor(torch.float32).fill_(0.1))
 
 
 @pytest.mark.parametrize("write", [blit, vectors, other_weights, user_work], ids=lambda each: each.__name__)
@@ -315,8 +314,7 @@ class Clipped(TrainableConvolutionDataSource):
 
     def update(self, command_buffer: Any, gradient_state: Any, source_state: Any) -> Any:
         super().update(command_buffer, gradient_state, source_state)
-        weights = source_state.weights.tensor(torch.float32)
-        command_buffer.record("clip", lambda: weights.clamp_(-0.05, 0.05))
+        command_buffer.record("clip", lambda: source_state.weights.tensor(torch.float32).clamp_(-0.05, 0.05))
         return source_state
 
 

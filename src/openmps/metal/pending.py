@@ -113,7 +113,10 @@ def settle(who: str, action: str, regions: Iterable[Region]) -> None:
     refused, awaited = _writers(list(regions))
     if refused is not None:
         rule = "cannot read what a command buffer that is not committed has yet to write"
-        raise MTLCommandBufferError(who, action, rule, refused, "Call its commit() and wait_until_completed() first")
+        remedy = "Call its commit() and wait_until_completed() first"
+        if action == "tensor":
+            remedy += "; recorded work asks for the tensor when it runs"
+        raise MTLCommandBufferError(who, action, rule, refused, remedy)
     for record in awaited:
         error = record.finish(who, action)
         if error is not None:
