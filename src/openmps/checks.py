@@ -215,16 +215,16 @@ FLT_MAX = (2.0 - 2.0**-23) * 2.0**127
 _ROUNDS_TO_INFINITY = 2.0**128 - 2.0**103
 
 
-def flag(who: str, argument: str, value: Any) -> bool:
+def flag(who: str, argument: str, value: Any, rule: str = "must be True or False") -> bool:
     """``value`` as a bool: one of Python's or NumPy's, or 0 or 1, the framework's NO and YES. Text is none."""
     if isinstance(value, int | np.bool_ | np.integer) and value in (0, 1):
         return bool(value)
-    raise MPSTypeError(who, argument, "must be True or False", repr(value))
+    raise MPSTypeError(who, argument, rule, repr(value))
 
 
 def optional_flag(who: str, argument: str, value: Any) -> bool | None:
     """``value`` as a bool, or None."""
-    return None if value is None else flag(who, argument, value)
+    return None if value is None else flag(who, argument, value, "must be None, True or False")
 
 
 def number(who: str, argument: str, value: Any, *, is_nan_allowed: bool = False) -> float:

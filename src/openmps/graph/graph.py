@@ -61,7 +61,7 @@ _NOTHING_TO_DO = (
     "there is nothing to do, so encodes return None: no result is needed, no image or state is exported, and no "
     "gradient node has a data source with an update(); set result_image_is_needed, or give it what it is to train"
 )
-_PROPERTIES = attrgetter("_configuration", "_padding", "bound_to")
+_PROPERTIES = attrgetter("_configuration", "_padding", "_bound_to")
 """What the programs of a graph depend on of its kernels."""
 
 CompletionHandler = Callable[[MPSImage | None, Exception | None], object]

@@ -178,7 +178,10 @@ class Program:
 
 def _stays(role: Role, stage: Stage | None) -> bool:
     """Whether an input is bound to the same in every encode."""
-    return stage is not None and (role is Role.CONSTANT or (role is Role.BUFFER and stage.kernel.bound_to is not None))
+    if stage is None:
+        return False
+    bound_to = stage.kernel._bound_to  # pyright: ignore[reportPrivateUsage]
+    return role is Role.CONSTANT or (role is Role.BUFFER and bound_to is not None)
 
 
 def _operand(

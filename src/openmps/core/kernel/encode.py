@@ -55,7 +55,7 @@ class ImageKernel(PlannedKernel):
             cls._gradient_state_class = leaves
 
     _in_place = False
-    bound_to: object = None
+    _bound_to: object = None
     """What the buffers of its bodies stay bound to until this is another object; None where encodes differ."""
     fills_states: ClassVar[bool] = False
     """Whether states are to take note of what a graph has this kernel put into them; see `fill`."""

@@ -67,7 +67,7 @@ class WeightedKernel(KernelProperties, HoldsWeights):
         source calls for FLOAT16. Our addition.""",
     )
 
-    bound_to = Shown[ConvolutionWeights | None]("_weights", "What its bodies are bound to.")
+    _bound_to = Shown[ConvolutionWeights | None]("_weights", "What its bodies are bound to.")
     _weight_types: tuple[MPSDataType, ...] = WEIGHT_TYPES
     _shape = Setting[ConvolutionShape]()
 
