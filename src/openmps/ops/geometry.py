@@ -11,7 +11,8 @@ Taps may lie outside the source: what is read there is the edge mode's business.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -22,6 +23,8 @@ from openmps.types import MPSImageEdgeMode
 # Axes of an image tensor [N, C, H, W].
 ROWS = 2
 COLUMNS = 3
+_FEW = 64
+"""Taps or pixels outside the source that are not worth the trouble."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +94,48 @@ class Axis:
         begin = self.first + index * self.stride
         return range(begin, begin + self.extent, self.dilation)
 
+    def cut(self, *, alike: bool = False) -> Axis:
+        """Windows without the taps that lie outside the source in all of them, but for one on each side.
+
+        Each window reads the same source pixels and leaves the source on the same sides, though not as often; taps that
+        lie far apart are brought together where no pixel of the source is between them. With ``alike`` as many taps go
+        on both sides, so that padding that was symmetric stays so. The axis itself where no more than `_FEW` would go.
+        """
+        travel, step = (self.result - 1) * self.stride, self.dilation
+        before = min(max(-(-(-self.first - travel) // step), 0), self.size)
+        after = self.size - min(max(-((self.first - self.source) // step), 0), self.size)
+        drop = max(before - 1, 0), max(after - 1, 0)
+        if alike:
+            drop = (min(drop), min(drop))
+        inner = self.size - before - after
+        if sum(drop) <= _FEW and (inner > 1 or alike or self.extent <= _FEW):
+            return self
+        size, first = self.size - sum(drop), self.first + drop[0] * step
+        if inner <= 1 and size > 1 and not alike:
+            # The middle tap, if there is one, stays; those before and behind it come as near as they always miss.
+            middle = self.first + before * step if inner else -1 - travel
+            nearest = max(middle + travel + 1, self.source - middle) if inner else self.source - middle
+            step = min(step, nearest)
+            first = middle - step if inner and before else middle
+        elif inner == 0 and not alike:
+            first = max(first, -1 - travel) if before else min(first, self.source)
+        extent = (size - 1) * step + 1
+        return replace(self, size=size, dilation=step, offset=first + extent // 2)
+
+    def reads(self, edge_mode: MPSImageEdgeMode, like: Tensor) -> Tensor:
+        """How often each window reads each source pixel, [result, source], of the type and device of ``like``.
+
+        Outside the source ``CLAMP`` reads the edge. Windows that are not dilated.
+        """
+        begin = self.first + self.stride * torch.arange(self.result, device=like.device)[:, None]
+        end = begin + self.extent
+        pixels = torch.arange(self.source, device=like.device)
+        counts = ((begin <= pixels) & (pixels < end)).to(like.dtype)
+        if edge_mode == MPSImageEdgeMode.CLAMP:
+            counts[:, :1] += (end.clamp(max=0) - begin.clamp(max=0)).to(like.dtype)
+            counts[:, -1:] += (end.clamp(min=self.source) - begin.clamp(min=self.source)).to(like.dtype)
+        return counts
+
     def symmetric_padding(self, limit: int) -> int | None:
         """Return ``p`` where padding both sides of the source with ``p`` pixels gives these windows, else ``None``.
 
@@ -143,6 +188,22 @@ class Window:
     def leaves_source(self) -> bool:
         """Whether any pixel of the region read lies outside the source."""
         return self.y.leaves_source or self.x.leaves_source
+
+    @lru_cache(maxsize=1024)  # noqa: B019 - windows are few, and small
+    def cut(self, *, alike: bool = False) -> Window:
+        """Windows without most of the taps that are outside the source in all of them; see `Axis.cut`."""
+        x, y = self.x.cut(alike=alike), self.y.cut(alike=alike)
+        return self if x is self.x and y is self.y else Window(x, y)
+
+    def sums(self, x: Tensor, edge_mode: MPSImageEdgeMode) -> Tensor:
+        """The sum over each window, by products with `Axis.reads`: for windows much larger than the source."""
+        rows, columns = (axis.reads(edge_mode, x) for axis in (self.y, self.x))
+        return torch.matmul(torch.matmul(rows, x), columns.T)
+
+    def sums_adjoint(self, gradient: Tensor, edge_mode: MPSImageEdgeMode) -> Tensor:
+        """The gradient for the source from that for `sums`."""
+        rows, columns = (axis.reads(edge_mode, gradient) for axis in (self.y, self.x))
+        return torch.matmul(torch.matmul(rows.T, gradient), columns)
 
     @property
     def is_whole(self) -> bool:

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from openmps.errors import MPSArgumentError
-from openmps.ops.geometry import COLUMNS, ROWS, Window, read, read_adjoint
+from openmps.ops.geometry import COLUMNS, ROWS, Axis, Window, read, read_adjoint
 from openmps.ops.op import Kind, Op
 from openmps.types import MPSImageEdgeMode
 
@@ -62,9 +62,10 @@ def spatial_normalization(x: Tensor, window: Window, edge_mode: MPSImageEdgeMode
     Raises:
         MPSArgumentError: The window has strides or dilations.
     """
-    region = _read(x, window, edge_mode)
-    base = divisor.base(_window_means(region.square(), window))
-    return base.pow(-divisor.beta).mul_(_centre(region, window))
+    around = _around(window, edge_mode)
+    region = around.read(x)
+    base = divisor.base(around.means(region.square()))
+    return base.pow(-divisor.beta).mul_(around.centre(region))
 
 
 def spatial_normalization_gradient(
@@ -75,13 +76,13 @@ def spatial_normalization_gradient(
     ``dX[i] = G[i] T[i]^-beta - 2 alpha beta/N X[i] sum G[p] X[p] T[p]^(-beta-1)`` over the pixels p whose windows read
     i; what belongs outside the source is lost with ``ZERO`` and added to the nearest pixel with ``CLAMP``.
     """
-    region = _read(x, window, edge_mode)
-    base = divisor.base(_window_means(region.square(), window))
+    around = _around(window, edge_mode)
+    region = around.read(x)
+    base = divisor.base(around.means(region.square()))
     direct = base.pow(-divisor.beta).mul_(gradient)
-    share = (direct / base).mul_(_centre(region, window))
-    for_region = _window_means_adjoint(share, window).mul_(-2.0 * divisor.alpha * divisor.beta).mul_(region)
-    _centre(for_region, window).add_(direct)
-    return read_adjoint(for_region, window, edge_mode)
+    share = (direct / base).mul_(around.centre(region))
+    for_region = around.means_adjoint(share).mul_(-2.0 * divisor.alpha * divisor.beta).mul_(region)
+    return around.read_adjoint(for_region, direct)
 
 
 def local_contrast_normalization(
@@ -105,8 +106,8 @@ def local_contrast_normalization(
     Raises:
         MPSArgumentError: The window has strides or dilations.
     """
-    region = _read(x, window, edge_mode)
-    moments = _moments(region, window, divisor, contrast.p0)
+    around = _around(window, edge_mode)
+    moments = _moments(around.read(x), around, divisor, contrast.p0)
     result = moments.base.pow(-divisor.beta).mul_(moments.difference)
     return result.mul_(contrast.ps).add_(contrast.pm)
 
@@ -122,15 +123,15 @@ def local_contrast_normalization_gradient(
 
     What belongs outside the source is lost with ``ZERO`` and added to the nearest pixel with ``CLAMP``.
     """
-    region = _read(x, window, edge_mode)
-    moments = _moments(region, window, divisor, contrast.p0)
+    around = _around(window, edge_mode)
+    region = around.read(x)
+    moments = _moments(region, around, divisor, contrast.p0)
     direct = moments.base.pow(-divisor.beta).mul_(gradient).mul_(contrast.ps)
     share = (direct / moments.base).mul_(moments.difference).mul_(2.0 * divisor.alpha * divisor.beta).double()
     # X - M is the small difference of large numbers, each in a sum of its own: hence float64.
-    for_region = _window_means_adjoint(share * moments.mean - contrast.p0 * direct, window)
-    for_region.sub_(_window_means_adjoint(share, window).mul_(region))
-    _centre(for_region, window).add_(direct)
-    return read_adjoint(for_region, window, edge_mode).to(x.dtype)
+    for_region = around.means_adjoint(share * moments.mean - contrast.p0 * direct)
+    for_region.sub_(around.means_adjoint(share).mul_(region))
+    return around.read_adjoint(for_region, direct).to(x.dtype)
 
 
 class _Moments(NamedTuple):
@@ -141,12 +142,12 @@ class _Moments(NamedTuple):
     difference: Tensor  # X - p0 M
 
 
-def _moments(region: Tensor, window: Window, divisor: Divisor, p0: float) -> _Moments:
+def _moments(region: Tensor, around: _Around, divisor: Divisor, p0: float) -> _Moments:
     # In float64: the mean of squares less the square of the mean would keep no digit of a small variance in float32.
     wide = region.double()
-    mean = _window_means(wide, window)
-    variance = _window_means(wide.square(), window).addcmul_(mean, mean, value=-1.0).clamp_(min=0.0)
-    difference = torch.sub(_centre(wide, window), mean, alpha=p0)
+    mean = around.means(wide)
+    variance = around.means(wide.square()).addcmul_(mean, mean, value=-1.0).clamp_(min=0.0)
+    difference = torch.sub(around.centre(wide), mean, alpha=p0)
     return _Moments(mean, divisor.base(variance).to(region.dtype), difference.to(region.dtype))
 
 
@@ -193,30 +194,77 @@ def _channel_sums(x: Tensor, before: int, after: int) -> Tensor:
 # --- windows ----------------------------------------------------------------------------------------------------------
 
 
-def _read(x: Tensor, window: Window, edge_mode: MPSImageEdgeMode) -> Tensor:
+_MANY = 2**24
+"""Pixels of a region that is no longer read as a whole: much of it is one number."""
+
+
+class _Around:
+    """The windows around pixels, over the region that they read."""
+
+    def __init__(self, window: Window, edge_mode: MPSImageEdgeMode) -> None:
+        self.window, self.edge_mode = window, edge_mode
+        self.taps = window.y.size * window.x.size
+
+    def read(self, x: Tensor) -> Tensor:
+        """What the other methods take."""
+        return read(x, self.window, self.edge_mode)
+
+    def means(self, region: Tensor) -> Tensor:
+        """The mean over each window."""
+        height, width = self.window.size
+        return _sums(_sums(region, ROWS, height), COLUMNS, width) / self.taps
+
+    def means_adjoint(self, gradient: Tensor) -> Tensor:
+        """The gradient for the region from that for the means: of each pixel the sum over the windows that read it."""
+        height, width = self.window.size
+        padded = functional.pad(gradient, [width - 1, width - 1, height - 1, height - 1])
+        return _sums(_sums(padded, ROWS, height), COLUMNS, width).div_(self.taps)
+
+    def centre(self, region: Tensor) -> Tensor:
+        """The pixels of the region that lie at the centre of the windows."""
+        top, left = self.window.y.extent // 2, self.window.x.extent // 2
+        return region[:, :, top : top + self.window.y.result, left : left + self.window.x.result]
+
+    def read_adjoint(self, for_region: Tensor, for_centre: Tensor) -> Tensor:
+        """The gradient for the source from that for the region, to which that for the centre is added."""
+        self.centre(for_region).add_(for_centre)
+        return read_adjoint(for_region, self.window, self.edge_mode)
+
+
+class _CountedAround(_Around):
+    """The same by how often each pixel of the source is read, without the region."""
+
+    def __init__(self, window: Window, edge_mode: MPSImageEdgeMode) -> None:
+        super().__init__(window, edge_mode)
+        self.centres = Window(*(Axis(each.source, each.result, offset=each.offset) for each in (window.x, window.y)))
+
+    def read(self, x: Tensor) -> Tensor:
+        """The source itself."""
+        return x
+
+    def means(self, region: Tensor) -> Tensor:
+        """The mean over each window."""
+        return self.window.sums(region, self.edge_mode) / self.taps
+
+    def means_adjoint(self, gradient: Tensor) -> Tensor:
+        """The gradient for the source from that for the means."""
+        return self.window.sums_adjoint(gradient, self.edge_mode).div_(self.taps)
+
+    def centre(self, region: Tensor) -> Tensor:
+        """The pixels at the centre of the windows."""
+        return read(region, self.centres, self.edge_mode)
+
+    def read_adjoint(self, for_region: Tensor, for_centre: Tensor) -> Tensor:
+        """The sum of both."""
+        return for_region + read_adjoint(for_centre, self.centres, self.edge_mode)
+
+
+def _around(window: Window, edge_mode: MPSImageEdgeMode) -> _Around:
     if (window.stride, window.dilation) != ((1, 1), (1, 1)):
         placement = (*window.stride, *window.dilation)
         raise MPSArgumentError("normalization", "window", "must have strides and dilations of 1", placement)
-    return read(x, window, edge_mode)
-
-
-def _window_means(region: Tensor, window: Window) -> Tensor:
-    """The mean over each window of the region that it reads."""
-    height, width = window.size
-    return _sums(_sums(region, ROWS, height), COLUMNS, width) / (height * width)
-
-
-def _window_means_adjoint(gradient: Tensor, window: Window) -> Tensor:
-    """The gradient for the region from that for the means: each pixel's is the sum over the windows that read it."""
-    height, width = window.size
-    padded = functional.pad(gradient, [width - 1, width - 1, height - 1, height - 1])
-    return _sums(_sums(padded, ROWS, height), COLUMNS, width).div_(height * width)
-
-
-def _centre(region: Tensor, window: Window) -> Tensor:
-    """The pixels of the region that lie at the centre of the windows, a view."""
-    top, left = window.y.extent // 2, window.x.extent // 2
-    return region[:, :, top : top + window.y.result, left : left + window.x.result]
+    is_many = window.y.read * window.x.read > _MANY and window.leaves_source
+    return (_CountedAround if is_many else _Around)(window, edge_mode)
 
 
 def _sums(x: Tensor, axis: int, size: int) -> Tensor:

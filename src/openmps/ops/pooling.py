@@ -48,6 +48,7 @@ def max_pooling(
     Returns:
         The result, [N, C, window.y.result, window.x.result], and what ``max_pooling_gradient`` takes as ``choice``.
     """
+    window = _cut(window, edge_mode)
     if not with_choice and x.device.type == "cpu" and _is_faster_by_slices(window, edge_mode):
         return _largest(x, window, edge_mode), None
     if edge_mode == MPSImageEdgeMode.ZERO and window.leaves_source:
@@ -78,6 +79,7 @@ def max_pooling_gradient(
     """
     if choice is None:
         _, choice = max_pooling(x, window, edge_mode)
+    window = _cut(window, edge_mode)
     padding = library_max_padding(window, edge_mode)
     image = x if padding is not None else empty_image(gradient, x.shape[1], window.region)
     for_image = torch.ops.aten.max_pool2d_with_indices_backward(
@@ -123,9 +125,10 @@ def average_pooling(
     Raises:
         MPSArgumentError: The window is dilated.
     """
-    plan = _average_plan(window, edge_mode, zero_pad, _half_padding(window))
-    result = _averages(x, window, MPSImageEdgeMode.ZERO, plan)
-    return result if plan.divisor is None else result.div_(_tap_counts(window, zero_pad, x))
+    cut = window.cut(alike=_half_padding(window) is not None)
+    plan = _average_plan(window, cut, edge_mode, zero_pad, _half_padding(cut))
+    result = _averages(x, cut, MPSImageEdgeMode.ZERO, plan)
+    return result.div_(_tap_counts(window, zero_pad, x)) if plan.is_counted else result
 
 
 def average_pooling_gradient(
@@ -148,10 +151,11 @@ def average_pooling_gradient(
     Raises:
         MPSArgumentError: The window is dilated.
     """
-    plan = _average_plan(window, edge_mode, zero_pad, _gradient_padding(gradient, window))
-    if plan.divisor is not None:
+    cut = window.cut(alike=_half_padding(window) is not None)
+    plan = _average_plan(window, cut, edge_mode, zero_pad, _gradient_padding(gradient, cut))
+    if plan.is_counted:
         gradient = gradient / _tap_counts(window, zero_pad, gradient)
-    return _averages_adjoint(gradient, window, MPSImageEdgeMode.ZERO, plan)
+    return _averages_adjoint(gradient, cut, MPSImageEdgeMode.ZERO, plan)
 
 
 def l2_norm_pooling(x: Tensor, window: Window, edge_mode: MPSImageEdgeMode) -> Tensor:
@@ -168,6 +172,9 @@ def l2_norm_pooling(x: Tensor, window: Window, edge_mode: MPSImageEdgeMode) -> T
     Raises:
         MPSArgumentError: The window is dilated.
     """
+    if _is_counted(window, edge_mode):
+        return window.sums(x.square(), edge_mode).sqrt_()
+    window = _cut_sums(window, edge_mode)
     plan = _sum_plan(window, edge_mode, _half_padding(window))
     return _averages(x.square(), window, edge_mode, plan).sqrt_()
 
@@ -192,9 +199,33 @@ def l2_norm_pooling_gradient(gradient: Tensor, x: Tensor, window: Window, edge_m
     """
     norm = l2_norm_pooling(x, window, edge_mode)
     share = (gradient / norm).masked_fill_(norm == 0, 0.0)
+    if _is_counted(window, edge_mode):
+        return window.sums_adjoint(share, edge_mode).mul_(x)
+    window = _cut_sums(window, edge_mode)
     plan = _sum_plan(window, edge_mode, _gradient_padding(gradient, window))
     # A copy of the edge has the edge's number: what it adds to the norms is the edge's share times that same number.
     return _averages_adjoint(share, window, edge_mode, plan).mul_(x)
+
+
+_MANY = 2**24
+"""Taps that are no longer added up one by one: float32 cannot even count more."""
+
+
+def _cut(window: Window, edge_mode: MPSImageEdgeMode) -> Window:
+    """The window for a maximum: numbers outside the source count once on each side, however many there are."""
+    return window.cut(alike=library_max_padding(window, edge_mode) is not None)
+
+
+def _cut_sums(window: Window, edge_mode: MPSImageEdgeMode) -> Window:
+    """The window for a sum: numbers outside the source do not count where they are 0."""
+    is_zero = edge_mode == MPSImageEdgeMode.ZERO
+    return window.cut(alike=_half_padding(window) is not None) if is_zero else window
+
+
+def _is_counted(window: Window, edge_mode: MPSImageEdgeMode) -> bool:
+    """Whether a sum over windows goes by how often pixels are read: many copies of the edge."""
+    is_many = window.y.size * window.x.size > _MANY and window.dilation == (1, 1)
+    return is_many and edge_mode == MPSImageEdgeMode.CLAMP and window.leaves_source
 
 
 def library_max_padding(window: Window, edge_mode: MPSImageEdgeMode) -> tuple[int, int] | None:
@@ -261,22 +292,24 @@ class _AveragePlan(NamedTuple):
 
     padding: tuple[int, int] | None  # (vertical, horizontal); None: the region is read first
     counts_padding: bool  # whether N counts the padding
-    divisor: int | None  # 1: it adds up, and we divide by the counts; None: it divides
+    divisor: int | None  # what it divides by; None: the taps that it counts
+    is_counted: bool = False  # whether we divide, by the counts
 
 
 def _average_plan(
-    window: Window, edge_mode: MPSImageEdgeMode, zero_pad: tuple[int, int], padding: tuple[int, int] | None
+    window: Window, cut: Window, edge_mode: MPSImageEdgeMode, zero_pad: tuple[int, int], padding: tuple[int, int] | None
 ) -> _AveragePlan:
-    """Plan the call for the edge's rule, where ``padding`` places the windows if it is not ``None``."""
+    """Plan the call for the edge's rule, where ``padding`` places the windows, cut, if it is not ``None``."""
     if window.dilation != (1, 1):
         raise MPSArgumentError("average pooling", "window", "must not be dilated", window.dilation)
     # Whether all taps lie in the source and its zero padding.
     stays = all(max(axis.before, axis.after) <= pad for axis, pad in zip((window.x, window.y), zero_pad, strict=True))
     if stays or edge_mode == MPSImageEdgeMode.ZERO:
-        return _AveragePlan(padding, True, None)
+        taps = None if cut is window else window.y.size * window.x.size
+        return _AveragePlan(padding, True, taps)
     if padding is not None and zero_pad == (0, 0):
         return _AveragePlan(padding, False, None)
-    return _AveragePlan(padding, True, 1)
+    return _AveragePlan(padding, True, 1, is_counted=True)
 
 
 def _sum_plan(window: Window, edge_mode: MPSImageEdgeMode, padding: tuple[int, int] | None) -> _AveragePlan:
