@@ -8,6 +8,8 @@ import re
 import signal
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -230,6 +232,25 @@ def test_ctrl_c_while_the_program_starts(tmp_path, idx):
     )
     child = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (child.returncode, child.stdout, child.stderr.strip()) == (130, "", "")
+
+
+@pytest.mark.parametrize("module", ["typer", "openmps.cli", "openmps.cli.prediction"])
+def test_ctrl_c_while_the_program_is_imported(tmp_path, module):
+    """Ctrl-C strikes when the command's script imports what it needs, as the entry point of pyproject.toml does it."""
+    program = (
+        "import signal, sys\n"
+        "class Strike:\n"
+        "    def find_spec(self, name, *_):\n"
+        f"        if name == {module!r}:\n"
+        "            signal.raise_signal(signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Strike())\n"
+        "from openmps.__main__ import run\n"
+        "sys.exit(run())\n"
+    )
+    child = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (child.returncode, child.stdout, child.stderr.strip()) == (130, "", "")
+    scripts = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]["scripts"]
+    assert scripts == {"openmps": "openmps.__main__:run"}
 
 
 # --- train --resume ------------------------------------------------------------------------------------------------
