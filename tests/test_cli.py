@@ -21,6 +21,9 @@ LAST_LINE = re.compile(r"test accuracy \d{1,3}\.\d %")
 PNG = "PIL.Image"
 
 
+COMMANDS = ("train", "evaluate", "predict", "summary", "explain-padding")
+
+
 @pytest.fixture(scope="module")
 def idx(tmp_path_factory):
     """Stripes of two directions as MNIST-style files, one of them gzipped."""
@@ -225,9 +228,9 @@ def test_ctrl_c_leaves_a_run_that_can_be_evaluated(capsys, tmp_path, idx):
 def test_ctrl_c_while_the_program_starts(tmp_path, idx):
     program = (
         "import signal, sys, threading\n"
-        "import openmps.cli.training\n"
+        "import openmps.training.data\n"
         "from openmps.cli import main\n"
-        "sys.modules['openmps.cli.training'].load_dataset = lambda *a, **k: signal.raise_signal(signal.SIGINT)\n"
+        "openmps.training.data.load_dataset = lambda *a, **k: signal.raise_signal(signal.SIGINT)\n"
         "sys.exit(main(['train']))\n"
     )
     child = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
@@ -571,6 +574,28 @@ def test_help_and_version(capsys):
         assert "Usage: openmps" in out + err
     status, out, _ = _call(capsys, "--version")
     assert (status, out[:8]) == (0, "openmps ")
+
+
+@pytest.mark.parametrize("arguments", ["--version", "--help", *(f"{name} --help" for name in COMMANDS)])
+def test_help_and_version_do_not_import_the_engine(arguments):
+    program = (
+        "import sys\n"
+        "from openmps.cli import main\n"
+        "status = main(sys.argv[1:])\n"
+        "sys.exit(status or 'torch' in sys.modules or 'numpy' in sys.modules)\n"
+    )
+    child = subprocess.run([sys.executable, "-c", program, *arguments.split()], capture_output=True, check=False)
+    assert child.returncode == 0, child.stderr
+    assert child.stdout.startswith(b"openmps " if arguments == "--version" else b"Usage: openmps")
+
+
+def test_the_networks_that_help_lists_are_those_that_there_are():
+    from openmps.cli.training import NETWORK_NAMES
+    from openmps.training import NETWORKS
+    from openmps.training.network import DEFAULT_NETWORK
+
+    assert tuple(NETWORKS) == NETWORK_NAMES
+    assert NETWORK_NAMES[0] == DEFAULT_NETWORK
 
 
 def test_output_that_nobody_reads_any_more(run):

@@ -115,7 +115,11 @@ def _seen(node: Any) -> dict[str, Any]:
 
 def test_the_list_is_of_every_node_class() -> None:
     listed = {kind for kind, _ in FORMS}
-    concrete = {kind for kind in vars(mps).values() if isinstance(kind, type) and issubclass(kind, MPSNNFilterNode)}
+    concrete = {
+        kind
+        for kind in map(mps.__getattribute__, mps.__all__)
+        if isinstance(kind, type) and issubclass(kind, MPSNNFilterNode)
+    }
     assert {row.node for row in rows()} <= listed
     assert listed == {kind for kind in concrete if any(row.node in kind.__mro__ for row in rows())}
 

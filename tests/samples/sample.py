@@ -66,6 +66,28 @@ class GradientSample:
         return self.source if self.other is None else self.other
 
 
+TRAITS = {
+    "affine": "The result is affine in each source: the gradient is tested with one difference, exactly.",
+    "smooth": "It has a derivative everywhere: the gradient is tested with small differences.",
+    "pointwise": "A result number follows from the numbers at its place alone.",
+    "across channels": "and, with `pointwise`, from those of the other channels.",
+    "in place": "A source may be the destination.",
+    "random": "Numbers are drawn: two encodes differ.",
+    "one mask": "and one mask serves the batch.",
+    "ignores offset": "The whole source is read, whatever the offset and the clip rectangle.",
+    "blocks": "Result pixels come in blocks: a clip rectangle cannot begin at any one.",
+    "resampled": "Source positions are between pixels.",
+    "own channels": "The result may have other channels than the source.",
+    "any channel": "Channels may be chosen from any one on, not from a multiple of 4.",
+    "all edge modes": "It takes edge modes besides ZERO and CLAMP.",
+    "labels": "Encodes take labels.",
+    "label images": "and the labels may be images.",
+    "many results": "A source image gives several result images.",
+    "multiary": "It has any number of sources.",
+}
+"""What a sample may say of its kernel, and a sweep ask for or leave out (`having` in `tests/catalogue.py`)."""
+
+
 @dataclass(frozen=True)
 class Sample:
     """One configuration of a kernel."""
@@ -77,12 +99,16 @@ class Sample:
     gradients: tuple[GradientSample, ...] = ()
     domain: str = "normal"
     traits: frozenset[str] = frozenset()
+    """Some of `TRAITS`."""
     labels: Callable[[Bench, int, int], list[Any]] | None = field(default=None, repr=False)
     """For losses: the labels of some images, from the first one on."""
     operands: Callable[[Bench, int, int, bool], tuple[Any, ...]] | None = field(default=None, repr=False)
     """What else encodes take before the destination: for some images from the first one on, one object or a batch."""
     half_forward: Forward | None = field(default=None, repr=False)
     """The oracle for float16 images where it is another one: weights are rounded for them."""
+
+    def __post_init__(self) -> None:
+        assert self.traits <= {*TRAITS}, f"{self.name}: {self.traits - {*TRAITS}}"
 
     def rounding(self) -> Sample:
         """The same with the weights that float16 images are multiplied with."""

@@ -1,5 +1,7 @@
 """The command line: ``openmps train | evaluate | predict | summary | explain-padding``.
 
+The engine is imported by the commands, when they run: ``--help`` and ``--version`` answer at once.
+
 Exit status: 0 when done, 2 for wrong usage and for every named error, 130 after Ctrl-C, 1 when the output cannot be
 written or nobody reads it.
 """

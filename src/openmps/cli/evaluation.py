@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import numpy as np
 import typer
 from rich.table import Table
 
 from openmps.cli.options import Device, Run, console, note, open_run, percent, sentence
-from openmps.metal.device import mtl_device
-from openmps.training.dataset import Dataset
-from openmps.training.inference import Classifier
-from openmps.training.metrics import ConfusionCounts
-from openmps.training.run_description import run_data
-from openmps.training.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from openmps.training.dataset import Dataset
+    from openmps.training.metrics import ConfusionCounts
+    from openmps.training.run_folder import RunFolder
 
 _MOST_COLUMNS = 20
 
@@ -35,6 +33,9 @@ def evaluate(
     Prints how often each class was taken for which, and the accuracy. Images of class folders are resized to the
     network's size.
     """
+    from openmps.metal.device import mtl_device
+    from openmps.training.inference import Classifier
+
     folder = open_run(run)
     classifier = Classifier.open(folder, mtl_device(device))
     dataset = _test_images(folder, data, all_images=all_images)
@@ -47,6 +48,11 @@ def evaluate(
 
 def _test_images(folder: RunFolder, data: Path | None, *, all_images: bool) -> Dataset:
     """The images that the run did not learn from: the same hold-out, because the seed is the same."""
+    import numpy as np
+
+    from openmps.training.dataset import Dataset
+    from openmps.training.run_description import run_data
+
     split = run_data(folder, data)
     if split.training.skipped:
         note(f"{len(split.training.skipped)} broken images left out, the first: {sentence(split.training.skipped[0])}")

@@ -6,14 +6,16 @@ import os
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
 from openmps.errors import MPSError, MPSFileError
-from openmps.training.image_folder import Channels
-from openmps.training.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from openmps.training.image_folder import Channels
+    from openmps.training.run_folder import RunFolder
 
 Run = Annotated[Path, typer.Argument(help="The run folder, or its name in runs.", show_default=False)]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:N, or auto: the first GPU where there is one.")]
@@ -35,6 +37,8 @@ _REMEDIES = {
 
 def open_run(path: Path) -> RunFolder:
     """The run at a path, or of a name in ``runs``; an error lists those that there are."""
+    from openmps.training.run_folder import RunFolder
+
     named = _RUNS / path
     if path.exists() or len(path.parts) != 1 or not named.exists():
         named = path

@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from openmps.cli.options import parse_size
-from openmps.core.padding import report as padding_report
 
 _NAMES = (
     "same, valid, full, tensorflow-same, tensorflow-valid, pytorch:PIXELS, caffe:PIXELS, "
@@ -30,6 +29,8 @@ def explain_padding(
 
     Prints the result size, the offset, and the source pixels that each result pixel reads.
     """
+    from openmps.core.padding import report as padding_report
+
     two = any("x" in text.lower() for text in (size, kernel, stride, dilation))
     lengths = {
         name: _lengths(text, name, two=two)

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
-import numpy as np
 import typer
-from numpy.typing import NDArray
 
 from openmps.checks import lengths_text
 from openmps.cli.options import Device, Run, note, open_run, percent, sentence
 from openmps.errors import MPSFileError
-from openmps.metal.device import mtl_device
-from openmps.training.image_folder import Channels, load_image
-from openmps.training.inference import Classifier
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from openmps.training.image_folder import Channels
+    from openmps.training.inference import Classifier
 
 _FAILED = 2
 
@@ -33,6 +34,11 @@ def predict(
     Images of another size than the network's are resized to it, and turned grey or into red green blue as it needs;
     a note says so. The digits and MNIST are light on dark.
     """
+    import numpy as np
+
+    from openmps.metal.device import mtl_device
+    from openmps.training.inference import Classifier
+
     classifier = Classifier.open(open_run(run), mtl_device(device))
     failed = False
     for path in images:
@@ -50,7 +56,9 @@ def predict(
         raise typer.Exit(_FAILED)
 
 
-def _load(path: Path, classifier: Classifier) -> NDArray[np.uint8]:
+def _load(path: Path, classifier: Classifier) -> NDArray[Any]:
+    from openmps.training.image_folder import load_image
+
     shape = classifier.shape
     own = load_image(path)
     wanted = (shape.height, shape.width, shape.channels)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from openmps.cli.options import parse_size
 from openmps.errors import MPSArgumentError
-from openmps.training.inference import described_network
-from openmps.training.run_description import run_options
-from openmps.training.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from openmps.training.run_folder import RunFolder
 
 _WHO = "openmps train --resume"
 _FREE = ("resume", "epochs", "checkpoint_every", "keep_checkpoints", "device", "data", "quiet")
@@ -31,6 +31,9 @@ def _is_given(context: typer.Context, name: str) -> bool:
 
 def check_options(run: RunFolder, given: Mapping[str, Any]) -> None:
     """Raise where an option contradicts the run's; one that says the same is accepted."""
+    from openmps.training.inference import described_network
+    from openmps.training.run_description import run_options
+
     shape, _ = described_network(run)
     source = run.config.get("data")
     skip_broken = isinstance(source, Mapping) and source.get("skip_broken") is True

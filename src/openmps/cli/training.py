@@ -8,26 +8,23 @@ from dataclasses import replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from openmps import __version__
 from openmps.cli.options import Device, channels_of, console, note, open_run, parse_size, percent, sentence
 from openmps.cli.resuming import check_options, given_options
-from openmps.metal.device import MTLDevice, mtl_device
-from openmps.training import loop
-from openmps.training.architectures import NETWORKS
-from openmps.training.data import load_dataset
-from openmps.training.dataset import DataSplit
-from openmps.training.loop import TrainingResult
-from openmps.training.network import DEFAULT_NETWORK
-from openmps.training.options import TrainingOptions
-from openmps.training.progress import TrainingProgress, format_seconds
-from openmps.training.run_description import describe_run, run_data, run_options
-from openmps.training.run_folder import RunFolder
-from openmps.types import MPSImageFeatureChannelFormat
 
+if TYPE_CHECKING:
+    from openmps.metal.device import MTLDevice
+    from openmps.training.dataset import DataSplit
+    from openmps.training.loop import TrainingResult
+    from openmps.training.options import TrainingOptions
+    from openmps.training.run_folder import RunFolder
+
+NETWORK_NAMES = ("sample", "tiny", "lenet", "mobilenet", "resnet18", "resnet50", "inception")
+"""Those of `openmps.training.NETWORKS`; the first is the default."""
 _ENOUGH_BATCHES = 1000
 _FEWEST_EPOCHS = 2
 _INTERRUPTED = 130
@@ -70,15 +67,15 @@ Epochs = Annotated[
 
 
 def _known_network(name: str) -> str:
-    if name not in NETWORKS:
-        raise typer.BadParameter(f"{name!r} is none of {', '.join(NETWORKS)}")
+    if name not in NETWORK_NAMES:
+        raise typer.BadParameter(f"{name!r} is none of {', '.join(NETWORK_NAMES)}")
     return name
 
 
 Network = Annotated[
     str,
     typer.Option(
-        metavar="|".join(NETWORKS),
+        metavar="|".join(NETWORK_NAMES),
         callback=_known_network,
         help="What to train: sample is the network of the framework's best-known sample, tiny learns in seconds.",
     ),
@@ -111,7 +108,7 @@ def train(
     data: Data = None,
     run: Output = None,
     resume: Resume = None,
-    network: Network = DEFAULT_NETWORK,
+    network: Network = NETWORK_NAMES[0],
     epochs: Epochs = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Images of one step.")] = 40,
     learning_rate: Annotated[float, typer.Option(help="Step size of the optimizer.")] = 1e-3,
@@ -144,6 +141,14 @@ def train(
     if resume is not None:
         _resume(resume, given_options(context), quiet=quiet)
         return
+    from openmps.metal.device import mtl_device
+    from openmps.training import loop
+    from openmps.training.data import load_dataset
+    from openmps.training.options import TrainingOptions
+    from openmps.training.run_description import describe_run
+    from openmps.training.run_folder import RunFolder
+    from openmps.types import MPSImageFeatureChannelFormat
+
     machine = mtl_device(device)
     size = parse_size(image_size, "--image-size")
     split = load_dataset(data, seed=seed, size=size, channels=channels_of(channels), skip_broken=skip_broken)
@@ -169,6 +174,10 @@ def train(
 
 def _resume(path: Path, given: Mapping[str, Any], *, quiet: bool) -> None:
     """Go on with a run; ``given`` is what the command line says beside it."""
+    from openmps.metal.device import mtl_device
+    from openmps.training import loop
+    from openmps.training.run_description import run_data, run_options
+
     folder = open_run(path)
     check_options(folder, given)
     config = folder.config
@@ -197,6 +206,8 @@ def _train(
     behind: int | None = None,
 ) -> None:
     """Do the work, and say how it goes; ``behind`` are the iterations of a run that goes on."""
+    from openmps.training.progress import TrainingProgress
+
     if split.training.skipped:
         note(f"{len(split.training.skipped)} broken images left out, the first: {sentence(split.training.skipped[0])}")
     if not quiet:
@@ -228,6 +239,8 @@ def _print_start(split: DataSplit, device: str, folder: RunFolder, behind: int |
 
 
 def _print_end(result: TrainingResult, folder: RunFolder, *, quiet: bool) -> None:
+    from openmps.training.progress import format_seconds
+
     for text in result.notes:
         note(text)
     if result.interrupted:
