@@ -89,7 +89,7 @@ def test_training_prints_a_line_an_epoch_and_ends_with_the_accuracy(capsys, tmp_
     status, out, err = _call(capsys, *arguments)
     lines = out.splitlines()
     assert (status, err) == (0, "")
-    assert lines[0] == "40 images to train with, 10 to test with: 4x6x1, 2 classes"
+    assert lines[0] == "40 images to train with, 10 to test with: 6x4x1, 2 classes"
     assert lines[1].endswith(f"into {path}")
     assert [line.split("  ")[0] for line in lines[2:5]] == ["epoch 1/3", "epoch 2/3", "epoch 3/3"]
     assert len(lines) == 7
@@ -159,15 +159,15 @@ def test_class_folders_in_colour(capsys, tmp_path, pictures):
     path = tmp_path / "run"
     status, out, err = _call(
         capsys, "train", "--data", pictures, "--run", path, "--epochs", 12, "--batch-size", 8,
-        "--image-size", "6x5",
+        "--image-size", "5x6",
     )  # fmt: skip
     assert (status, err) == (0, "")
-    assert out.splitlines()[0] == "24 images to train with, 6 to test with: 6x5x3, 2 classes"
+    assert out.splitlines()[0] == "24 images to train with, 6 to test with: 5x6x3, 2 classes"
     files = sorted(pictures.glob("*/*.png"))[:2]
     status, out, err = _call(capsys, "predict", path, *files)
     assert status == 0
     assert out.splitlines()[0].startswith(f"{files[0]}: kind [0] ")
-    assert err.splitlines()[0] == f"note: {files[0]} is 8x8x3, converted to the network's 6x5x3"
+    assert err.splitlines()[0] == f"note: {files[0]} is 8x8x3, converted to the network's 5x6x3"
     status, out, _ = _call(capsys, "evaluate", path)
     assert status == 0
     assert "kind [1]" in out
@@ -309,7 +309,7 @@ def test_a_stopped_run_goes_on_to_the_same_bytes(capsys, tmp_path, idx, stopped,
     status, out, err = _call(capsys, "train", "--resume", "stopped")  # by its name in runs
     lines = out.splitlines()
     assert (status, err) == (0, "")
-    assert lines[0] == "40 images to train with, 10 to test with: 4x6x1, 2 classes"
+    assert lines[0] == "40 images to train with, 10 to test with: 6x4x1, 2 classes"
     assert lines[1].endswith(f"into runs/stopped, from iteration {done} on")
     assert lines[-2].startswith("20 iterations in ")
     assert f"{lines[-1]}\n" == expected
@@ -347,7 +347,7 @@ def test_a_finished_run_says_so_and_more_epochs_go_on(capsys, tmp_path, idx):
         (["--format", "float16"], "--format must be float32, as"),
         (["--seed", "0"], "--seed must be 3, as"),
         (["--channels", "3"], "--channels must be 1, as"),
-        (["--image-size", "6x4"], "--image-size must be 4x6, as the run was started with, got 6x4"),
+        (["--image-size", "4x6"], "--image-size must be 6x4, as the run was started with, got 4x6"),
         (["--skip-broken"], "--skip-broken must be False, as"),
         (["--run", "other"], "--run must be left out: the run goes on in its own folder"),
         (["--epochs", "3"], "epochs must be at least the 4"),
@@ -364,7 +364,7 @@ def test_options_that_contradict_the_run(capsys, stopped, arguments, message):
 def test_options_that_say_the_same_are_accepted(capsys, stopped, idx):
     status, _, err = _call(
         capsys, "train", "--resume", stopped, "--batch-size", 8, "--optimizer", "adam", "--format", "float32",
-        "--learning-rate", 0.001, "--image-size", "4x6", "--channels", 1, "--epochs", 4, "--device", "cpu",
+        "--learning-rate", 0.001, "--image-size", "6x4", "--channels", 1, "--epochs", 4, "--device", "cpu",
         "--data", idx, "--seed", 3, "--checkpoint-every", 3, "-q",
     )  # fmt: skip
     assert (status, err) == (0, "")
@@ -421,14 +421,43 @@ def test_evaluation_on_other_data(capsys, tmp_path, run, pictures):
     assert "class_names must be those of the network, 0, 1, got kind [0], kind [1]" in err
 
 
-def test_many_classes_are_listed_by_their_mistakes(capsys):
+def _confusion(capsys, names):
     from openmps.cli.evaluation import _print_confusion
     from openmps.training.metrics import ConfusionCounts
 
-    counts = ConfusionCounts([f"[b]{n}" for n in range(30)])
+    counts = ConfusionCounts(names)
     counts.update(np.array([1, 1, 2]), np.array([4, 4, 2]))
     _print_confusion(counts)
-    assert capsys.readouterr().out == "[b]1 taken for [b]4: 2\n"
+    return capsys.readouterr().out
+
+
+def test_many_classes_are_listed_by_their_mistakes(capsys):
+    assert _confusion(capsys, [f"[b]{n}" for n in range(30)]) == "[b]1 taken for [b]4: 2\n"
+
+
+def test_long_names_of_classes_go_by_numbers_in_the_table(capsys):
+    lines = _confusion(capsys, [f"a kind of [thing] {n}" for n in range(12)]).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[1].split() == ["class", *map(str, range(12)), "right"]
+    assert lines[3].split()[:9] == ["a", "kind", "of", "[thing]", "1", "1", ".", ".", "."]
+
+
+def test_what_every_command_prints_fits_80_columns(capsys, tmp_path, run, idx):
+    """To a pipe; the paths and names that a user gives are never cut."""
+    pytest.importorskip(PNG).fromarray(np.zeros((4, 6), np.uint8)).save(tmp_path / "a.png")
+    training = ("train", "--data", idx, "--run", tmp_path / "r", "--epochs", 1, "--batch-size", 8)
+    deep = ("train", "--run", tmp_path / "d", "--network", "inception", "--epochs", 1, "--batch-size", 400)
+    commands = [
+        training, deep, ("evaluate", tmp_path / "d"), ("summary", tmp_path / "d"), ("evaluate", run), ("summary", run),
+        ("predict", run, tmp_path / "a.png"), ("explain-padding", "224x200"), ("explain-padding", 1000, "full"),
+        ("explain-padding", "7", "onnx:100,100,100,100", "--kernel", 25, "--dilation", 3), ("--help",),
+        *((name, "--help") for name in COMMANDS),
+    ]  # fmt: skip
+    for command in commands:
+        status, out, _ = _call(capsys, *command)
+        assert status == 0
+        lines = [line.replace(str(tmp_path), "").replace(str(run), "") for line in out.splitlines()]
+        assert [line for line in lines if len(line) > 80] == [], command
 
 
 def test_predictions_of_files(capsys, tmp_path, run):
@@ -441,7 +470,7 @@ def test_predictions_of_files(capsys, tmp_path, run):
     Image.fromarray(np.repeat(np.repeat(images[1], 4, axis=0), 4, axis=1)).save(large)
     status, out, err = _call(capsys, "predict", run, *files, large)
     assert status == 0
-    assert err == f"note: {large} is 16x24x1, converted to the network's 4x6x1\n"
+    assert err == f"note: {large} is 24x16x1, converted to the network's 6x4x1\n"
     lines = out.splitlines()
     for line, file, label in zip(lines, [*files, large], [*labels, labels[1]], strict=True):
         found = re.fullmatch(rf"{re.escape(str(file))}: {label} (\S+) %, {1 - label} (\S+) %", line)
@@ -466,13 +495,14 @@ def test_broken_files_are_named_and_the_others_predicted(capsys, tmp_path, run):
 def test_the_summary_has_a_line_a_layer(capsys, run):
     status, out, err = _call(capsys, "summary", run)
     assert (status, err) == (0, "")
-    lines = out.splitlines()
+    _, body, total = re.split(r"\n-+\n", out)
+    layers = body.splitlines()
     labels = ["conv1", "relu1", "pool1", "conv2", "relu2", "pool2", "fc1", "relu3", "fc2", "softmax"]
-    assert [line.split()[0] for line in lines[2:-2]] == labels
-    assert "6x4x1" in lines[2]
-    assert "same, centered, remainder top left" in lines[2]
+    assert [line.split()[0] for line in layers if line[0] != " "] == labels
+    assert "6x4x1" in layers[0]
+    assert "same, centered, remainder top left" in layers[1]
     arrays = RunFolder.open(run).load_weights()
-    assert f"{sum(array.size for array in arrays.values()):,}" in lines[-1]
+    assert f"{sum(array.size for array in arrays.values()):,}" in total
 
 
 def test_the_summary_on_a_terminal(capsys, run, monkeypatch):
@@ -582,7 +612,7 @@ def test_help_and_version_do_not_import_the_engine(arguments):
         "import sys\n"
         "from openmps.cli import main\n"
         "status = main(sys.argv[1:])\n"
-        "sys.exit(status or 'torch' in sys.modules or 'numpy' in sys.modules)\n"
+        "sys.exit(status or 'torch' in sys.modules)\n"
     )
     child = subprocess.run([sys.executable, "-c", program, *arguments.split()], capture_output=True, check=False)
     assert child.returncode == 0, child.stderr
@@ -611,7 +641,7 @@ def test_output_that_nobody_reads_any_more(run):
 def test_options_that_mnist_style_files_do_not_take(capsys, tmp_path, idx):
     arguments = ("train", "--data", idx, "--run", tmp_path / "run", "--epochs", 1, "--batch-size", 8, "-q")
     for options, message in (
-        (("--image-size", "6x4"), "error: --image-size must be that of the images of idx"),
+        (("--image-size", "4x6"), "error: --image-size must be that of the images of idx"),
         (("--channels", 3), "error: --channels must be that of the images of idx"),
         (("--skip-broken",), "error: --skip-broken must be False"),
     ):
@@ -619,7 +649,7 @@ def test_options_that_mnist_style_files_do_not_take(capsys, tmp_path, idx):
         assert status == 2
         assert err.startswith(message)
         assert not (tmp_path / "run").exists()
-    assert _call(capsys, *arguments, "--image-size", "4x6", "--channels", 1)[0] == 0
+    assert _call(capsys, *arguments, "--image-size", "6x4", "--channels", 1)[0] == 0
 
 
 def test_errors_name_options_and_files(capsys, tmp_path, pictures):
@@ -635,7 +665,7 @@ def test_errors_name_options_and_files(capsys, tmp_path, pictures):
     assert "take it away, or give --skip-broken." in err
     err = _call(capsys, *arguments, "--skip-broken")[2]
     assert err.startswith(f"error: {folder / 'kind [1]' / 'zz.png'} must be 8x8 as ")
-    assert "Give --image-size HEIGHTxWIDTH to resize" in err
+    assert "Give --image-size WIDTHxHEIGHT to resize" in err
     status, _, err = _call(capsys, *arguments, "--skip-broken", "--image-size", 8)
     assert (status, err[:44]) == (0, "note: 1 broken images left out, the first: /")
 

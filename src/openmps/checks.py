@@ -282,3 +282,13 @@ def _too_large(who: str, argument: str, got: object) -> MPSArgumentError:
 
 _OF_TYPE: dict[str, Callable[[str, str, Any], Any]] = {"bool": flag, "bool | None": optional_flag, "float": number}
 """What attributes are checked by that are declared so."""
+
+
+def size_text(shape: Sequence[int]) -> str:
+    """The size of pixels in an array of this shape, (height, width, …), as the framework puts it: width first.
+
+    ``(20, 28, 3)`` as ``28x20x3``. Every size that is printed has this order; what has Python's is a shape, in
+    parentheses.
+    """
+    height, width, *more = shape
+    return lengths_text((width, height, *more))

@@ -75,7 +75,7 @@ def test_dat_of_another_length_is_refused_with_both_lengths(tmp_path, change):
         weights.load_dat(path, (1, 2, 1, 3))
     message = str(caught.value)
     assert str(path) in message
-    assert "must hold 24 bytes, float32 of shape 1x2x1x3" in message
+    assert "must hold 24 bytes, float32 of shape (1, 2, 1, 3)" in message
     assert f"got {24 + change} bytes" in message
 
 
@@ -194,8 +194,11 @@ def test_the_file_is_plain_safetensors_with_metadata(tmp_path):
     [
         ({**SHAPES, "conv3.weights": (1,)}, "'conv3.weights' is missing"),
         ({k: v for k, v in SHAPES.items() if k != "conv2.biases"}, "'conv2.biases' is not expected"),
-        ({**SHAPES, "conv2.biases": (5,)}, "array 'conv2.biases' must have shape 5, got 4"),
-        ({**SHAPES, "conv2.weights": (4, 3, 2, 2)}, "array 'conv2.weights' must have shape 4x3x2x2, got 4x2x3x2"),
+        ({**SHAPES, "conv2.biases": (5,)}, "array 'conv2.biases' must have shape (5,), got (4,)"),
+        (
+            {**SHAPES, "conv2.weights": (4, 3, 2, 2)},
+            "array 'conv2.weights' must have shape (4, 3, 2, 2), got (4, 2, 3, 2)",
+        ),
     ],
     ids=["missing", "surplus", "length", "order"],
 )

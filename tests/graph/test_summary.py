@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,7 @@ from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.padding.policy import MPSNNDefaultPadding
 from openmps.errors import MPSArgumentError, MPSError
 from openmps.graph.arithmetic_nodes import MPSNNAdditionNode
+from openmps.graph.concatenation_nodes import MPSNNConcatenationNode
 from openmps.graph.convolution_nodes import MPSCNNConvolutionNode
 from openmps.graph.graph import MPSNNGraph
 from openmps.graph.neuron_nodes import MPSCNNNeuronReLUNode
@@ -66,7 +69,7 @@ def test_a_kernel_that_is_fused_keeps_its_row_and_has_no_memory():
     assert [row.is_fused for row in rows] == [False, True, False]
     assert rows[1].result == (8, 5, 6)
     assert rows[1].result_bytes == 0
-    assert rows[1].cells()[-1] == "fused"
+    assert rows[1].cells()[-2] == "fused"
 
 
 def test_missing_biases_are_not_counted():
@@ -99,20 +102,30 @@ def test_a_training_graph():
 
 def test_text_and_html():
     summary = graph_summary(_graph(), IMAGE)
-    lines = str(summary).splitlines()
-    assert len(lines) == len(summary.rows) + 4
-    assert lines[0].split("  ")[0].strip() == COLUMNS[0].heading
-    assert all(column.heading in lines[0] for column in COLUMNS)
-    assert "10x9x2" in lines[2]
-    assert "(1, 2)" in lines[2]
-    assert lines[-1].startswith("total")
-    assert "3 kernels, 1 image " in lines[-1]
-    assert "186" in lines[-1]
-    assert len({len(line) for line in lines}) == 1
+    head, body, total = (part.splitlines() for part in re.split(r"\n-+\n", str(summary)))
+    assert head[0].split("  ")[0].strip() == COLUMNS[0].heading
+    assert all(column.heading in " ".join(head) for column in COLUMNS)
+    assert (len(head), len(body), len(total)) == (2, 2 * len(summary.rows), 2)
+    assert "10x9x2" in body[0] and "(1, 2)" in body[0]
+    assert "186" in body[0] and VALID.label() in body[1]
+    assert total[0].startswith("total    3 kernels, 1 image  ") and total[0].endswith(" 186")
+    assert body[0].index("186") == total[0].index("186")
     html = summary._repr_html_()
     assert "&lt;first&gt;" in html
     assert "<first>" not in html
     assert html.count("<tr>") == len(summary.rows) + 2
+
+
+def test_the_table_of_a_deep_graph_fits_80_columns():
+    """A layer takes a line, or two or more where its shapes or names are long; a long cell is wrapped."""
+    image = MPSNNImageNode()
+    joined = MPSNNConcatenationNode([MPSCNNNeuronReLUNode(image).result_image for _ in range(30)])
+    joined.label = "everything " * 12
+    lines = str(graph_summary(MPSNNGraph(mtl_device("cpu"), joined.result_image), IMAGE)).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert sum(line.count("everything") for line in lines) == 12
+    assert sum(line.count("10x9x2") for line in lines) == 3 * 30
+    assert any("10x9x120" in line for line in lines)  # each source on slices of 4 channels
 
 
 @pytest.mark.parametrize(

@@ -75,15 +75,18 @@ PACKED = gzip.compress(CONTENT)
 DAMAGE = {
     "empty": (b"", "header of 16 bytes, got 0 bytes"),
     "half a header": (CONTENT[:10], "header of 16 bytes, got 10 bytes"),
-    "truncated": (CONTENT[:-1], "must hold 240 bytes behind its header of 20x4x3, got a file of 255 bytes"),
-    "too long": (CONTENT + b"x", "must hold 240 bytes behind its header of 20x4x3, got more"),
+    "truncated": (CONTENT[:-1], r"must hold 240 bytes behind its header of \(20, 4, 3\), got a file of 255 bytes"),
+    "too long": (CONTENT + b"x", r"must hold 240 bytes behind its header of \(20, 4, 3\), got more"),
     "labels for images": (idx(LABELS) + bytes(100), "must start with 00 00 08 03"),
     "float": (idx(IMAGES, struct.pack(">I", 0x0D03)), "must start with 00 00 08 03: .* got 00 00 0d 03"),
     "little-endian magic": (idx(IMAGES, struct.pack("<I", 0x0803)), "got 03 08 00 00"),
     "text": (b"<!DOCTYPE html><html>404 Not Found</html>", "must start with 00 00 08 03: .* got 3c 21 44 4f"),
     "oversized": (CONTENT[:4] + struct.pack(">3I", 2**32 - 1, 28, 28) + bytes(99), "got a file of 115 bytes"),
     "huge": (CONTENT[:4] + b"\xff" * 12 + bytes(99), "got a file of 115 bytes"),
-    "no images": (CONTENT[:4] + struct.pack(">3I", 0, 28, 28), "at least one byte of data, got a header of 0x28x28"),
+    "no images": (
+        CONTENT[:4] + struct.pack(">3I", 0, 28, 28),
+        r"at least one byte of data, got a header of \(0, 28, 28\)",
+    ),
     "no width": (CONTENT[:4] + struct.pack(">3I", 9, 28, 0), "at least one byte of data"),
     "gzip truncated": (PACKED[:-20], "must be a whole gzip file, got Compressed file ended"),
     "gzip without end": (PACKED[:-8], "must be a whole gzip file"),
@@ -93,10 +96,10 @@ DAMAGE = {
     "gzip damaged": (PACKED[:40] + b"\xff" * 40 + PACKED[80:], "must be a whole gzip file"),
     "gzip of no deflate stream": (PACKED[:10] + b"\x07" + PACKED[11:], "must be a whole gzip file, got Error -3"),
     "gzip and more": (PACKED + b"garbage", "must be a whole gzip file, got Not a gzipped file"),
-    "gzip of less": (gzip.compress(CONTENT[:-7]), "behind its header of 20x4x3, got 233 bytes"),
-    "gzip of more": (gzip.compress(CONTENT + b"x"), "behind its header of 20x4x3, got more"),
+    "gzip of less": (gzip.compress(CONTENT[:-7]), r"behind its header of \(20, 4, 3\), got 233 bytes"),
+    "gzip of more": (gzip.compress(CONTENT + b"x"), r"behind its header of \(20, 4, 3\), got more"),
     "gzip of nothing": (gzip.compress(b""), "header of 16 bytes, got 0 bytes"),
-    "gzip oversized": (gzip.compress(CONTENT[:4] + b"\xff" * 12 + bytes(99)), "behind its header of 4294967295x"),
+    "gzip oversized": (gzip.compress(CONTENT[:4] + b"\xff" * 12 + bytes(99)), r"behind its header of \(4294967295, "),
 }
 
 
@@ -164,7 +167,7 @@ def test_a_bomb_behind_a_small_header_is_not_unpacked(tmp_path):
             "one label for each of the 20 images of train-images-idx3-ubyte, got 19",
         ),
         ("t10k-labels-idx1-ubyte", LABELS[:6] + 7, "labels of 0 to 2, the training labels, got 9"),
-        ("t10k-images-idx3-ubyte", IMAGES[:6, :3], "images of 4x3 as the training files do, got 3x3"),
+        ("t10k-images-idx3-ubyte", IMAGES[:6, :3], "images of 3x4 as the training files do, got 3x3"),
     ],
 )
 def test_files_that_do_not_belong_together(tmp_path, name, array, message):

@@ -121,7 +121,7 @@ def test_images_of_two_sizes_name_both_files(folder):
         with pytest.raises(MPSFileError) as caught:
             load_image_folder(folder, skip_broken=skip_broken)
         message = str(caught.value)
-        assert f"{odd} must be 5x7 as {folder / 'a' / 'x.PNG'} is, got 4x7" in message
+        assert f"{odd} must be 7x5 as {folder / 'a' / 'x.PNG'} is, got 7x4" in message
         assert "size=(height, width)" in message
     assert load_image_folder(folder, size=(5, 7)).images.shape == (4, 5, 7, 1)
 
@@ -296,7 +296,7 @@ def test_what_does_not_fit_in_memory_is_an_error(folder, monkeypatch):
         return real(shape, *arguments, **options)
 
     monkeypatch.setattr("openmps.training.image_folder.np.empty", empty)
-    with pytest.raises(MPSArgumentError, match=r"must fit in memory, got 3 images of 5x7x1\. Give size"):
+    with pytest.raises(MPSArgumentError, match=r"must fit in memory, got 3 images of 7x5x1\. Give size"):
         load_image_folder(folder)
 
 

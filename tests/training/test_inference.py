@@ -92,9 +92,9 @@ def test_what_is_raised_between_batches_ends_the_work_and_leaves_the_classifier_
     [
         (np.zeros((2, 4, 6, 3), np.float32), MPSTypeError, "must be a NumPy array of uint8, 0 to 255, got float32"),
         ([[1]], MPSTypeError, "got list"),
-        (np.zeros((4, 6, 3), np.uint8), MPSArgumentError, r"must be \[N, height, width, channels\] with 4x6x3"),
+        (np.zeros((4, 6, 3), np.uint8), MPSArgumentError, r"must be \[N, height, width, channels\] of \(N, 4, 6, 3\)"),
         (np.zeros((1, 6, 4, 3), np.uint8), MPSArgumentError, r"got shape \(1, 6, 4, 3\). Resize them"),
-        (np.zeros((1, 4, 6, 1), np.uint8), MPSArgumentError, "with 4x6x3"),
+        (np.zeros((1, 4, 6, 1), np.uint8), MPSArgumentError, r"of \(N, 4, 6, 3\)"),
         (np.zeros((0, 4, 6, 3), np.uint8), MPSArgumentError, "N at least 1"),
     ],
 )
@@ -163,7 +163,9 @@ def test_weights_of_another_network_are_named(run):
     content = json.loads(file.read_text())
     content["class_names"].append("eel")
     file.write_text(json.dumps(content))
-    with pytest.raises(MPSFileError, match=r"array 'fc2\.weights' must have shape 5x1x1x1024, got 4x1x1x1024"):
+    with pytest.raises(
+        MPSFileError, match=r"array 'fc2\.weights' must have shape \(5, 1, 1, 1024\), got \(4, 1, 1, 1024\)"
+    ):
         Classifier.open(run.path, mtl_device("cpu"))
 
 

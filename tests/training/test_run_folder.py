@@ -304,7 +304,7 @@ def test_weights_of_another_network_or_none(run):
     with pytest.raises(MPSFileError, match=r"must hold weights.safetensors.*ended before it saved any weights"):
         run.load_weights()
     run.save_weights(ARRAYS)
-    with pytest.raises(MPSFileError, match=r"array 'fc\.weights' must have shape 4x2x2x2, got 4x1x1x2"):
+    with pytest.raises(MPSFileError, match=r"array 'fc\.weights' must have shape \(4, 2, 2, 2\), got \(4, 1, 1, 2\)"):
         run.load_weights({**{name: array.shape for name, array in ARRAYS.items()}, "fc.weights": (4, 2, 2, 2)})
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from openmps.cli.options import Device, Run, console, note, open_run, percent, sentence
 
@@ -15,7 +17,8 @@ if TYPE_CHECKING:
     from openmps.training.metrics import ConfusionCounts
     from openmps.training.run_folder import RunFolder
 
-_MOST_COLUMNS = 20
+_WIDTH = 80
+"""Columns of text that the table of classes takes at most."""
 
 
 def evaluate(
@@ -64,22 +67,33 @@ def _test_images(folder: RunFolder, data: Path | None, *, all_images: bool) -> D
 
 
 def _print_confusion(confusion: ConfusionCounts) -> None:
-    names = confusion.class_names
-    if len(names) <= _MOST_COLUMNS:
-        _print_table(confusion)
+    table = _table(confusion)
+    if table is not None:
+        print("images of each class (row) by the class they were taken for (column)")
+        console().print(table, markup=False)
     for true, taken, count in confusion.most_confused(5):
         print(f"{true} taken for {taken}: {count}")
 
 
-def _print_table(confusion: ConfusionCounts) -> None:
-    print("images of each class (row) by the class they were taken for (column)")
+def _table(confusion: ConfusionCounts) -> Table | None:
+    """What was taken for what; classes go by numbers where their names are too long, None where those do not fit."""
+    names = confusion.class_names
+    numbered = [f"{number}" for number in range(len(names))]
+    rows = [f"{name} {number}" for name, number in zip(names, numbered, strict=True)]
+    for headings, labels in ((names, names), (numbered, rows)):
+        table = _confusion_table(confusion, headings, labels)
+        if console().measure(table).maximum <= _WIDTH:
+            return table
+    return None
+
+
+def _confusion_table(confusion: ConfusionCounts, headings: Sequence[str], labels: Sequence[str]) -> Table:
     table = Table(box=None)
     table.add_column("class", justify="right")
-    for name in confusion.class_names:
-        table.add_column(name, justify="right")
+    for heading in headings:
+        table.add_column(Text(heading), justify="right")
     table.add_column("right", justify="right")
-    rows = zip(confusion.class_names, confusion.counts.tolist(), confusion.recall.tolist(), strict=True)
-    for name, counts, recall in rows:
+    for label, counts, recall in zip(labels, confusion.counts.tolist(), confusion.recall.tolist(), strict=True):
         right = percent(recall) if sum(counts) else "-"
-        table.add_row(name, *(str(count) if count else "." for count in counts), right)
-    console().print(table, markup=False)
+        table.add_row(Text(label), *(str(count) if count else "." for count in counts), right)
+    return table

@@ -30,7 +30,7 @@ _OPTIONS = {
 }
 """Arguments of theirs that are options of another name."""
 _REMEDIES = {
-    "size=(height, width)": "--image-size HEIGHTxWIDTH",
+    "size=(height, width)": "--image-size WIDTHxHEIGHT",
     "or take it away.": "take it away, or give --skip-broken.",
 }
 

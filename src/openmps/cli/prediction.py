@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from openmps.checks import lengths_text
+from openmps.checks import size_text
 from openmps.cli.options import Device, Run, note, open_run, percent, sentence
 from openmps.errors import MPSFileError
 
@@ -64,5 +64,5 @@ def _load(path: Path, classifier: Classifier) -> NDArray[Any]:
     wanted = (shape.height, shape.width, shape.channels)
     if own.shape == wanted:
         return own
-    note(f"{path} is {lengths_text(own.shape)}, converted to the network's {lengths_text(wanted)}")
+    note(f"{path} is {size_text(own.shape)}, converted to the network's {size_text(wanted)}")
     return load_image(path, size=wanted[:2], channels=cast("Channels", shape.channels))

@@ -37,14 +37,14 @@ def check_options(run: RunFolder, given: Mapping[str, Any]) -> None:
     shape, _ = described_network(run)
     source = run.config.get("data")
     skip_broken = isinstance(source, Mapping) and source.get("skip_broken") is True
-    size = f"{shape.height}x{shape.width}"
+    size = f"{shape.width}x{shape.height}"
     own = {"skip_broken": skip_broken, "channels": shape.channels, "network": shape.network}
     has: dict[str, Any] = {**run_options(run).describe(), **own}
     for name, value in given.items():
         if name == "run":
             raise MPSArgumentError(_WHO, "--run", "must be left out: the run goes on in its own folder", value)
         if name == "image_size":
-            if parse_size(value, "--image-size") != (shape.height, shape.width):
+            if parse_size(value, "--image-size") != (shape.width, shape.height):
                 raise _contradiction(name, size, value)
         elif name not in _FREE and has.get(name) != getattr(value, "value", value):
             raise _contradiction(name, has.get(name), getattr(value, "value", value))

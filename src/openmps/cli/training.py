@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from openmps import __version__
+from openmps.checks import size_text
 from openmps.cli.options import Device, channels_of, console, note, open_run, parse_size, percent, sentence
 from openmps.cli.resuming import check_options, given_options
 
@@ -121,7 +122,7 @@ def train(
     seed: Annotated[int, typer.Option(min=0, help="Of initial weights, order, dropout and held-out images.")] = 0,
     image_size: Annotated[
         str | None,
-        typer.Option(metavar="HEIGHTxWIDTH", help="Resize the images of class folders.", show_default=False),
+        typer.Option(metavar="WIDTHxHEIGHT", help="Resize the images of class folders.", show_default=False),
     ] = None,
     channels: Annotated[
         int | None,
@@ -150,7 +151,8 @@ def train(
     from openmps.types import MPSImageFeatureChannelFormat
 
     machine = mtl_device(device)
-    size = parse_size(image_size, "--image-size")
+    width_height = parse_size(image_size, "--image-size")
+    size = None if width_height is None else (width_height[1], width_height[0])
     split = load_dataset(data, seed=seed, size=size, channels=channels_of(channels), skip_broken=skip_broken)
     chosen = TrainingOptions(
         epochs=epochs or _default_epochs(split, batch_size),
@@ -231,8 +233,8 @@ def _default_epochs(split: DataSplit, batch_size: int) -> int:
 
 
 def _print_start(split: DataSplit, device: str, folder: RunFolder, behind: int | None) -> None:
-    count, height, width, channels = split.training.images.shape
-    size, classes = f"{height}x{width}x{channels}", len(split.training.class_names)
+    count, *shape = split.training.images.shape
+    size, classes = size_text(shape), len(split.training.class_names)
     print(f"{count:,} images to train with, {len(split.test):,} to test with: {size}, {classes} classes")
     going_on = "" if behind is None else f", from iteration {behind:,} on"
     print(f"on {device}, into {folder.path}{going_on}", flush=True)

@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from openmps.checks import lengths_text
 from openmps.errors import MPSArgumentError, MPSError, MPSFileError
 from openmps.formats.arrays import Array, to_float32
 from openmps.formats.atomic import write_atomic
@@ -68,7 +67,7 @@ def load_dat(path: str | os.PathLike[str], shape: Sequence[int]) -> NDArray[np.f
         hint = (
             "It may hold float16: convert it to float32." if 2 * found == expected else "Check the shape and the file."
         )
-        rule = f"must hold {expected} bytes, float32 of shape {lengths_text(shape)}"
+        rule = f"must hold {expected} bytes, float32 of shape {tuple(shape)}"
         raise MPSFileError(who, str(path), rule, f"{found} bytes", hint)
     with reading(path, who):
         values = np.fromfile(path, dtype="<f4", count=expected // 4)
@@ -241,5 +240,5 @@ def _check_array(stored: _Slice, name: str, shapes: Mapping[str, Sequence[int]] 
     if stored.get_dtype() != "F32":
         raise MPSFileError(who, path, f"array {name!r} must be float32 (F32)", stored.get_dtype())
     if shapes is not None and list(stored.get_shape()) != list(shapes[name]):
-        rule = f"array {name!r} must have shape {lengths_text(shapes[name])}"
-        raise MPSFileError(who, path, rule, lengths_text(stored.get_shape()), "Use the weights of this network.")
+        rule = f"array {name!r} must have shape {tuple(shapes[name])}"
+        raise MPSFileError(who, path, rule, tuple(stored.get_shape()), "Use the weights of this network.")

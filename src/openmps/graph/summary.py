@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import zip_longest
 from typing import NamedTuple
 
 import torch
@@ -39,12 +41,15 @@ COLUMNS = (
     SummaryColumn("source", False),
     SummaryColumn("result", False),
     SummaryColumn("format", False),
-    SummaryColumn("padding", False),
     SummaryColumn("offset", False),
     SummaryColumn("parameters", True),
-    SummaryColumn("parameter bytes", True),
+    SummaryColumn("bytes", True),
     SummaryColumn("result bytes", True),
+    SummaryColumn("padding", False),
 )
+_WIDTH = 80
+"""Columns of text that a table of a graph takes at most."""
+_INDENT = "  "
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +83,11 @@ class SummaryRow:
             ", ".join(lengths_text(source) for source in self.sources),
             _NOTHING if self.result is None else lengths_text(self.result),
             self.channel_format.name.lower(),
-            self.padding or _NOTHING,
             _NOTHING if self.offset is None else str(self.offset),
             _count(self.parameters),
             _count(self.parameter_bytes),
             "fused" if self.is_fused else _count(self.result_bytes),
+            self.padding or _NOTHING,
         )
 
 
@@ -115,13 +120,15 @@ class GraphSummary:
         """The last row of the table, one cell for each of `COLUMNS`."""
         what = f"{len(self.rows)} kernels, {self.images} image{'s' if self.images > 1 else ''}"
         numbers = (_count(self.parameters), _count(self.parameter_bytes), _count(self.result_bytes))
-        return ("total", what, *[""] * (len(COLUMNS) - 5), *numbers)
+        return ("total", what, *[""] * (len(COLUMNS) - 6), *numbers, "")
 
     def __str__(self) -> str:
+        """The table, within 80 columns: what does not fit on the line of a kernel stands below, indented."""
         rows = [tuple(column.heading for column in COLUMNS), *(row.cells() for row in self.rows), self.totals()]
-        widths = [max(len(row[index]) for row in rows) for index in range(len(COLUMNS))]
-        lines = [_line(row, widths) for row in rows]
-        rule = "  ".join("-" * width for width in widths)
+        widths = [min(max(len(row[index]) for row in rows), _WIDTH - len(_INDENT)) for index in range(len(COLUMNS))]
+        groups = _groups(widths)
+        lines = [_lines(row, widths, groups) for row in rows]
+        rule = "-" * max(len(line) for each in lines for line in each.splitlines())
         return "\n".join([lines[0], rule, *lines[1:-1], rule, lines[-1]])
 
     def _repr_html_(self) -> str:
@@ -197,12 +204,29 @@ def _count(number: int) -> str:
     return f"{number:,}" if number else _NOTHING
 
 
-def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    placed = [
-        cell.rjust(width) if column.is_number else cell.ljust(width)
-        for cell, width, column in zip(cells, widths, COLUMNS, strict=True)
-    ]
-    return "  ".join(placed).rstrip()
+def _groups(widths: Sequence[int]) -> list[range]:
+    """The columns of each line that a kernel takes."""
+    groups, first, used = [range(0)], 0, 0
+    for index, width in enumerate(widths):
+        used += width + (2 if index > first else 0)
+        if used > _WIDTH - (len(_INDENT) if first else 0):
+            first, used = index, width
+            groups.append(range(0))
+        groups[-1] = range(first, index + 1)
+    return groups
+
+
+def _lines(cells: Sequence[str], widths: Sequence[int], groups: Sequence[range]) -> str:
+    lines: list[str] = []
+    for group in groups:
+        wrapped = [textwrap.wrap(cells[index], widths[index]) or [""] for index in group]
+        for parts in zip_longest(*wrapped, fillvalue=""):
+            placed = [
+                part.rjust(widths[index]) if COLUMNS[index].is_number else part.ljust(widths[index])
+                for index, part in zip(group, parts, strict=True)
+            ]
+            lines.append((_INDENT if group.start else "") + "  ".join(placed).rstrip())
+    return "\n".join(line for line in lines if line.strip())
 
 
 def _html_row(cells: Sequence[str], tag: str) -> str:

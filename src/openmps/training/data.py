@@ -10,7 +10,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from openmps.checks import lengths_text
+from openmps.checks import size_text
 from openmps.errors import MPSArgumentError, MPSFileError
 from openmps.formats.paths import visible_entries
 from openmps.training.dataset import Dataset, DataSplit
@@ -50,7 +50,7 @@ def _as_they_are(
     remedy = "Leave it out: it is for class folders."
     rule = f"must be that of the images of {data.training.name}, {{}}"
     if size is not None and tuple(size) != tuple(own):
-        raise MPSArgumentError(_WHO, "size", rule.format(lengths_text(own)), lengths_text(size), remedy)
+        raise MPSArgumentError(_WHO, "size", rule.format(size_text(own)), size_text(size), remedy)
     if channels not in (None, depth):
         raise MPSArgumentError(_WHO, "channels", rule.format(depth), channels, remedy)
     if skip_broken:

@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from openmps.checks import size_text
 from openmps.errors import MPSArgumentError, MPSFileError, MPSTypeError
 
 LastBatch: TypeAlias = Literal["keep", "drop"]
@@ -50,9 +51,9 @@ class Dataset:
         return len(self.labels)
 
     def __repr__(self) -> str:
-        count, height, width, channels = self.images.shape
+        count, *shape = self.images.shape
         classes = len(self.class_names)
-        return f"Dataset({self.name!r}, {count} images of {height}x{width}x{channels}, {classes} classes)"
+        return f"Dataset({self.name!r}, {count} images of {size_text(shape)}, {classes} classes)"
 
     def subset(self, indices: NDArray[np.int64], name: str) -> Dataset:
         """The images at ``indices``, in that order, copied."""

@@ -13,7 +13,7 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from openmps.checks import lengths_text
+from openmps.checks import size_text
 from openmps.errors import MPSFileError
 from openmps.formats.paths import LARGEST, reading, require_file
 from openmps.training.dataset import Dataset, DataSplit
@@ -118,8 +118,8 @@ def _read_stream(
     shape = _read_header(stream.read(4 + 4 * dimensions), file, dimensions)
     header, expected = 4 + 4 * dimensions, math.prod(shape)
     if expected == 0:
-        raise MPSFileError(_WHO, str(file), "must hold at least one byte of data", f"a header of {lengths_text(shape)}")
-    rule = f"must hold {expected} bytes behind its header of {lengths_text(shape)}"
+        raise MPSFileError(_WHO, str(file), "must hold at least one byte of data", f"a header of {shape}")
+    rule = f"must hold {expected} bytes behind its header of {shape}"
     if header + expected > most:
         remedy = "Fetch the file again." if most == length else "Fetch it again, or unpack it if it is whole."
         raise MPSFileError(_WHO, str(file), rule, f"a file of {length} bytes", remedy)
@@ -145,4 +145,4 @@ def _read_header(header: bytes, file: Path, dimensions: int) -> tuple[int, ...]:
 
 
 def _size(images: NDArray[np.uint8]) -> str:
-    return lengths_text(images.shape[1:3])
+    return size_text(images.shape[1:3])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from openmps.checks import is_whole, lengths_text
+from openmps.checks import is_whole, size_text
 from openmps.errors import MPSArgumentError, MPSFileError, MPSMemoryError
 from openmps.formats.paths import require_file, visible_entries
 from openmps.training.dataset import Dataset
@@ -111,8 +111,8 @@ class _Stack:
             self._first = path
             self._array = self._allocate(pixels.shape)
         elif pixels.shape[:2] != self._array.shape[1:3]:
-            rule = f"must be {lengths_text(self._array.shape[1:3])} as {self._first} is"
-            raise MPSFileError(self._who, str(path), rule, lengths_text(pixels.shape[:2]), self._remedy)
+            rule = f"must be {size_text(self._array.shape[1:3])} as {self._first} is"
+            raise MPSFileError(self._who, str(path), rule, size_text(pixels.shape[:2]), self._remedy)
         if pixels.shape[2] > self._array.shape[3]:
             grey = self._array
             self._array = self._allocate(pixels.shape)
@@ -127,7 +127,7 @@ class _Stack:
         try:
             return np.empty((self._count, *shape), dtype=np.uint8)
         except (MemoryError, ValueError) as error:
-            got = f"{self._count} images of {lengths_text(shape)}"
+            got = f"{self._count} images of {size_text(shape)}"
             raise MPSArgumentError(self._who, "folder", "must fit in memory", got, self._remedy) from error
 
 

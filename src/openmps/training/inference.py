@@ -137,7 +137,7 @@ class Classifier:
             raise MPSTypeError(name, "images", "must be a NumPy array of uint8, 0 to 255", got)
         wanted = (self.shape.height, self.shape.width, self.shape.channels)
         if images.ndim != 4 or images.shape[1:] != wanted or not len(images):
-            rule = f"must be [N, height, width, channels] with {wanted[0]}x{wanted[1]}x{wanted[2]}, N at least 1"
+            rule = f"must be [N, height, width, channels] of (N, {wanted[0]}, {wanted[1]}, {wanted[2]}), N at least 1"
             raise MPSArgumentError(name, "images", rule, f"shape {images.shape}", "Resize them, or train a new network")
 
     def _check_classes(self, dataset: Dataset) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -24,6 +25,8 @@ _ROWS_SHOWN = 16
 _TAPS_SHOWN = 64
 _RUNS_SHOWN = 16
 _MOST = 2**20
+_WIDTH = 80
+"""Columns of text that a line takes at most."""
 _MARKS = "[."  # first characters of cells that hold no source pixel
 _GREY = ' style="color:#999"'
 
@@ -299,8 +302,20 @@ def _rows(axis: AxisExplanation) -> Iterator[tuple[str, list[str]]]:
 def _text(axis: AxisExplanation) -> str:
     rows = list(_rows(axis))
     width = max(len(cell) for _, cells in rows for cell in cells)
-    table = [f"{name:>6} | {' '.join(cell.rjust(width) for cell in cells)}".rstrip() for name, cells in rows]
-    return "\n".join([*_facts(axis), "result | source pixels read", *table])
+    most = (_WIDTH - len("result | ") + 1) // (width + 1)
+    table = [
+        f"{name:>6} | {' '.join(cell.rjust(width) for cell in _within(cells, most))}".rstrip() for name, cells in rows
+    ]
+    facts = (line for fact in _facts(axis) for line in textwrap.wrap(fact, _WIDTH, subsequent_indent="  "))
+    return "\n".join([*facts, "result | source pixels read", *table])
+
+
+def _within(cells: list[str], most: int) -> list[str]:
+    """As many cells as fit on a line: of a wide window the first and the last."""
+    if len(cells) <= most:
+        return cells
+    half = (most - 2) // 2  # "..." may be wider than a cell
+    return [*cells[:half], "...", *cells[len(cells) - half :]]
 
 
 def _html(axis: AxisExplanation) -> str:
