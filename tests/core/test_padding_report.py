@@ -245,11 +245,14 @@ def test_the_largest_sizes_are_explained_at_once(kernel: int, backwards: bool) -
 
 
 def test_runs_of_pixels_that_are_never_read() -> None:
-    text = str(explain_padding(100, kernel=1, stride=10, policy="valid"))
+    def facts(source: int, stride: int) -> str:
+        """The text, its lines not broken."""
+        return str(explain_padding(source, kernel=1, stride=stride, policy="valid")).replace("\n  ", " ")
+
     runs = ", ".join(f"{10 * first + 5} to {10 * first + 13}" for first in range(9))
-    assert f"never read: 0 to 3, {runs}, 95 to 99 (90 pixels)\n" in text
-    assert "never read: 1, 3, 5, 7\n" in str(explain_padding(9, kernel=1, stride=2, policy="valid"))
-    assert ", 31, ... (524288 pixels)\n" in str(explain_padding(2**20, kernel=1, stride=2, policy="valid"))
+    assert f"never read: 0 to 3, {runs}, 95 to 99 (90 pixels)\n" in facts(100, 10)
+    assert "never read: 1, 3, 5, 7\n" in facts(9, 2)
+    assert ", 31, ... (524288 pixels)\n" in facts(2**20, 2)
 
 
 @pytest.mark.parametrize("name", ["source", "kernel", "stride", "dilation"])
