@@ -217,6 +217,7 @@ def _public_flags() -> set[str]:
         if "__init__" in vars(thing):
             found |= {f"{name}({flag})" for flag in _flags_of(thing.__init__)}
         methods = {key: getattr(thing, key) for key in vars(thing) if key[0] != "_" or key == "__array__"}
+        methods = {key: method for key, method in methods.items() if not inspect.isclass(method)}
         found |= {f"{name}.{key}({flag})" for key, method in methods.items() for flag in _flags_of(method)}
     return found
 

@@ -28,6 +28,7 @@ import openmps.errors
 import openmps.formats
 import openmps.training
 import openmps.types
+from openmps.selectors import Factory
 
 FILE = Path(__file__).resolve().parent.parent / "tests" / "public_signatures.txt"
 SUBMODULES = (openmps.errors, openmps.formats, openmps.training, openmps.types)
@@ -129,7 +130,7 @@ def _members(kind: type) -> dict[str, tuple[type, Any]]:
 @cache
 def _set_by(owner: type) -> dict[str, str]:
     """The public attributes that a constructor sets at ``self``, each with its annotation or an empty text."""
-    constructor = vars(owner).get("__init__")
+    constructor = inspect.unwrap(vars(owner)["__init__"]) if "__init__" in vars(owner) else None
     if not inspect.isfunction(constructor) or not constructor.__code__.co_filename.endswith(".py"):
         return {}  # that of a dataclass has no source
     found: dict[str, str] = {}
@@ -145,6 +146,8 @@ def _of_member(key: str, owner: type, member: Any) -> str:
     if isinstance(member, staticmethod | classmethod) or inspect.isfunction(member):
         function = member if inspect.isfunction(member) else member.__func__
         return _signature(function, is_bound=not isinstance(member, staticmethod))
+    if isinstance(member, Factory):
+        return "(…) as the constructor"
     if isinstance(member, property):
         annotation = _held_by(member) or (inspect.signature(member.fget).return_annotation if member.fget else "")
         return _typed(annotation, is_writable=member.fset is not None)

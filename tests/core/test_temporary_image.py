@@ -110,7 +110,7 @@ def test_from_a_texture_descriptor(
         (
             lambda b: MPSTemporaryImage(b, descriptor(), feature_channels=3),
             MPSTypeError,
-            "feature_channels belongs to texture_descriptor, got 3",
+            "feature_channels belongs to texture_descriptor=…, got 3",
         ),
         (
             lambda b: MPSTemporaryImage(b, texture_descriptor=descriptor(4, 2), feature_channels=9),

@@ -225,9 +225,9 @@ def test_a_descriptor_changed_later_leaves_its_vector_alone() -> None:
             "buffer or device must be given, with a desc",
         ),
         (
-            lambda: MPSVector(CPU, MPSVectorDescriptor(1)),
+            lambda: MPSVector("cpu", MPSVectorDescriptor(1)),  # type: ignore[arg-type]
             MPSTypeError,
-            "buffer must be an MTLBuffer, got MTLDevice. A device is given as device=",
+            "buffer must be an MTLBuffer, got str. A device is given as device=",
         ),
         (
             lambda: MPSVector(device="cpu", descriptor=MPSVectorDescriptor(1)),

@@ -258,7 +258,7 @@ def test_an_optimizer(cpu: MTLDevice) -> None:
     numbers = {"beta1": 0.5, "beta2": 0.75, "epsilon": 1e-3, "time_step": 7}
     optimizer = MPSNNOptimizerAdam(cpu, **numbers, optimizer_descriptor=descriptor)
     found = again(optimizer, cpu)
-    for name in (*numbers, *(name for name in dir(descriptor) if not name.startswith("_"))):
+    for name in (*numbers, *vars(descriptor)):
         assert getattr(found, name) == getattr(optimizer, name), name
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from openmps.checks import NamedAttributes, number
 from openmps.core.arrays import numbers, row
 from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.selectors import Factory
 from openmps.types import MPSCNNNeuronType
 
 FloatArray = NDArray[np.float32]
@@ -102,6 +103,8 @@ class MPSNNNeuronDescriptor(NamedAttributes):
     data: FloatArray | None
     """PReLU's parameter a, one number a channel."""
 
+    cnn_neuron_descriptor = Factory("cnnNeuronDescriptorWithType:a:b:c:")
+
     def __init__(
         self,
         type: MPSCNNNeuronType | None = None,
@@ -125,6 +128,11 @@ class MPSNNNeuronDescriptor(NamedAttributes):
         self.data = _data(data)
         if self.neuron_type is MPSCNNNeuronType.PRELU and (self.data is None or self.data.size == 0):
             raise MPSArgumentError("MPSNNNeuronDescriptor", "data", "must give PReLU's a for each channel", data)
+
+    @classmethod
+    def cnn_neuron_prelu_descriptor(cls, data: Sequence[float] | NDArray[Any] | bytes) -> Self:
+        """That of a PReLU, with parameter a of each channel."""
+        return cls(MPSCNNNeuronType.PRELU, data=data)
 
     def copy(self) -> MPSNNNeuronDescriptor:
         """A descriptor of its own with the same values."""

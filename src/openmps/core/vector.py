@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ from openmps.core.vector_descriptor import TORCH_TYPES, MPSMatrixDescriptor, MPS
 from openmps.errors import MPSArgumentError, MPSLifetimeError, MPSTypeError
 from openmps.metal.device import CommandBuffer, MTLBuffer, MTLDevice
 from openmps.metal.pending import Region, settle
+from openmps.selectors import Factory, takes
 from openmps.types import MPSDataType, MTLStorageMode
 
 
@@ -37,6 +38,14 @@ class _Memory:
     def release(self) -> None:
         """Drop the buffer."""
         self.buffer = None
+
+
+_ORDERS: tuple[dict[str, type], ...] = (
+    {"device": MTLDevice},
+    {"device": MTLDevice, "descriptor": object},
+    {"buffer": MTLBuffer, "offset": int, "descriptor": object},
+)
+"""The framework's orders of a constructor's arguments, besides ``(buffer, descriptor)``."""
 
 
 class _Elements(Labelled):
@@ -157,11 +166,25 @@ class MPSVector(_Elements):
         MPSArgumentError: The buffer is too short, or the offset is no multiple of the element.
     """
 
+    @overload
+    def __init__(self, buffer: MTLDevice, descriptor: MPSVectorDescriptor) -> None: ...
+    @overload
+    def __init__(self, buffer: MTLBuffer, descriptor: int, offset: MPSVectorDescriptor) -> None: ...
+    @overload
     def __init__(
         self,
         buffer: MTLBuffer | None = None,
         descriptor: MPSVectorDescriptor | None = None,
         offset: int = 0,
+        *,
+        device: MTLDevice | None = None,
+    ) -> None: ...
+    @takes(*_ORDERS)
+    def __init__(
+        self,
+        buffer: Any = None,
+        descriptor: Any = None,
+        offset: Any = 0,
         *,
         device: MTLDevice | None = None,
     ) -> None:
@@ -190,11 +213,25 @@ class MPSMatrix(_Elements):
         MPSArgumentError: The buffer is too short, or the offset is no multiple of the element.
     """
 
+    @overload
+    def __init__(self, buffer: MTLDevice, descriptor: MPSMatrixDescriptor) -> None: ...
+    @overload
+    def __init__(self, buffer: MTLBuffer, descriptor: int, offset: MPSMatrixDescriptor) -> None: ...
+    @overload
     def __init__(
         self,
         buffer: MTLBuffer | None = None,
         descriptor: MPSMatrixDescriptor | None = None,
         offset: int = 0,
+        *,
+        device: MTLDevice | None = None,
+    ) -> None: ...
+    @takes(*_ORDERS)
+    def __init__(
+        self,
+        buffer: Any = None,
+        descriptor: Any = None,
+        offset: Any = 0,
         *,
         device: MTLDevice | None = None,
     ) -> None:
@@ -244,6 +281,8 @@ class _Temporary(_Elements):
 class MPSTemporaryVector(_Temporary, MPSVector):
     """Vectors that live on one command buffer (MPSMatrix.h, macOS 10.13); read counts as for MPSTemporaryImage."""
 
+    temporary_vector = Factory("temporaryVectorWithCommandBuffer:descriptor:")
+
     def __init__(self, command_buffer: CommandBuffer, descriptor: MPSVectorDescriptor) -> None:
         buffer = _temporary_buffer(type(self).__name__, command_buffer, descriptor)
         MPSVector.__init__(self, buffer, descriptor)
@@ -260,6 +299,8 @@ class MPSTemporaryVector(_Temporary, MPSVector):
 
 class MPSTemporaryMatrix(_Temporary, MPSMatrix):
     """Matrices that live on one command buffer (MPSMatrix.h, macOS 10.13); read counts as for MPSTemporaryImage."""
+
+    temporary_matrix = Factory("temporaryMatrixWithCommandBuffer:matrixDescriptor:")
 
     def __init__(self, command_buffer: CommandBuffer, matrix_descriptor: MPSMatrixDescriptor) -> None:
         buffer = _temporary_buffer(type(self).__name__, command_buffer, matrix_descriptor)

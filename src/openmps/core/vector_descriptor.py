@@ -9,6 +9,7 @@ import torch
 
 from openmps.checks import NamedAttributes, Shown, is_whole, whole
 from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.selectors import Factory, takes
 from openmps.types import DATA_TYPE_DTYPES, MPSDataType, MPSSizeofMPSDataType
 
 TORCH_TYPES: dict[MPSDataType, torch.dtype] = {
@@ -55,6 +56,11 @@ def _advised_row_bytes(columns: int, data_type: MPSDataType) -> int:
     return _rounded("MPSMatrixDescriptor", "columns", columns, data_type)
 
 
+def _is_plain(value: object) -> bool:
+    """Whether an argument is a number, and no type of data."""
+    return is_whole(value) and not isinstance(value, MPSDataType)
+
+
 class MPSVectorDescriptor(NamedAttributes):
     """Length, type and spacing of vectors in a buffer (MPSMatrix.h, macOS 10.13).
 
@@ -76,7 +82,18 @@ class MPSVectorDescriptor(NamedAttributes):
         "Bytes from one vector to the next.",
     )
 
+    @overload
+    def __init__(self, length: int, vectors: int, vector_bytes: int, data_type: MPSDataType, /) -> None: ...
+    @overload
     def __init__(
+        self,
+        length: int,
+        data_type: MPSDataType = MPSDataType.FLOAT32,
+        vectors: int = 1,
+        vector_bytes: int | None = None,
+    ) -> None: ...
+    @takes({"length": is_whole, "vectors": _is_plain, "vector_bytes": _is_plain, "data_type": MPSDataType})
+    def __init__(  # pyright: ignore[reportInconsistentOverload]
         self,
         length: int,
         data_type: MPSDataType = MPSDataType.FLOAT32,
@@ -90,6 +107,9 @@ class MPSVectorDescriptor(NamedAttributes):
         self.validate()
 
     vectors = Shown[int]("_vectors", "Number of vectors.")
+    vector_descriptor = Factory(
+        "vectorDescriptorWithLength:dataType:", "vectorDescriptorWithLength:vectors:vectorBytes:dataType:"
+    )
 
     def copy(self) -> MPSVectorDescriptor:
         """A descriptor of its own with the same values."""
@@ -144,6 +164,16 @@ class MPSMatrixDescriptor(NamedAttributes):
         "Bytes from one row to the next; may be set.",
     )
 
+    @takes(
+        {
+            "rows": is_whole,
+            "columns": is_whole,
+            "matrices": _is_plain,
+            "row_bytes": _is_plain,
+            "matrix_bytes": _is_plain,
+            "data_type": MPSDataType,
+        }
+    )
     def __init__(
         self,
         rows: int | None = None,
@@ -166,6 +196,10 @@ class MPSMatrixDescriptor(NamedAttributes):
         self.validate()
 
     matrices = Shown[int]("_matrices", "Number of matrices.")
+    matrix_descriptor = Factory(
+        "matrixDescriptorWithRows:columns:rowBytes:dataType:",
+        "matrixDescriptorWithRows:columns:matrices:rowBytes:matrixBytes:dataType:",
+    )
 
     @property
     def matrix_bytes(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
-from typing import Any, Self
+from typing import Any, Self, overload
 
 from openmps.checks import MaybeNone, Shown, whole
 from openmps.core.image.batch import MPSImageBatch
@@ -55,6 +55,7 @@ from openmps.graph.stale_weights import StaleWeights
 from openmps.graph.trainable import training_of
 from openmps.graph.update import Updates
 from openmps.metal.device import CommandBuffer, MTLCommandQueue, MTLDevice
+from openmps.selectors import Factory, takes
 from openmps.types import MPSImageFeatureChannelFormat
 
 _NOTHING_TO_DO = (
@@ -92,7 +93,33 @@ class MPSNNGraph(MPSKernel):
     The error is an `MPSNonFiniteError` that names the first kernel, image and channel at fault. Default False.
     """
 
+    graph = Factory(
+        "graphWithDevice:resultImage:resultImageIsNeeded:", "graphWithDevice:resultImages:resultsAreNeeded:"
+    )
+
+    @overload
     def __init__(
+        self,
+        device: MTLDevice,
+        result_images: Sequence[MPSNNImageNode],
+        results_are_needed: Sequence[bool] | None = None,
+        /,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        device: MTLDevice,
+        result_image: MPSNNImageNode | None = None,
+        result_image_is_needed: bool = True,
+        *,
+        result_images: Sequence[MPSNNImageNode] | None = None,
+        results_are_needed: Sequence[bool] | None = None,
+    ) -> None: ...
+    @takes(
+        {"device": object, "result_images": Sequence},
+        {"device": object, "result_images": Sequence, "results_are_needed": object},
+    )
+    def __init__(  # pyright: ignore[reportInconsistentOverload]
         self,
         device: MTLDevice,
         result_image: MPSNNImageNode | None = None,

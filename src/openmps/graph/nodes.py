@@ -14,6 +14,7 @@ from openmps.core.image.temporary import MPSTemporaryImage
 from openmps.core.padding.policy import MPSNNDefaultPadding, MPSNNPadding
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.graph.rows import GradientRow, KernelRow, Row
+from openmps.selectors import Factory
 from openmps.types import NUMPY_DTYPES, MPSImageFeatureChannelFormat, MPSNNPaddingMethod
 
 
@@ -80,6 +81,8 @@ class MPSNNImageNode(_Exportable):
     stop_gradient: bool = False
     """Whether `MPSNNFilterNode.training_graph` ends here: what made the image gets no gradient nodes, what reads it
     does (macOS 10.14). Default False."""
+
+    node = Factory("nodeWithHandle:")
 
     def __init__(self, handle: MPSHandle | None = None, *, producer: MPSNNFilterNode | None = None) -> None:
         super().__init__(handle, producer)
@@ -191,6 +194,8 @@ class MPSNNFilterNode(NamedAttributes, Labelled):
     """
 
     _row: ClassVar[KernelRow | None] = None
+
+    node = Factory("nodeWithSource:…")
 
     def __init__(self, sources: Sequence[MPSNNImageNode], states: Sequence[MPSNNStateNode] = ()) -> None:
         for index, source in enumerate(sources):

@@ -6,6 +6,7 @@ from openmps.checks import as_index
 from openmps.core.image.storage import Extent
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.device import MTLDevice
+from openmps.selectors import Factory
 from openmps.types import (
     MPSImageFeatureChannelFormat,
     MPSStateTextureInfo,
@@ -35,6 +36,11 @@ class MPSImageDescriptor:
     are kept for the program that asks for them and change nothing here; an image of ``storage_mode`` PRIVATE refuses
     reads and writes by the CPU.
     """
+
+    image_descriptor = Factory(
+        "imageDescriptorWithChannelFormat:width:height:featureChannels:",
+        "imageDescriptorWithChannelFormat:width:height:featureChannels:numberOfImages:usage:",
+    )
 
     __slots__ = (
         "channel_format",

@@ -56,14 +56,16 @@ class MPSImage(Labelled):
 
     def __init__(
         self,
-        device: MTLDevice | None = None,
-        image_descriptor: MPSImageDescriptor | None = None,
+        device: MTLDevice | MPSImage | None = None,
+        image_descriptor: MPSImageDescriptor | NSRange | range | None = None,
+        feature_channels: int | None = None,
         *,
         parent_image: MPSImage | None = None,
         slice_range: NSRange | range | None = None,
-        feature_channels: int | None = None,
     ) -> None:
         name = type(self).__name__
+        if isinstance(device, MPSImage) and isinstance(image_descriptor, NSRange | range):
+            parent_image, slice_range = device, image_descriptor  # (parent_image, slice_range, feature_channels)
         if parent_image is None:
             device = check_is_device(name, "device", device)
             descriptor = check_is_descriptor(name, "image_descriptor", image_descriptor).copy()

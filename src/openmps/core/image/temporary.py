@@ -12,6 +12,7 @@ from openmps.core.lifetime import TemporaryCounts, check_is_open, check_lifetime
 from openmps.core.read_count import ReadCounts
 from openmps.errors import MPSArgumentError, MPSLifetimeError, MPSTypeError
 from openmps.metal.device import CommandBuffer
+from openmps.selectors import Factory
 from openmps.types import MPSPurgeableState, MTLStorageMode
 
 
@@ -29,13 +30,18 @@ class MPSTemporaryImage(MPSImage):
         MPSArgumentError: The descriptor cannot be stored, or is larger than the device's memory.
     """
 
+    temporary_image = Factory(
+        "temporaryImageWithCommandBuffer:imageDescriptor:",
+        "temporaryImageWithCommandBuffer:textureDescriptor:featureChannels:",
+    )
+
     def __init__(
         self,
         command_buffer: CommandBuffer,
         image_descriptor: MPSImageDescriptor | None = None,
+        feature_channels: int | None = None,
         *,
         texture_descriptor: MPSImageDescriptor | None = None,
-        feature_channels: int | None = None,
     ) -> None:
         name = type(self).__name__
         command_buffer = check_is_open(name, command_buffer)
@@ -44,7 +50,7 @@ class MPSTemporaryImage(MPSImage):
         if texture_descriptor is not None:
             image_descriptor = _of_texture(name, texture_descriptor, feature_channels)
         elif feature_channels is not None:
-            raise MPSTypeError(name, "feature_channels", "belongs to texture_descriptor", feature_channels)
+            raise MPSTypeError(name, "feature_channels", "belongs to texture_descriptor=…", feature_channels)
         descriptor = private_copy(name, image_descriptor)
         storage = new_storage(name, command_buffer.device, descriptor)
         self._initialise(command_buffer.device, descriptor, storage, None)

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Protocol, Self, cast, runtime_checkable
 
 from openmps.core.padding.geometry import checked_method
 from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.selectors import Factory
 from openmps.types import MPSImageEdgeMode, MPSNNPaddingMethod
 
 _Method = MPSNNPaddingMethod
@@ -132,6 +133,8 @@ class MPSNNDefaultPadding:
         macOS 10.13.4; the header does not print the method.
         """
         return cls(_AVERAGE_POOLING_VALID)
+
+    padding = Factory("paddingWithMethod:")
 
     def padding_method(self) -> MPSNNPaddingMethod:
         """The bits that size the result and place the window."""

@@ -12,6 +12,7 @@ from openmps.core.image.image import MPSImage
 from openmps.core.lifetime import check_device, check_is_device
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.device import CommandBuffer, MTLBuffer, MTLDevice
+from openmps.selectors import Factory
 from openmps.types import MPSStateResourceType, MPSStateTextureInfo, MTLStorageMode
 
 Resource = MTLBuffer | MPSImage
@@ -30,13 +31,20 @@ class MPSStateResourceList:
     80
     """
 
+    resource_list = Factory("resourceList", "resourceListWithBufferSizes:", "resourceListWithTextureDescriptors:")
+
     def __init__(
-        self, buffer_sizes: Sequence[int] = (), texture_descriptors: Sequence[MPSImageDescriptor] = ()
+        self,
+        buffer_sizes: Sequence[int] | Sequence[MPSImageDescriptor] = (),
+        texture_descriptors: Sequence[MPSImageDescriptor] = (),
     ) -> None:
         self._buffer_sizes: list[int] = []
         self._texture_descriptors: list[MPSImageDescriptor] = []
-        for size in buffer_sizes:
-            self.append_buffer(size)
+        for given in buffer_sizes:
+            if isinstance(given, MPSImageDescriptor):
+                self.append_texture(given)
+            else:
+                self.append_buffer(given)
         for descriptor in texture_descriptors:
             self.append_texture(descriptor)
 

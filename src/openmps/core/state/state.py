@@ -21,7 +21,7 @@ from openmps.core.lifetime import (
 from openmps.core.numbers import integer
 from openmps.core.state.resources import MPSStateResourceList, Resource, Slot, device_of, slots_of
 from openmps.errors import MPSLifetimeError, MPSTypeError
-from openmps.metal.device import CommandBuffer, MTLDevice
+from openmps.metal.device import CommandBuffer, MTLBuffer, MTLDevice
 from openmps.metal.pending import Region
 from openmps.types import MPSStateResourceType, MPSStateTextureInfo
 
@@ -47,6 +47,14 @@ class Saved:
     def take(self, value: Any, *, is_shared: bool) -> None:
         """Keep what the forward body gives; a tensor that is not the state's alone is copied."""
         self.content = value.clone() if is_shared and value is not None else value
+
+
+def _resource(who: str, value: object) -> Resource:
+    """A resource in the place of the device."""
+    if isinstance(value, MTLBuffer | MPSImage):
+        return value
+    remedy = "Pass a device, a resource or a list of resources"
+    raise MPSTypeError(who, "device", "must be an MTLDevice", type(value).__name__, remedy)
 
 
 class MPSState(Labelled):
@@ -75,9 +83,9 @@ class MPSState(Labelled):
 
     def __init__(
         self,
-        device: MTLDevice | None = None,
+        device: MTLDevice | Resource | Sequence[Resource] | None = None,
+        buffer_size: int | MPSImageDescriptor | MPSStateResourceList | None = None,
         *,
-        buffer_size: int | None = None,
         texture_descriptor: MPSImageDescriptor | None = None,
         resource_list: MPSStateResourceList | None = None,
         resource: Resource | None = None,
@@ -85,6 +93,14 @@ class MPSState(Labelled):
     ) -> None:
         self.saved = Saved()
         name = type(self).__name__
+        if isinstance(device, list | tuple):
+            device, resources = None, device
+        elif device is not None and not isinstance(device, MTLDevice):
+            device, resource = None, _resource(name, device)
+        if isinstance(buffer_size, MPSImageDescriptor):
+            buffer_size, texture_descriptor = None, buffer_size
+        elif isinstance(buffer_size, MPSStateResourceList):
+            buffer_size, resource_list = None, buffer_size
         ways = (buffer_size, texture_descriptor, resource_list, resource, resources)
         if device is not None and ways == _NO_RESOURCES:
             self._slots: list[Slot] = []
@@ -109,15 +125,15 @@ class MPSState(Labelled):
     def temporary_state(
         cls,
         command_buffer: CommandBuffer,
+        buffer_size: int | MPSImageDescriptor | MPSStateResourceList | None = None,
         *,
-        buffer_size: int | None = None,
         texture_descriptor: MPSImageDescriptor | None = None,
         resource_list: MPSStateResourceList | None = None,
     ) -> MPSState:
         """A state that lives on ``command_buffer``; its read count starts at 1 and its resources are private."""
         state = MPSState(
             check_is_open("MPSState", command_buffer).device,
-            buffer_size=buffer_size,
+            buffer_size,
             texture_descriptor=texture_descriptor,
             resource_list=resource_list,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -27,9 +28,13 @@ from openmps.kernels.convolution.whole_image import WholeImageKernel
 from openmps.metal.device import MTLBuffer, MTLDevice
 from openmps.ops.binary_convolution import BinaryConvolution, BinaryTerms, binary_weights
 from openmps.ops.op import Slot
+from openmps.selectors import takes
 from openmps.types import MPSCNNBinaryConvolutionFlags, MPSCNNBinaryConvolutionType, MPSDataType
+from openmps.types import MPSCNNBinaryConvolutionFlags as Flags
+from openmps.types import MPSCNNBinaryConvolutionType as Kind
 
 _WORD_BITS = 32
+_TERMS = ("output_bias_terms", "output_scale_terms", "input_bias_terms", "input_scale_terms")
 
 
 class MPSCNNBinaryConvolution(MPSCNNKernel):
@@ -69,6 +74,12 @@ class MPSCNNBinaryConvolution(MPSCNNKernel):
         "_terms", "Biases and scales on the device; a ``scale_value`` and its biases are output terms. Our addition."
     )
 
+    @takes(
+        {"device": object, "convolution_data": object, "scale_value": Real, "type": Kind},
+        {"device": object, "convolution_data": object, "scale_value": Real, "type": Kind, "flags": Flags},
+        {"device": object, "convolution_data": object, **dict.fromkeys(_TERMS, object), "type": Kind},
+        {"device": object, "convolution_data": object, **dict.fromkeys(_TERMS, object), "type": Kind, "flags": Flags},
+    )
     def __init__(
         self,
         device: MTLDevice,

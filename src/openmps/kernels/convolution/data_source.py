@@ -85,6 +85,11 @@ def check_data_source(who: str, source: object) -> None:
     check_methods(who, "weights", source, _REQUIRED)
 
 
+def is_data_source(value: object) -> bool:
+    """Whether something gives weights, though it may lack a method."""
+    return callable(getattr(value, "weights", None)) and callable(getattr(value, "descriptor", None))
+
+
 def describe(who: str, source: MPSCNNConvolutionDataSource) -> MPSCNNConvolutionDescriptor:
     """The descriptor of a data source, a valid one of its own; loads and purges the source around the look."""
     check_data_source(who, source)

@@ -15,6 +15,7 @@ from openmps.core.arrays import numbers, row, variances
 from openmps.core.data_source import FLT_MIN
 from openmps.core.neuron import MPSNNNeuronDescriptor
 from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.selectors import Factory
 from openmps.types import MPSCNNNeuronType
 
 FloatArray = NDArray[np.float32]
@@ -63,6 +64,11 @@ class MPSCNNConvolutionDescriptor(NamedAttributes):
     """A neuron applied to the result."""
     batch_normalization: BatchNormalizationFold | None = None
     """Scale and shift that inference batch normalization folds into the weights."""
+
+    cnn_convolution_descriptor = Factory(
+        "cnnConvolutionDescriptorWithKernelWidth:kernelHeight:inputFeatureChannels:outputFeatureChannels:",
+        "cnnConvolutionDescriptorWithKernelWidth:kernelHeight:inputFeatureChannels:outputFeatureChannels:neuronFilter:",
+    )
 
     def __init__(
         self,

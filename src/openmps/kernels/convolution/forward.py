@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from openmps.core.lifetime import check_is_device
 from openmps.core.state.gradient import MPSNNGradientState, SourceRecord
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.kernels.convolution.base import ConvolutionGradientState, ConvolutionKernel
-from openmps.kernels.convolution.data_source import LoadedWeights, MPSCNNConvolutionDataSource
+from openmps.kernels.convolution.data_source import LoadedWeights, MPSCNNConvolutionDataSource, is_data_source
 from openmps.kernels.convolution.descriptor import MPSCNNConvolutionDescriptor, sub_pixel_factor
 from openmps.kernels.convolution.weights import ConvolutionWeights
 from openmps.kernels.convolution.whole_image import WholeImageKernel
@@ -24,6 +24,7 @@ from openmps.metal.device import MTLDevice
 from openmps.ops.convolution import Convolution, FullyConnected, SubPixels
 from openmps.ops.convolution_half import ConvolutionHalf
 from openmps.ops.op import Slot
+from openmps.selectors import takes
 from openmps.types import MPSCNNConvolutionFlags, MPSCNNNeuronType
 
 
@@ -78,10 +79,24 @@ class MPSCNNConvolution(ConvolutionKernel[MPSCNNConvolutionGradientState], leave
     )
     neuron = Shown[Any]("convolution_descriptor.neuron", "The neuron kernel of the descriptor (deprecated).")
 
+    @overload
+    def __init__(self, device: MTLDevice, weights: MPSCNNConvolutionDataSource, /) -> None: ...
+    @overload
     def __init__(
         self,
         device: MTLDevice,
         convolution_descriptor: MPSCNNConvolutionDescriptor | None = None,
+        kernel_weights: NDArray[Any] | Sequence[float] | None = None,
+        bias_terms: NDArray[Any] | Sequence[float] | None = None,
+        flags: MPSCNNConvolutionFlags = MPSCNNConvolutionFlags.NONE,
+        *,
+        weights: MPSCNNConvolutionDataSource | None = None,
+    ) -> None: ...
+    @takes({"device": object, "weights": is_data_source})
+    def __init__(
+        self,
+        device: MTLDevice,
+        convolution_descriptor: MPSCNNConvolutionDescriptor | MPSCNNConvolutionDataSource | None = None,
         kernel_weights: NDArray[Any] | Sequence[float] | None = None,
         bias_terms: NDArray[Any] | Sequence[float] | None = None,
         flags: MPSCNNConvolutionFlags = MPSCNNConvolutionFlags.NONE,

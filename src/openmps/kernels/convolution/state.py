@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import NoneType
 from typing import Self
 
 from openmps.checks import Shown
@@ -12,6 +13,7 @@ from openmps.core.state.state import MPSState
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.kernels.convolution.descriptor import MPSCNNConvolutionDescriptor
 from openmps.metal.device import CommandBuffer, MTLBuffer, MTLDevice
+from openmps.selectors import takes
 
 _BYTES = 4
 
@@ -53,6 +55,16 @@ class MPSCNNConvolutionWeightsAndBiasesState(MPSState):
     weights_offset = Shown[int]("_weights_offset", "Bytes before the first weight (macOS 10.15).")
     biases_offset = Shown[int]("_biases_offset", "Bytes before the first bias (macOS 10.15).")
 
+    @takes(
+        {"weights": MTLBuffer, "biases": (MTLBuffer, NoneType)},
+        {
+            "weights": MTLBuffer,
+            "weights_offset": int,
+            "biases": (MTLBuffer, NoneType),
+            "biases_offset": int,
+            "cnn_convolution_descriptor": object,
+        },
+    )
     def __init__(
         self,
         device: MTLDevice | None = None,

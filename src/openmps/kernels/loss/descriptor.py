@@ -7,6 +7,7 @@ from numbers import Integral
 from openmps.checks import NamedAttributes
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.ops.loss import LossParameters
+from openmps.selectors import Factory
 from openmps.types import MPSCNNLossType, MPSCNNReductionType
 
 
@@ -35,6 +36,8 @@ class MPSCNNLossDescriptor(NamedAttributes):
     """Where HUBER turns linear."""
     reduce_across_batch: bool = False
     """Whether the first loss image takes the total of the batch (macOS 11)."""
+
+    cnn_loss_descriptor = Factory("cnnLossDescriptorWithType:reductionType:")
 
     def __init__(self, type: MPSCNNLossType, reduction_type: MPSCNNReductionType = MPSCNNReductionType.NONE) -> None:
         self.loss_type, self.reduction_type = _framework_values(type, reduction_type)

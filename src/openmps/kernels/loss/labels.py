@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from types import NoneType
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 import torch
@@ -23,6 +24,7 @@ from openmps.core.state.state import BatchableState, MPSState
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.device import MTLDevice
 from openmps.metal.pending import Region
+from openmps.selectors import Factory, takes
 from openmps.types import MPSDataLayout, MPSImageFeatureChannelFormat, MTLSize
 
 _ONE = MTLSize(1, 1, 1)
@@ -46,6 +48,7 @@ class MPSCNNLossDataDescriptor:
     bytes_per_image: int
     """Bytes from one image, or plane of channels, to the next; 0 for dense data."""
 
+    cnn_loss_data_descriptor = Factory("cnnLossDataDescriptorWithData:layout:size:")
     layout = Shown[MPSDataLayout]("_layout", "Order of the numbers.")
     size = Shown[MTLSize]("_size", "Width, height and, as depth, feature channels.")
 
@@ -117,7 +120,41 @@ class MPSCNNLossLabels(MPSState):
     (3, array([1., 0., 0.], dtype=float32))
     """
 
+    @overload
     def __init__(
+        self,
+        device: MTLDevice,
+        loss_image_size: MTLSize,
+        labels: MPSCNNLossDataDescriptor | MPSImage,
+        weights: MPSCNNLossDataDescriptor | MPSImage | None,
+        /,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        device: MTLDevice,
+        labels_descriptor: MPSCNNLossDataDescriptor | None = None,
+        *,
+        loss_image_size: MTLSize | None = None,
+        weights_descriptor: MPSCNNLossDataDescriptor | None = None,
+        labels_image: MPSImage | None = None,
+        weights_image: MPSImage | None = None,
+    ) -> None: ...
+    @takes(
+        {
+            "device": object,
+            "loss_image_size": MTLSize,
+            "labels_descriptor": MPSCNNLossDataDescriptor,
+            "weights_descriptor": (MPSCNNLossDataDescriptor, NoneType),
+        },
+        {
+            "device": object,
+            "loss_image_size": MTLSize,
+            "labels_image": MPSImage,
+            "weights_image": (MPSImage, NoneType),
+        },
+    )
+    def __init__(  # pyright: ignore[reportInconsistentOverload]
         self,
         device: MTLDevice,
         labels_descriptor: MPSCNNLossDataDescriptor | None = None,

@@ -13,6 +13,7 @@ from openmps.core.numbers import integer
 from openmps.errors import MPSArgumentError
 from openmps.kernels.loss.descriptor import MPSCNNLossDescriptor
 from openmps.ops.yolo_loss import YOLOLossParameters
+from openmps.selectors import Factory
 from openmps.types import MPSCNNLossType, MPSCNNReductionType
 
 _SCALES = ("scale_xy", "scale_wh", "scale_no_object", "scale_object", "scale_class")
@@ -54,6 +55,11 @@ class MPSCNNYOLOLossDescriptor(NamedAttributes):
     """An anchor box that fits no object better than this should see none, 0.3."""
     labels_hold_raw_sizes: bool = False
     """Whether the labels' W and H are ln(size / anchor) already; an addition to the framework. Default False: sizes."""
+
+    cnn_loss_descriptor = Factory(
+        "cnnLossDescriptorWithXYLossType:WHLossType:confidenceLossType:classesLossType:reductionType:anchorBoxes:"
+        "numberOfAnchorBoxes:"
+    )
 
     def __init__(
         self,

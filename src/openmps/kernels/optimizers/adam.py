@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Real
+from typing import Any, overload
 
 from openmps.checks import Shown, number, store
 from openmps.core.numbers import counting, integer
@@ -14,6 +16,7 @@ from openmps.kernels.optimizers.descriptor import MPSNNOptimizerDescriptor, desc
 from openmps.kernels.optimizers.optimizer import MPSNNOptimizer
 from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.ops import optimizers as ops
+from openmps.selectors import takes
 
 
 class MPSNNOptimizerAdam(MPSNNOptimizer):
@@ -31,7 +34,40 @@ class MPSNNOptimizerAdam(MPSNNOptimizer):
     beta2 = Shown[float]("_beta2", "Share of the old velocity that is kept.")
     epsilon = Shown[float]("_epsilon", "Added to the root.")
 
+    @overload
     def __init__(
+        self,
+        device: MTLDevice,
+        beta1: float,
+        beta2: float,
+        epsilon: float,
+        time_step: int,
+        optimizer_descriptor: MPSNNOptimizerDescriptor,
+        /,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        device: MTLDevice,
+        learning_rate: float | None = None,
+        *,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        epsilon: float = 1e-8,
+        time_step: int = 0,
+        optimizer_descriptor: MPSNNOptimizerDescriptor | None = None,
+    ) -> None: ...
+    @takes(
+        {
+            "device": object,
+            "beta1": Real,
+            "beta2": Real,
+            "epsilon": Real,
+            "time_step": Real,
+            "optimizer_descriptor": MPSNNOptimizerDescriptor,
+        }
+    )
+    def __init__(  # pyright: ignore[reportInconsistentOverload]
         self,
         device: MTLDevice,
         learning_rate: float | None = None,
@@ -81,7 +117,7 @@ class MPSNNOptimizerAdam(MPSNNOptimizer):
     def encode(
         self,
         command_buffer: CommandBuffer,
-        *,
+        *operands: Any,
         convolution_gradient_state: MPSState | None = None,
         convolution_source_state: MPSState | None = None,
         batch_normalization_state: MPSState | None = None,
@@ -105,4 +141,6 @@ class MPSNNOptimizerAdam(MPSNNOptimizer):
         result_values_matrix: MPSMatrix | None = None,
     ) -> None:
         """Record one update, which advances `time_step`; see `MPSNNOptimizerStochasticGradientDescent.encode`."""
+        if operands:
+            return self._encode_in_order(command_buffer, operands, locals())
         self._encode(command_buffer, locals())

@@ -3,12 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Real
+from typing import TypeVar
 
 from openmps.checks import FLT_MAX, NamedAttributes
 from openmps.errors import MPSArgumentError
+from openmps.selectors import Factory, takes
 from openmps.types import MPSNNRegularizationType
 
+_Descriptor = TypeVar("_Descriptor")
 
+
+def _in_order(kind: type[_Descriptor]) -> type[_Descriptor]:
+    """The class, whose constructor takes the order without clipping too."""
+    order = {
+        "learning_rate": Real,
+        "gradient_rescale": Real,
+        "regularization_type": MPSNNRegularizationType,
+        "regularization_scale": Real,
+    }
+    setattr(kind, "__init__", takes({**order}, {name: order[name] for name in list(order)[:3]})(kind.__init__))  # noqa: B010
+    return kind
+
+
+@_in_order
 @dataclass(eq=False, repr=False)
 class MPSNNOptimizerDescriptor(NamedAttributes):
     """What is done to a gradient before any update rule (MPSNNOptimizers.h, macOS 10.14).
@@ -35,6 +53,12 @@ class MPSNNOptimizerDescriptor(NamedAttributes):
     """NONE, L1 or L2."""
     regularization_scale: float = 0.0
     """Factor of the gradient of the regularization."""
+
+    optimizer_descriptor = Factory(
+        "optimizerDescriptorWithLearningRate:gradientRescale:regularizationType:regularizationScale:",
+        "optimizerDescriptorWithLearningRate:gradientRescale:applyGradientClipping:gradientClipMax:gradientClipMin:"
+        "regularizationType:regularizationScale:",
+    )
 
     def __post_init__(self) -> None:
         name = type(self).__name__

@@ -11,8 +11,9 @@ from openmps.checks import Shown, number, store
 from openmps.core.kernel.base import MPSKernel
 from openmps.core.kernel.checks import check_command_buffer
 from openmps.core.kernel.encoding import Bound, Held, Number, record_body, record_step, step_body
+from openmps.core.state.state import MPSState
 from openmps.core.training_state import TrainingState, check_names, finite_number
-from openmps.core.vector import MPSVector, numbers_of
+from openmps.core.vector import MPSMatrix, MPSVector, numbers_of
 from openmps.errors import MPSTypeError
 from openmps.kernels.optimizers.descriptor import MPSNNOptimizerDescriptor
 from openmps.kernels.optimizers.operands import Operand, accumulators, bound, check_operand
@@ -38,6 +39,7 @@ _LAYERS: dict[str, _LayerOf] = {
 _GRADIENTS = "convolution_gradient_state"
 _GIVEN_ANEW = 3
 """The first arguments of every encode: the optimizer, the command buffer, and the gradients of a convolution."""
+_NO_OPERANDS = ("self", "command_buffer", "operands")
 
 
 class MPSNNOptimizer(MPSKernel):
@@ -124,6 +126,36 @@ class MPSNNOptimizer(MPSKernel):
         else:
             rule = "must be states of a convolution, or of a batch normalization"
             raise MPSTypeError(self.name, "arguments", rule, "both" if layers else "neither", "Encode once for each")
+
+    def _encode_in_order(
+        self, command_buffer: CommandBuffer, operands: Sequence[Any], named: Mapping[str, Any]
+    ) -> None:
+        """The operands of one form in the selector's order; the first two tell which form it is."""
+        names = self._order(operands)
+        if len(operands) == len(names) - 1 and self._accumulators[-1].startswith("maximum"):
+            names = [name for name in names if not name.startswith("maximum")]
+        if len(operands) != len(names):
+            rule = f"must be {len(names)} operands, {', '.join(names)}"
+            raise MPSTypeError(self.name, "arguments", rule, len(operands), "Name them to leave some out")
+        given = dict(zip(names, operands, strict=True))
+        twice = sorted(name for name in given if named[name] is not None)
+        if twice:
+            raise MPSTypeError(self.name, " and ".join(twice), "must not be given twice", None)
+        self._encode(command_buffer, {**named, **given, "operands": ()})
+
+    def _order(self, operands: Sequence[Any]) -> list[str]:
+        """The arguments of the selector whose first operands are of these classes."""
+        first, second = [*operands, None][:2]
+        for kind, suffix in ((MPSVector, "vector"), (MPSMatrix, "matrix")):
+            if isinstance(first, kind):
+                parts = ("input_gradient", "input_values", *self._accumulators, "result_values")
+                return [f"{part}_{suffix}" for part in parts]
+        beginning = ["convolution_gradient_state", "convolution_source_state"]
+        if hasattr(first, "batch_normalization"):
+            beginning = ["batch_normalization_state"]
+            if isinstance(second, MPSState):
+                beginning = ["batch_normalization_gradient_state", "batch_normalization_source_state"]
+        return [*beginning, *(f"{part}_vectors" for part in self._accumulators), "result_state"]
 
     def _encode_operands(self, command_buffer: CommandBuffer, arguments: Mapping[str, Any], suffix: str) -> None:
         """The vector and matrix forms."""
@@ -226,7 +258,7 @@ class _Found(NamedTuple):
 @lru_cache(maxsize=256)
 def _forms(given: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[_LayerOf, ...]]:
     """The forms of encode, and the kinds of layers, that arguments of these names belong to."""
-    names = [name for name in given if name not in ("self", "command_buffer")]
+    names = [name for name in given if name not in _NO_OPERANDS]
     endings = [name.rpartition("_")[2] for name in names]
     forms = {ending if ending in ("vector", "matrix") else "state" for ending in endings}
     layers = [layer for start, layer in _LAYERS.items() if any(name.startswith(start) for name in names)]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Real
+from typing import Any, overload
 
 from openmps.checks import Shown, number
 from openmps.core.state.state import MPSState
@@ -11,6 +13,7 @@ from openmps.kernels.optimizers.descriptor import MPSNNOptimizerDescriptor, desc
 from openmps.kernels.optimizers.optimizer import MPSNNOptimizer
 from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.ops import optimizers as ops
+from openmps.selectors import takes
 
 
 class MPSNNOptimizerRMSProp(MPSNNOptimizer):
@@ -21,7 +24,22 @@ class MPSNNOptimizerRMSProp(MPSNNOptimizer):
     decay = Shown[float]("_decay", "Share of the old mean of squares that is kept.")
     epsilon = Shown[float]("_epsilon", "Added to the root.")
 
+    @overload
     def __init__(
+        self, device: MTLDevice, decay: float, epsilon: float, optimizer_descriptor: MPSNNOptimizerDescriptor, /
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        device: MTLDevice,
+        learning_rate: float | None = None,
+        *,
+        decay: float = 0.9,
+        epsilon: float = 1e-8,
+        optimizer_descriptor: MPSNNOptimizerDescriptor | None = None,
+    ) -> None: ...
+    @takes({"device": object, "decay": Real, "epsilon": Real, "optimizer_descriptor": MPSNNOptimizerDescriptor})
+    def __init__(  # pyright: ignore[reportInconsistentOverload]
         self,
         device: MTLDevice,
         learning_rate: float | None = None,
@@ -40,7 +58,7 @@ class MPSNNOptimizerRMSProp(MPSNNOptimizer):
     def encode(
         self,
         command_buffer: CommandBuffer,
-        *,
+        *operands: Any,
         convolution_gradient_state: MPSState | None = None,
         convolution_source_state: MPSState | None = None,
         batch_normalization_state: MPSState | None = None,
@@ -58,4 +76,6 @@ class MPSNNOptimizerRMSProp(MPSNNOptimizer):
         result_values_matrix: MPSMatrix | None = None,
     ) -> None:
         """Record one update; see `MPSNNOptimizerStochasticGradientDescent.encode`."""
+        if operands:
+            return self._encode_in_order(command_buffer, operands, locals())
         self._encode(command_buffer, locals())

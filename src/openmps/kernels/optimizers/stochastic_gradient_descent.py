@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Real
+from typing import Any, overload
 
 from openmps.checks import Shown, number, optional_flag
 from openmps.core.state.state import MPSState
@@ -11,6 +13,7 @@ from openmps.kernels.optimizers.descriptor import MPSNNOptimizerDescriptor, desc
 from openmps.kernels.optimizers.optimizer import MPSNNOptimizer
 from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.ops import optimizers as ops
+from openmps.selectors import takes
 
 
 class MPSNNOptimizerStochasticGradientDescent(MPSNNOptimizer):
@@ -27,7 +30,35 @@ class MPSNNOptimizerStochasticGradientDescent(MPSNNOptimizer):
     use_nesterov_momentum = Shown[bool]("_nesterov", "Whether Nesterov's form is used (macOS 11 spelling).")
     use_nestrov_momentum = Shown[bool]("_nesterov", "Whether Nesterov's form is used (macOS 10.14 spelling).")
 
+    @overload
     def __init__(
+        self,
+        device: MTLDevice,
+        momentum_scale: float,
+        use_nesterov_momentum: bool,
+        optimizer_descriptor: MPSNNOptimizerDescriptor,
+        /,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        device: MTLDevice,
+        learning_rate: float | None = None,
+        *,
+        momentum_scale: float = 0.0,
+        use_nesterov_momentum: bool | None = None,
+        optimizer_descriptor: MPSNNOptimizerDescriptor | None = None,
+        use_nestrov_momentum: bool | None = None,
+    ) -> None: ...
+    @takes(
+        {
+            "device": object,
+            "momentum_scale": Real,
+            "use_nesterov_momentum": object,
+            "optimizer_descriptor": MPSNNOptimizerDescriptor,
+        }
+    )
+    def __init__(  # pyright: ignore[reportInconsistentOverload]
         self,
         device: MTLDevice,
         learning_rate: float | None = None,
@@ -49,7 +80,7 @@ class MPSNNOptimizerStochasticGradientDescent(MPSNNOptimizer):
     def encode(
         self,
         command_buffer: CommandBuffer,
-        *,
+        *operands: Any,
         convolution_gradient_state: MPSState | None = None,
         convolution_source_state: MPSState | None = None,
         batch_normalization_state: MPSState | None = None,
@@ -79,4 +110,6 @@ class MPSNNOptimizerStochasticGradientDescent(MPSNNOptimizer):
             MPSTypeError: Operands of several forms, or one that is missing or of another class.
             MPSArgumentError: Lengths that do not belong together, or a state without gradients.
         """
+        if operands:
+            return self._encode_in_order(command_buffer, operands, locals())
         self._encode(command_buffer, locals())

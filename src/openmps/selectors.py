@@ -1,0 +1,59 @@
+"""How the framework's selectors make objects: class factories by their names, arguments in their order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import Any, Never, TypeVar
+
+T = TypeVar("T")
+Function = TypeVar("Function", bound=Callable[..., Any])
+Kind = type | tuple[type, ...] | Callable[[Any], bool]
+"""What an argument must be for a form to be meant: of a class, or something that a function accepts."""
+
+
+class Factory:
+    """A class factory of the framework under its own name: the class, which is called as ever.
+
+    ``image_descriptor = Factory("imageDescriptorWithChannelFormat:width:height:featureChannels:")``.
+    """
+
+    is_writable = False
+
+    def __init__(self, *selectors: str) -> None:
+        names = " and ".join(f"`{each}`" for each in selectors)
+        self.__doc__ = f"The class itself, under the name of its factory: {names}."
+        self._name = ""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: object, owner: type[T]) -> type[T]:
+        return owner
+
+    def __set__(self, instance: object, value: Never) -> Never:
+        raise AttributeError(f"{type(instance).__name__}.{self._name} is a class factory, and cannot be set")
+
+
+def takes(*forms: Mapping[str, Kind]) -> Callable[[Function], Function]:
+    """A method that also takes its positional arguments in other orders, those of selectors.
+
+    A form names its arguments in order, each with what it must be; ``object`` is anything. The first form is meant that
+    has as many arguments and accepts all of them; where none does, the method's own order holds.
+    """
+
+    def decorate(method: Function) -> Function:
+        @wraps(method)
+        def call(self: Any, *arguments: Any, **named: Any) -> Any:
+            for form in forms if arguments else ():
+                if len(arguments) == len(form) and all(map(_is, arguments, form.values())):
+                    return method(self, **dict(zip(form, arguments, strict=True)), **named)
+            return method(self, *arguments, **named)
+
+        return call  # pyright: ignore[reportReturnType]
+
+    return decorate
+
+
+def _is(value: object, kind: Kind) -> bool:
+    return isinstance(value, kind) if isinstance(kind, type | tuple) else kind(value)
