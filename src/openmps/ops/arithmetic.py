@@ -87,7 +87,11 @@ def compare(comparison: MPSNNComparisonType, x: Tensor, y: Tensor, threshold: fl
     ``x`` and ``y`` are ``[N, C, H, W]``; an axis of size 1 is broadcast. No comparison with NaN is true; infinities of
     one sign are equal.
     """
-    return _COMPARISONS[comparison](x, y, threshold).to(x.dtype)
+    exact = _EXACT.get(comparison) if threshold == 0.0 and x.dtype == y.dtype else None
+    if exact is not None:
+        # Written as numbers at once: a conversion from bool takes the CPU longer than the comparison.
+        return exact(x, y, out=x.new_empty(0))
+    return _COMPARISONS[comparison](x, y, threshold).view(torch.uint8).to(x.dtype)
 
 
 def arithmetic_gradient(
@@ -152,6 +156,16 @@ _COMPARISONS: dict[MPSNNComparisonType, Callable[[Tensor, Tensor, float], Tensor
     MPSNNComparisonType.GREATER: lambda x, y, threshold: x > y,
     MPSNNComparisonType.GREATER_OR_EQUAL: lambda x, y, threshold: (x >= y).logical_or_(_near(x, y, threshold)),
 }
+
+
+_EXACT: dict[MPSNNComparisonType, Callable[..., Tensor]] = {
+    MPSNNComparisonType.EQUAL: torch.eq,
+    MPSNNComparisonType.LESS: torch.lt,
+    MPSNNComparisonType.LESS_OR_EQUAL: torch.le,
+    MPSNNComparisonType.GREATER: torch.gt,
+    MPSNNComparisonType.GREATER_OR_EQUAL: torch.ge,
+}
+"""The comparisons with the threshold 0, which takes in what is equal and nothing else."""
 
 
 class Combination(Op, results=2):

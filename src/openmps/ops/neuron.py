@@ -112,8 +112,29 @@ def _scaled(x: Tensor, scale: float) -> Tensor:
     return x if scale == 1.0 else x * scale
 
 
+def _times(x: Tensor, factor: float) -> Tensor:
+    """``x``, multiplied in place."""
+    return x if factor == 1.0 else x.mul_(factor)
+
+
+_sigmoid_backward = torch.ops.aten.sigmoid_backward.grad_input
+_tanh_backward = torch.ops.aten.tanh_backward.grad_input
+
+
+def _in_place(backward: Callable[..., Tensor], gradient: Tensor, result: Tensor) -> Tensor:
+    """The gradient of a function that its result tells, in the memory of that result: it is our own."""
+    if gradient.dtype != result.dtype or gradient.shape != result.shape:
+        return backward(gradient, result, grad_input=torch.empty_like(result))
+    return backward(gradient, result, grad_input=result)
+
+
 def _affine(x: Tensor, scale: float, bias: float) -> Tensor:
     return x * scale if bias == 0.0 else (x * scale).add_(bias)
+
+
+def _linear(x: Tensor, scale: float, bias: float) -> Tensor:
+    """`_affine` in one pass, which may round once instead of twice."""
+    return x * scale if bias == 0.0 else torch.add(torch.full((), bias, dtype=x.dtype), x, alpha=scale)
 
 
 def _rectify(x: Tensor, slope: float) -> Tensor:
@@ -138,6 +159,8 @@ def _soft_plus(x: Tensor, p: _Parameters) -> Tensor:
 
 
 def _elu_gradient(gradient: Tensor, x: Tensor, p: _Parameters) -> Tensor:
+    if p.a == 1.0:
+        return x.clamp_max(0.0).exp_().mul_(gradient)
     return torch.ops.aten.elu_backward(gradient, p.a, 1.0, 1.0, False, _zero_made_positive(x))
 
 
@@ -167,6 +190,10 @@ def _relu_n_gradient(gradient: Tensor, x: Tensor, p: _Parameters) -> Tensor:
     return _rectify_gradient(below_limit, x, p.a)
 
 
+def _power(x: Tensor, p: _Parameters) -> Tensor:
+    return x.pow(p.c) if (p.a, p.b) == (1.0, 0.0) else _affine(x, p.a, p.b).pow_(p.c)
+
+
 def _power_gradient(gradient: Tensor, x: Tensor, p: _Parameters) -> Tensor:
     factor = p.a * p.c
     # A constant has the derivative 0, also where (a*x + b)^(c - 1) is infinite.
@@ -183,34 +210,40 @@ def _natural_logarithm(base: float) -> float:
 
 
 def _exponential(x: Tensor, p: _Parameters) -> Tensor:
+    if (p.a, p.b, p.c) == (1.0, 0.0, -1.0):
+        return x.exp()
     exponent = _affine(x, p.a, p.b)
     # Without `out`, torch's power of a number forgets the memory format.
     return exponent.exp_() if p.c == -1.0 else torch.pow(p.c, exponent, out=exponent)
 
 
 def _exponential_gradient(gradient: Tensor, x: Tensor, p: _Parameters) -> Tensor:
-    return _exponential(x, p).mul_(p.a * _natural_logarithm(p.c)).mul_(gradient)
+    return _times(_exponential(x, p), p.a * _natural_logarithm(p.c)).mul_(gradient)
 
 
 def _logarithm(x: Tensor, p: _Parameters) -> Tensor:
-    return _affine(x, p.a, p.b).log_().div_(_natural_logarithm(p.c))
+    logarithm = x.log() if (p.a, p.b) == (1.0, 0.0) else _affine(x, p.a, p.b).log_()
+    return logarithm if p.c == -1.0 else logarithm.div_(_natural_logarithm(p.c))
 
 
 def _logarithm_gradient(gradient: Tensor, x: Tensor, p: _Parameters) -> Tensor:
-    return (gradient * p.a).div_(_affine(x, p.a, p.b).mul_(_natural_logarithm(p.c)))
+    if (p.a, p.b, p.c) == (1.0, 0.0, -1.0):
+        return gradient / x
+    base = _times(_affine(x, p.a, p.b), _natural_logarithm(p.c))
+    return torch.div(_scaled(gradient, p.a), base, out=base)
 
 
 _NEURONS: dict[MPSCNNNeuronType, _Row] = {
     MPSCNNNeuronType.NONE: _Row(lambda x, _: x.clone(), lambda g, _x, _p: g.clone()),
     MPSCNNNeuronType.RELU: _Row(lambda x, p: _rectify(x, p.a), lambda g, x, p: _rectify_gradient(g, x, p.a)),
-    MPSCNNNeuronType.LINEAR: _Row(lambda x, p: _affine(x, p.a, p.b), lambda g, _, p: g * p.a),
+    MPSCNNNeuronType.LINEAR: _Row(lambda x, p: _linear(x, p.a, p.b), lambda g, _, p: g * p.a),
     MPSCNNNeuronType.SIGMOID: _Row(
-        lambda x, _: torch.sigmoid(x), lambda g, x, _: torch.ops.aten.sigmoid_backward(g, torch.sigmoid(x))
+        lambda x, _: torch.sigmoid(x), lambda g, x, _: _in_place(_sigmoid_backward, g, torch.sigmoid(x))
     ),
     MPSCNNNeuronType.HARD_SIGMOID: _Row(lambda x, p: _affine(x, p.a, p.b).clamp_(0.0, 1.0), _hard_sigmoid_gradient),
     MPSCNNNeuronType.TANH: _Row(
         lambda x, p: _scaled(torch.tanh(_scaled(x, p.b)), p.a),
-        lambda g, x, p: _scaled(torch.ops.aten.tanh_backward(g, torch.tanh(_scaled(x, p.b))), p.a * p.b),
+        lambda g, x, p: _times(_in_place(_tanh_backward, g, torch.tanh(_scaled(x, p.b))), p.a * p.b),
     ),
     MPSCNNNeuronType.ABSOLUTE: _Row(lambda x, _: x.abs(), lambda g, x, _: x.sign().mul_(g)),
     MPSCNNNeuronType.SOFT_PLUS: _Row(
@@ -222,7 +255,7 @@ _NEURONS: dict[MPSCNNNeuronType, _Row] = {
     MPSCNNNeuronType.ELU: _Row(lambda x, p: functional.elu(x, p.a), _elu_gradient),
     MPSCNNNeuronType.PRELU: _Row(lambda x, p: torch.prelu(x, _slopes(x, p)), _prelu_gradient),
     MPSCNNNeuronType.RELU_N: _Row(_relu_n, _relu_n_gradient),
-    MPSCNNNeuronType.POWER: _Row(lambda x, p: _affine(x, p.a, p.b).pow_(p.c), _power_gradient),
+    MPSCNNNeuronType.POWER: _Row(_power, _power_gradient),
     MPSCNNNeuronType.EXPONENTIAL: _Row(_exponential, _exponential_gradient),
     MPSCNNNeuronType.LOGARITHM: _Row(_logarithm, _logarithm_gradient),
     MPSCNNNeuronType.GELU: _Row(
