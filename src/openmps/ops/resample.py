@@ -11,6 +11,7 @@ business. (MPSCNNUpsampling.h, macOS 10.13; MPSNNResize.h, macOS 10.14.)
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -152,13 +153,18 @@ def interpolate(x: Tensor, rows: Stretch, columns: Stretch, edge_mode: MPSImageE
     Returns:
         [N, C, rows.result, columns.result], in channels-last memory; perhaps a view of ``x`` where nothing changes.
     """
-    pixels = x.permute(0, 2, 3, 1)
-    for dimension, stretch in _by_growth(rows, columns):
-        if stretch.has_phases:
-            pixels = _spread(pixels, stretch, dimension)
-        else:
-            pixels = _gathered(pixels, stretch.taps(edge_mode, x), dimension)
-    return pixels.permute(0, 3, 1, 2)
+    steps = [
+        (dimension, stretch, None if stretch.has_phases else stretch.taps(edge_mode, x))
+        for dimension, stretch in _by_growth(rows, columns)
+    ]
+
+    def of(pixels: Tensor) -> Tensor:
+        for dimension, stretch, taps in steps:
+            pixels = _spread(pixels, stretch, dimension) if taps is None else _gathered(pixels, taps, dimension)
+        return pixels
+
+    numbers = x.shape[0] * x.shape[1] * max(rows.source, rows.result) * max(columns.source, columns.result)
+    return _in_parts(of, x.permute(0, 2, 3, 1), numbers).permute(0, 3, 1, 2)
 
 
 def interpolate_gradient(gradient: Tensor, rows: Stretch, columns: Stretch, edge_mode: MPSImageEdgeMode) -> Tensor:
@@ -166,13 +172,43 @@ def interpolate_gradient(gradient: Tensor, rows: Stretch, columns: Stretch, edge
 
     Its exact adjoint: [N, C, rows.result, columns.result] to [N, C, rows.source, columns.source].
     """
-    pixels = gradient.permute(0, 2, 3, 1)
-    for dimension, stretch in reversed(_by_growth(rows, columns)):
-        if stretch.has_phases:
-            pixels = _collected(pixels, stretch, dimension)
-        else:
-            pixels = _scattered(pixels, stretch.taps(edge_mode, gradient), dimension)
-    return pixels.permute(0, 3, 1, 2)
+    steps = [
+        (dimension, stretch, None if stretch.has_phases else stretch.taps(edge_mode, gradient))
+        for dimension, stretch in reversed(_by_growth(rows, columns))
+    ]
+
+    def of(pixels: Tensor) -> Tensor:
+        for dimension, stretch, taps in steps:
+            pixels = _collected(pixels, stretch, dimension) if taps is None else _scattered(pixels, taps, dimension)
+        return pixels
+
+    numbers = (
+        gradient.shape[0] * gradient.shape[1] * max(rows.source, rows.result) * max(columns.source, columns.result)
+    )
+    return _in_parts(of, gradient.permute(0, 2, 3, 1), numbers).permute(0, 3, 1, 2)
+
+
+_PART = 2**19
+"""Numbers of the largest tensor of a part: two mebibytes of float32."""
+
+
+def _in_parts(compute: Callable[[Tensor], Tensor], pixels: Tensor, numbers: int) -> Tensor:
+    """Return ``compute(pixels)``, on the CPU a few images at a time.
+
+    What is computed on the way then stays in the cache, and in memory that the process has already: large tensors are
+    new memory each time, which the system clears page by page.
+    """
+    images = len(pixels)
+    together = max(1, images * _PART // max(1, numbers))
+    if pixels.is_cuda or together >= images:
+        return compute(pixels)
+    parts = (compute(pixels[first : first + together]) for first in range(0, images, together))
+    result, first = pixels.new_empty(0), 0
+    for part in parts:
+        result = result if first else part.new_empty((images, *part.shape[1:]))
+        result[first : first + together].copy_(part)
+        first += len(part)
+    return result
 
 
 def _by_growth(rows: Stretch, columns: Stretch) -> list[tuple[int, Stretch]]:
