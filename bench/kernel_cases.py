@@ -206,7 +206,8 @@ def _reshape(device: mps.MTLDevice, size: Size) -> Any:
 
 def _reshaped(x: Tensor) -> Tensor:
     images, channels, height, width = x.shape
-    return x.permute(0, 2, 3, 1).reshape(images, 1, width, channels * height).permute(0, 3, 1, 2)
+    pixels = x.permute(0, 2, 3, 1).reshape(images, 1, width, channels * height)
+    return pixels.clone().permute(0, 3, 1, 2)  # ours is an image of its own
 
 
 def _shared(size: Size) -> tuple[int, int, int, int]:

@@ -119,6 +119,9 @@ class Pair:
         found: tuple[Tensor, ...] = ()
         for _ in range(times):
             found = torch.autograd.grad(self.made, self.leaves, self.slopes, retain_graph=True)
+            if found[0].data_ptr() == self.slopes.data_ptr():
+                # The gradient of a sum is the incoming one; ours is an image of its own.
+                found = (found[0].clone(),)
         self._wait()
         return found[0]
 

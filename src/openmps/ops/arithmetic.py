@@ -219,6 +219,10 @@ class CombinationGradient(Op, gives_view=True):
         )
 
 
+class ProductGradient(CombinationGradient, gives_view=False):
+    """`CombinationGradient` of a product, which is new memory always."""
+
+
 class Comparison(Op):
     """`compare` of two images."""
 

@@ -19,7 +19,7 @@ from openmps.kernels.arithmetic.forward import (
     zero_or_one,
 )
 from openmps.metal.device import MTLDevice
-from openmps.ops.arithmetic import Arithmetic, CombinationGradient
+from openmps.ops.arithmetic import Arithmetic, CombinationGradient, ProductGradient
 from openmps.ops.geometry import Axis, Window
 from openmps.ops.op import Slot
 from openmps.types import MPSOffset
@@ -215,5 +215,5 @@ class MPSCNNMultiplyGradient(MPSCNNArithmeticGradient, of=MPSCNNMultiply):
     def _differentiate(self, at: GradientScene, gradient: Slot, source: Slot) -> Slot:
         window = at.geometry.data
         axes = _summed(at, at.target.channels, window)
-        product = CombinationGradient(Arithmetic.MULTIPLY, self.primary_scale, self.secondary_scale, axes)
+        product = ProductGradient(Arithmetic.MULTIPLY, self.primary_scale, self.secondary_scale, axes)
         return back(product(gradient, at.read(source), self._mask(at)), window, self._sources[0].edge_mode)
