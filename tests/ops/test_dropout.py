@@ -51,6 +51,13 @@ def test_philox_broadcasts(device: torch.device, rng: np.random.Generator) -> No
             assert tuple(words[i, j].tolist()) == oracle.philox4x32((step, a[i], b[j], top), (7, 2**31))
 
 
+@pytest.mark.parametrize("part", [1, 7, 2**16])
+def test_a_mask_made_in_parts_is_that_of_the_whole(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ops, "_PART", part)
+    found = ops.dropout_mask((3, 5, 4, 3), 0.4, seed=9, step=2, device="cpu")
+    np.testing.assert_array_equal(found.numpy(), oracle.mask((3, 5, 4, 3), 0.4, 9, 2, 0, (1, 1, 1)))
+
+
 @pytest.mark.parametrize("strides", [(1, 1, 1), (0, 0, 1), (1, 1, 0), (0, 1, 1), (1, 0, 0), (0, 0, 0)], ids=str)
 @pytest.mark.parametrize("shape", [(2, 3, 4, 5), (1, 1, 1, 1), (3, 5, 1, 2), (0, 3, 2, 2)], ids=str)
 def test_mask_equals_integers(

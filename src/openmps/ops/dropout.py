@@ -12,6 +12,8 @@ from openmps.ops.op import Kind, Op
 from openmps.ops.random import philox, split_words
 
 _WORDS_PER_BLOCK = 4
+_PART = 2**16
+"""Counters of a part: half a mebibyte for each word."""
 
 
 def dropout_mask(
@@ -45,11 +47,17 @@ def dropout_mask(
     blocks = -(-count // _WORDS_PER_BLOCK)
     step_low, step_high = split_words(step)
     image = torch.arange(first_image, first_image + images, device=device).view(images, 1)
-    block = torch.arange(blocks, device=device)
-    words = philox((step_low, image, block, step_high), split_words(seed))
+    block, key = torch.arange(blocks, device=device), split_words(seed)
     # word / 2**32 < p is word < ceil(p * 2**32): the product is exact in float64.
     limit = math.ceil(keep_probability * 2.0**32)
-    kept = torch.stack([cast(Tensor, word) < limit for word in words], dim=-1)
+    kept = torch.empty((images, blocks, _WORDS_PER_BLOCK), dtype=torch.bool, device=device)
+    # The CPU makes some words at a time, whose rounds stay in its cache: they take half the time.
+    together = max(1, _PART // max(1, images)) if block.device.type == "cpu" else blocks
+    for first in range(0, blocks, together):
+        some = slice(first, first + together)
+        words = philox((step_low, image, block[some], step_high), key)
+        for index, word in enumerate(words):
+            torch.lt(cast(Tensor, word), limit, out=kept[:, some, index])
     return kept.view(images, blocks * _WORDS_PER_BLOCK)[:, :count].reshape(images, *grid).permute(0, 3, 1, 2)
 
 
