@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 import operator
-from threading import Lock
+from threading import RLock
 from typing import Any
 
 from openmps.checks import number
 from openmps.errors import MPSArgumentError, MPSTypeError
 
-counting = Lock()
-"""Held while a kernel counts an encode, so that those of several threads are all counted."""
+counting = RLock()
+"""Held while a kernel counts an encode, so that those of several threads are all counted.
+
+A signal handler may encode while its thread has it: what is counted is looked at and set without a call in between.
+"""
 
 
 def not_negative(who: str, argument: str, value: Any) -> float:

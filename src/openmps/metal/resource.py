@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from functools import lru_cache
-from threading import Lock
+from threading import RLock
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from openmps.metal.pending import Region, settle
 from openmps.metal.processor import Processor
 from openmps.types import MPSPurgeableState, MTLCPUCacheMode, MTLResourceOptions, MTLStorageMode, NSRange
 
-_allocation = Lock()
+_allocation = RLock()  # a signal handler may use a buffer while its thread binds one
 
 
 class Resource(Labelled, ABC):

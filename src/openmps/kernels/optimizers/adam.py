@@ -105,11 +105,13 @@ class MPSNNOptimizerAdam(MPSNNOptimizer):
         self.time_step = whole_number(self.name, state, "time_step")
 
     def _rate(self) -> float:
-        with counting:
+        while True:
             step = self._time_step + 1
             rate = ops.adam_rate(self._learning_rate, self._beta1, self._beta2, step)
-            store(self, "_time_step", step)
-        return rate
+            with counting:
+                if self._time_step + 1 == step:
+                    store(self, "_time_step", step)
+                    return rate
 
     def _update(self, vectors: int, rule: ops.GradientRule) -> ops.Adam:
         return ops.Adam(vectors, rule, self._beta1, self._beta2, self._epsilon)
