@@ -33,7 +33,8 @@ def _eager(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def random_axis(rng: np.random.Generator, most: int, dilation: int = 1) -> Axis:
-    source, result, size, stride, dilated = (int(rng.integers(1, n + 1)) for n in (6, 5, most, 4, dilation))
+    strides = int(rng.choice([1, 4, 60]))
+    source, result, size, stride, dilated = (int(rng.integers(1, n + 1)) for n in (6, 5, most, strides, dilation))
     offset = int(rng.integers(-most * dilation, most * dilation + 1) // rng.integers(1, 5))
     return Axis(source, result, size, stride, dilated, offset)
 
@@ -55,7 +56,7 @@ def test_a_cut_reads_the_same(alike: bool, rng: np.random.Generator) -> None:
         changed += cut is not axis
         for index in range(axis.result):
             assert sides(cut, index) == sides(axis, index), (axis, cut)
-        travel = (axis.result - 1) * axis.stride
+        travel = (axis.result - 1) * min(axis.stride, axis.source + axis.extent)
         if not alike:
             assert cut.read <= 4 * (axis.source + travel + 1)
         elif axis.symmetric_padding(axis.extent // 2) is not None:
@@ -66,7 +67,7 @@ def test_a_cut_reads_the_same(alike: bool, rng: np.random.Generator) -> None:
 def test_small_windows_stay_as_they_are(rng: np.random.Generator) -> None:
     for _ in range(1000):
         axis = random_axis(rng, 12, 5)
-        assert axis.cut() is axis
+        assert axis.read > 64 or axis.cut() is axis
 
 
 @pytest.mark.parametrize("edge", EDGES)
@@ -133,6 +134,24 @@ def test_what_is_cut_gives_the_same_bits(
 
 SIDE = 20_000
 HUGE = [(1, 0), (1, 9_000), (10**9, 0), (10**9, -(10**9))]
+
+
+@pytest.mark.parametrize("edge", EDGES)
+@pytest.mark.parametrize("offset", [0, -1, 3, -3 * 10**9, 10**9])
+def test_windows_as_far_apart_as_can_be(edge: MPSImageEdgeMode, offset: int, device: torch.device) -> None:
+    """One of them at most reads the source."""
+    axis = Axis(4, 4, 3, 10**9, 1, offset)
+    values = np.arange(16.0).reshape(1, 1, 4, 4) + 1
+    pads = [[min(max(tap, -1), 4) for tap in axis.taps(index)] for index in range(4)]
+    padded = np.pad(values, [(0, 0), (0, 0), (1, 1), (1, 1)], mode="constant" if edge is ZERO else "edge")
+    windows = np.array([[padded[0, 0][np.ix_(np.add(y, 1), np.add(x, 1))] for x in pads] for y in pads])
+    window = Window(axis, axis)
+    x = tensor(values, device=device)
+    largest = pooling.max_pooling(x, window, edge)[0]
+    np.testing.assert_array_equal(largest[0, 0].cpu().numpy(), windows.max((2, 3)))
+    assert_close(pooling.l2_norm_pooling(x, window, edge)[0, 0], np.sqrt((windows**2).sum((2, 3))), 1e-12)
+    if edge is ZERO:
+        assert_close(pooling.average_pooling(x, window, edge)[0, 0], windows.mean((2, 3)), 1e-12)
 
 
 @pytest.mark.parametrize("edge", EDGES)

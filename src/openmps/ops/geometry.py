@@ -101,6 +101,19 @@ class Axis:
         lie far apart are brought together where no pixel of the source is between them. With ``alike`` as many taps go
         on both sides, so that padding that was symmetric stays so. The axis itself where no more than `_FEW` would go.
         """
+        return self._with_fewer_taps(alike=True) if alike else self.nearer()._with_fewer_taps()
+
+    def nearer(self) -> Axis:
+        """Windows that no pixel brings together, one at most of which reads the source, as near as they always miss."""
+        reach = self.source + self.extent
+        if self.stride <= reach or self.read <= _FEW:
+            return self
+        # The first window that does not end before the source, which may be one behind the last.
+        index = min(max((-self.extent - self.first) // self.stride + 1, 0), self.result)
+        place = self.source if index == self.result else min(self.first + index * self.stride, self.source)
+        return replace(self, stride=reach, offset=place - index * reach + self.extent // 2)
+
+    def _with_fewer_taps(self, *, alike: bool = False) -> Axis:
         travel, step = (self.result - 1) * self.stride, self.dilation
         before = min(max(-(-(-self.first - travel) // step), 0), self.size)
         after = self.size - min(max(-((self.first - self.source) // step), 0), self.size)
@@ -193,6 +206,11 @@ class Window:
     def cut(self, *, alike: bool = False) -> Window:
         """Windows without most of the taps that are outside the source in all of them; see `Axis.cut`."""
         x, y = self.x.cut(alike=alike), self.y.cut(alike=alike)
+        return self if x is self.x and y is self.y else Window(x, y)
+
+    def nearer(self) -> Window:
+        """Windows that lie no further apart than they need to; see `Axis.nearer`."""
+        x, y = self.x.nearer(), self.y.nearer()
         return self if x is self.x and y is self.y else Window(x, y)
 
     def sums(self, x: Tensor, edge_mode: MPSImageEdgeMode) -> Tensor:

@@ -219,7 +219,7 @@ def _cut(window: Window, edge_mode: MPSImageEdgeMode) -> Window:
 def _cut_sums(window: Window, edge_mode: MPSImageEdgeMode) -> Window:
     """The window for a sum: numbers outside the source do not count where they are 0."""
     is_zero = edge_mode == MPSImageEdgeMode.ZERO
-    return window.cut(alike=_half_padding(window) is not None) if is_zero else window
+    return window.cut(alike=_half_padding(window) is not None) if is_zero else window.nearer()
 
 
 def _is_counted(window: Window, edge_mode: MPSImageEdgeMode) -> bool:
