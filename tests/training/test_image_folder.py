@@ -4,6 +4,7 @@ import errno
 import io
 import os
 import struct
+import subprocess
 import sys
 import warnings
 import zlib
@@ -205,6 +206,52 @@ def test_a_machine_without_memory_makes_no_image_a_broken_one(folder, monkeypatc
     monkeypatch.setattr(where, lambda *arguments, **options: (_ for _ in ()).throw(MemoryError()))
     with pytest.raises(MPSMemoryError, match=r"letters/a/x\.PNG needs more memory than there is"):
         load_image_folder(folder, skip_broken=True)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (OSError("out of memory error when reading image file"), MPSMemoryError),
+        (OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)), MPSMemoryError),
+        (zlib.error("Error -4 while decompressing data: insufficient memory"), MPSMemoryError),
+        (OSError(errno.EMFILE, os.strerror(errno.EMFILE)), MPSError),
+    ],
+    ids=["pillow", "system", "zlib", "open files"],
+)
+def test_what_libraries_say_of_a_machine_at_its_limits(folder, monkeypatch, error, kind):
+    """No broken image, though the error is none of memory by its class."""
+    monkeypatch.setattr("PIL.ImageOps.exif_transpose", lambda *arguments, **options: (_ for _ in ()).throw(error))
+    with pytest.raises(kind, match=r"letters/a/x\.PNG") as caught:
+        load_image_folder(folder, skip_broken=True)
+    assert not isinstance(caught.value, MPSFileError)
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="reads how much memory is used")
+def test_a_sound_image_under_a_limit_of_memory(tmp_path):
+    """Whatever the limit is, it is read, or memory is said to be short: it is never taken for a broken one."""
+    noise = np.random.default_rng(0).integers(0, 256, (1500, 1500, 3)).astype(np.uint8)
+    paths = [str(tmp_path / f"x.{suffix}") for suffix in ("png", "jpg", "bmp")]
+    for path in paths:
+        Image.fromarray(noise).save(path)
+    program = (
+        "import resource, sys\n"
+        "from openmps.errors import MPSMemoryError\n"
+        "from openmps.training.image_folder import load_image\n"
+        "import PIL.Image, PIL.ImageOps\n"
+        "PIL.Image.init()\n"
+        "seen = []\n"
+        "for path, extra in [(path, mib << 20) for path in sys.argv[1:] for mib in range(0, 60, 4)]:\n"
+        "    used = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()\n"
+        "    resource.setrlimit(resource.RLIMIT_AS, (used + extra, resource.RLIM_INFINITY))\n"
+        "    try:\n"
+        "        load_image(path, size=(20, 20))\n"
+        "        seen.append('read')\n"
+        "    except MPSMemoryError:\n"
+        "        seen.append('short')\n"
+        "print(*sorted(set(seen)))\n"
+    )
+    child = subprocess.run([sys.executable, "-c", program, *paths], capture_output=True, text=True, check=False)
+    assert (child.returncode, child.stdout.split()) == (0, ["read", "short"]), child.stderr
 
 
 @pytest.mark.parametrize("number", [errno.ENOMEM, errno.EMFILE, errno.ENFILE])

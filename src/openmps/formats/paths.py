@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -16,6 +17,8 @@ LARGEST = 4 << 30
 _NONE = "nothing there"
 _SCARCE = (errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 """What the machine lacks, which says nothing about the file."""
+_OF_MEMORY = re.compile(r"out of memory|not enough memory|cannot allocate memory|^Error -4 while", re.IGNORECASE)
+"""How libraries that have no better error for it put it; the last is zlib's."""
 
 
 def require_file(path: str | os.PathLike[str], who: str, most: int = LARGEST) -> int:
@@ -59,6 +62,19 @@ def visible_entries(path: str | os.PathLike[str], who: str) -> list[Path]:
     require_folder(path, who)
     with reading(path, who):
         return sorted((entry for entry in Path(path).iterdir() if not entry.name.startswith(".")), key=lambda e: e.name)
+
+
+def shortage(error: BaseException) -> type[MPSError] | None:
+    """The error for want of memory or of open files, where that is what a library's error comes from; else None.
+
+    Libraries written in C put it into words: pillow raises an OSError without a number, zlib an error with its own.
+    """
+    for cause in (error, error.__cause__, error.__context__):
+        if isinstance(cause, MemoryError) or _OF_MEMORY.search(str(cause)):
+            return MPSMemoryError
+        if isinstance(cause, OSError) and cause.errno in _SCARCE:
+            return MPSMemoryError if cause.errno == errno.ENOMEM else MPSError
+    return None
 
 
 @contextmanager

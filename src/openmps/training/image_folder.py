@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from openmps.checks import is_whole, size_text
 from openmps.errors import MPSArgumentError, MPSFileError, MPSMemoryError
-from openmps.formats.paths import require_file, visible_entries
+from openmps.formats.paths import require_file, shortage, visible_entries
 from openmps.training.dataset import Dataset
 from openmps.training.extras import missing_package
 
@@ -185,10 +185,13 @@ def _decode(path: Path, size: tuple[int, int] | None, channels: Channels | None,
                     raise ValueError(f"{count:,} pixels, more than {_MOST_PIXELS:,}")
                 ImageOps.exif_transpose(image, in_place=True)
                 return _pixels(image, size, channels)
-    except MemoryError as error:
-        remedy = "Free some, or make the image smaller."
-        raise MPSMemoryError(who, str(path), "needs more memory than there is", None, remedy) from error
     except Exception as error:  # pillow's decoders raise a dozen kinds of exception, SyntaxError among them
+        scarce = shortage(error)
+        if scarce is MPSMemoryError:
+            remedy = "Free some, or make the image smaller."
+            raise MPSMemoryError(who, str(path), "needs more memory than there is", None, remedy) from error
+        if scarce is not None:  # nothing is wrong with the image
+            raise scarce(who, str(path), "could not be read", str(error)) from error
         rule = f"must be a whole image ({', '.join(sorted(set(_FORMATS.values())))})"
         raise MPSFileError(who, str(path), rule, f"{type(error).__name__}: {error}") from error
 
