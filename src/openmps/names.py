@@ -402,6 +402,11 @@ from openmps.metal.device import (
     mtl_device as mtl_device,
 )
 from openmps.metal.heap import MTLHeapDescriptor as MTLHeapDescriptor
+from openmps.metal.explanation import (
+    CommandBufferExplanation as CommandBufferExplanation,
+    ExplainedWork as ExplainedWork,
+    WorkOutcome as WorkOutcome,
+)
 from openmps.metal.mps_command_buffer import (
     MPSCommandBuffer as MPSCommandBuffer,
     MPSHeapProvider as MPSHeapProvider,

@@ -7,7 +7,7 @@ from weakref import ref
 from openmps.core.read_count import ReadCounts
 from openmps.errors import MPSDeviceError, MPSLifetimeError, MPSTypeError, MTLCommandBufferError
 from openmps.metal.device import CommandBuffer, MTLCommandBuffer, MTLDevice
-from openmps.metal.execution import Releasable, Release
+from openmps.metal.execution import Releasable, Release, keep_place
 from openmps.metal.mps_command_buffer import MPSCommandBuffer
 
 COMMAND_BUFFERS: frozenset[type] = frozenset({MTLCommandBuffer, MPSCommandBuffer})
@@ -114,4 +114,4 @@ def record_synchronize(who: str, command_buffer: CommandBuffer, device: MTLDevic
     checked = check_is_open(who, command_buffer)
     if device is not None:
         check_device(who, "command_buffer", checked.device, device)
-    checked.record(f"synchronize of {who}", lambda: None)
+    checked.record(f"synchronize of {who}", keep_place)

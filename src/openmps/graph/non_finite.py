@@ -30,13 +30,14 @@ class CheckedEncoding(Encoding):
     __slots__ = ("program",)
 
     program: Program
+    guards = True
 
     def __call__(self) -> None:
         """Run the body, hand the outputs out, and look at them."""
         values = self.values()
         kept = list(values)
         made = self.body.run(values)
-        watched = [value for value, output in zip(made, self.program.outputs, strict=True) if output.name != SAVED]
+        watched = self._watched(made)
         self.hand_out(made)
         if not _all_finite(_tensors(watched)):
             # What nothing read so far may be read now that every image is kept.
@@ -44,6 +45,14 @@ class CheckedEncoding(Encoding):
                 value if used else each.value() for value, each, used in zip(kept, self.inputs, self.used, strict=True)
             ]
             _locate(self.program, self.body.inputs, whole)
+
+    def sound(self, made: list[Any]) -> Tensor | None:
+        """Whether everything is finite; a sum that overflows says no, too."""
+        tensors = _tensors(self._watched(made))
+        return torch.isfinite(_sums(tensors)).all() if tensors else None
+
+    def _watched(self, made: list[Any]) -> list[Any]:
+        return [value for value, output in zip(made, self.program.outputs, strict=True) if output.name != SAVED]
 
 
 def _tensors(items: Iterable[Any]) -> list[Tensor]:
@@ -54,8 +63,11 @@ def _all_finite(tensors: Sequence[Tensor]) -> bool:
     """Whether no number is NaN or infinite, with one look at the device. A sum may overflow, so only a yes is final."""
     if not tensors:
         return True
-    sums = torch.stack([tensor.sum(dtype=torch.float32) for tensor in tensors])
-    return bool(torch.isfinite(sums).all()) or all(bool(torch.isfinite(tensor).all()) for tensor in tensors)
+    return bool(torch.isfinite(_sums(tensors)).all()) or all(bool(torch.isfinite(tensor).all()) for tensor in tensors)
+
+
+def _sums(tensors: Sequence[Tensor]) -> Tensor:
+    return torch.stack([tensor.sum(dtype=torch.float32) for tensor in tensors])
 
 
 def _locate(program: Program, inputs: Sequence[Any], values: Sequence[Any]) -> None:

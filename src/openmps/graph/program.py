@@ -112,6 +112,7 @@ class Program:
         """Run ``body``."""
         self.body = body
         self.fused = fused
+        body.fused = tuple(stage.kernel.name for stage in self.stages if stage.node in fused)
         self.parts = tuple(self._part(role, name) for role, name in body.inputs)
         names = (name.split(":") for name in body.outputs)
         self.outputs = tuple(Output(int(place), what) for place, what in names)

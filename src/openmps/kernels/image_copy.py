@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import ClassVar, NamedTuple
 
 from torch import Tensor
@@ -17,7 +17,7 @@ from openmps.core.kernel.configuration import Fixed, KernelProperty, at_least
 from openmps.core.kernel.encoding import Pixels, record_step
 from openmps.core.vector import MPSMatrix
 from openmps.errors import MPSArgumentError, MPSTypeError
-from openmps.metal.device import CommandBuffer, MTLDevice
+from openmps.metal.device import CommandBuffer, MTLBuffer, MTLDevice
 from openmps.metal.pending import Region
 from openmps.ops.image_copy import ImagesToRows, RowsToImages
 from openmps.types import MPSDataLayout, MPSDataType, MPSImageFeatureChannelFormat, MTLOrigin
@@ -89,6 +89,17 @@ class _Rows(NamedTuple):
     number: int
     rows: slice
     columns: slice
+
+    def cells(self) -> tuple[MTLBuffer]:
+        """The memory that it reads or writes."""
+        return (self.matrix.data,)
+
+    def form(self) -> Hashable:
+        """Which part of it, and how it lies there."""
+        whole = self.matrix
+        shape = whole.offset, whole.matrices, whole.rows, whole.columns, whole.row_bytes, whole.matrix_bytes
+        ends = self.rows.start, self.rows.stop, self.columns.start, self.columns.stop
+        return shape, whole.data_type, self.number, ends
 
     def value(self) -> Tensor:
         """Its elements, sharing the matrix's memory."""

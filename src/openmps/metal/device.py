@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import weakref
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ import torch
 from openmps.checks import KnownAttributes, Shown, is_whole, whole
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.blit import BlitEncoder, CopyBytes, FillBytes
-from openmps.metal.execution import Work
+from openmps.metal.execution import MAX_CAPTURE_COUNT, Work
 from openmps.metal.heap import Arena, MTLHeapDescriptor
 from openmps.metal.host_memory import keep_freed_memory
 from openmps.metal.lane import Lane
@@ -173,6 +173,14 @@ class MTLBuffer(Bytes, MTLResource):
     def _watch_host_copy(self) -> None:
         self._device.watch(self)
 
+    def likeness(self) -> Hashable:
+        """What buffers that can stand for one another have in common; for those who extend the framework."""
+        return self._length
+
+    def twin(self) -> MTLBuffer:
+        """Another buffer of this kind, without memory; for those who extend the framework."""
+        return MTLBuffer(self._device, self._length)
+
 
 class MTLHeap(Arena):
     """A block of memory of one device that buffers are cut from. Made by `MTLDevice.new_heap`.
@@ -283,6 +291,7 @@ class MTLCommandQueue(KnownAttributes):
             keep_freed_memory()
         self._device = device
         self._lane = Lane(device.torch_device, count)
+        self._max_capture_count = MAX_CAPTURE_COUNT
         # The thread knows the lane only: when the queue goes, so does the thread. At exit the lane drains itself.
         weakref.finalize(self, self._lane.close).atexit = False
 
@@ -291,6 +300,24 @@ class MTLCommandQueue(KnownAttributes):
         return f"<{type(self).__name__}{label} on {self._device.name}>"
 
     device = Shown[MTLDevice]("_device", "The device that runs the work.")
+
+    @property
+    def max_capture_count(self) -> int:
+        """How many captures of command buffers are kept for replays on a GPU; 16 at first, 0 turns them off.
+
+        Work that equals that of an earlier command buffer of the queue, but for numbers (rates, counts), the images
+        bound and what states carry from one encode to another, is captured as a CUDA graph the second time and replayed
+        from then on, faster and with the same results. Each capture holds memory of its own, for what is read, made and
+        left over; the one that was not used for longest goes first, and those of weights that are gone go as well.
+        `CommandBuffer.explain` tells what was replayed, and why the rest was not. Our addition.
+        """
+        return self._max_capture_count
+
+    @max_capture_count.setter
+    def max_capture_count(self, value: int) -> None:
+        self._max_capture_count = whole("MTLCommandQueue", "max_capture_count", value, 0)
+        if self._lane.player is not None:
+            self._lane.player.max_capture_count = value
 
     def command_buffer(self) -> MTLCommandBuffer:
         """A new command buffer. Blocks while as many as the queue holds are under way."""

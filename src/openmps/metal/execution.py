@@ -7,7 +7,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from traceback import clear_frames
@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import torch
 
 from openmps.errors import MTLExecutionError
+from openmps.metal.explanation import Content, Passage, WorkOutcome, contents_of
 from openmps.metal.pending import be_in_queue, is_in_queue
 from openmps.types import MTLCommandBufferStatus as Status
 
@@ -26,6 +27,32 @@ _log = logging.getLogger(__name__)
 
 Work = Callable[[], None]
 """One encoded piece of work: reads and writes tensors when it is called."""
+
+
+def keep_place() -> None:
+    """Work that only keeps its place in the record."""
+
+
+MAX_CAPTURE_COUNT = 16
+"""How many captures a player keeps unless said otherwise."""
+
+
+class Player(Protocol):
+    """Runs works of a record together, if it knows how; one a lane."""
+
+    max_capture_count: int
+    """How many captures it keeps."""
+
+    def play(self, works: deque[tuple[str, Work]], passages: list[Passage]) -> int:
+        """Run some works from the front together and take them off, or say how many of those there are to run alone.
+
+        What becomes of them is added to ``passages``.
+        """
+        ...
+
+
+players: dict[str, Callable[[torch.device], Player]] = {}
+"""What makes players for devices of each type; filled by the floors above, which know what works compute."""
 
 
 class Releasable(Protocol):
@@ -122,8 +149,11 @@ class StreamOrder:
         self._spare.append(events)
 
     def enter(self) -> torch.cuda.Stream:
-        """The current stream, made to wait for the record launched before this one."""
+        """The current stream, made to wait for the record launched before this one, and for numbers on their way."""
         stream = torch.cuda.current_stream(self.device)
+        default = torch.cuda.default_stream(self.device)
+        if stream != default:
+            stream.wait_stream(default)
         if self._tail is not None and self._tail[0] != stream:
             stream.wait_event(self._tail[1])
         return stream
@@ -201,7 +231,7 @@ class Execution:
     A lane calls `launch`, which runs the works in order, then `announce` and `finish` on its worker thread.
     """
 
-    def __init__(self, timer: Timer) -> None:
+    def __init__(self, timer: Timer, player: Player | None = None) -> None:
         self.status = Status.NOT_ENQUEUED
         self.error: MTLExecutionError | None = None
         self.works: deque[tuple[str, Work]] = deque()
@@ -212,7 +242,13 @@ class Execution:
         self.scheduled = Latch()
         self.finished = Latch()
         self.intra_op_threads = 0
+        self.contents: list[Content] = []
+        """What is kept of all works, from the launch on."""
+        self.passages: list[Passage] = []
+        """What became of the works, as far as the player has said."""
+        self._skipped = 0
         self._timer = timer
+        self._player = player
         self._owner: Owner | None = None
 
     def prepare(self, owner: Owner) -> None:
@@ -231,13 +267,18 @@ class Execution:
             stack.callback(be_in_queue, is_in_queue())
             be_in_queue()
             try:
+                self.contents = contents_of(tuple(self.works))
                 self._timer.begin()
                 while self.works:
-                    # It stays the first while it runs: a thread that wants to read looks for what is yet to be written.
-                    label, work = self.works[0]
-                    work()
-                    del work
-                    self.works.popleft()
+                    label = self.works[0][0]
+                    alone = len(self.works) if self._player is None else self._player.play(self.works, self.passages)
+                    for _ in range(alone):
+                        # It stays the first while it runs: a thread that wants to read looks for what is yet to be
+                        # written.
+                        label, work = self.works[0]
+                        work()
+                        del work
+                        self.works.popleft()
             except BaseException as fault:
                 # This frame would keep the works alive for as long as the error is kept.
                 fault.__traceback__ = fault.__traceback__ and fault.__traceback__.tb_next
@@ -272,6 +313,7 @@ class Execution:
 
     def give_up(self, rule: str, remedy: str) -> None:
         """Drop the works of a record that will never be launched; `finish` still calls the completed handlers."""
+        self.contents = contents_of(tuple(self.works))
         self._skip_the_rest()
         self.launched = True
         self._keep("its turn", rule, None, remedy)
@@ -283,13 +325,27 @@ class Execution:
         """
         if self.finished.is_set():
             return
+        self.contents, self._skipped = contents_of(tuple(self.works)), len(self.works)
         rule = "stayed with the process that committed it, of which this one is a fork"
         self._keep("its work", rule, None, "Wait for it before the fork, or encode it again here")
         self.status, self._owner, self.launched = Status.ERROR, None, True
         self.scheduled.set()
         self.finished.set()
 
+    def told(self) -> tuple[list[Content], list[Passage]]:
+        """What is kept of the works, and what became of them."""
+        if not self.launched:
+            contents = self.contents or contents_of(tuple(self.works))
+            return contents, [Passage(len(contents), WorkOutcome.PENDING, "")]
+        left = len(self.contents) - self._skipped
+        known = _first(self.passages, left)
+        rest = left - sum(passage.works for passage in known)
+        alone = Passage(rest, WorkOutcome.RUN, "" if self._player else "not replayed: the device is a CPU")
+        return self.contents, [*known, alone, Passage(self._skipped, WorkOutcome.SKIPPED, "")]
+
     def _skip_the_rest(self) -> None:
+        # The work that failed is still the first: it was to run.
+        self._skipped = max(0, len(self.works) - (self.error is not None))
         for _, work in self.works:
             if isinstance(work, Release):
                 with suppress(Exception):
@@ -333,6 +389,15 @@ class Execution:
 
     def _who(self) -> str:
         return "MTLCommandBuffer" if self._owner is None else self._owner.name
+
+
+def _first(passages: Sequence[Passage], works: int) -> list[Passage]:
+    """What became of so many works at most."""
+    found: list[Passage] = []
+    for passage in passages:
+        found.append(passage._replace(works=min(passage.works, works)))
+        works -= found[-1].works
+    return found
 
 
 def _text(fault: BaseException) -> str:

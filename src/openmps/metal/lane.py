@@ -21,7 +21,7 @@ from typing import TypeVar
 
 import torch
 
-from openmps.metal.execution import Execution, HostTimer, Latch, Owner, StreamOrder, Timer
+from openmps.metal.execution import Execution, HostTimer, Latch, Owner, Player, StreamOrder, Timer, players
 from openmps.metal.pending import be_in_queue
 
 T = TypeVar("T")
@@ -64,10 +64,14 @@ class Lane:
     """
 
     def __init__(self, device: torch.device, capacity: int) -> None:
-        self._device = device
+        self.device = device
+        """What runs the work."""
         self._launches_at_commit = device.type == "cuda"
         self._capacity = capacity
         self._stream_order = StreamOrder(device) if self._launches_at_commit else None
+        make_player = players.get(device.type)
+        self.player: Player | None = None if make_player is None else make_player(device)
+        """Runs works together; None where each is to run by itself."""
         self._name = f"openmps queue {next(_numbers)} on {device}"
         self._reset()
         _lanes.add(self)
@@ -281,10 +285,10 @@ class Lane:
         return turn.place.execution
 
     def _launch_here(self, execution: Execution) -> None:
-        if torch.cuda.current_device() == self._device.index:
+        if torch.cuda.current_device() == self.device.index:
             execution.launch()
         else:
-            with torch.cuda.device(self._device):
+            with torch.cuda.device(self.device):
                 execution.launch()
 
     def _end(self, turn: _Turn) -> None:

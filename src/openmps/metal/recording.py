@@ -13,6 +13,7 @@ import torch
 from openmps.checks import KnownAttributes, Shown
 from openmps.errors import MPSTypeError, MTLCommandBufferError, MTLExecutionError
 from openmps.metal.execution import Execution, Latch, Owner, Work
+from openmps.metal.explanation import CommandBufferExplanation, explained
 from openmps.metal.lane import Lane, Place
 from openmps.metal.pending import watch
 from openmps.types import MTLCommandBufferErrorCode, MTLCommandBufferStatus
@@ -39,7 +40,7 @@ class Record:
 
     def __init__(self, lane: Lane) -> None:
         self.lane = lane
-        self.execution = Execution(lane.timer())
+        self.execution = Execution(lane.timer(), lane.player)
         self.label: str | None = None
         self.place: Place | None = None
         self.encoder: Encoder | None = None
@@ -181,6 +182,21 @@ class Recorder(KnownAttributes, ABC):
     def gpu_end_time(self) -> float:
         """When the device ended the work, in seconds of `time.perf_counter`; 0 until it is done (macOS 10.15)."""
         return self.recording.execution.times[1]
+
+    def explain(self) -> CommandBufferExplanation:
+        """What ran, step by step, what was fused, what was captured or replayed, and why the rest was not.
+
+        Before the work has run it tells what was recorded. An `MPSCommandBuffer` tells the part that records now. Print
+        it, or read its rows::
+
+            command_buffer.wait_until_completed()
+            print(command_buffer.explain())
+
+        On a GPU, work that equals that of an earlier command buffer of the queue, but for numbers, images and what
+        states carry, is captured as a CUDA graph the second time and replayed from then on;
+        `MTLCommandQueue.max_capture_count` says how. Our addition.
+        """
+        return explained(str(self.recording.lane.device), *self.recording.execution.told())
 
     # --- recording ---------------------------------------------------------------------------------------------------
 

@@ -21,6 +21,21 @@ from openmps.types import MPSPurgeableState, MTLCPUCacheMode, MTLResourceOptions
 _allocation = RLock()  # a signal handler may use a buffer while its thread binds one
 
 
+class Epoch:
+    """Counts the times that something which stayed the same, so far, was given other memory."""
+
+    def __init__(self) -> None:
+        self.number = 0
+
+    def end(self) -> None:
+        """Say that something has other memory now."""
+        self.number += 1
+
+
+epoch = Epoch()
+"""That of the process: as long as its number is the same, what had memory has the same memory."""
+
+
 class Resource(Labelled, ABC):
     """What an `MTLResource` says of its memory."""
 
@@ -47,6 +62,10 @@ class Resource(Labelled, ABC):
         "_storage_mode", "Who may touch the memory: PRIVATE memory is the device's alone."
     )
     cpu_cache_mode = Shown[MTLCPUCacheMode]("_cpu_cache_mode", "The cache mode that was asked for.")
+
+    stays = True
+    """Whether memory that is there is used as it is by what is encoded again and again."""
+    present = Shown["torch.Tensor | None"]("_storage", "The memory, if there is any.")
 
     @property
     def is_allocated(self) -> bool:
@@ -81,6 +100,7 @@ class Resource(Labelled, ABC):
             self._purgeable = state
         if state is MPSPurgeableState.EMPTY:
             self._storage = self._host = None
+            epoch.end()
         return before
 
     def _check_cpu_access(self, method: str) -> None:
@@ -145,6 +165,8 @@ class Bytes(Resource):
         if not tensor.is_contiguous():
             got = f"shape {tuple(tensor.shape)} with strides {tensor.stride()}"
             raise MPSArgumentError(self.name, "tensor", "must be contiguous", got, "Bind tensor.contiguous()")
+        if self._storage is not None:
+            epoch.end()
         self._storage = self._view(tensor.detach().reshape(-1), torch.uint8)
         self._host = None
         self._purgeable = MPSPurgeableState.NON_VOLATILE

@@ -8,6 +8,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from openmps.ops import triton
 from openmps.ops.op import Kind, Op
 from openmps.ops.random import philox, split_words
 
@@ -44,12 +45,18 @@ def dropout_mask(
     stride_x, stride_y, stride_channel = mask_strides
     grid = (height if stride_y else 1, width if stride_x else 1, channels if stride_channel else 1)
     count = math.prod(grid)
+    # word / 2**32 < p is word < ceil(p * 2**32): the product is exact in float64.
+    limit = math.ceil(keep_probability * 2.0**32)
+    place = torch.device(device)
+    if triton.runs_on(place):
+        from openmps.ops.triton.dropout import dropout_mask as mask_at_once
+
+        kept = mask_at_once(images, count, limit, seed, step, first_image, place)
+        return kept.view(images, *grid).permute(0, 3, 1, 2)
     blocks = -(-count // _WORDS_PER_BLOCK)
     step_low, step_high = split_words(step)
     image = torch.arange(first_image, first_image + images, device=device).view(images, 1)
     block, key = torch.arange(blocks, device=device), split_words(seed)
-    # word / 2**32 < p is word < ceil(p * 2**32): the product is exact in float64.
-    limit = math.ceil(keep_probability * 2.0**32)
     kept = torch.empty((images, blocks, _WORDS_PER_BLOCK), dtype=torch.bool, device=device)
     # The CPU makes some words at a time, whose rounds stay in its cache: they take half the time.
     together = max(1, _PART // max(1, images)) if block.device.type == "cpu" else blocks
@@ -76,6 +83,8 @@ def dropout(x: Tensor, mask: Tensor, keep_probability: float) -> Tensor:
 
 class DropoutMask(Op, kind=Kind.RANDOM, half=True):
     """`dropout_mask` for an image, whose shape alone is looked at, and the number of the encode."""
+
+    takes_device_numbers = True
 
     keep_probability: float
     seed: int

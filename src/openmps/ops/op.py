@@ -63,6 +63,8 @@ class Op:
     """Whether a result may share the memory of an operand."""
     has_effect: ClassVar[bool] = False
     """Whether it writes the memory of operands, so that it runs even if nobody reads its results."""
+    takes_device_numbers: ClassVar[bool] = False
+    """Whether a number among its operands may come as a tensor without axes on the device: float64 or int64."""
     _function: ClassVar[Callable[..., Any]]
     _takes_half: ClassVar[bool] = False
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
@@ -260,7 +262,7 @@ class Body:
     Steps whose results nobody reads are left out, unless they have an effect.
     """
 
-    __slots__ = ("actions", "input_slots", "inputs", "may_share", "output_slots", "outputs", "slots", "steps")
+    __slots__ = ("actions", "fused", "input_slots", "inputs", "may_share", "output_slots", "outputs", "slots", "steps")
 
     def __init__(
         self,
@@ -282,6 +284,8 @@ class Body:
         self.actions = _actions(self.steps, set(output_slots))
         self.may_share = _sharing(self.steps, self.input_slots, output_slots)
         """Of each output, whether it may share memory with an input or with another output."""
+        self.fused: tuple[str, ...] = ()
+        """What runs as a part of something else, by name; whoever made the steps so says it."""
 
     def overwritten(self) -> list[int]:
         """Which inputs' memory is written when the body runs, by their places."""
@@ -301,6 +305,10 @@ class Body:
     def with_steps(self, steps: Sequence[Step], slots: int) -> Body:
         """The body with other steps, over so many slots."""
         return Body(self.inputs, steps, self.outputs, self.output_slots, slots, self.input_slots)
+
+    def operations(self) -> tuple[str, ...]:
+        """The names of the operations of all steps, in order."""
+        return tuple(type(action.op).__name__ for action in self.actions)
 
     def run(self, values: list[Any]) -> list[Any]:
         """Run every step. ``values`` are those of the inputs, in order; returns the outputs'."""

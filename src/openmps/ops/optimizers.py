@@ -230,6 +230,8 @@ class Update(Op, kind=Kind.UPDATE, results=0, has_effect=True):
     float16. Where Triton runs, memory is passed over once.
     """
 
+    takes_device_numbers = True
+
     vectors: int
     rule: GradientRule
 

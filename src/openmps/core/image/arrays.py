@@ -124,8 +124,17 @@ def _block(who: str, device: MTLDevice, values: Tensor, channel_format: Format |
     if values.dtype is torch.float64 and channel_format is Format.FLOAT32:
         _check_is_float32(who, argument, values)
     stored = values if values.dtype is DTYPES[channel_format] else encode(values, channel_format)
-    block = Block(device.torch_device, channel_format, extent)
-    block.adopt(stored.to(device.torch_device))
+    place = device.torch_device
+    block = Block(place, channel_format, extent)
+    if (
+        place.type == "cuda"
+        and not stored.is_cuda
+        and torch.cuda.current_stream(place) == torch.cuda.default_stream(place)
+    ):
+        # The host goes on while the device copies; records that are committed under another stream wait for this one.
+        block.adopt(stored.pin_memory().to(place, non_blocking=True))
+    else:
+        block.adopt(stored.to(place))
     return block
 
 

@@ -5,7 +5,7 @@ A block is one ``[N, C, H, W]`` tensor in channels-last memory that stores what 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from typing import NamedTuple
@@ -58,6 +58,9 @@ class Block:
 
     __slots__ = ("__weakref__", "_tensor", "channel_format", "device", "extent", "released")
 
+    stays = False
+    """Whether memory that is there is used as it is by what is encoded again and again."""
+
     def __init__(self, device: torch.device, channel_format: Format, extent: Extent) -> None:
         self.device = device
         self.channel_format = channel_format
@@ -75,6 +78,14 @@ class Block:
     def present(self) -> Tensor | None:
         """The memory, if there is any."""
         return self._tensor
+
+    def likeness(self) -> Hashable:
+        """What blocks that can stand for one another have in common."""
+        return self.extent, self.channel_format
+
+    def twin(self) -> Block:
+        """Another block of this kind, without memory."""
+        return Block(self.device, self.channel_format, self.extent)
 
     def tensor(self) -> Tensor:
         """The stored elements ``[N, C, H, W]``."""
@@ -168,6 +179,14 @@ class Storage:
         """The numbers of this run, float32."""
         return decode(self.tensor(), self.block.channel_format)
 
+    def over(self, block: Block) -> Storage:
+        """The same run of another block."""
+        return Storage(block, self.first, self.count, self.channel, self.channels)
+
+    def form(self) -> Hashable:
+        """Which run it is."""
+        return self.first, self.count, self.channel, self.channels
+
     def narrowed(self, first: int, count: int) -> Storage:
         """The run of ``count`` images from ``first`` on."""
         return Storage(self.block, self.first + first, count, self.channel, self.channels)
@@ -225,6 +244,18 @@ class Stack:
 
     extent = Shown[Extent]("shape.extent", "Pixels, channels and number of the images.")
     channel_format = Shown[Format]("shape.channel_format", "How the numbers are stored.")
+
+    def cells(self) -> tuple[Block, ...]:
+        """The memory that it sees."""
+        return tuple([part.block for part in self.parts])
+
+    def form(self) -> Hashable:
+        """How it sees it."""
+        return self.shape, tuple([part.form() for part in self.parts])
+
+    def over(self, cells: Sequence[Block]) -> Stack:
+        """The same of other memory."""
+        return Stack(tuple([part.over(cell) for part, cell in zip(self.parts, cells, strict=True)]), self.shape)
 
     def stored(self) -> Tensor:
         """The stored elements of all images, ``[n, C, H, W]``; those of one run share the images' memory."""

@@ -29,6 +29,7 @@ from openmps.core.kernel.checks import (
 from openmps.core.kernel.encoding import Bound, Encoding, Number, Pixels, Sink
 from openmps.core.kernel.plan import Plan
 from openmps.core.kernel.planning import PlannedKernel, descriptor_of
+from openmps.core.kernel.replay import replayer
 from openmps.core.kernel.scene import RESULT, SAVED
 from openmps.core.lifetime import COMMAND_BUFFERS, check_is_open
 from openmps.core.state.batch import MPSStateBatch
@@ -38,6 +39,7 @@ from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.device import CommandBuffer
 from openmps.ops.op import Role
 
+replayer.serve()
 _SUGGESTED = MPSState.destination_image_descriptor
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from openmps.core.image.storage import Stack, Target
+from openmps.core.image.storage import Block, Stack, Target
 from openmps.metal.device import CommandBuffer, MTLBuffer
 from openmps.metal.execution import Release
 from openmps.metal.pending import Region, Writer
@@ -37,6 +37,42 @@ class Sink(Protocol):
         ...
 
 
+class Cell(Protocol):
+    """Memory that may be bound: of images, of a buffer, of what a state carries."""
+
+    stays: ClassVar[bool]
+    """Whether memory that is there is used as it is by what is encoded again and again; else it is each encode's."""
+
+    @property
+    def present(self) -> Any:
+        """What is there now: a tensor, or None."""
+        ...
+
+    def likeness(self) -> Hashable:
+        """What cells that can stand for one another have in common."""
+        ...
+
+    def twin(self) -> Self:
+        """Another cell of this kind, without memory."""
+        ...
+
+
+class OverCells(Protocol):
+    """A bound or a sink that can be told from others and made again over other memory."""
+
+    def cells(self) -> Sequence[Any]:
+        """The memory that it reads or writes."""
+        ...
+
+    def form(self) -> Hashable:
+        """How it does so: all that it is besides its memory."""
+        ...
+
+    def over(self, cells: Sequence[Any]) -> Any:
+        """The same over other memory, as many cells."""
+        ...
+
+
 class Number(NamedTuple):
     """A number that is this encode's own."""
 
@@ -47,14 +83,23 @@ class Number(NamedTuple):
         return self.number
 
 
-class Held(NamedTuple):
+class Held:
     """A tensor that stays, whatever is encoded."""
 
-    tensor: Tensor | None
+    __slots__ = ("mark", "tensor")
+
+    def __init__(self, tensor: Tensor | None) -> None:
+        self.tensor = tensor
+        self.mark: Any = None
+        """What a look at it found; see `openmps.core.kernel.replay`."""
 
     def value(self) -> Tensor | None:
         """The tensor."""
         return self.tensor
+
+    def kept(self) -> tuple[Tensor | None]:
+        """The tensors that it is bound to, whatever is encoded."""
+        return (self.tensor,)
 
     def regions(self) -> list[Region]:
         """Its memory."""
@@ -64,12 +109,25 @@ class Held(NamedTuple):
 class Numbers:
     """Float32 numbers in a buffer, from a byte on; all of them without a count."""
 
-    __slots__ = ("buffer", "count", "offset")
+    __slots__ = ("buffer", "count", "mark", "offset")
 
     def __init__(self, buffer: MTLBuffer, offset: int = 0, count: int | None = None) -> None:
+        self.mark: Any = None
         self.buffer = buffer
         self.offset = offset
         self.count = count
+
+    def cells(self) -> tuple[MTLBuffer]:
+        """The memory that it reads or writes."""
+        return (self.buffer,)
+
+    def form(self) -> Hashable:
+        """Which part of it."""
+        return self.offset, self.count
+
+    def over(self, cells: Sequence[MTLBuffer]) -> Self:
+        """The same of another buffer."""
+        return type(self)(cells[0], self.offset, self.count)
 
     def value(self) -> Tensor:
         """The numbers, sharing the buffer's memory."""
@@ -118,6 +176,18 @@ class Pixels(NamedTuple):
     stack: Stack
     target: Target
 
+    def cells(self) -> tuple[Block, ...]:
+        """The memory that it writes."""
+        return self.stack.cells()
+
+    def form(self) -> Hashable:
+        """How it writes it."""
+        return self.target, self.stack.form()
+
+    def over(self, cells: Sequence[Block]) -> Pixels:
+        """The same of other memory."""
+        return Pixels(self.stack.over(cells), self.target)
+
     def take(self, value: Any, *, is_shared: bool) -> None:
         """Write the elements; nothing where nothing was computed."""
         if value is not None:
@@ -162,6 +232,9 @@ class Encoding(Writer):
 
     __slots__ = ("body", "inputs", "sinks", "used")
 
+    guards: ClassVar[bool] = False
+    """Whether it looks at its results when it runs, and may raise; see `sound`."""
+
     def __init__(self, body: Body, inputs: tuple[Bound, ...], used: tuple[bool, ...], sinks: tuple[Sink, ...]) -> None:
         self.body = body
         self.inputs = inputs
@@ -180,6 +253,10 @@ class Encoding(Writer):
         places: list[Any] = [*self.sinks, *(self.inputs[index] for index in self.body.overwritten())]
         for place in places:
             yield from place.regions()
+
+    def sound(self, made: list[Any]) -> Tensor | None:
+        """Of an encode that guards: whether its results are certainly in order, told on the device; None for yes."""
+        return None
 
     def values(self) -> list[Any]:
         """The inputs' values now; None for those that nobody reads."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -163,6 +164,18 @@ class SavedParts(NamedTuple):
     """What the forward work saved for some images, read when the gradient work runs."""
 
     parts: list[tuple[Saved, int | None]]
+
+    def cells(self) -> tuple[Saved, ...]:
+        """The memory that it reads."""
+        return tuple([saved for saved, _ in self.parts])
+
+    def form(self) -> Hashable:
+        """How it reads it."""
+        return tuple([index for _, index in self.parts])
+
+    def over(self, cells: Sequence[Saved]) -> SavedParts:
+        """The same of other memory."""
+        return SavedParts([(saved, index) for saved, (_, index) in zip(cells, self.parts, strict=True)])
 
     def value(self) -> Any:
         """The rows of the images one behind the other; None if one of them has nothing saved."""

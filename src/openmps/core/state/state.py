@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 from openmps.checks import Labelled, Shown, flag
@@ -31,10 +31,34 @@ _NO_RESOURCES = (None,) * 5
 class Saved:
     """What a forward kernel leaves for its gradient kernel, filled in when the work runs."""
 
-    __slots__ = ("content",)
+    __slots__ = ("__weakref__", "content")
+
+    stays = False
 
     def __init__(self) -> None:
         self.content: Any = None
+
+    present = Shown[Any]("content", "What was left.")
+
+    def likeness(self) -> Hashable:
+        """What such places that can stand for one another have in common: everything."""
+        return None
+
+    def twin(self) -> Saved:
+        """Another such place."""
+        return Saved()
+
+    def cells(self) -> tuple[Saved]:
+        """The memory that it reads or fills."""
+        return (self,)
+
+    def form(self) -> Hashable:
+        """How it does so."""
+        return None
+
+    def over(self, cells: Sequence[Saved]) -> Saved:
+        """The same of other memory."""
+        return cells[0]
 
     def value(self) -> Any:
         """What was left, as the input of a body; None if nothing was."""
@@ -260,6 +284,10 @@ class MPSState(Labelled):
         return suggested_descriptor
 
     # --- for the encode path ----------------------------------------------------------------------------------------
+
+    def cells(self) -> tuple[object, ...]:
+        """The memory that it holds."""
+        return (self.saved, *self._slots)
 
     def release(self) -> None:
         """Give back what a temporary state holds, when its last read has run."""

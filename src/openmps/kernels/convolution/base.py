@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 import torch
@@ -272,11 +273,38 @@ class ParameterSum(Place):
     It is made when the first gradient comes, unless somebody has asked for it by then.
     """
 
-    __slots__ = ("count", "device", "is_private")
+    __slots__ = ("__weakref__", "count", "device", "is_private")
+
+    stays = False
+    present = None
 
     def __init__(self, count: int, device: MTLDevice) -> None:
         self.size, self.descriptor, self.resource = 4 * count, None, None
         self.count, self.device, self.is_private = count, device, False
+
+    def likeness(self) -> Hashable:
+        """What sums that can stand for one another have in common."""
+        return self.count
+
+    def twin(self) -> ParameterSum:
+        """Another sum of this kind, without a buffer."""
+        return ParameterSum(self.count, self.device)
+
+    def cells(self) -> tuple[Any]:
+        """The memory that it reads or writes: itself, until somebody has asked for the buffer."""
+        return (self if self.resource is None else self.resource,)
+
+    def form(self) -> Hashable:
+        """How it does so."""
+        return self.count, self.resource is None
+
+    def over(self, cells: Sequence[Any]) -> ParameterSum:
+        """The same of other memory."""
+        if isinstance(cells[0], ParameterSum):
+            return cells[0]
+        twin = self.twin()
+        twin.resource = cells[0]
+        return twin
 
     def value(self) -> Tensor:
         """The sums so far, sharing the buffer's memory; zeros if nothing was added."""
@@ -297,5 +325,6 @@ class ParameterSum(Place):
     def take(self, value: Tensor, *, is_shared: bool) -> None:
         """Add the gradients of one encode: a batch may come in pieces."""
         flat, buffer = value.reshape(-1), self._buffer()
-        if is_shared or not buffer.bind_unless_allocated(flat):
+        own = flat.clone() if is_shared and not buffer.is_allocated else flat
+        if (is_shared and own is flat) or not buffer.bind_unless_allocated(own):
             buffer.memory(torch.float32).add_(flat)

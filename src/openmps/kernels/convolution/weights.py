@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ from openmps.kernels.convolution.descriptor import MPSCNNConvolutionDescriptor
 from openmps.kernels.convolution.state import MPSCNNConvolutionWeightsAndBiasesState
 from openmps.metal.device import CommandBuffer, MTLBuffer, MTLDevice
 from openmps.metal.pending import Region
+from openmps.metal.resource import epoch
 from openmps.ops.convolution import CopyNumbers, TakeWeights
 from openmps.types import MPSDataType
 
@@ -64,14 +65,23 @@ def weights_name(weights_fp16: bool | None, *, of_float16_image: bool, as_float1
     return f"{name} as float16" if as_float16 else name
 
 
-class Used(NamedTuple):
+class Used:
     """What a body multiplies with or adds, as it is found when the body runs."""
 
-    find: Callable[[], Tensor | tuple[Tensor, ...] | None]
+    __slots__ = ("find", "mark")
+
+    def __init__(self, find: Callable[[], Tensor | tuple[Tensor, ...] | None]) -> None:
+        self.find = find
+        self.mark: Any = None
 
     def value(self) -> Tensor | tuple[Tensor, ...] | None:
         """The weights, OHWI, or the biases, float32; or all that is rounded by now."""
         return self.find()
+
+    def kept(self) -> tuple[Tensor | None, ...]:
+        """The tensors that are found; they stay the same while the data source's precision does."""
+        found = self.find()
+        return found if isinstance(found, tuple) else (found,)
 
     def regions(self) -> list[Region]:
         """The memory of what is found now."""
@@ -152,6 +162,7 @@ class ConvolutionWeights:
             raise MPSArgumentError(who, "data source", rule, got, "Make a new kernel for new shapes")
         self.held.read(_fingerprint(loaded), lambda: not self.equal(loaded))
         self.precision = loaded.precision
+        epoch.end()  # the precision decides which of the numbers in memory are used
         self._is_derived = self._is_derived or loaded.precision is _FLOAT16
         biases = None if loaded.biases is None else torch.from_numpy(loaded.biases)
         self._prepare(torch.from_numpy(loaded.weights).view(-1), biases)
@@ -243,6 +254,7 @@ class ConvolutionWeights:
         made = self._rounded.get(use.dtype)
         if made is None:
             self._is_derived = True
+            epoch.end()  # what is rounded, all of it, has one part more
             made = self._rounded[use.dtype] = self._single.to(torch.float16).to(use.dtype)
         return made
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -177,6 +177,18 @@ class Rows:
         self.rows = rows
         self.channels = channels
 
+    def cells(self) -> tuple[MTLBuffer]:
+        """The memory that it reads."""
+        return (self.buffer,)
+
+    def form(self) -> Hashable:
+        """Which part of it."""
+        return self.rows, self.channels
+
+    def over(self, cells: Sequence[MTLBuffer]) -> Rows:
+        """The same of another buffer."""
+        return Rows(cells[0], self.rows, self.channels)
+
     def value(self) -> Tensor:
         """The numbers, ``[images, channels]``, sharing the buffer's memory."""
         return self.buffer.memory(torch.float32).view(-1, self.channels)[self.rows.start : self.rows.stop]
@@ -191,6 +203,18 @@ class Added(NamedTuple):
     """Gradients of images, added to the rows of their states; one row takes the sum of all."""
 
     parts: list[Rows]
+
+    def cells(self) -> tuple[MTLBuffer, ...]:
+        """The memory that it writes."""
+        return tuple([part.buffer for part in self.parts])
+
+    def form(self) -> Hashable:
+        """Which parts of it."""
+        return tuple([part.form() for part in self.parts])
+
+    def over(self, cells: Sequence[MTLBuffer]) -> Added:
+        """The same of other buffers."""
+        return Added([part.over((cell,)) for part, cell in zip(self.parts, cells, strict=True)])
 
     def regions(self) -> list[Region]:
         """The rows of all parts."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from types import NoneType
 from typing import Any, NamedTuple, overload
 
@@ -16,7 +16,7 @@ from openmps.core.arrays import numbers
 from openmps.core.image.batch import MPSImageBatch
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.image.image import MPSImage
-from openmps.core.image.storage import Extent, Storage, gather, merge
+from openmps.core.image.storage import Block, Extent, Storage, gather, merge
 from openmps.core.kernel.encoding import Bound, Sink
 from openmps.core.lifetime import check_device, check_is_device
 from openmps.core.state.batch import MPSStateBatch
@@ -398,6 +398,18 @@ class _Numbers(NamedTuple):
 
     parts: Sequence[Storage]
 
+    def cells(self) -> tuple[Block, ...]:
+        """The memory that it reads."""
+        return tuple([part.block for part in self.parts])
+
+    def form(self) -> Hashable:
+        """How it reads it."""
+        return tuple([part.form() for part in self.parts])
+
+    def over(self, cells: Sequence[Block]) -> _Numbers:
+        """The same of other memory."""
+        return _Numbers([part.over(cell) for part, cell in zip(self.parts, cells, strict=True)])
+
     def value(self) -> Tensor:
         """All of them, ``[N, C, H, W]``."""
         parts = self.parts
@@ -418,6 +430,18 @@ class _LossImages(NamedTuple):
     """Loss images, neighbours as one."""
 
     parts: Sequence[Storage]
+
+    def cells(self) -> tuple[Block, ...]:
+        """The memory that it writes."""
+        return tuple([part.block for part in self.parts])
+
+    def form(self) -> Hashable:
+        """How it writes it."""
+        return tuple([part.form() for part in self.parts])
+
+    def over(self, cells: Sequence[Block]) -> _LossImages:
+        """The same of other memory."""
+        return _LossImages([part.over(cell) for part, cell in zip(self.parts, cells, strict=True)])
 
     def regions(self) -> list[Region]:
         """The images."""

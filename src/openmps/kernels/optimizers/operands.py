@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -27,6 +27,18 @@ class Strided:
         self.numbers = Numbers(buffer, offset, last + 1)
         self.sizes = sizes
         self.strides = strides
+
+    def cells(self) -> tuple[MTLBuffer]:
+        """The memory that it reads or writes."""
+        return self.numbers.cells()
+
+    def form(self) -> Hashable:
+        """Which part of it."""
+        return self.numbers.offset, self.sizes, self.strides
+
+    def over(self, cells: Sequence[MTLBuffer]) -> Strided:
+        """The same of another buffer."""
+        return Strided(cells[0], self.numbers.offset, self.sizes, self.strides)
 
     def value(self) -> Tensor:
         """The rows, sharing the buffer's memory."""

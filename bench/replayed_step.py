@@ -1,0 +1,248 @@
+"""The sample digit network's training step on a GPU, replayed and not, beside PyTorch: by turns in one process.
+
+Work: batch 40, grey images of 28x28 bytes picked from memory of the host and brought to the device each step, Adam. A
+turn is 50 steps, from picking the images to the new weights, with two command buffers in flight; PyTorch's peers bring
+the same bytes each step. Prints medians over the turns with their spread, what `explain` says of the last step, the
+greatest difference of losses between the replayed and the other run, and where the host's time goes.
+
+Usage: python -m bench.replayed_step [--turns N] [--json FILE] [--commit NAME]
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import io
+import json
+import platform
+import pstats
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from threading import Semaphore
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn, profiler
+
+import openmps as mps
+from bench.training_step import BATCH, CLASSES, TorchNetwork, data
+from openmps.training.network import NetworkShape, SampleNetwork, optimizer_factory
+
+STEPS = 50
+Format = mps.MPSImageFeatureChannelFormat
+Turn = Callable[[], None]
+
+
+class Ours:
+    """Steps through MPSNNGraph, two command buffers in flight."""
+
+    def __init__(self, device: mps.MTLDevice, channel_format: Format, captures: int) -> None:
+        self.images, self.classes = data()
+        self.device, self.one_hot = device, np.eye(CLASSES, dtype=np.float32)
+        network = SampleNetwork.create(
+            NetworkShape(28, 28, 1, CLASSES), seed=1, optimizer=optimizer_factory("adam", 1e-3)
+        )
+        self.graph = network.training_graph(device, channel_format, loss_weight=1 / BATCH, dropout_seed=1)
+        self.graph.stop_on_non_finite = False
+        self.queue, self.generator = device.new_command_queue(), np.random.default_rng(1)
+        self.queue.max_capture_count = captures
+        self.in_flight = Semaphore(2)
+        self.last: Any = None
+        self.labels: Any = None
+
+    def step(self) -> None:
+        self.in_flight.acquire()
+        picked = self.generator.integers(0, len(self.images), BATCH)
+        batch = mps.MPSImageBatch.from_numpy(self.device, self.images[picked], Format.UNORM8)
+        self.labels = mps.MPSCNNLossLabels.batch(self.device, self.one_hot[self.classes[picked]])
+        self.last = mps.MPSCommandBuffer(command_queue=self.queue)
+        self.graph.encode_batch(self.last, [batch], [self.labels])
+        self.last.add_completed_handler(lambda _: self.in_flight.release())
+        self.last.commit()
+
+    def turn(self) -> None:
+        for _ in range(STEPS):
+            self.step()
+        self.last.wait_until_completed()
+
+    def loss(self) -> float:
+        """One step, and its loss."""
+        self.step()
+        self.last.wait_until_completed()
+        return float(sum(label.loss_image().numpy().sum() for label in self.labels))
+
+
+def eager_turn(dtype: torch.dtype) -> Turn:
+    """PyTorch as it comes, fused Adam; float16 by autocast."""
+    step, pixels, targets = _torch_step(dtype)
+    images, classes = data()
+    generator = np.random.default_rng(1)
+
+    def turn() -> None:
+        for _ in range(STEPS):
+            picked = generator.integers(0, len(images), BATCH)
+            pixels.copy_(torch.from_numpy(images[picked]))
+            targets.copy_(torch.from_numpy(classes[picked]))
+            step()
+        torch.cuda.synchronize()
+
+    return turn
+
+
+def graph_turn(dtype: torch.dtype) -> Turn:
+    """The whole eager step in one CUDA graph."""
+    step, pixels, targets = _torch_step(dtype)
+    images, classes = data()
+    generator = np.random.default_rng(1)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+
+    def turn() -> None:
+        for _ in range(STEPS):
+            picked = generator.integers(0, len(images), BATCH)
+            pixels.copy_(torch.from_numpy(images[picked]))
+            targets.copy_(torch.from_numpy(classes[picked]))
+            graph.replay()
+        torch.cuda.synchronize()
+
+    turn.step = step  # type: ignore[attr-defined]  # holds what the graph works on
+    return turn
+
+
+def _torch_step(dtype: torch.dtype) -> tuple[Turn, torch.Tensor, torch.Tensor]:
+    network = TorchNetwork().to(device="cuda", memory_format=torch.channels_last)
+    optimizer = torch.optim.Adam(network.parameters(), 1e-3, fused=True, capturable=True)
+    pixels = torch.zeros((BATCH, 28, 28, 1), dtype=torch.uint8, device="cuda")
+    targets = torch.zeros(BATCH, dtype=torch.int64, device="cuda")
+
+    def step() -> None:
+        x = pixels.permute(0, 3, 1, 2).to(torch.float32).div_(255)
+        optimizer.zero_grad(set_to_none=True)
+        with torch.autocast("cuda", torch.float16, enabled=dtype is torch.float16, cache_enabled=False):
+            loss = nn.functional.cross_entropy(network(x), targets)
+        loss.backward()
+        optimizer.step()
+
+    return step, pixels, targets
+
+
+def measure(turns: dict[str, Turn], rounds: int) -> dict[str, list[float]]:
+    """Microseconds a step of each turn, by turns."""
+    for turn in turns.values():
+        turn()
+        turn()
+    times: dict[str, list[float]] = {name: [] for name in turns}
+    for _ in range(rounds):
+        for name, turn in turns.items():
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            turn()
+            times[name].append((time.perf_counter() - start) * 1e6 / STEPS)
+    return times
+
+
+def replay_alone(ours: Ours) -> float:
+    """Microseconds of the device for a replay of the captured graph, nothing else."""
+    player: Any = ours.queue._lane.player
+    captures = [entry.capture for entry in player._entries.values() if entry.capture is not None]
+    if not captures:
+        return float("nan")
+    longest = max(captures, key=lambda capture: len(capture.sinks))
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record()
+    for _ in range(100):
+        longest.recording.replay()
+    end.record()
+    end.synchronize()
+    return start.elapsed_time(end) * 10
+
+
+def host_alone(ours: Ours) -> float:
+    """Microseconds of the host for a step that it does not wait for, encode, look and launch."""
+    ours.in_flight = Semaphore(64)
+    ours.turn()
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(20):
+        ours.step()
+    took = (time.perf_counter() - start) * 1e6 / 20
+    ours.last.wait_until_completed()
+    ours.in_flight = Semaphore(2)
+    return took
+
+
+def kernels(ours: Ours, steps: int = 10) -> str:
+    """What a replayed step launches, the longest first."""
+    with profiler.profile(activities=[profiler.ProfilerActivity.CUDA]) as seen:
+        for _ in range(steps):
+            ours.step()
+        ours.last.wait_until_completed()
+    times: dict[str, list[float]] = {}
+    for event in seen.events():
+        if event.device_type == torch.autograd.DeviceType.CUDA:
+            entry = times.setdefault(event.name, [0.0, 0.0])
+            entry[0] += event.device_time_total / steps
+            entry[1] += 1 / steps
+    lines = [f"{sum(n for _, n in times.values()):.0f} launches, busy {sum(t for t, _ in times.values()):.0f} us"]
+    longest = sorted(times.items(), key=lambda each: -each[1][0])
+    return "\n".join(lines + [f"   {took:7.1f} us {count:5.1f} x {name[:90]}" for name, (took, count) in longest[:24]])
+
+
+def main() -> None:
+    """Run and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--turns", type=int, default=15)
+    parser.add_argument("--json", type=Path, help="append the figures to this file of JSON lines")
+    parser.add_argument("--commit", default="", help="what was measured")
+    options = parser.parse_args()
+    if not torch.cuda.is_available():
+        print("no CUDA device on this machine: nothing to show")
+        return
+    device, turns, rows = mps.mtl_device("cuda"), {}, {}
+    for name, channel_format in (("float16", Format.FLOAT16), ("float32", Format.FLOAT32)):
+        ours = {captures: Ours(device, channel_format, captures) for captures in (16, 0)}
+        losses = {captures: [one.loss() for _ in range(20)] for captures, one in ours.items()}
+        print(f"{name}: losses {losses[16][:3]} … {losses[16][-1]}, greatest difference from unreplayed",
+              max(abs(a - b) for a, b in zip(losses[16], losses[0], strict=True)))  # fmt: skip
+        print(ours[16].last.explain())
+        turns[f"ours replayed, {name}"], turns[f"ours unreplayed, {name}"] = ours[16].turn, ours[0].turn
+        dtype = getattr(torch, name)
+        turns[f"torch eager, {name}"], turns[f"torch eager in one CUDA graph, {name}"] = (
+            eager_turn(dtype),
+            graph_turn(dtype),
+        )
+        ours[16].turn()
+        rows[f"replay alone, {name}"] = replay_alone(ours[16])
+        rows[f"host alone, {name}"] = host_alone(ours[16])
+        print(f"{name}:", kernels(ours[16]))
+        profile = cProfile.Profile()
+        profile.runcall(ours[16].turn)
+        text = io.StringIO()
+        pstats.Stats(profile, stream=text).sort_stats("tottime").print_stats(28)
+        print(f"host of {STEPS} replayed steps, {name}:", text.getvalue()[:5500])
+    times = measure(turns, options.turns)
+    print(f"{device.name}, torch {torch.__version__}; microseconds a step")
+    for name, each in times.items():
+        print(f"  {name:42} median {statistics.median(each):8.1f}  least {min(each):8.1f}  most {max(each):8.1f}")
+    for name, each in rows.items():
+        print(f"  {name:42} {each:8.1f}")
+    if options.json is not None:
+        medians = {name: statistics.median(each) for name, each in times.items()} | rows
+        row = {"bench": "replayed_step", "device": device.name, "torch": torch.__version__, "commit": options.commit,
+               "python": platform.python_version(), "batch": BATCH, "median_us": medians}  # fmt: skip
+        with options.json.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""Captures of what a tape does."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+Run = Callable[[], Sequence[Tensor | None]]
+"""Launches work over fixed memory and gives what comes out."""
+
+
+class Recording(Protocol):
+    """What was captured."""
+
+    @property
+    def values(self) -> Sequence[Tensor | None]:
+        """What comes out, in the same memory after each replay."""
+        ...
+
+    def replay(self) -> None:
+        """Run it all again, in the order of the current stream."""
+        ...
+
+
+class Recorder(Protocol):
+    """Captures work on one device."""
+
+    def record(self, run: Run) -> Recording:
+        """Capture what ``run`` launches, which does not compute anything yet. Raises if that is not possible."""
+        ...
+
+    def retire(self) -> None:
+        """Called before recordings are dropped: wait until none of them runs any more."""
+        ...
+
+
+class _Graph:
+    """A CUDA graph and what comes out of it."""
+
+    def __init__(self, graph: torch.cuda.CUDAGraph, values: Sequence[Tensor | None]) -> None:
+        self._graph = graph
+        self.values = values
+
+    def replay(self) -> None:
+        """See `Recording`."""
+        self._graph.replay()
+
+
+class CudaRecorder:
+    """Captures CUDA graphs, which share one pool of memory: they run one after the other."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream: torch.cuda.Stream | None = None
+        self._pool: Any = None
+
+    def record(self, run: Run) -> Recording:
+        """See `Recorder`."""
+        if self._stream is None:
+            self._stream = torch.cuda.Stream(self._device)
+            self._pool = torch.cuda.graph_pool_handle()
+        current = torch.cuda.current_stream(self._device)
+        self._stream.wait_stream(current)
+        graph = torch.cuda.CUDAGraph()
+        # What the collector frees meanwhile might do what a capture forbids.
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            with torch.cuda.stream(self._stream):
+                # Other threads, the queue's among them, go on using the device.
+                graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+                try:
+                    values = run()
+                finally:
+                    graph.capture_end()
+        finally:
+            if collects:
+                gc.enable()
+        current.wait_stream(self._stream)
+        return _Graph(graph, values)
+
+    def retire(self) -> None:
+        """See `Recorder`."""
+        torch.cuda.synchronize(self._device)

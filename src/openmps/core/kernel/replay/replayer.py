@@ -1,0 +1,212 @@
+"""Decides what is captured and what is replayed, and plays it."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any
+from weakref import ref
+
+import torch
+from torch import Tensor
+
+from openmps.core.kernel.replay.recorder import CudaRecorder, Recorder, Recording
+from openmps.core.kernel.replay.segment import Key, Seen, Segment, look, things_of
+from openmps.core.kernel.replay.tape import Tape
+from openmps.metal.execution import MAX_CAPTURE_COUNT, Release, Work, players
+from openmps.metal.explanation import Passage, WorkOutcome
+from openmps.metal.pending import Region, Writer
+
+MIN_STEPS = 4
+"""Fewer operations than so many gain nothing: to copy in and out costs as much as to launch them."""
+_REMEMBERED = 256
+"""Segments that are known, captured or not."""
+_FIRST = "not replayed: the first of its kind; it is captured when an equal one comes"
+
+
+class _Capture:
+    """A segment that was captured."""
+
+    def __init__(self, tape: Tape, recording: Recording) -> None:
+        self.fixed = tape.fixed
+        self.upload = tape.upload
+        self.sinks = tape.sinks
+        self.is_guarded = tape.is_guarded
+        self.recording = recording
+
+
+class _Entry:
+    """What is known of segments with one key."""
+
+    def __init__(self, kept: list[ref[Any]]) -> None:
+        self.kept = kept
+        """What the key tells by identity: when it goes, the key means nothing any more."""
+        self.sightings = 0
+        self.needed = 2
+        """How many equal segments must come before they are captured; more after each time that a capture had to go."""
+        self.refusal = ""
+        self.capture: _Capture | None = None
+
+
+class Replayer:
+    """Plays the works of one lane."""
+
+    def __init__(self, device: torch.device, recorder: Recorder, min_steps: int = MIN_STEPS) -> None:
+        self.max_capture_count = MAX_CAPTURE_COUNT
+        self._device = device
+        self._recorder = recorder
+        self._min_steps = min_steps
+        self._entries: OrderedDict[Key, _Entry] = OrderedDict()
+        self._dead: deque[Key] = deque()
+        self._seen: dict[int, Seen] = {}
+
+    @property
+    def captures(self) -> int:
+        """How many captures are held."""
+        self._forget_the_dead()
+        return sum(entry.capture is not None for entry in self._entries.values())
+
+    @property
+    def refusals(self) -> list[str]:
+        """Why some of what was to be captured could not be."""
+        return [entry.refusal for entry in self._entries.values() if entry.refusal]
+
+    def play(self, works: deque[tuple[str, Work]], passages: list[Passage]) -> int:
+        """See `Player`."""
+        self._forget_the_dead()
+        if not self.max_capture_count:
+            self._trim()
+            count, reason = len(works), "not replayed: max_capture_count of the queue is 0"
+        else:
+            segment = look(works, self._seen)
+            if not segment.works:
+                count, reason = 1, f"not replayed: {segment.refusal.partition(': ')[2]}"
+            elif segment.steps < self._min_steps:
+                count = segment.works
+                reason = f"not replayed: {segment.steps} step(s) are too few to gain by it"
+            else:
+                outcome, reason = self._play(works, segment)
+                if outcome is not None:
+                    passages.append(Passage(segment.works, outcome, reason))
+                    return 0
+                count = segment.works
+        passages.append(Passage(count, WorkOutcome.RUN, reason))
+        return count
+
+    def _play(self, works: deque[tuple[str, Work]], segment: Segment) -> tuple[WorkOutcome | None, str]:
+        """Replay a segment, and say whether it was captured before; or None, and why it was not."""
+        entry, outcome = self._entry(works, segment), WorkOutcome.REPLAYED
+        if entry.refusal:
+            return None, f"not replayed: {entry.refusal}"
+        if entry.capture is None:
+            entry.sightings += 1
+            if entry.sightings < entry.needed:
+                return None, _FIRST
+            outcome = WorkOutcome.CAPTURED
+            try:
+                tape = Tape(works, segment, self._device)
+                entry.capture = _Capture(tape, self._recorder.record(tape.run))
+            except Exception as fault:
+                entry.refusal = f"it cannot be captured, {type(fault).__name__}: {fault}".partition("\n")[0]
+                return None, f"not replayed: {entry.refusal}"
+            self._trim()
+        if not _replay(entry.capture, segment, works):
+            return None, "not replayed: a result may not be finite, and it is looked for where"
+        return outcome, ""
+
+    # --- what is remembered -------------------------------------------------------------------------------------------
+
+    def _entry(self, works: deque[tuple[str, Work]], segment: Segment) -> _Entry:
+        key = segment.key
+        entry = self._entries.get(key)
+        if entry is None:
+            forget = partial(_note, self._dead, key)
+            # The callbacks run anywhere, so they only note the key: what it holds goes when this thread comes by.
+            entry = self._entries[key] = _Entry([ref(each, forget) for each in things_of(works, segment)])
+        self._entries.move_to_end(key)
+        return entry
+
+    def _forget_the_dead(self) -> None:
+        while self._dead:
+            self._drop(self._entries.pop(self._dead.popleft(), None))
+
+    def _trim(self) -> None:
+        """Have as many captures as are allowed, and no more entries than are remembered: the last used ones."""
+        captured = [entry for entry in self._entries.values() if entry.capture is not None]
+        for entry in captured[: len(captured) - self.max_capture_count]:
+            self._drop(entry)
+            entry.sightings, entry.needed = 0, 2 * entry.needed
+        while len(self._entries) > _REMEMBERED:
+            self._drop(self._entries.popitem(last=False)[1])
+
+    def _drop(self, entry: _Entry | None) -> None:
+        if entry is not None and entry.capture is not None:
+            self._recorder.retire()
+            entry.capture = None
+
+
+def _note(dead: deque[Key], key: Key, _: ref[Any]) -> None:
+    dead.append(key)
+
+
+def _replay(capture: _Capture, segment: Segment, works: deque[tuple[str, Work]]) -> bool:
+    """Play a capture in the place of the works, which are taken off; False, and nothing has changed, if it fails."""
+    for place, value in zip(capture.fixed, segment.values, strict=True):
+        place.copy_(value)
+    segment.values.clear()
+    capture.upload.send(segment.numbers)
+    capture.recording.replay()
+    values = capture.recording.values
+    if capture.is_guarded:
+        *values, sound = values
+        if sound is not None and not bool(sound):
+            return False
+    segment.guard = None
+    # The works must be gone for what they alone hold to be gone; this one says meanwhile what is yet to be written.
+    works.insert(segment.works, ("replay", _HandOut(segment.outs)))
+    for _ in range(segment.works):
+        _, work = works.popleft()
+        if isinstance(work, Release):
+            work()
+        del work
+    _hand_out(capture.sinks, segment.outs, values)
+    works.popleft()
+    return True
+
+
+class _HandOut(Writer):
+    """What says which memory is yet to be written while results are handed out."""
+
+    __slots__ = ("_outs",)
+
+    def __init__(self, outs: Sequence[tuple[ref[Any], ...]]) -> None:
+        self._outs = outs
+
+    def __call__(self) -> None:
+        """It is taken off before its turn; where handing out has failed it does nothing."""
+
+    def writes(self) -> Iterable[Region]:
+        """All memory that results go to, as far as anybody still holds it."""
+        cells = [cell for places in self._outs for place in places if (cell := place()) is not None]
+        return [Region(cell, (), cell.present if isinstance(cell.present, Tensor) else None) for cell in cells]
+
+
+def _hand_out(sinks: Sequence[Any], outs: Sequence[tuple[ref[Any], ...]], values: Sequence[Tensor | None]) -> None:
+    """Bring what comes out to its places, as far as anybody still holds these."""
+    for sink, places, value in zip(sinks, outs, values, strict=True):
+        cells = [place() for place in places]
+        if any(cell is not None for cell in cells):
+            held = [twin.twin() if cell is None else cell for cell, twin in zip(cells, sink.cells(), strict=True)]
+            # The memory is the capture's: it is copied.
+            sink.over(held).take(value, is_shared=True)
+
+
+def cuda_player(device: torch.device) -> Replayer:
+    """The player of a lane of a CUDA device."""
+    return Replayer(device, CudaRecorder(device))
+
+
+def serve() -> None:
+    """Have the lanes of CUDA devices that are made from now on replay."""
+    players["cuda"] = cuda_player

@@ -1,0 +1,110 @@
+"""What became of the works of a command buffer, and why: what `explain` tells. Our addition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from enum import Enum
+from typing import NamedTuple, Protocol
+
+
+class WorkOutcome(Enum):
+    """What became of one work of a command buffer. Our addition."""
+
+    PENDING = "pending"
+    """It has not run yet."""
+    RUN = "run"
+    """It ran by itself."""
+    CAPTURED = "captured"
+    """It was captured together with its neighbours, and ran by the first replay."""
+    REPLAYED = "replayed"
+    """It ran by a replay of what an equal command buffer had captured."""
+    SKIPPED = "skipped"
+    """It did not run, because work before it failed."""
+
+
+class ExplainedWork(NamedTuple):
+    """One work of a command buffer, as `CommandBuffer.explain` tells it. Our addition."""
+
+    label: str
+    """What was encoded: the kernel's class and label."""
+    operations: tuple[str, ...]
+    """The names of its steps, in the order in which they run; none where they are not known."""
+    fused: tuple[str, ...]
+    """Filters of a graph that run as a part of a neighbour."""
+    outcome: WorkOutcome
+    """What became of it."""
+    reason: str
+    """Why it was not replayed; empty where it was."""
+
+
+class CommandBufferExplanation(NamedTuple):
+    """What a command buffer ran: rows for programs, text by `str`. Made by `CommandBuffer.explain`. Our addition."""
+
+    device: str
+    """The device as PyTorch calls it, such as ``cuda:0``."""
+    works: tuple[ExplainedWork, ...]
+    """A row for each work, in order."""
+
+    @property
+    def steps(self) -> int:
+        """How many operations the works have together, those of replayed works with them."""
+        return sum(len(work.operations) for work in self.works)
+
+    def count(self, outcome: WorkOutcome) -> int:
+        """How many works came to this."""
+        return sum(work.outcome is outcome for work in self.works)
+
+    def __str__(self) -> str:
+        counts = ((outcome.value, self.count(outcome)) for outcome in WorkOutcome)
+        parts = [f"{len(self.works)} work(s)", f"{self.steps} step(s)", *(f"{n} {name}" for name, n in counts if n)]
+        return "\n".join([f"{self.device}: {', '.join(parts)}", *map(_line, self.works)])
+
+
+def _line(work: ExplainedWork) -> str:
+    text = f"  {work.outcome.value:8} {len(work.operations):4} step(s)  {work.label}"
+    if work.fused:
+        text += f"; fused into others: {', '.join(work.fused)}"
+    return f"{text}; {work.reason}" if work.reason else text
+
+
+# --- what is kept for it ----------------------------------------------------------------------------------------------
+
+
+class Described(Protocol):
+    """What a work computes, as far as it can be told without holding what it works on."""
+
+    @property
+    def fused(self) -> tuple[str, ...]:
+        """What runs as a part of something else."""
+        ...
+
+    def operations(self) -> tuple[str, ...]:
+        """The names of the operations, in order."""
+        ...
+
+
+Content = tuple[str, Described | None]
+"""The label of a work and what it computes, where that is known."""
+
+
+class Passage(NamedTuple):
+    """What became of so many works of a record, and why."""
+
+    works: int
+    outcome: WorkOutcome
+    reason: str
+
+
+def contents_of(works: Iterable[tuple[str, Callable[[], None]]]) -> list[Content]:
+    """What is kept of works when they have run: nothing that they hold alive."""
+    return [(label, getattr(work, "body", None)) for label, work in works]
+
+
+def explained(device: str, contents: Sequence[Content], passages: Sequence[Passage]) -> CommandBufferExplanation:
+    """The explanation of works of which ``passages`` tell the outcomes one after the other."""
+    outcomes = [(passage.outcome, passage.reason) for passage in passages for _ in range(passage.works)]
+    rows = [
+        ExplainedWork(label, body.operations() if body else (), body.fused if body else (), *outcome)
+        for (label, body), outcome in zip(contents, outcomes, strict=True)
+    ]
+    return CommandBufferExplanation(device, tuple(rows))
