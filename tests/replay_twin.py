@@ -41,6 +41,9 @@ class TwinRecorder:
     def __init__(self) -> None:
         self.recorded = self.retired = 0
 
+    def is_taken(self) -> bool:
+        return False
+
     def record(self, run: Callable[[], Sequence[Tensor | None]]) -> TwinRecording:
         self.recorded += 1
         return TwinRecording(run)

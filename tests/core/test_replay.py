@@ -13,6 +13,7 @@ import torch
 
 import openmps as mps
 from encoding import Bench, finish, numbers
+from openmps.core.kernel.replay.recorder import CudaRecorder
 from openmps.core.kernel.replay.replayer import MIN_STEPS, Replayer
 from replay_twin import TwinRecorder, outcomes, replayer_of, replaying_queue
 
@@ -318,6 +319,38 @@ def test_a_fault_of_a_replay_is_that_of_the_command_buffer() -> None:
     assert command_buffer.error_code is mps.MTLCommandBufferErrorCode.OUT_OF_MEMORY
     bench.queue.max_capture_count = 0
     _encoded(bench, lambda buffer: double.encode(buffer, bench.image(_values(0))))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
+def test_a_capture_that_cuda_refuses_leaves_the_device_as_it_was() -> None:
+    """Work that waits for the device cannot be captured; memory goes on being taken and given back."""
+    device = torch.device("cuda", torch.cuda.current_device())
+    x, recorder = torch.ones(1024, device=device), CudaRecorder(device)
+    for _ in range(3):
+        with pytest.raises(RuntimeError):
+            recorder.record(lambda: [x * float((x + 1).sum())])
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        assert float((x + torch.ones(1 << 20, device=device)[:1024]).sum()) == 2048.0
+    recording = recorder.record(lambda: [x * 3])
+    recording.replay()
+    (made,) = recording.values
+    assert made is not None
+    assert float(made.sum()) == 3072.0
+
+
+def test_a_program_that_captures_by_itself_is_left_alone() -> None:
+    class Taken(TwinRecorder):
+        def is_taken(self) -> bool:
+            return True
+
+    bench = Bench.on(CPU)
+    bench.queue._lane.player = Replayer(CPU, Taken(), 0)
+    double = _linear(bench, 2.0)
+    for _ in range(3):
+        command_buffer = _encoded(bench, lambda buffer: double.encode(buffer, bench.image(_values(0))))
+    (row,) = command_buffer.explain().works
+    assert row.reason == "not replayed: the program itself captures what is launched"
 
 
 # --- what is held -----------------------------------------------------------------------------------------------------

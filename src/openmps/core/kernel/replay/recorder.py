@@ -29,6 +29,10 @@ class Recording(Protocol):
 class Recorder(Protocol):
     """Captures work on one device."""
 
+    def is_taken(self) -> bool:
+        """Whether somebody else captures what is launched now: a program that replays command buffers by itself."""
+        ...
+
     def record(self, run: Run) -> Recording:
         """Capture what ``run`` launches, which does not compute anything yet. Raises if that is not possible."""
         ...
@@ -57,6 +61,10 @@ class CudaRecorder:
         self._device = device
         self._stream: torch.cuda.Stream | None = None
         self._pool: Any = None
+
+    def is_taken(self) -> bool:
+        """See `Recorder`."""
+        return torch.cuda.is_current_stream_capturing()
 
     def record(self, run: Run) -> Recording:
         """See `Recorder`."""

@@ -78,6 +78,8 @@ class Replayer:
         if not self.max_capture_count:
             self._trim()
             count, reason = len(works), "not replayed: max_capture_count of the queue is 0"
+        elif self._recorder.is_taken():
+            count, reason = len(works), "not replayed: the program itself captures what is launched"
         else:
             segment = look(works, self._seen)
             if not segment.works:
