@@ -23,9 +23,9 @@ class Region(NamedTuple):
     owner: object
     """Whose memory it is: a buffer, a block of images; None for a tensor alone."""
     ranges: tuple[range, ...] = ()
-    """Which part of the owner's; all of it without any."""
+    """Which part of the owner's, along the first axes of its tensor; all of it without any."""
     tensor: Tensor | None = None
-    """The memory where it is allocated: two owners may share it."""
+    """The owner's memory where it is allocated: two owners may share it."""
 
     def meets(self, other: Region) -> bool:
         """Whether some memory is part of both."""
@@ -34,11 +34,12 @@ class Region(NamedTuple):
             return all(mine.start < theirs.stop and theirs.start < mine.stop for mine, theirs in pairs)
         if self.tensor is None or other.tensor is None or self.tensor.device != other.tensor.device:
             return False
-        mine, theirs = _addresses(self.tensor), _addresses(other.tensor)
+        mine, theirs = _addresses(self.tensor, self.ranges), _addresses(other.tensor, other.ranges)
         return mine.start < theirs.stop and theirs.start < mine.stop
 
 
-def _addresses(tensor: Tensor) -> range:
+def _addresses(whole: Tensor, ranges: tuple[range, ...]) -> range:
+    tensor = whole[tuple(slice(each.start, each.stop) for each in ranges)]
     first, lengths = tensor.data_ptr(), zip(tensor.shape, tensor.stride(), strict=True)
     elements = 1 + sum((size - 1) * stride for size, stride in lengths) if tensor.numel() else 0
     return range(first, first + elements * tensor.element_size())

@@ -131,7 +131,7 @@ class Bytes(Resource):
             MTLCommandBufferError: A command buffer that is not committed has yet to write them.
         """
         found = self.memory(dtype, offset, count)
-        settle(self.name, "tensor", (Region(self, (_bytes_of_elements(dtype, offset, found),), found),))
+        settle(self.name, "tensor", (self.region(offset, found.numel() * dtype.itemsize),))
         return found
 
     def memory(self, dtype: torch.dtype, offset: int = 0, count: int | None = None) -> torch.Tensor:
@@ -227,9 +227,7 @@ class Bytes(Resource):
 
     def region(self, offset: int, size: int) -> Region:
         """Some of the bytes, as what writes and what reads them is compared by."""
-        storage = self._storage
-        part = None if storage is None else storage[offset : offset + size]
-        return Region(self, (range(offset, offset + size),), part)
+        return Region(self, (range(offset, offset + size),), self._storage)
 
     # --- inside ------------------------------------------------------------------------------------------------------
 
@@ -279,10 +277,6 @@ class Bytes(Resource):
             rule = "must be a type that these bytes can be viewed as"
             remedy = "Use a plain number type, and memory aligned to it"
             raise MPSArgumentError(self.name, "dtype", rule, dtype, remedy) from fault
-
-
-def _bytes_of_elements(dtype: torch.dtype, offset: int, found: torch.Tensor) -> range:
-    return range(offset, offset + found.numel() * dtype.itemsize)
 
 
 def modes_of(who: str, options: MTLResourceOptions) -> tuple[MTLStorageMode, MTLCPUCacheMode]:

@@ -199,9 +199,7 @@ class Storage:
         """This run, as what writes and what reads it is compared by."""
         images = range(self.first, self.first + self.count)
         channels = range(self.channel, self.channel + self.channels)
-        whole = self.block.present
-        part = None if whole is None else whole[images.start : images.stop, channels.start : channels.stop]
-        return Region(self.block, (images, channels), part)
+        return Region(self.block, (images, channels), self.block.present)
 
     def overlaps(self, other: Storage) -> bool:
         """Whether both hold at least one element of the same memory."""
