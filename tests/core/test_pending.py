@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import gc
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -370,3 +372,19 @@ def test_the_mask_of_a_dropout(queue: MTLCommandQueue) -> None:
     refused(state.mask_data)
     command_buffer.commit()
     assert state.mask_data().shape == (1, 2, 1, 8)
+
+
+def test_whatever_takes_a_result_says_where_it_goes() -> None:
+    """A sink without regions would be read too early, or fail where somebody reads."""
+    sinks = list[tuple[str, bool]]()
+    for path in Path(mps.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.ClassDef):
+                continue
+            methods = {each.name: each for each in node.body if isinstance(each, ast.FunctionDef)}
+            take = methods.get("take")
+            if take and [each.arg for each in take.args.kwonlyargs] == ["is_shared"]:
+                inherits = "Numbers" in [getattr(base, "id", "") for base in node.bases]
+                sinks.append((node.name, "regions" in methods or inherits))
+    assert len(sinks) >= 8
+    assert [name for name, has_regions in sinks if not has_regions] == []
