@@ -28,12 +28,31 @@ import torch
 from torch import nn, profiler
 
 import openmps as mps
-from bench.training_step import BATCH, CLASSES, TorchNetwork, data
 from openmps.training.network import NetworkShape, SampleNetwork, optimizer_factory
 
-STEPS = 50
+BATCH, STEPS, IMAGES, CLASSES = 40, 50, 2000, 10
 Format = mps.MPSImageFeatureChannelFormat
 Turn = Callable[[], None]
+
+
+def data() -> tuple[np.ndarray, np.ndarray]:
+    """Images and classes; their contents make no difference to the time."""
+    generator = np.random.default_rng(0)
+    return generator.integers(0, 256, (IMAGES, 28, 28, 1), np.uint8), generator.integers(0, CLASSES, IMAGES)
+
+
+class TorchNetwork(nn.Module):
+    """The same network in PyTorch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = nn.Conv2d(1, 32, 5, padding=2), nn.Conv2d(32, 64, 5, padding=2)
+        self.fc1, self.fc2, self.dropout = nn.Linear(7 * 7 * 64, 1024), nn.Linear(1024, CLASSES), nn.Dropout(0.5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = nn.functional.max_pool2d(torch.relu(self.conv1(x)), 2)
+        x = nn.functional.max_pool2d(torch.relu(self.conv2(x)), 2)
+        return self.fc2(self.dropout(torch.relu(self.fc1(x.flatten(1)))))
 
 
 class Ours:

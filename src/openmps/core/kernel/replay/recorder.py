@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 
 import torch
@@ -83,13 +84,26 @@ class CudaRecorder:
                 graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
                 try:
                     values = run()
-                finally:
                     graph.capture_end()
+                except BaseException:
+                    self._give_up(graph)
+                    raise
         finally:
             if collects:
                 gc.enable()
         current.wait_stream(self._stream)
         return _Graph(graph, values)
+
+    def _give_up(self, graph: torch.cuda.CUDAGraph) -> None:
+        """End a capture that has failed. The engine leaves the pool open if the device refused to go on with it."""
+        with suppress(RuntimeError):
+            graph.capture_end()
+        end: Any = getattr(torch, "_C", None)
+        end = getattr(end, "_cuda_endAllocateToPool", None)
+        if end is not None:
+            with suppress(RuntimeError):
+                end(self._device.index, self._pool)
+        self._pool = torch.cuda.graph_pool_handle()
 
     def retire(self) -> None:
         """See `Recorder`."""
