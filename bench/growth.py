@@ -4,7 +4,7 @@ Work: a chain of 3x3 convolutions with ReLU, the mean of all pixels, a fully con
 gradient descent with momentum; one of the four is changed, the others stay. By turns in one process beside eager
 PyTorch.
 
-Usage: python -m bench.growth [--device cpu|cuda] [--turns N] [--threads N] [--no-record]
+Usage: python -m bench.growth [--device cpu|cuda] [--turns N] [--threads N] [--clock wall|cpu] [--no-record]
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 import openmps as mps
-from bench.harness import OURS, by_turns, compared, record
+from bench.harness import OURS, add_options, by_turns, compared, record
 
 CLASSES = 10
 
@@ -121,10 +121,7 @@ def eager(chain: Chain, device: str) -> Any:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run, print and record."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
-    parser.add_argument("--turns", type=int, default=9)
-    parser.add_argument("--threads", type=int, help="as many as there are cores unless said")
-    parser.add_argument("--no-record", action="store_true", help="leave bench/results as it is")
+    add_options(parser, 9)
     options = parser.parse_args(arguments)
     if options.threads:
         torch.set_num_threads(options.threads)
@@ -133,10 +130,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for at in values:
             chain = replace(Chain(), **{along: at})
             turns = {OURS: ours(chain, device), "torch eager": eager(chain, options.device)}
-            row = compared(by_turns(turns, options.turns))
+            row = compared(by_turns(turns, options.turns, clock=options.clock))
             print(f"{along:10} {at:5}  {row['contenders'][OURS]['median_ms']:9.4g} ms {row['ratio']:6.2f}", flush=True)
             if not options.no_record:
-                record("growth", options.device, {"work": f"{along} {at}", "along": along, "at": at, **row})
+                how = {"threads": torch.get_num_threads(), "clock": options.clock}
+                record("growth", options.device, {"work": f"{along} {at}", "along": along, "at": at, **how, **row})
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ cannot run here is skipped, and the result says why.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -25,6 +26,9 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results"
 OURS = "openmps"
 WARM_TURNS = 2
+CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
+"""How turns are timed: by the time that passes, or by that which the process's threads spend computing. The latter is
+what can be compared on a machine that others use too; what runs beside something else is not seen in it."""
 _PACKAGES = ("torch", "numpy", "jax", "onnxruntime", "triton")
 _MARK = "bench>"
 
@@ -80,16 +84,19 @@ def _digits(value: float) -> float:
 # --- in one process ---------------------------------------------------------------------------------------------------
 
 
-def by_turns(turns: Mapping[str, Callable[[], object]], rounds: int, times: int = 1) -> dict[str, dict[str, Any]]:
+def by_turns(
+    turns: Mapping[str, Callable[[], object]], rounds: int, times: int = 1, clock: str = "wall"
+) -> dict[str, dict[str, Any]]:
     """Milliseconds of one call of each function, which takes turns of ``times`` calls with the others."""
     taken: dict[str, list[float]] = {name: [] for name in turns}
+    now = CLOCKS[clock]
     for round_ in range(rounds + WARM_TURNS):
         for name, call in turns.items():
-            start = time.perf_counter()
+            start = now()
             for _ in range(times):
                 call()
             if round_ >= WARM_TURNS:
-                taken[name].append((time.perf_counter() - start) * 1000 / times)
+                taken[name].append((now() - start) * 1000 / times)
     return {name: {**figures(values), "turns": values} for name, values in taken.items()}
 
 
@@ -97,14 +104,14 @@ def by_turns(turns: Mapping[str, Callable[[], object]], rounds: int, times: int 
 
 
 def by_processes(
-    contenders: Sequence[Contender], rounds: int, steps: int, *, threads: int | None = None
+    contenders: Sequence[Contender], rounds: int, steps: int, *, threads: int | None = None, clock: str = "wall"
 ) -> dict[str, dict[str, Any]]:
     """Milliseconds of one step of each contender, seconds to the end of its first step, and its peak memory."""
     found: dict[str, dict[str, Any]] = {}
     with ExitStack() as stack:
         ready: dict[str, _Process] = {}
         for each in contenders:
-            process = stack.enter_context(_process(each, threads))
+            process = stack.enter_context(_process(each, threads, clock))
             row = process.answer()
             if "skipped" in row:
                 print(f"  {each.name}: skipped, {row['skipped']}", flush=True)
@@ -145,8 +152,8 @@ class _Process:
 
 
 @contextmanager
-def _process(contender: Contender, threads: int | None) -> Iterator[_Process]:
-    said = json.dumps([contender.module, contender.function, dict(contender.arguments), threads])
+def _process(contender: Contender, threads: int | None, clock: str) -> Iterator[_Process]:
+    said = json.dumps([contender.module, contender.function, dict(contender.arguments), threads, clock])
     path = os.pathsep.join([*map(str, (ROOT, ROOT / "src", ROOT / "tests", ROOT / "examples")), *_paths()])
     process = subprocess.Popen(
         [sys.executable, "-W", "ignore", "-m", "bench.harness", said],
@@ -167,7 +174,8 @@ def _serve(said: str) -> None:
     """In the process of a contender: make it, do its first step, then a turn for each line that comes."""
     import importlib
 
-    module, function, arguments, threads = json.loads(said)
+    module, function, arguments, threads, clock = json.loads(said)
+    now = CLOCKS[clock]
 
     def tell(row: dict[str, Any]) -> None:
         print(f"{_MARK}{json.dumps(row)}", flush=True)
@@ -193,9 +201,9 @@ def _serve(said: str) -> None:
         if not steps:
             tell({"peak_MiB": round(_peak(arguments.get("device", "cpu")))})
             return
-        start = time.perf_counter()
+        start = now()
         turn.run(steps)
-        tell({"ms": (time.perf_counter() - start) * 1000 / steps})
+        tell({"ms": (now() - start) * 1000 / steps})
 
 
 def _peak(device: str) -> float:
@@ -260,6 +268,15 @@ def record(bench: str, device: str, row: Mapping[str, Any], path: Path | None = 
     line = {**head, "versions": versions(), "commit": commit(), **row}
     with (path or RESULTS / f"{bench}.jsonl").open("a") as file:
         file.write(json.dumps(line, ensure_ascii=False) + "\n")
+
+
+def add_options(parser: argparse.ArgumentParser, turns: int) -> None:
+    """The options that every benchmark has."""
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--turns", type=int, default=turns)
+    parser.add_argument("--threads", type=int, help="threads of each process; as many as there are cores unless said")
+    parser.add_argument("--clock", default="wall", choices=sorted(CLOCKS), help="cpu: for a machine that is shared")
+    parser.add_argument("--no-record", action="store_true", help="leave bench/results as it is")
 
 
 def show(title: str, row: Mapping[str, Any]) -> None:

@@ -3,7 +3,7 @@
 A turn of ours makes a command buffer, encodes, commits and waits; at small sizes it encodes several times to it, and
 the call is made as often. Before anything is timed, the numbers are compared.
 
-Usage: python -m bench.kernels [--device cpu|cuda] [--only WORD] [--turns N] [--threads N] [--no-record]
+Usage: python -m bench.kernels [--device cpu|cuda] [--only WORD] [--turns N] [--threads N] [--clock wall|cpu]
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 import openmps as mps
-from bench.harness import OURS, by_turns, compared, record
+from bench.harness import OURS, add_options, by_turns, compared, record
 from bench.kernel_cases import CASES, SIZES, Case, Size, tolerance
 from encoding import data_alone, encode, keep_results
 
@@ -126,7 +126,9 @@ class Pair:
         return found[0]
 
 
-def measure(case: Case, size: Size, device: mps.MTLDevice, turns: int, *, gradient: bool) -> dict[str, Any]:
+def measure(
+    case: Case, size: Size, device: mps.MTLDevice, turns: int, *, gradient: bool, clock: str = "wall"
+) -> dict[str, Any]:
     """One row: the two by turns, and how far their numbers lie apart."""
     pair = Pair(case, size, device)
     calls: tuple[Callable[[int], Any], Callable[[int], Any]] = pair.ours, pair.bare
@@ -140,7 +142,7 @@ def measure(case: Case, size: Size, device: mps.MTLDevice, turns: int, *, gradie
     start = time.perf_counter()
     calls[1](1)
     times = max(1, min(100, round(TURN / (time.perf_counter() - start))))
-    found = by_turns({OURS: lambda: calls[0](times), BARE: lambda: calls[1](times)}, turns)
+    found = by_turns({OURS: lambda: calls[0](times), BARE: lambda: calls[1](times)}, turns, clock=clock)
     for row in found.values():
         row["turns"] = [each / times for each in row["turns"]]
         for name in ("median_ms", "low_ms", "high_ms", "least_ms"):
@@ -160,24 +162,24 @@ def apart(images: Any, expected: Tensor) -> float:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run, print and record."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--only", default="", metavar="WORD", help="cases whose names hold it")
-    parser.add_argument("--turns", type=int, default=15)
-    parser.add_argument("--threads", type=int, help="as many as there are cores unless said")
-    parser.add_argument("--no-record", action="store_true", help="leave bench/results as it is")
+    add_options(parser, 15)
     options = parser.parse_args(arguments)
     if options.threads:
         torch.set_num_threads(options.threads)
     device = mps.mtl_device(options.device)
+    how = {"threads": torch.get_num_threads(), "clock": options.clock}
     for case in CASES:
         for gradient in (False, True) if case.gradient is not None else (False,):
             name = case.kernel + (", gradient" if gradient else "")
             if options.only not in name:
                 continue
-            sizes = [measure(case, size, device, options.turns, gradient=gradient) for size in SIZES]
+            sizes = [
+                measure(case, size, device, options.turns, gradient=gradient, clock=options.clock) for size in SIZES
+            ]
             print(f"{name:52}" + "".join(f"{each['ratio']:8.2f}" for each in sizes), flush=True)
             if not options.no_record:
-                record("kernels", options.device, {"work": name, "threads": torch.get_num_threads(), "sizes": sizes})
+                record("kernels", options.device, {"work": name, **how, "sizes": sizes})
 
 
 if __name__ == "__main__":

@@ -127,10 +127,17 @@ def _seen(found: Iterable[Row]) -> str:
     """What the rows were measured with."""
     lines = {
         f"{row['machine']}; {', '.join(f'{name} {version}' for name, version in row['versions'].items())}; "
-        f"commit {row['commit']}"
+        f"commit {row['commit']}; {_clock(row)}"
         for row in found
     }
     return "Measured on " + ", and on ".join(sorted(lines)) + "."
+
+
+def _clock(row: Row) -> str:
+    threads = f", {row['threads']} thread(s) each" if row.get("threads") else ""
+    if row.get("clock") == "cpu":
+        return f"milliseconds that the processes computed, since others used the machine too{threads}"
+    return f"milliseconds that passed{threads}"
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """Networks trained and run: openmps beside its peers, each in a process of its own, by turns.
 
-Usage: python -m bench.training [--device cpu|cuda] [--work NAME ...] [--turns N] [--no-record]
+Usage: python -m bench.training [--device cpu|cuda] [--work NAME ...] [--turns N] [--threads N] [--clock wall|cpu]
 
 Without ``--work``: every work of the device. ``--list`` names them.
 """
@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
-from bench.harness import OURS, Contender, by_processes, compared, record, show
+from bench.harness import OURS, Contender, add_options, by_processes, compared, record, show
 from bench.work import Work
 
 _EAGER: dict[str, Any] = {"how": "eager"}
@@ -109,28 +109,25 @@ def contenders(task: Task, device: str) -> list[Contender]:
     return found
 
 
-def measure(name: str, device: str, turns: int, threads: int | None = None) -> dict[str, Any]:
+def measure(name: str, device: str, turns: int, threads: int | None = None, clock: str = "wall") -> dict[str, Any]:
     """One row: a work on a device."""
     task = TASKS[name]
-    found = compared(by_processes(contenders(task, device), turns, task.steps, threads=threads))
-    return {"work": name, "title": task.title, "batch": task.work.batch, **found}
+    found = compared(by_processes(contenders(task, device), turns, task.steps, threads=threads, clock=clock))
+    return {"work": name, "title": task.title, "batch": task.work.batch, "threads": threads, "clock": clock, **found}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run, print and record."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--work", nargs="+", choices=sorted(TASKS), metavar="NAME")
-    parser.add_argument("--turns", type=int, default=12)
-    parser.add_argument("--threads", type=int, help="threads of each process; as many as there are cores unless said")
     parser.add_argument("--list", action="store_true", help="name every work")
-    parser.add_argument("--no-record", action="store_true", help="leave bench/results as it is")
+    add_options(parser, 12)
     options = parser.parse_args(arguments)
     if options.list:
         print("\n".join(f"{name:24} {', '.join(task.devices):10} {task.title}" for name, task in TASKS.items()))
         return
     for name in options.work or [name for name, task in TASKS.items() if options.device in task.devices]:
-        row = measure(name, options.device, options.turns, options.threads)
+        row = measure(name, options.device, options.turns, options.threads, options.clock)
         show(row["title"], row)
         if not options.no_record:
             record("training", options.device, row)
