@@ -478,3 +478,82 @@ def test_other_kernels_that_choose_images() -> None:
     target = mps.MPSImage(CPU, mps.MPSImageDescriptor(mps.MPSImageFeatureChannelFormat.FLOAT32, 3, 3, 8, 2))
     with pytest.raises(mps.MPSArgumentError, match=r"at most 1, the images of source_images\[1\] from 0 on, got 2"):
         joined.encode(_buffer(), [_several(2), _several(1)], target)
+
+
+# --- values out of bounds ---------------------------------------------------------------------------------------------
+
+FARTHEST = 2**31 - 1
+POOLINGS = ["MPSCNNPoolingMax", "MPSCNNPoolingAverage", "MPSCNNPoolingL2Norm"]
+
+
+@pytest.mark.parametrize("place", range(4))
+@pytest.mark.parametrize("size", [2**31, 2**63, 2**70])
+@pytest.mark.parametrize("kind", POOLINGS)
+def test_windows_and_strides_beyond_any_image(kind: str, size: int, place: int) -> None:
+    sizes = [2, 2, 1, 1]
+    sizes[place] = size
+    name = ("kernel_width", "kernel_height", "stride_in_pixels_x", "stride_in_pixels_y")[place]
+    with pytest.raises(
+        mps.MPSArgumentError, match=f"{kind}: {name} must be an integer of at most {FARTHEST}, got {size}"
+    ):
+        getattr(mps, kind)(CPU, *sizes)
+
+
+@pytest.mark.parametrize("kind", POOLINGS)
+def test_the_largest_windows_and_strides_run(kind: str) -> None:
+    image = mps.MPSImage.from_numpy(CPU, np.ones((4, 4, 1), np.float32))
+    for sizes in ((FARTHEST, 1), (1, FARTHEST), (1, 1, FARTHEST, FARTHEST)):
+        kernel = getattr(mps, kind)(CPU, *sizes)
+        kernel.destination_image_allocator = mps.MPSImage.default_allocator()
+        kernel.edge_mode = mps.MPSImageEdgeMode.CLAMP
+        command_buffer = _buffer()
+        result = kernel.encode(command_buffer, image)
+        command_buffer.commit()
+        command_buffer.wait_until_completed()
+        expected = math.sqrt(sizes[0] * sizes[1]) if kind == "MPSCNNPoolingL2Norm" else 1.0
+        np.testing.assert_allclose(result.numpy(), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "name", ["kernel_width", "kernel_height", "stride_in_pixels_x", "stride_in_pixels_y", "dilation_rate_x", "groups"]
+)
+def test_descriptors_beyond_any_image(name: str) -> None:
+    descriptor = mps.MPSCNNConvolutionDescriptor(1, 1, 1, 1)
+    setattr(descriptor, name, 2**70)
+    with pytest.raises(mps.MPSArgumentError, match=f"descriptor.{name} must be at most {FARTHEST}, got {2**70}"):
+        mps.MPSCNNConvolution(CPU, descriptor, [1.0])
+
+
+def test_strides_of_two_sources_beyond_any_image() -> None:
+    kernel = mps.MPSCNNAdd(CPU)
+    with pytest.raises(mps.MPSArgumentError, match=f"primary_stride_in_pixels_x must be .* at most {FARTHEST}"):
+        kernel.primary_stride_in_pixels_x = 2**31
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"limit": math.inf}, "limit must be a finite number of at least 0, got inf"),
+        ({"limit": math.nan}, "limit must be a finite number of at least 0, got nan"),
+        ({"limit": -1.0}, "limit must be a finite number of at least 0, got -1.0"),
+        ({"limit": 1e308}, "limit must be a number of float32"),
+        ({"seed": -1}, "seed must be an integer of at least 0, got -1"),
+        ({"seed": 2**128}, "seed must be an integer of at most"),
+        ({"bias": math.nan}, "bias must be a number, got nan"),
+    ],
+)
+def test_random_weights_that_cannot_be_drawn(arguments: dict[str, Any], message: str) -> None:
+    given: dict[str, Any] = {"limit": 0.5, "bias": 0.0, "seed": 1} | arguments
+    with pytest.raises(mps.MPSArgumentError, match=f"ArrayConvolutionDataSource: {message}"):
+        mps.ArrayConvolutionDataSource.uniform(mps.MPSCNNConvolutionDescriptor(1, 1, 1, 1), **given)
+
+
+def test_one_object_where_a_list_belongs() -> None:
+    with pytest.raises(mps.MPSTypeError, match=r"images must be a sequence of MPSImage, got MPSImage. Pass \[image\]"):
+        mps.MPSImageBatch(_image())  # type: ignore[arg-type]
+    with pytest.raises(mps.MPSTypeError, match=r"states must be a sequence of MPSState, got MPSState. Pass \[state\]"):
+        mps.MPSStateBatch(_state())
+    with pytest.raises(
+        mps.MPSTypeError, match=r"result_images must be a sequence of MPSNNImageNode, got .* Pass \[node\]"
+    ):
+        mps.MPSNNGraph(CPU, result_images=_node())

@@ -34,7 +34,9 @@ def integer(
         MPSArgumentError: It is out of bounds, or none.
     """
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise MPSArgumentError(who, argument, rule or f"must be an integer of at least {least}", repr(value))
+        is_large = isinstance(value, int) and value > most
+        bound = f"most {most}" if is_large else f"least {least}"
+        raise MPSArgumentError(who, argument, rule or f"must be an integer of at {bound}", repr(value))
     return value
 
 

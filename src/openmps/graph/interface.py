@@ -25,6 +25,9 @@ class Results:
     ) -> None:
         if (result_image is None) == (result_images is None):
             raise MPSTypeError(who, "result_image", "or result_images is needed, one of them")
+        if result_images is not None and not isinstance(result_images, Sequence):
+            rule, remedy = "must be a sequence of MPSNNImageNode", "Pass [node]"
+            raise MPSTypeError(who, "result_images", rule, type(result_images).__name__, remedy)
         given: Sequence[object] = [result_image] if result_images is None else list(result_images)
         flags = [result_image_is_needed] if result_images is None else results_are_needed
         self.nodes: list[MPSNNImageNode] = []

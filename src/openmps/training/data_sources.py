@@ -9,8 +9,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from openmps.checks import number
 from openmps.core.arrays import in_shape, numbers, row
 from openmps.core.data_source import ArraySource
+from openmps.core.numbers import integer, not_negative
 from openmps.kernels.convolution import (
     MPSCNNConvolutionDescriptor,
     MPSCNNConvolutionGradientState,
@@ -61,7 +63,9 @@ class ArrayConvolutionDataSource(ArraySource):
         **options: Any,
     ) -> Self:
         """Weights drawn uniformly from ``-limit`` to ``limit``, biases all ``bias``; None is no biases."""
-        generator = np.random.Generator(np.random.Philox(seed))
+        limit = not_negative(cls.__name__, "limit", limit)
+        bias = None if bias is None else number(cls.__name__, "bias", bias)
+        generator = np.random.Generator(np.random.Philox(integer(cls.__name__, "seed", seed, 0, 2**128 - 1)))
         weights = generator.uniform(-limit, limit, descriptor.weight_shape()).astype(np.float32)
         biases = None if bias is None else np.full(descriptor.output_feature_channels, bias, np.float32)
         return cls(descriptor, weights, biases, label=label, **options)

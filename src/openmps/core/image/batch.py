@@ -129,6 +129,9 @@ class MPSImageBatch(Sequence[MPSImage]):
     __slots__ = ("__weakref__", "_images", "_members", "_span", "_stack")
 
     def __init__(self, images: Iterable[MPSImage] = ()) -> None:
+        if isinstance(images, MPSImage) or not isinstance(images, Iterable):
+            rule, remedy = "must be a sequence of MPSImage", "Pass [image]"
+            raise MPSTypeError("MPSImageBatch", "images", rule, type(images).__name__, remedy)
         self._images = tuple(images)
         for index, image in enumerate(self._images):
             if not isinstance(image, MPSImage):

@@ -8,14 +8,21 @@ from openmps.checks import KnownAttributes, Labelled, Shown
 from openmps.core.image.allocator import TEMPORARY
 from openmps.core.image.image import MPSImageAllocator
 from openmps.core.kernel.arguments import channel_offset, clip_rectangle, flags_of
-from openmps.core.kernel.configuration import Configuration, Configured, KernelProperty, SourceProperties, at_least
+from openmps.core.kernel.configuration import (
+    FARTHEST,
+    Configuration,
+    Configured,
+    KernelProperty,
+    SourceProperties,
+    at_least,
+)
 from openmps.core.lifetime import check_is_device
 from openmps.core.padding.policy import MPSNNDefaultPadding, MPSNNPadding
 from openmps.errors import MPSTypeError
 from openmps.metal.device import MTLDevice
 from openmps.types import MPSKernelOptions, MPSNNPaddingMethod, MPSRectNoClip
 
-_positive = at_least(1)
+_positive = at_least(1, FARTHEST)
 
 
 class MPSKernel(KnownAttributes, Labelled, Configured):

@@ -10,7 +10,7 @@ from openmps.checks import MaybeNone
 from openmps.core.image.batch import MPSImageBatch, as_batch
 from openmps.core.image.image import MPSImage
 from openmps.core.kernel.arguments import channel_count, channel_offset, image_edge_mode, image_offset, single
-from openmps.core.kernel.configuration import SourceProperty
+from openmps.core.kernel.configuration import FARTHEST, SourceProperty
 from openmps.core.kernel.encode import ImageKernel
 from openmps.core.numbers import integer
 from openmps.core.state.batch import MPSStateBatch, StateT
@@ -18,7 +18,7 @@ from openmps.core.state.state import MPSState
 from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.types import MPSImageEdgeMode, MPSOffset
 
-_stride = partial(integer, rule="must be an integer, at least 0")
+_stride = partial(integer, most=FARTHEST, rule=f"must be an integer, at least 0 and at most {FARTHEST}")
 
 
 class MPSCNNBinaryKernel(ImageKernel, Generic[StateT]):

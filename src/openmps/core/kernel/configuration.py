@@ -6,6 +6,7 @@ configuration and of shapes, so they are kept with it, and kernels with equal co
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -20,6 +21,8 @@ from openmps.types import MPSImageEdgeMode, MPSOffset
 T = TypeVar("T")
 
 ULONG_MAX = 2**64 - 1
+FARTHEST = 2**31 - 1
+"""The largest window, stride or dilation, in pixels: beyond every image, and near enough for 64-bit arithmetic."""
 _NO_OFFSET = MPSOffset(0, 0, 0)
 _NONE: Mapping[str, Any] = {}
 _MOST_CONFIGURATIONS = 512
@@ -235,6 +238,6 @@ class SourceProperty(Generic[T]):
         kernel._change_source(self._source, **{self._field: checked})  # pyright: ignore[reportPrivateUsage]
 
 
-def at_least(least: int) -> Callable[[str, str, int], int]:
-    """The check that a value is an integer of at least ``least``."""
-    return partial(integer, least=least)
+def at_least(least: int, most: float = math.inf) -> Callable[[str, str, int], int]:
+    """The check that a value is an integer of at least ``least``, and of at most ``most``."""
+    return partial(integer, least=least, most=most)

@@ -9,7 +9,7 @@ from openmps.core.image.batch import MPSImageBatch
 from openmps.core.image.image import MPSImage
 from openmps.core.image.storage import Extent, Shape
 from openmps.core.kernel.arguments import channel_count, channel_offset, image_edge_mode, image_offset
-from openmps.core.kernel.configuration import Configuration, SourceProperties, at_least
+from openmps.core.kernel.configuration import FARTHEST, Configuration, SourceProperties, at_least
 from openmps.core.kernel.encode import ImageKernel
 from openmps.core.numbers import integer
 from openmps.core.state.batch import MPSStateBatch
@@ -20,7 +20,7 @@ from openmps.types import MPSImageEdgeMode, MPSOffset
 
 MOST_SOURCES = 65536
 """More sources than any command has images for: each takes memory as soon as the kernel is made."""
-_positive = at_least(1)
+_positive = at_least(1, FARTHEST)
 
 
 class MPSCNNMultiaryKernel(ImageKernel):

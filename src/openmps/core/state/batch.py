@@ -33,6 +33,9 @@ class MPSStateBatch(Sequence[StateT]):
     """
 
     def __init__(self, states: Sequence[MPSState] = ()) -> None:
+        if type(states) is not list and not isinstance(states, Sequence):
+            rule, remedy = "must be a sequence of MPSState", "Pass [state]"
+            raise MPSTypeError("MPSStateBatch", "states", rule, type(states).__name__, remedy)
         for index, state in enumerate(states):
             if not isinstance(state, MPSState):
                 raise MPSTypeError("MPSStateBatch", f"states[{index}]", "must be an MPSState", type(state).__name__)
