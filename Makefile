@@ -12,7 +12,7 @@ TESTS := $(sort $(wildcard tests/test_*.py)) \
          $(filter-out tests/sweeps/ tests/__pycache__/,$(sort $(wildcard tests/*/))) \
          $(wildcard tests/sweeps/)
 
-.PHONY: setup demo test check format docs fuzz bench clean
+.PHONY: setup demo test check format docs fuzz calls bench clean
 
 setup: $(READY)
 
@@ -54,6 +54,9 @@ fuzz: setup
 	$(BIN)/python tools/fuzz_files.py
 
 # The peers of the CPU; what is not installed is skipped, and the results say so.
+calls: setup
+	OMP_NUM_THREADS=1 $(BIN)/python tools/random_calls.py
+
 bench: setup
 	@set -e; for name in training kernels growth encode_cost; do \
 		echo "== $$name"; $(BIN)/python -m "bench.$$name"; \

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
+from enum import EnumType
 from functools import lru_cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Never, Self, TypeAlias, TypeGuard, TypeVar, overload
@@ -70,6 +72,21 @@ def of_kind(who: str, argument: str, value: object, kind: type[T]) -> T:
     return value
 
 
+def accepts(who: str, argument: str, call: Any, names: str) -> None:
+    """Raise unless ``call`` can be called with arguments of these names, in this order."""
+    try:
+        signature = inspect.signature(call)
+    except (TypeError, ValueError):
+        return  # written in C: it says nothing of its arguments
+    try:
+        signature.bind(*names.split())
+    except TypeError:
+        rule = f"must take ({', '.join(names.split())})"
+        raise MPSTypeError(
+            who, argument, rule, f"{getattr(call, '__name__', type(call).__name__)}{signature}"
+        ) from None
+
+
 # --- names of attributes ----------------------------------------------------------------------------------------------
 
 _PACKAGE = __name__.partition(".")[0]
@@ -124,8 +141,11 @@ class NamedAttributes(KnownAttributes):
 
         def __getattr__(self, name: str) -> Never:
             # Called where nothing was found, or where a property has raised an AttributeError.
-            if name[0] == "_" or name in _names(type(self)):
+            if name[0] == "_":
                 raise AttributeError(f"{type(self).__name__}.{name} is not set")
+            if name in _names(type(self)):
+                remedy = "A constructor of a subclass begins with super().__init__(…)"
+                raise MPSAttributeError(type(self).__name__, name, "is not set", None, remedy)
             raise _unknown(self, name)
 
 
@@ -185,6 +205,22 @@ def _respelt(name: str, names: Iterable[str]) -> str | None:
 
 def _letters(name: str) -> str:
     return name.replace("_", "").lower()
+
+
+class NamedMembers(EnumType):
+    """The metaclass of enumerations that name the member that was meant: ``RELU`` for ``reLU``."""
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(cls, name: str) -> Never:
+            if name[0] == "_":
+                raise AttributeError(name)
+            members = sorted(cls.__members__)
+            prefix, letters = _letters(cls.__name__), _letters(name)
+            close = get_close_matches(letters.removeprefix(prefix), map(_letters, members), 1, _CLOSE)
+            meant = _respelt(close[0], members) if close else None
+            remedy = "Use one of " + ", ".join(members[:12]) if meant is None else f"Use {meant}"
+            raise MPSAttributeError(cls.__name__, name, "is no member of this enumeration", None, remedy)
 
 
 @lru_cache(_KEPT)

@@ -19,12 +19,13 @@ from typing import Final
 
 import numpy as np
 
+from openmps.checks import NamedMembers
 from openmps.errors import MPSArgumentError, MPSTypeError
 
 # --- MPSCoreTypes.h ------------------------------------------------------------------------------------------------
 
 
-class MPSKernelOptions(IntFlag):
+class MPSKernelOptions(IntFlag, metaclass=NamedMembers):
     """Options of every kernel (MPSCoreTypes.h, macOS 10.13)."""
 
     NONE = 0
@@ -35,7 +36,7 @@ class MPSKernelOptions(IntFlag):
     VERBOSE = 16  # print advice while running
 
 
-class MPSImageEdgeMode(IntEnum):
+class MPSImageEdgeMode(IntEnum, metaclass=NamedMembers):
     """What a filter reads where its window leaves the source image (MPSCoreTypes.h, macOS 10.13).
 
     The last three came with macOS 10.14.1 and are defined for ``MPSNNPad`` only.
@@ -48,7 +49,7 @@ class MPSImageEdgeMode(IntEnum):
     CONSTANT = 4  # a value that the filter holds
 
 
-class MPSImageFeatureChannelFormat(IntEnum):
+class MPSImageFeatureChannelFormat(IntEnum, metaclass=NamedMembers):
     """How an image stores one feature channel (MPSCoreTypes.h, macOS 10.13).
 
     ``ELEMENT_BYTES``, ``PRECISION_BITS`` and ``NUMPY_DTYPES`` hold the facts of the four formats that can be stored.
@@ -63,7 +64,7 @@ class MPSImageFeatureChannelFormat(IntEnum):
     COUNT = 6  # 5 before macOS 10.15
 
 
-class MPSDataType(IntEnum):
+class MPSDataType(IntEnum, metaclass=NamedMembers):
     """The type of an element of a buffer, vector or matrix (MPSCoreTypes.h, macOS 10.13).
 
     The low 16 bits are the size in bits, the high bits the kind of number. The ``…_BIT`` members are those bits.
@@ -93,7 +94,7 @@ class MPSDataType(IntEnum):
     UNORM8 = 0x40000008
 
 
-class MPSAliasingStrategy(IntFlag):
+class MPSAliasingStrategy(IntFlag, metaclass=NamedMembers):
     """Whether a view shares the memory of what it views or copies it (MPSCoreTypes.h, macOS 10.15)."""
 
     DEFAULT = 0  # share where possible, else copy
@@ -108,7 +109,7 @@ class MPSAliasingStrategy(IntFlag):
 # --- MPSImage.h, MPSState.h ----------------------------------------------------------------------------------------
 
 
-class MPSPurgeableState(IntEnum):
+class MPSPurgeableState(IntEnum, metaclass=NamedMembers):
     """Whether the system may take an image's memory back (MPSImage.h, macOS 10.13); from 1 on Metal's own values."""
 
     ALLOCATION_DEFERRED = 0  # there is no memory yet; requests to change the state are ignored
@@ -118,14 +119,14 @@ class MPSPurgeableState(IntEnum):
     EMPTY = 4  # the contents are discarded
 
 
-class MPSDataLayout(IntEnum):
+class MPSDataLayout(IntEnum, metaclass=NamedMembers):
     """The order of elements in memory that an image is read into or written from (MPSImage.h, macOS 10.13)."""
 
     HEIGHT_X_WIDTH_X_FEATURE_CHANNELS = 0  # [image][y][x][channel]
     FEATURE_CHANNELS_X_HEIGHT_X_WIDTH = 1  # [image][channel][y][x]
 
 
-class MPSStateResourceType(IntEnum):
+class MPSStateResourceType(IntEnum, metaclass=NamedMembers):
     """The kind of a state's resource (MPSState.h, macOS 10.13.4)."""
 
     NONE = 0
@@ -136,7 +137,7 @@ class MPSStateResourceType(IntEnum):
 # --- MPSKernelTypes.h ----------------------------------------------------------------------------------------------
 
 
-class MPSDeviceCapsValues(IntFlag):
+class MPSDeviceCapsValues(IntFlag, metaclass=NamedMembers):
     """What a device can do, as shaders see it (MPSKernelTypes.h, macOS 10.15)."""
 
     NULL = 0
@@ -155,7 +156,7 @@ class MPSDeviceCapsValues(IntFlag):
     LAST = 4096
 
 
-class MPSCustomKernelIndex(IntEnum):
+class MPSCustomKernelIndex(IntEnum, metaclass=NamedMembers):
     """Argument indices of a user's own shader (MPSKernelTypes.h, macOS 10.13).
 
     ``…_INDEX`` are the names since macOS 10.14. The texture indices of sources in macOS 10.13 depended on the platform
@@ -177,7 +178,7 @@ class MPSCustomKernelIndex(IntEnum):
     USER_DATA = 30
 
 
-class MPSImageType(IntFlag):
+class MPSImageType(IntFlag, metaclass=NamedMembers):
     """The texture type of an image as a shader declares it (MPSKernelTypes.h, macOS 10.13).
 
     Bit 0: slices of a texture array; bit 1: a batch of textures; bit 2: fewer than 3 channels, hence no alpha; bits 3
@@ -209,20 +210,20 @@ class MPSImageType(IntFlag):
 # --- MPSNeuralNetworkTypes.h ---------------------------------------------------------------------------------------
 
 
-class MPSCNNConvolutionFlags(IntEnum):
+class MPSCNNConvolutionFlags(IntEnum, metaclass=NamedMembers):
     """Options of a convolution's deprecated constructor (MPSNeuralNetworkTypes.h, macOS 10.13)."""
 
     NONE = 0
 
 
-class MPSCNNBinaryConvolutionFlags(IntEnum):
+class MPSCNNBinaryConvolutionFlags(IntEnum, metaclass=NamedMembers):
     """Options of a binary convolution (MPSNeuralNetworkTypes.h, macOS 10.13)."""
 
     NONE = 0
     USE_BETA_SCALING = 1  # scale the result by the mean magnitude of the source under the window
 
 
-class MPSCNNBinaryConvolutionType(IntEnum):
+class MPSCNNBinaryConvolutionType(IntEnum, metaclass=NamedMembers):
     """The operation of a binary convolution (MPSNeuralNetworkTypes.h, macOS 10.13)."""
 
     BINARY_WEIGHTS = 0  # a convolution whose weights are +1 and -1
@@ -230,14 +231,14 @@ class MPSCNNBinaryConvolutionType(IntEnum):
     AND = 2  # source and weights are bits that stand for 0 and 1
 
 
-class MPSNNConvolutionAccumulatorPrecisionOption(IntEnum):
+class MPSNNConvolutionAccumulatorPrecisionOption(IntEnum, metaclass=NamedMembers):
     """The type that a convolution sums in (MPSNeuralNetworkTypes.h, macOS 10.13.4); the default is ``FLOAT``."""
 
     HALF = 0
     FLOAT = 1
 
 
-class MPSNNTrainingStyle(IntEnum):
+class MPSNNTrainingStyle(IntEnum, metaclass=NamedMembers):
     """Where a trainable node's parameters are updated (MPSNeuralNetworkTypes.h, macOS 10.13.4)."""
 
     UPDATE_DEVICE_NONE = 0  # the node is not trained
@@ -245,7 +246,7 @@ class MPSNNTrainingStyle(IntEnum):
     UPDATE_DEVICE_GPU = 2  # the data source is asked right after the gradient is encoded, with the command buffer
 
 
-class MPSCNNBatchNormalizationFlags(IntFlag):
+class MPSCNNBatchNormalizationFlags(IntFlag, metaclass=NamedMembers):
     """When batch normalization computes mean and variance (MPSNeuralNetworkTypes.h, macOS 10.13.4)."""
 
     DEFAULT = 0
@@ -255,7 +256,7 @@ class MPSCNNBatchNormalizationFlags(IntFlag):
     CALCULATE_STATISTICS_MASK = 3
 
 
-class MPSNNPaddingMethod(IntFlag):
+class MPSNNPaddingMethod(IntFlag, metaclass=NamedMembers):
     """How large a filter's result is and where its first window lies (MPSNeuralNetworkTypes.h, macOS 10.13).
 
     One ``ALIGN_``, one ``ADD_REMAINDER_TO_`` and one ``SIZE_`` value together are a policy. As three of them are 0, no
@@ -287,7 +288,7 @@ class MPSNNPaddingMethod(IntFlag):
 # --- MPSCNNConvolution.h -------------------------------------------------------------------------------------------
 
 
-class MPSCNNConvolutionGradientOption(IntFlag):
+class MPSCNNConvolutionGradientOption(IntFlag, metaclass=NamedMembers):
     """What a convolution gradient computes (MPSCNNConvolution.h, macOS 10.13.4)."""
 
     GRADIENT_WITH_DATA = 1  # with respect to the source image
@@ -295,7 +296,7 @@ class MPSCNNConvolutionGradientOption(IntFlag):
     ALL = 3
 
 
-class MPSCNNWeightsQuantizationType(IntEnum):
+class MPSCNNWeightsQuantizationType(IntEnum, metaclass=NamedMembers):
     """How 8-bit weights are turned into numbers (MPSCNNConvolution.h, macOS 10.14)."""
 
     NONE = 0
@@ -303,7 +304,7 @@ class MPSCNNWeightsQuantizationType(IntEnum):
     LOOKUP_TABLE = 2  # 256 values shared by all output channels
 
 
-class MPSCNNConvolutionWeightsLayout(IntEnum):
+class MPSCNNConvolutionWeightsLayout(IntEnum, metaclass=NamedMembers):
     """The order of a convolution's weights in memory (MPSCNNConvolution.h, macOS 10.15)."""
 
     OHWI = 0  # [output channel][kernel y][kernel x][input channel / groups]
@@ -312,7 +313,7 @@ class MPSCNNConvolutionWeightsLayout(IntEnum):
 # --- MPSCNNNeuronType.h, MPSCNNTypes.h, MPSCNNMath.h, MPSNNOptimizers.h --------------------------------------------
 
 
-class MPSCNNNeuronType(IntEnum):
+class MPSCNNNeuronType(IntEnum, metaclass=NamedMembers):
     """Activation functions with parameters a, b and c (MPSCNNNeuronType.h, macOS 10.13)."""
 
     NONE = 0  # x
@@ -334,7 +335,7 @@ class MPSCNNNeuronType(IntEnum):
     COUNT = 16  # 15 before macOS 10.15
 
 
-class MPSCNNLossType(IntEnum):
+class MPSCNNLossType(IntEnum, metaclass=NamedMembers):
     """Loss functions (MPSCNNTypes.h, macOS 10.13.4)."""
 
     MEAN_ABSOLUTE_ERROR = 0
@@ -350,7 +351,7 @@ class MPSCNNLossType(IntEnum):
     COUNT = 10
 
 
-class MPSCNNReductionType(IntEnum):
+class MPSCNNReductionType(IntEnum, metaclass=NamedMembers):
     """How the losses of single elements become one number (MPSCNNTypes.h, macOS 10.13.4)."""
 
     NONE = 0
@@ -360,7 +361,7 @@ class MPSCNNReductionType(IntEnum):
     COUNT = 4
 
 
-class MPSNNComparisonType(IntEnum):
+class MPSNNComparisonType(IntEnum, metaclass=NamedMembers):
     """The comparison of two images (MPSCNNMath.h, macOS 10.14.1)."""
 
     EQUAL = 0
@@ -371,7 +372,7 @@ class MPSNNComparisonType(IntEnum):
     GREATER_OR_EQUAL = 5
 
 
-class MPSNNRegularizationType(IntEnum):
+class MPSNNRegularizationType(IntEnum, metaclass=NamedMembers):
     """The penalty that an optimizer puts on large values (MPSNNOptimizers.h, macOS 10.14)."""
 
     NONE = 0
@@ -382,14 +383,14 @@ class MPSNNRegularizationType(IntEnum):
 # --- MPSRNNLayer.h -------------------------------------------------------------------------------------------------
 
 
-class MPSRNNSequenceDirection(IntEnum):
+class MPSRNNSequenceDirection(IntEnum, metaclass=NamedMembers):
     """The order in which a recurrent layer reads its sequence (MPSRNNLayer.h, macOS 10.13)."""
 
     FORWARD = 0
     BACKWARD = 1
 
 
-class MPSRNNBidirectionalCombineMode(IntEnum):
+class MPSRNNBidirectionalCombineMode(IntEnum, metaclass=NamedMembers):
     """How the results of both directions are joined (MPSRNNLayer.h, macOS 10.13)."""
 
     NONE = 0  # two results
@@ -397,7 +398,7 @@ class MPSRNNBidirectionalCombineMode(IntEnum):
     CONCATENATE = 2  # along the feature channels
 
 
-class MPSRNNMatrixId(IntEnum):
+class MPSRNNMatrixId(IntEnum, metaclass=NamedMembers):
     """One weight matrix or bias vector of a recurrent layer (MPSRNNLayer.h, macOS 10.14)."""
 
     SINGLE_GATE_INPUT_WEIGHTS = 0
@@ -435,7 +436,7 @@ class MPSRNNMatrixId(IntEnum):
 # --- MPSMatrixRandom.h ---------------------------------------------------------------------------------------------
 
 
-class MPSMatrixRandomDistribution(IntEnum):
+class MPSMatrixRandomDistribution(IntEnum, metaclass=NamedMembers):
     """How random numbers are distributed (MPSMatrixRandom.h, macOS 10.15)."""
 
     DEFAULT = 1  # the generator's words as they are
@@ -446,7 +447,7 @@ class MPSMatrixRandomDistribution(IntEnum):
 # --- Metal ---------------------------------------------------------------------------------------------------------
 
 
-class MTLStorageMode(IntEnum):
+class MTLStorageMode(IntEnum, metaclass=NamedMembers):
     """Where a resource lives and who may touch it (MTLResource.h, macOS 10.11)."""
 
     SHARED = 0  # host and device see one memory, coherent where a command buffer ends
@@ -455,14 +456,14 @@ class MTLStorageMode(IntEnum):
     MEMORYLESS = 3  # no memory of its own
 
 
-class MTLCPUCacheMode(IntEnum):
+class MTLCPUCacheMode(IntEnum, metaclass=NamedMembers):
     """How the host caches a resource (MTLResource.h, macOS 10.11)."""
 
     DEFAULT_CACHE = 0
     WRITE_COMBINED = 1  # for memory that the host writes and never reads
 
 
-class MTLResourceOptions(IntFlag):
+class MTLResourceOptions(IntFlag, metaclass=NamedMembers):
     """Cache mode (bits 0-3), storage mode (4-7) and hazard tracking (8) in one number (MTLResource.h, macOS 10.11)."""
 
     CPU_CACHE_MODE_DEFAULT_CACHE = 0
@@ -474,7 +475,7 @@ class MTLResourceOptions(IntFlag):
     HAZARD_TRACKING_MODE_UNTRACKED = 0x100
 
 
-class MTLTextureType(IntEnum):
+class MTLTextureType(IntEnum, metaclass=NamedMembers):
     """The dimensions of a texture (MTLTexture.h, macOS 10.11).
 
     The ``TYPE_…`` names are Swift's: the same members, for tools that take a leading underscore for a private name.
@@ -499,7 +500,7 @@ class MTLTextureType(IntEnum):
     TYPE_2D_MULTISAMPLE_ARRAY = 8
 
 
-class MTLTextureUsage(IntFlag):
+class MTLTextureUsage(IntFlag, metaclass=NamedMembers):
     """What a texture will be used for (MTLTexture.h, macOS 10.11)."""
 
     UNKNOWN = 0
@@ -509,7 +510,7 @@ class MTLTextureUsage(IntFlag):
     PIXEL_FORMAT_VIEW = 16
 
 
-class MTLPixelFormat(IntEnum):
+class MTLPixelFormat(IntEnum, metaclass=NamedMembers):
     """The pixel formats that images are stored in (MTLPixelFormat.h, macOS 10.11)."""
 
     INVALID = 0
@@ -527,7 +528,7 @@ class MTLPixelFormat(IntEnum):
     RGBA32_FLOAT = 125
 
 
-class MTLCommandBufferStatus(IntEnum):
+class MTLCommandBufferStatus(IntEnum, metaclass=NamedMembers):
     """How far a command buffer has come (MTLCommandBuffer.h, macOS 10.11)."""
 
     NOT_ENQUEUED = 0
@@ -538,7 +539,7 @@ class MTLCommandBufferStatus(IntEnum):
     ERROR = 5  # aborted; the command buffer's error says why
 
 
-class MTLCommandBufferErrorCode(IntEnum):
+class MTLCommandBufferErrorCode(IntEnum, metaclass=NamedMembers):
     """Why a command buffer was aborted: Metal's enumeration MTLCommandBufferError (MTLCommandBuffer.h, macOS 10.11).
 
     The exception class ``MTLCommandBufferError`` has the name of the enumeration, hence this one's suffix.

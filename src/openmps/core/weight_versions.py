@@ -9,12 +9,12 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
-from openmps.errors import MPSTrainingWarning
+from openmps.errors import MPSTrainingWarning, MPSTypeError
 from openmps.metal.device import MTLBuffer
 
 Fingerprint = tuple[int, ...]
@@ -95,6 +95,11 @@ class Held:
         self.version = lineage.latest
         if lineage.fingerprint not in (given, None):
             lineage.begin(self, given)
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        rule = "is not offered for kernels with weights, nor for what they belong to"
+        remedy = "Call copy() of the kernel or graph, or write an archive with MPSKeyedArchiver"
+        raise MPSTypeError(self.lineage.part.what, "a deep copy or pickle", rule, None, remedy)
 
     @property
     def is_stale(self) -> bool:

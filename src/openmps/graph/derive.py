@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from openmps.checks import MaybeNone
+from openmps.checks import MaybeNone, accepts
 from openmps.errors import MPSTypeError
 from openmps.graph.arithmetic_nodes import MPSNNAdditionNode
 from openmps.graph.nodes import MPSNNFilterNode, MPSNNImageNode, NodeHandler, row_of
@@ -121,6 +121,8 @@ def training_graph(
         raise MPSTypeError(last.name, "source_gradient", rule, type(source_gradient).__name__)
     if handler is not None and not callable(handler):
         raise MPSTypeError(last.name, "node_handler", "must be callable or None", type(handler).__name__)
+    if handler is not None:
+        accepts(last.name, "node_handler", handler, "gradient_node forward_node source_image source_gradient")
     start = last.result_image if source_gradient is None else source_gradient
     derivation = _Derivation(handler)
     forward = ancestors(last)

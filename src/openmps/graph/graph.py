@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Self, overload
 
-from openmps.checks import MaybeNone, Shown, whole
+from openmps.checks import MaybeNone, NamedAttributes, Shown, accepts
 from openmps.core.image.batch import MPSImageBatch
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.image.image import MPSImage, MPSImageAllocator
@@ -65,11 +65,14 @@ _NOTHING_TO_DO = (
 _PROPERTIES = attrgetter("_configuration", "_padding", "_bound_to")
 """What the programs of a graph depend on of its kernels."""
 
+_MOST_IMAGES = 1 << 20
+"""Images of the largest batch that is planned."""
+
 CompletionHandler = Callable[[MPSImage | None, Exception | None], object]
 Formats = Mapping[MPSNNImageNode, MPSImageFeatureChannelFormat]
 
 
-class MPSNNGraph(MPSKernel):
+class MPSNNGraph(MPSKernel, NamedAttributes):
     """A network of filter nodes, compiled for a device (MPSNNGraph.h, macOS 10.13).
 
     ``MPSNNGraph(device, result_image=node, result_image_is_needed=True)`` runs everything that the result depends on;
@@ -344,6 +347,8 @@ class MPSNNGraph(MPSKernel):
         """
         if completion_handler is not None and not callable(completion_handler):
             raise MPSTypeError(self.name, "completion_handler", "must be callable", type(completion_handler).__name__)
+        if completion_handler is not None:
+            accepts(self.name, "completion_handler", completion_handler, "image error")
         if self._queue is None:
             self._queue = self._device.new_command_queue()
         command_buffer = self._queue.command_buffer()
@@ -417,7 +422,7 @@ class MPSNNGraph(MPSKernel):
         if len(image_descriptors) != len(inputs):
             rule = f"must have {len(inputs)} entries, for the handles {self._interface.labels(inputs)}"
             raise MPSArgumentError(self.name, "image_descriptors", rule, len(image_descriptors))
-        whole(self.name, "count", count)
+        integer(self.name, "count", count, 1, _MOST_IMAGES)
         shapes: list[Shape] = []
         for descriptor in image_descriptors:
             descriptor.validate(self.name)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from openmps.checks import accepts
 from openmps.core.data_source import optional_method
 from openmps.core.state.rows import MPSCNNNormalizationGammaAndBetaState, MPSCNNNormalizationMeanAndVarianceState
 from openmps.core.state.state import MPSState
@@ -40,9 +41,15 @@ class Training(NamedTuple):
     """Whether the forward kernel too puts something into the states."""
 
     def offered_by(self, data_source: Any) -> list[Callback]:
-        """The callbacks that a data source has."""
-        who = type(data_source).__name__
-        return [each for each in self.callbacks if optional_method(who, data_source, each.method) is not None]
+        """The callbacks that a data source has; an error where one does not take what it will be given."""
+        who, offered = type(data_source).__name__, list[Callback]()
+        for each in self.callbacks:
+            method = optional_method(who, data_source, each.method)
+            if method is not None:
+                states = "gradient_state source_state" if each.takes_source else "gradient_state"
+                accepts(who, f"{each.method}()", method, f"command_buffer {states}")
+                offered.append(each)
+        return offered
 
 
 _GAMMA_AND_BETA = Callback(

@@ -15,7 +15,7 @@ from openmps.core.data_source import ArraySource
 from openmps.core.numbers import not_negative
 from openmps.core.state.rows import MPSCNNNormalizationGammaAndBetaState, MPSCNNNormalizationMeanAndVarianceState
 from openmps.core.vector import MPSVector, MPSVectorDescriptor
-from openmps.errors import MPSArgumentError
+from openmps.errors import MPSArgumentError, MPSMemoryError
 from openmps.kernels.batch_normalization import MPSCNNBatchNormalizationState
 from openmps.kernels.optimizers import MPSNNOptimizerDescriptor, MPSNNOptimizerStochasticGradientDescent
 from openmps.metal.device import CommandBuffer, MTLBuffer, MTLDevice
@@ -103,7 +103,11 @@ class ArrayBatchNormalizationDataSource(ArraySource):
 
 def _row(who: str, part: str, given: Row, channels: int) -> NDArray[np.float32]:
     if given is None:
-        return np.full(channels, _DEFAULTS[part], np.float32)
+        try:
+            return np.full(channels, _DEFAULTS[part], np.float32)
+        except (MemoryError, ValueError) as error:  # more than an array can be asked for
+            rule = "needs more memory than there is"
+            raise MPSMemoryError(who, "number_of_feature_channels", rule, channels) from error
     values = row(who, part, numbers(who, part, given), channels, f"must hold {channels} numbers, one a feature channel")
     return _CHECKS[part](who, part, values) if part in _CHECKS else values
 

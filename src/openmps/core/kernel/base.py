@@ -71,6 +71,9 @@ class MPSKernel(KnownAttributes, Labelled, Configured):
     def __copy__(self) -> Self:
         return self.copy()
 
+    def __deepcopy__(self, memo: dict[int, object]) -> Self:
+        return self.copy()
+
     def _unshare(self) -> None:
         """Give a fresh copy its own mutable parts, those in memory on its own device."""
 

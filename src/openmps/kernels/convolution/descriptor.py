@@ -101,14 +101,14 @@ class MPSCNNConvolutionDescriptor(NamedAttributes):
 
     @neuron.setter
     def neuron(self, value: Any) -> None:
-        self._neuron_filter = value
         if value is None:
-            self.fused_neuron_descriptor = None
+            self._neuron_filter = self.fused_neuron_descriptor = None
             return
         kind = getattr(value, "neuron_type", None)
-        if kind is None:
+        if not isinstance(kind, MPSCNNNeuronType):  # a descriptor's is a method
             raise MPSTypeError("MPSCNNConvolutionDescriptor", "neuron", "must be an MPSCNNNeuron", type(value).__name__)
         self.fused_neuron_descriptor = MPSNNNeuronDescriptor(kind, value.a, value.b, value.c, data=value.data)
+        self._neuron_filter = value
 
     def neuron_type(self) -> MPSCNNNeuronType:
         """Type of the fused neuron (deprecated)."""
