@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import collections.abc
+import contextlib
 import dataclasses
 import enum
 import inspect
@@ -291,14 +292,21 @@ class Driver:
 
     def episode(self, seed: int, number: int, calls: int) -> None:
         chance = random.Random(f"{seed} {number}")
-        with tempfile.TemporaryDirectory() as folder:
-            (Path(folder) / "folder").mkdir()
-            (Path(folder) / "there").write_bytes(b"something")
-            drawn = Drawn(chance, Path(folder))
-            for place in range(calls):
-                if place % 20 == 19:
-                    self._finish(drawn)
-                self._call(drawn, f"--seed {seed}, episode {number}, call {place}")
+        # Some calls write files, by names that are drawn: they, and what ".." leads to, lie in a folder of their own.
+        with tempfile.TemporaryDirectory() as outer:
+            folder = Path(outer) / "inner"
+            folder.mkdir()
+            with contextlib.chdir(folder):
+                self._episode(chance, folder, f"--seed {seed}, episode {number}", calls)
+
+    def _episode(self, chance: random.Random, folder: Path, where: str, calls: int) -> None:
+        (folder / "folder").mkdir()
+        (folder / "there").write_bytes(b"something")
+        drawn = Drawn(chance, folder)
+        for place in range(calls):
+            if place % 20 == 19:
+                self._finish(drawn)
+            self._call(drawn, f"{where}, call {place}")
 
     def _finish(self, drawn: Drawn) -> None:
         """Run what was recorded, now and then; what fails then is an error of the family too."""
