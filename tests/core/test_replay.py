@@ -332,11 +332,14 @@ def test_a_capture_that_cuda_refuses_leaves_the_device_as_it_was() -> None:
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
         assert float((x + torch.ones(1 << 20, device=device)[:1024]).sum()) == 2048.0
-    recording = recorder.record(lambda: [x * 3])
-    recording.replay()
-    (made,) = recording.values
-    assert made is not None
-    assert float(made.sum()) == 3072.0
+    for factor in (3, 5):  # the second one when the first is gone
+        recording = recorder.record(lambda factor=factor: [(x * factor) @ x.view(-1, 1)])
+        recording.replay()
+        (made,) = recording.values
+        assert made is not None
+        assert float(made.sum()) == factor * 1024.0
+        recorder.retire()
+        del recording, made
 
 
 def test_a_program_that_captures_by_itself_is_left_alone() -> None:

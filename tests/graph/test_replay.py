@@ -5,6 +5,7 @@ On the CPU the twin of the CUDA graphs replays, and numbers are equal bit for bi
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import numpy as np
@@ -183,6 +184,26 @@ def outcomes_after(training: Training) -> list[str]:
     command_buffer = training.step()
     command_buffer.wait_until_completed()
     return outcomes(command_buffer)
+
+
+def test_memory_that_is_given_back_or_replaced_counts_at_once(device: torch.device) -> None:
+    """Of the optimizers' vectors: one finds zeros again, the other one is bound to memory of the program's own."""
+    trainings = _pair(device)
+    for training in trainings:
+        for _ in range(4):
+            training.step()
+        training.end()
+        for source in training.network._sources.values():
+            for first, second in source.accumulators.values():
+                held = weakref.ref(first.data.present)
+                first.data.set_purgeable_state(mps.MPSPurgeableState.EMPTY)
+                assert held() is None
+                second.data.bind(torch.full((second.length,), 0.5, device=device))
+        for _ in range(4):
+            training.step()
+    _same(*trainings)
+    assert [outcomes(each)[0] for each in trainings[0].buffers][-3:] != ["replayed"] * 3
+    assert outcomes(trainings[0].buffers[-1])[0] == "replayed"
 
 
 def test_training_that_stops_at_the_first_nan(device: torch.device) -> None:

@@ -6,6 +6,7 @@ import gc
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -62,6 +63,7 @@ class CudaRecorder:
         self._device = device
         self._stream: torch.cuda.Stream | None = None
         self._pool: Any = None
+        self._graphs: WeakSet[_Graph] = WeakSet()
 
     def is_taken(self) -> bool:
         """See `Recorder`."""
@@ -71,7 +73,12 @@ class CudaRecorder:
         """See `Recorder`."""
         if self._stream is None:
             self._stream = torch.cuda.Stream(self._device)
+        if not self._graphs:
+            # The engine does not open a pool again whose last graph is gone.
             self._pool = torch.cuda.graph_pool_handle()
+        # Memory that earlier work has left unused would be missing: a capture takes its own from the device.
+        torch.cuda.synchronize(self._device)
+        torch.cuda.empty_cache()
         current = torch.cuda.current_stream(self._device)
         self._stream.wait_stream(current)
         graph = torch.cuda.CUDAGraph()
@@ -92,7 +99,9 @@ class CudaRecorder:
             if collects:
                 gc.enable()
         current.wait_stream(self._stream)
-        return _Graph(graph, values)
+        made = _Graph(graph, values)
+        self._graphs.add(made)
+        return made
 
     def _give_up(self, graph: torch.cuda.CUDAGraph) -> None:
         """End a capture that has failed. The engine leaves the pool open if the device refused to go on with it."""

@@ -73,8 +73,12 @@ class Mark(NamedTuple):
     epoch: int
     serial: int
     """The same number for the same part of the same memory, seen in the same way."""
-    things: tuple[Any, ...]
-    """What must stay the same: tensors, and the buffers that they are the memory of."""
+    held: tuple[Any, ...]
+    """What must stay the same: tensors, or buffers, with their memory."""
+
+    def things(self) -> list[Any]:
+        """All of that. The mark itself does not hold the memory of buffers, which may give it back."""
+        return [*self.held, *[each.present for each in self.held if hasattr(each, "stays")]]
 
 
 class Seen(NamedTuple):
@@ -201,7 +205,7 @@ class _Look:
         if self._pasted:
             for bound in work.inputs:
                 mark: Mark | None = getattr(bound, "mark", None)
-                if mark is not None and any(_storage(each) in self._pasted for each in _tensors(mark.things)):
+                if mark is not None and any(_storage(each) in self._pasted for each in _tensors(mark.things())):
                     raise UnfitError("it reads memory that an image before it shares")
         return tuple(found)
 
@@ -225,7 +229,7 @@ class _Look:
             return _marked(bound, bound.kept(), None)
         cells = _cells(bound)
         if getattr(bound, "stays", True) and _stay(cells):
-            return _marked(bound, (*cells, *[cell.present for cell in cells]), bound.form())
+            return _marked(bound, tuple(cells), bound.form())
         if written:
             raise UnfitError(f"it writes memory that is new each time ({', '.join(sorted(_names(cells)))})")
         for cell in cells:
@@ -348,7 +352,7 @@ def things_of(works: Iterable[tuple[str, Work]], segment: Segment) -> list[Any]:
     for _, work in islice(works, segment.works):
         if isinstance(work, Encoding):
             marks = [getattr(bound, "mark", None) or _found_again(bound) for bound in work.inputs]
-            kept = [each for mark in marks if mark is not None for each in mark.things]
+            kept = [each for mark in marks if mark is not None for each in mark.things()]
             sinks = [each for sink in flat(work.sinks) if not isinstance(sink, Nowhere) for each in sink.cells()]
             kept += [each for cell in sinks if _stay((cell,)) for each in (cell, cell.present)]
             things.update((id(each), each) for each in kept if each is not None)
@@ -359,15 +363,14 @@ def _found_again(bound: Any) -> Mark | None:
     """The mark of what cannot be marked, if it is kept memory."""
     cells = bound.cells() if hasattr(bound, "cells") else ()
     stays = cells and getattr(bound, "stays", True) and _stay(cells)
-    return Mark(0, 0, (*cells, *[cell.present for cell in cells])) if stays else None
+    return Mark(0, 0, tuple(cells)) if stays else None
 
 
 def _written_things(work: Encoding, written: Sequence[bool]) -> list[Any]:
     """The kept memory that a work may write by its inputs."""
     marks = [getattr(bound, "mark", None) or _found_again(bound) for bound in work.inputs]
-    return [
-        each for mark, is_written in zip(marks, written, strict=True) if mark and is_written for each in mark.things
-    ]
+    found = [mark for mark, is_written in zip(marks, written, strict=True) if mark is not None and is_written]
+    return [each for mark in found for each in mark.things()]
 
 
 def inner_cells(works: Iterable[tuple[str, Work]], segment: Segment) -> dict[int, Any]:
@@ -410,10 +413,11 @@ def _stay(cells: Sequence[Any]) -> bool:
     return all(not (not cell.stays or cell.present is None) for cell in cells)
 
 
-def _marked(bound: Any, things: tuple[Any, ...], form: Hashable) -> int:
-    serial = _serial((type(bound), form, tuple([id(each) for each in things])))
+def _marked(bound: Any, held: tuple[Any, ...], form: Hashable) -> int:
+    mark = Mark(epoch.number, 0, held)
+    serial = _serial((type(bound), form, tuple([id(each) for each in mark.things()])))
     if hasattr(bound, "mark"):
-        bound.mark = Mark(epoch.number, serial, things)
+        bound.mark = mark._replace(serial=serial)
     return serial
 
 
