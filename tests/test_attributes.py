@@ -29,6 +29,17 @@ def _graph() -> mps.MPSNNGraph:
     return mps.MPSNNGraph(DEVICE, mps.MPSCNNNeuronReLUNode(mps.MPSNNImageNode()).result_image)
 
 
+_ONE_PIXEL = mps.MPSImageDescriptor(mps.MPSImageFeatureChannelFormat.FLOAT32, 1, 1, 1)
+
+
+def _open() -> mps.MPSCommandBuffer:
+    return mps.MPSCommandBuffer(DEVICE.new_command_queue())
+
+
+def _image(channels: int) -> mps.MPSImage:
+    return mps.MPSImage.from_numpy(DEVICE, np.ones((3, 3, channels), np.float32))
+
+
 THINGS: dict[str, tuple[Callable[[], Any], str, str]] = {
     "filter node": (lambda: convolution(mps.MPSNNImageNode(), _weights()), "paddingPolicy", "padding_policy"),
     "gradient node": (
@@ -70,6 +81,22 @@ THINGS: dict[str, tuple[Callable[[], Any], str, str]] = {
     "command buffer": (lambda: DEVICE.new_command_queue().command_buffer(), "lable", "label"),
     "command buffer of the framework": (lambda: mps.MPSCommandBuffer(DEVICE.new_command_queue()), "lable", "label"),
     "command queue": (DEVICE.new_command_queue, "Label", "label"),
+    "image": (lambda: mps.MPSImage(DEVICE, _ONE_PIXEL), "lable", "label"),
+    "temporary image": (lambda: mps.MPSTemporaryImage(_open(), _ONE_PIXEL), "readCount", "read_count"),
+    "state": (lambda: mps.MPSState.temporary_state(_open(), buffer_size=4), "readCount", "read_count"),
+    "gradient state": (
+        lambda: mps.MPSCNNConvolution(DEVICE, weights=_weights()).result_state(_image(3)),
+        "sourceWidth",
+        "source_width",
+    ),
+    "labels": (lambda: mps.MPSCNNLossLabels.batch(DEVICE, np.ones((1, 2), np.float32))[0], "lable", "label"),
+    "labels in memory": (lambda: mps.MPSCNNLossDataDescriptor([1.0]), "bytesPerRow", "bytes_per_row"),
+    "vector": (lambda: mps.MPSVector(DEVICE, mps.MPSVectorDescriptor(3)), "lable", "label"),
+    "temporary matrix": (
+        lambda: mps.MPSTemporaryMatrix(_open(), mps.MPSMatrixDescriptor(1, 1)),
+        "readCount",
+        "read_count",
+    ),
 }
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from openmps.checks import Labelled, Shown, is_whole, lengths_text, of_kind
+from openmps.checks import KnownAttributes, Labelled, Shown, is_whole, lengths_text, of_kind
 from openmps.core.kernel.encoding import Numbers
 from openmps.core.lifetime import (
     TemporaryCounts,
@@ -48,7 +48,7 @@ _ORDERS: tuple[dict[str, type], ...] = (
 """The framework's orders of a constructor's arguments, besides ``(buffer, descriptor)``."""
 
 
-class _Elements(Labelled):
+class _Elements(KnownAttributes, Labelled):
     """Numbers in a buffer: in one that is given, or in a new one of zeros, allocated on first use."""
 
     def __init__(

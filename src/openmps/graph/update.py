@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from openmps.checks import store
 from openmps.core.kernel.encode import ImageKernel
 from openmps.core.state.batch import MPSStateBatch
 from openmps.errors import MPSTypeError
@@ -56,7 +57,7 @@ class Updates:
             state = stage.kernel.make_state()
             if state is None:
                 continue
-            state.record = stage.plan.record
+            store(state, "record", stage.plan.record)
             if layer.is_whole:
                 batch = MPSStateBatch.repeated(state, program.images)
             else:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from openmps.checks import Labelled, Shown, of_kind
+from openmps.checks import KnownAttributes, Labelled, Shown, of_kind, store
 from openmps.core.image import arrays, io, views
 from openmps.core.image.descriptor import MPSImageDescriptor, check_fits, check_is_descriptor, texture_type_of
 from openmps.core.image.storage import Block, Extent, Shape, Stack, Storage
@@ -33,7 +33,7 @@ from openmps.types import (
 )
 
 
-class MPSImage(Labelled):
+class MPSImage(KnownAttributes, Labelled):
     """Images of numbers with any count of feature channels (MPSImage.h, macOS 10.13).
 
     ``MPSImage(device, image_descriptor)`` makes an image whose memory is allocated, and zero, on first use;
@@ -51,6 +51,10 @@ class MPSImage(Labelled):
         MTLCommandBufferError: The image is read while a command buffer that is not committed has yet to write it.
     """
 
+    _device: MTLDevice
+    _descriptor: MPSImageDescriptor
+    _parent: MPSImage | None
+    _purgeable: MPSPurgeableState
     storage: Storage
     """Where the pixels are; for those who extend the framework."""
 
@@ -81,11 +85,11 @@ class MPSImage(Labelled):
     def _initialise(
         self, device: MTLDevice, descriptor: MPSImageDescriptor, storage: Storage, parent: MPSImage | None
     ) -> None:
-        self.storage = storage
-        self._device = device
-        self._descriptor = descriptor
-        self._parent = parent
-        self._purgeable = MPSPurgeableState.NON_VOLATILE
+        store(self, "storage", storage)
+        store(self, "_device", device)
+        store(self, "_descriptor", descriptor)
+        store(self, "_parent", parent)
+        store(self, "_purgeable", MPSPurgeableState.NON_VOLATILE)
 
     @classmethod
     def member(

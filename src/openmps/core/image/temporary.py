@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from openmps.checks import store
 from openmps.core.image.descriptor import MPSImageDescriptor, check_is_descriptor, slices_of
 from openmps.core.image.image import MPSImage, MPSImageAllocator, defined_above, new_storage
 from openmps.core.image.storage import Storage
@@ -35,6 +36,10 @@ class MPSTemporaryImage(MPSImage):
         "temporaryImageWithCommandBuffer:textureDescriptor:featureChannels:",
     )
 
+    _command_buffer: CommandBuffer
+    _counts: ReadCounts
+    _index: int
+
     def __init__(
         self,
         command_buffer: CommandBuffer,
@@ -57,9 +62,9 @@ class MPSTemporaryImage(MPSImage):
         self._join(command_buffer, TemporaryCounts(command_buffer, storage.block, 1), 0)
 
     def _join(self, command_buffer: CommandBuffer, counts: ReadCounts, index: int) -> None:
-        self._command_buffer = command_buffer
-        self._counts = counts
-        self._index = index
+        store(self, "_command_buffer", command_buffer)
+        store(self, "_counts", counts)
+        store(self, "_index", index)
 
     @classmethod
     def temporary_member(

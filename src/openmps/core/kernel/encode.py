@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Any, ClassVar
 
-from openmps.checks import flag
+from openmps.checks import flag, store
 from openmps.core.image.allocator import ORDINARY, TEMPORARY
 from openmps.core.image.batch import BatchTemplate, MPSImageBatch, as_batch
 from openmps.core.image.descriptor import MPSImageDescriptor
@@ -384,7 +384,7 @@ class ImageKernel(PlannedKernel):
         state = self.make_state()
         if state is None:
             return None
-        state.source_extent = shape.extent
+        store(state, "source_extent", shape.extent)
         count = shape.extent.images if isinstance(first, MPSImageBatch) else None
         if count is not None and not self.is_result_state_reused_across_batch():
             return MPSStateBatch.of_images(state, count, command_buffer)

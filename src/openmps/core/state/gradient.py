@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from openmps.checks import store
 from openmps.core.image.storage import Extent, Target
 from openmps.core.state.batch import MPSStateBatch
 from openmps.core.state.state import BatchableState, MPSState, Saved
@@ -93,7 +94,7 @@ class MPSNNGradientState(BatchableState):
 
     @record.setter
     def record(self, value: ForwardRecord | None) -> None:
-        self._record = value
+        store(self, "_record", value)
 
     @property
     def source_width(self) -> int:
@@ -143,14 +144,14 @@ def attach(states: MPSStateBatch, record: ForwardRecord) -> Saved:
     if states.shared is not None:
         shared = states.shared
         if isinstance(shared, MPSNNGradientState):
-            shared.record = record
+            store(shared, "record", record)
         return shared.saved
     saved = Saved()
     for index, state in enumerate(states):
-        state.saved = saved
+        store(state, "saved", saved)
         if isinstance(state, MPSNNGradientState):
-            state.record = record
-            state.image_index = index
+            store(state, "record", record)
+            store(state, "image_index", index)
     return saved
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-from openmps.checks import Labelled, Shown, flag
+from openmps.checks import KnownAttributes, Labelled, Shown, flag, store
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.image.image import MPSImage
 from openmps.core.lifetime import (
@@ -81,7 +81,7 @@ def _resource(who: str, value: object) -> Resource:
     raise MPSTypeError(who, "device", "must be an MTLDevice", type(value).__name__, remedy)
 
 
-class MPSState(Labelled):
+class MPSState(KnownAttributes, Labelled):
     """An opaque object that carries data from one kernel to another (MPSState.h, macOS 10.13).
 
     Made by a kernel's ``result_state…`` methods, or from resources: ``MPSState(device, buffer_size=…)``,
@@ -100,6 +100,8 @@ class MPSState(Labelled):
 
     saved: Saved
     """What the forward kernel left for its gradient; for those who extend the framework."""
+    _slots: list[Slot]
+    _device: MTLDevice | None
     _counts: TemporaryCounts | None = None
     """The read counts of a temporary state, or of those of a batch that it stands for or is one of."""
     _members: tuple[int, ...] | None = None
@@ -115,7 +117,7 @@ class MPSState(Labelled):
         resource: Resource | None = None,
         resources: Sequence[Resource] | None = None,
     ) -> None:
-        self.saved = Saved()
+        store(self, "saved", Saved())
         name = type(self).__name__
         if isinstance(device, list | tuple):
             device, resources = None, device
@@ -127,10 +129,8 @@ class MPSState(Labelled):
             buffer_size, resource_list = None, buffer_size
         ways = (buffer_size, texture_descriptor, resource_list, resource, resources)
         if device is not None and ways == _NO_RESOURCES:
-            self._slots: list[Slot] = []
-            self._device: MTLDevice | None = (
-                device if isinstance(device, MTLDevice) else check_is_device(name, "device", device)
-            )
+            store(self, "_slots", [])
+            store(self, "_device", device if isinstance(device, MTLDevice) else check_is_device(name, "device", device))
             return
         given = [Slot.of(name, "resource", resource)] if resource is not None else []
         given += [Slot.of(name, f"resources[{index}]", item) for index, item in enumerate(resources or ())]
@@ -140,8 +140,8 @@ class MPSState(Labelled):
             raise MPSTypeError(name, "resources", rule)
         if device is None and wanted:
             raise MPSTypeError(name, "device", "is needed to allocate resources", None)
-        self._slots = given + wanted
-        self._device = device_of(name, device, given)
+        store(self, "_slots", given + wanted)
+        store(self, "_device", device_of(name, device, given))
         for slot in wanted:
             slot.check_fits(name, check_is_device(name, "device", device))
 
@@ -166,7 +166,7 @@ class MPSState(Labelled):
 
     def make_temporary(self, command_buffer: CommandBuffer, count: int = 1) -> None:
         """Tie the state, or the ``count`` states that it stands for, to a command buffer; for kernels."""
-        self._counts = TemporaryCounts(command_buffer, self, count)
+        store(self, "_counts", TemporaryCounts(command_buffer, self, count))
 
     # --- what it is -------------------------------------------------------------------------------------------------
 

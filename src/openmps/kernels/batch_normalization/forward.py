@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar, cast
 
-from openmps.checks import Shown, of_kind
+from openmps.checks import Shown, of_kind, store
 from openmps.core.data_source import FLT_MIN, copy_of
 from openmps.core.image.batch import MPSImageBatch
 from openmps.core.image.image import MPSImage
@@ -103,11 +103,14 @@ class MPSCNNBatchNormalizationState(MPSNNGradientState):
     )
     pixels = Shown[int]("_progress.pixels", "M, the pixels that the statistics were made of.")
 
+    _batch_normalization: MPSCNNBatchNormalization
+    _progress: _Progress
+
     def __init__(self, device: MTLDevice, batch_normalization: MPSCNNBatchNormalization) -> None:
         size = 4 * batch_normalization.number_of_feature_channels
         super().__init__(device, resource_list=MPSStateResourceList(buffer_sizes=[size] * len(_ROWS)))
-        self._batch_normalization = batch_normalization
-        self._progress = _Progress()
+        store(self, "_batch_normalization", batch_normalization)
+        store(self, "_progress", _Progress())
 
     @classmethod
     def temporary_state(cls, *arguments: Any, **options: Any) -> NoReturn:
@@ -477,7 +480,7 @@ class MPSCNNBatchNormalization(
         if source_states is not None:
             state = check_state(self.name, source_states)
             state.check_channels(self.name, self.number_of_feature_channels)
-            state.record = plan.record
+            store(state, "record", plan.record)
             used = used[:1] if state.pixels else used
             state.use_for_normalization(self.epsilon)
         for held in used:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, NoReturn
 import torch
 from torch import Tensor
 
-from openmps.checks import Shown, flag
+from openmps.checks import Shown, flag, store
 from openmps.core.kernel.activation import activated
 from openmps.core.kernel.checks import check_command_buffer
 from openmps.core.kernel.configuration import KernelProperty, Setting
@@ -166,6 +166,9 @@ class ConvolutionKernel(WeightedKernel, MPSCNNKernel[StateT]):
 class ConvolutionGradientState(MPSNNGradientState):
     """The parameter gradients of one batch: sums over its images and all pixels."""
 
+    kernel: ConvolutionKernel
+    """The kernel that made the state; for those who extend the framework."""
+    _sums: tuple[ParameterSum, ParameterSum]
     weights_version: int | None = None
     """The kernel's `weights_version` at the forward encode; None before it."""
     pending: int = 0
@@ -174,11 +177,10 @@ class ConvolutionGradientState(MPSNNGradientState):
 
     def __init__(self, device: MTLDevice, kernel: ConvolutionKernel) -> None:
         super().__init__(device)
-        self.kernel = kernel
-        """The kernel that made the state; for those who extend the framework."""
+        store(self, "kernel", kernel)
         weights, biases = kernel.parameters.counts
-        self._sums = ParameterSum(weights, device), ParameterSum(biases, device)
-        self._slots = list(self._sums)
+        store(self, "_sums", (ParameterSum(weights, device), ParameterSum(biases, device)))
+        store(self, "_slots", list(self._sums))
 
     @classmethod
     def temporary_state(cls, *arguments: Any, **options: Any) -> NoReturn:
@@ -227,15 +229,15 @@ class ConvolutionGradientState(MPSNNGradientState):
             rule = "must have the gradient of its last piece encoded before a piece that is read in another way"
             remedy = "Keep offset, edges and clip rectangle for all pieces of a batch, or make a state for each"
             raise MPSArgumentError(who, "destination_state", rule, self.name, remedy)
-        self.pending += record.images
-        self._forward_images = max(self._forward_images, record.images)
-        self.weights_version = weights_version
+        store(self, "pending", self.pending + record.images)
+        store(self, "_forward_images", max(self._forward_images, record.images))
+        store(self, "weights_version", weights_version)
 
     def add(self, who: str, images: int) -> None:
         """Parameter gradients of ``images`` images are encoded. Raises if the state's batch has not so many left."""
         if self._differentiated + images > (self.images or images):
             self._refuse(who, "gradient_state")
-        self._differentiated += images
+        store(self, "_differentiated", self._differentiated + images)
 
     def gradient_sums(self) -> tuple[ParameterSum, ParameterSum]:
         """Where the gradients of weights and of biases are added up; the reads were checked already."""

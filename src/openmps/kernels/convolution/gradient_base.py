@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar, NoReturn
 
-from openmps.checks import Shown
+from openmps.checks import Shown, store
 from openmps.core.kernel.configuration import KernelProperty
 from openmps.core.kernel.encoding import Sink
 from openmps.core.kernel.gradient import Given, MPSCNNGradientKernel
@@ -143,7 +143,7 @@ class ConvolutionGradientKernel(WeightedKernel, MPSCNNGradientKernel):
         state = None if source_states is None else source_states.shared
         if not isinstance(state, ConvolutionGradientState):
             return
-        state.pending -= plan.images
+        store(state, "pending", state.pending - plan.images)
         held, theirs = (self._weights or self.parameters).held, state.weights_version
         if theirs != held.version or self._has_warned:
             is_other = theirs not in (None, held.version)

@@ -41,6 +41,10 @@ class LabelImages(MPSState):
     ``states`` are what the forward encode left, if the encode was given that.
     """
 
+    labels: Images
+    weights: Images | None
+    states: MPSStateBatch | None
+
     def __init__(
         self,
         device: MTLDevice,

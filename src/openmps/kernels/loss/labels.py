@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from openmps.checks import Shown, of_kind
+from openmps.checks import NamedAttributes, Shown, of_kind, store
 from openmps.core.arrays import numbers
 from openmps.core.image.batch import MPSImageBatch
 from openmps.core.image.descriptor import MPSImageDescriptor
@@ -31,7 +31,7 @@ _ONE = MTLSize(1, 1, 1)
 _HWC = MPSDataLayout.HEIGHT_X_WIDTH_X_FEATURE_CHANNELS
 
 
-class MPSCNNLossDataDescriptor:
+class MPSCNNLossDataDescriptor(NamedAttributes):
     """Labels or weights of one image in memory (MPSCNNLoss.h, macOS 10.13.4).
 
     ``data`` holds ``size.width * size.height * size.depth`` float32 numbers (depth counts feature channels), in the
@@ -280,6 +280,13 @@ def _shape(image: MPSImage) -> tuple[int, int, int]:
 class LabelBlocks(BatchableState):
     """The labels, weights and losses of a whole batch, a block each; its `MPSCNNLossLabels` are views of them."""
 
+    labels: MPSImageBatch
+    weights: MPSImageBatch | None
+    losses: MPSImageBatch
+    _make_member: Callable[[MPSImage, MPSImage | None, MPSImage], MPSCNNLossLabels]
+    _made: dict[int, MPSCNNLossLabels]
+    _given: GivenLabels | None = None
+
     def __init__(
         self,
         device: MTLDevice,
@@ -289,12 +296,11 @@ class LabelBlocks(BatchableState):
         make_member: Callable[[MPSImage, MPSImage | None, MPSImage], MPSCNNLossLabels],
     ) -> None:
         super().__init__(device)
-        self.labels = labels
-        self.weights = weights
-        self.losses = losses
-        self._given: GivenLabels | None = None
-        self._make_member = make_member
-        self._made: dict[int, MPSCNNLossLabels] = {}
+        store(self, "labels", labels)
+        store(self, "weights", weights)
+        store(self, "losses", losses)
+        store(self, "_make_member", make_member)
+        store(self, "_made", {})
 
     @property
     def name(self) -> str:
@@ -318,7 +324,8 @@ class LabelBlocks(BatchableState):
         if given is None:
             count, has_weights = len(self.labels), self.weights is not None
             shape = LabelShape(self.labels.stack().extent, self.losses.stack().extent, has_weights)
-            given = self._given = GivenLabels(count, count if has_weights else 0, ((0, shape),))
+            given = GivenLabels(count, count if has_weights else 0, ((0, shape),))
+            store(self, "_given", given)
         return given
 
     def temporary_members(self) -> list[MPSState]:
