@@ -326,6 +326,7 @@ def test_a_capture_that_cuda_refuses_leaves_the_device_as_it_was() -> None:
     """Work that waits for the device cannot be captured; memory goes on being taken and given back."""
     device = torch.device("cuda", torch.cuda.current_device())
     x, recorder = torch.ones(1024, device=device), CudaRecorder(device)
+    assert float((x @ x.view(-1, 1)).sum()) == 1024.0  # a library that begins while it is captured refuses
     for _ in range(3):
         with pytest.raises(RuntimeError):
             recorder.record(lambda: [x * float((x + 1).sum())])

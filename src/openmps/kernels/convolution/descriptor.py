@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from openmps.checks import NamedAttributes, Shown, number
 from openmps.core.arrays import numbers, row, variances
 from openmps.core.data_source import FLT_MIN
+from openmps.core.kernel.configuration import FARTHEST
 from openmps.core.neuron import MPSNNNeuronDescriptor
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.selectors import Factory
@@ -197,6 +198,8 @@ class MPSCNNConvolutionDescriptor(NamedAttributes):
         value = getattr(self, name)
         if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
             raise MPSArgumentError(who, f"descriptor.{name}", "must be an integer of at least 1", repr(value))
+        if value > FARTHEST:
+            raise MPSArgumentError(who, f"descriptor.{name}", f"must be at most {FARTHEST}", value)
 
     def _validate_reach(self, who: str) -> None:
         for axis, size in (("x", self.kernel_width), ("y", self.kernel_height)):
