@@ -28,6 +28,7 @@ import openmps.errors
 import openmps.formats
 import openmps.training
 import openmps.types
+from openmps.checks import is_writable
 from openmps.selectors import Factory
 
 FILE = Path(__file__).resolve().parent.parent / "tests" / "public_signatures.txt"
@@ -150,7 +151,7 @@ def _of_member(key: str, owner: type, member: Any) -> str:
         return "(…) as the constructor"
     if isinstance(member, property):
         annotation = _held_by(member) or (inspect.signature(member.fget).return_annotation if member.fget else "")
-        return _typed(annotation, is_writable=member.fset is not None)
+        return _typed(annotation, is_writable=is_writable(member))
     annotation = vars(owner).get("__annotations__", {}).get(key) or _set_by(owner).get(key, "")
     return _typed(annotation or _held_by(member) or "", is_writable=_is_writable(owner, member))
 

@@ -33,6 +33,7 @@ from typing import Any
 import numpy as np
 
 import openmps as mps
+from openmps.checks import is_writable
 from openmps.core.kernel.configuration import Fixed, SourceProperty
 from openmps.errors import MPSError
 
@@ -257,7 +258,9 @@ def _can_be_set(thing: object, member: object) -> bool:
         return member.is_writable
     if isinstance(member, Fixed):
         return False
-    return hasattr(type(member), "__set__") and getattr(member, "fset", 1) is not None
+    if isinstance(member, property):
+        return is_writable(member)
+    return hasattr(type(member), "__set__")
 
 
 def _is(value: object, kind: type) -> bool:

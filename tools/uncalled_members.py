@@ -18,6 +18,7 @@ from typing import Any
 import coverage
 
 import openmps
+from openmps.checks import is_writable
 
 ROOT = Path(__file__).resolve().parent.parent
 TESTS = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("*.py"))
@@ -26,7 +27,7 @@ TESTS = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("*.py"))
 def functions(member: Any) -> list[Any]:
     """The Python functions behind a member of a class: one, or the getter and setter of a property."""
     if isinstance(member, property):
-        return [each for each in (member.fget, member.fset) if each is not None]
+        return [each for each in (member.fget, member.fset if is_writable(member) else None) if each is not None]
     if isinstance(member, staticmethod | classmethod):
         member = member.__func__
     return [member] if inspect.isfunction(member) else []

@@ -39,7 +39,41 @@ class Shown(property, Generic[T]):
         def __set__(self, instance: object, value: Never, /) -> None: ...
 
 
-class Labelled:
+_PACKAGE = __name__.partition(".")[0]
+
+
+def _is_own(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] == _PACKAGE
+
+
+class _Refusal:
+    """The setter of a property that can be read only."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __call__(self, thing: object, value: object) -> Never:
+        raise read_only(thing, self._name)
+
+
+class NamedProperties:
+    """An object whose read-only properties say so, by `MPSAttributeError`, where they are set."""
+
+    __slots__ = ()
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for name, member in vars(cls).items() if _is_own(cls) else ():
+            if isinstance(member, property) and member.fset is None:
+                property.__init__(member, member.fget, _Refusal(name), member.fdel, member.__doc__)
+
+
+def is_writable(member: property) -> bool:
+    """Whether a property can be set."""
+    return member.fset is not None and not isinstance(member.fset, _Refusal)
+
+
+class Labelled(NamedProperties):
     """An object with a label."""
 
     _label: str | None = None
@@ -52,9 +86,7 @@ class Labelled:
 
     @label.setter
     def label(self, value: str | None) -> None:
-        if value is not None and not isinstance(value, str):
-            raise MPSTypeError(type(self).__name__, "label", "must be text or None", repr(value))
-        self._label, self._name = value, None
+        self._label, self._name = optional_text(type(self).__name__, "label", value), None
 
     @property
     def name(self) -> str:
@@ -89,14 +121,15 @@ def accepts(who: str, argument: str, call: Any, names: str) -> None:
 
 # --- names of attributes ----------------------------------------------------------------------------------------------
 
-_PACKAGE = __name__.partition(".")[0]
 _KEPT = 1024
 """Answers kept about classes and names."""
+_DERIVED = "It follows from how the object was made, and from its other attributes"
+"""Why an attribute cannot be set, where no argument of the constructor has its name."""
 _CLOSE = 0.7
 """How alike two names are, from 0 to 1, for one to be offered in the place of the other."""
 
 
-class KnownAttributes:
+class KnownAttributes(NamedProperties):
     """An object that has the attributes of its class and no others.
 
     Setting another public name raises `MPSAttributeError`, which names the attribute that was probably meant:
@@ -106,9 +139,9 @@ class KnownAttributes:
     an annotation, and may set any other that is not one of the package's attributes in another spelling: in a subclass
     of `MPSNNFilterNode` ``self.rate = 2`` is fine and ``self.paddingPolicy = policy`` is refused.
 
-    An attribute that a class of the package declares as a ``bool`` or a ``float`` is checked to be one when it is set,
-    and others by `_attribute_checks`, a table of the class: a check takes the object's name, the attribute's and a
-    value, and gives the value.
+    An attribute that a class of the package declares as a ``bool``, a ``float`` or a ``str | None`` is checked to be
+    one when it is set, and others by `_attribute_checks`, a table of the class: a check takes the object's name, the
+    attribute's and a value, and gives the value. One that can be read only is refused.
 
     All this costs time at each write. What an encode writes, it writes with `store`.
     """
@@ -188,10 +221,6 @@ def _own_names(kind: type) -> frozenset[str]:
     return _names(inner)
 
 
-def _is_own(kind: type) -> bool:
-    return kind.__module__.partition(".")[0] == _PACKAGE
-
-
 @lru_cache(_KEPT)
 def _is_refused(kind: type, name: str) -> bool:
     return _is_own(kind) or _respelt(name, _own_names(kind)) is not None
@@ -237,6 +266,14 @@ def _called(thing: object) -> str:
     return f"{type(thing).__name__} {label!r}" if isinstance(label, str) and label else type(thing).__name__
 
 
+def read_only(thing: object, name: str) -> MPSAttributeError:
+    """The error for an attribute that is set and can be read only."""
+    kind = type(thing)
+    is_argument = name in inspect.signature(kind).parameters
+    remedy = f"Make another {kind.__name__} with {name}=…" if is_argument else _DERIVED
+    return MPSAttributeError(_called(thing), name, "can be read only", None, remedy)
+
+
 def _unknown(thing: object, name: str) -> MPSAttributeError:
     who = _called(thing)
     meant = _meant(type(thing), name)
@@ -263,6 +300,13 @@ def optional_flag(who: str, argument: str, value: Any) -> bool | None:
     return None if value is None else flag(who, argument, value, "must be None, True or False")
 
 
+def optional_text(who: str, argument: str, value: Any) -> str | None:
+    """``value`` as text, or None."""
+    if value is not None and not isinstance(value, str):
+        raise MPSTypeError(who, argument, "must be text or None", repr(value))
+    return value
+
+
 def number(who: str, argument: str, value: Any, *, is_nan_allowed: bool = False) -> float:
     """``value`` as a float that is a number of float32 when rounded; infinities too, NaN where it is allowed.
 
@@ -285,6 +329,14 @@ def number(who: str, argument: str, value: Any, *, is_nan_allowed: bool = False)
     if abs(found) >= _ROUNDS_TO_INFINITY:
         raise _too_large(who, argument, found)
     return math.copysign(FLT_MAX, found)
+
+
+def finite(who: str, argument: str, value: Any) -> float:
+    """``value`` as a float that is a finite number of float32."""
+    found = number(who, argument, value)
+    if math.isinf(found):
+        raise MPSArgumentError(who, argument, "must be a finite number", found)
+    return found
 
 
 def is_whole(value: object, least: int | None = None) -> TypeGuard[int]:
@@ -316,7 +368,12 @@ def _too_large(who: str, argument: str, got: object) -> MPSArgumentError:
     return MPSArgumentError(who, argument, f"must be a number of float32, at most {FLT_MAX} in magnitude", got)
 
 
-_OF_TYPE: dict[str, Callable[[str, str, Any], Any]] = {"bool": flag, "bool | None": optional_flag, "float": number}
+_OF_TYPE: dict[str, Callable[[str, str, Any], Any]] = {
+    "bool": flag,
+    "bool | None": optional_flag,
+    "float": number,
+    "str | None": optional_text,
+}
 """What attributes are checked by that are declared so."""
 
 

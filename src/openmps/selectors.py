@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
 from typing import Any, Never, TypeVar
+
+from openmps.errors import MPSAttributeError, MPSTypeError
 
 T = TypeVar("T")
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -32,7 +34,8 @@ class Factory:
         return owner
 
     def __set__(self, instance: object, value: Never) -> Never:
-        raise AttributeError(f"{type(instance).__name__}.{self._name} is a class factory, and cannot be set")
+        who, rule = type(instance).__name__, "is a class factory, and cannot be set"
+        raise MPSAttributeError(who, self._name, rule, None, f"Call {who}.{self._name}(…)")
 
 
 def takes(*forms: Mapping[str, Kind]) -> Callable[[Function], Function]:
@@ -47,12 +50,19 @@ def takes(*forms: Mapping[str, Kind]) -> Callable[[Function], Function]:
         def call(self: Any, *arguments: Any, **named: Any) -> Any:
             for form in forms if arguments else ():
                 if len(arguments) == len(form) and all(map(_is, arguments, form.values())):
+                    if named and not form.keys().isdisjoint(named):
+                        raise _twice(self, form.keys() & named.keys())
                     return method(self, **dict(zip(form, arguments, strict=True)), **named)
             return method(self, *arguments, **named)
 
         return call  # pyright: ignore[reportReturnType]
 
     return decorate
+
+
+def _twice(thing: object, names: Iterable[str]) -> MPSTypeError:
+    rule, remedy = "must be given once, got it by place and by name", "Leave one of them out"
+    return MPSTypeError(type(thing).__name__, " and ".join(sorted(names)), rule, None, remedy)
 
 
 def _is(value: object, kind: Kind) -> bool:

@@ -50,7 +50,8 @@ class NeuronParameters(NamedTuple):
 
     def descriptor(self) -> MPSNNNeuronDescriptor:
         """A descriptor of its own with these values."""
-        return MPSNNNeuronDescriptor(self.neuron_type, self.a, self.b, self.c, data=self.data)
+        data = self.data if self.neuron_type is MPSCNNNeuronType.PRELU else None
+        return MPSNNNeuronDescriptor(self.neuron_type, self.a, self.b, self.c, data=data)
 
     def slopes(self, who: str, channels: int) -> FloatArray | None:
         """PReLU's ``a`` of the first ``channels`` channels; None for the other neurons."""
@@ -89,7 +90,8 @@ class MPSNNNeuronDescriptor(NamedAttributes):
     Without a type it is PRELU if there is ``data``, else NONE.
 
     Raises:
-        MPSArgumentError: No such neuron, a parameter is no number of float32, or PReLU comes without ``data``.
+        MPSArgumentError: No such neuron, a parameter is no number of float32, PReLU comes without ``data``, or another
+            neuron with some.
     """
 
     neuron_type: MPSCNNNeuronType
@@ -126,6 +128,9 @@ class MPSNNNeuronDescriptor(NamedAttributes):
         self.b = _number("b", defaults[1] if b is None else b)
         self.c = _number("c", defaults[2] if c is None else c)
         self.data = _data(data)
+        if self.data is not None and self.neuron_type is not MPSCNNNeuronType.PRELU:
+            rule, got = "must be None: only PRELU reads it", f"{self.data.size} number(s) for {self.neuron_type.name}"
+            raise MPSArgumentError("MPSNNNeuronDescriptor", "data", rule, got, "Leave it out, or make the type PRELU")
         if self.neuron_type is MPSCNNNeuronType.PRELU and (self.data is None or self.data.size == 0):
             raise MPSArgumentError("MPSNNNeuronDescriptor", "data", "must give PReLU's a for each channel", data)
 
@@ -135,8 +140,8 @@ class MPSNNNeuronDescriptor(NamedAttributes):
         return cls(MPSCNNNeuronType.PRELU, data=data)
 
     def copy(self) -> MPSNNNeuronDescriptor:
-        """A descriptor of its own with the same values."""
-        return MPSNNNeuronDescriptor(self.neuron_type, self.a, self.b, self.c, data=self.data)
+        """A descriptor of its own with the same values; data that its neuron does not read stay behind."""
+        return self.parameters().descriptor()
 
     __copy__ = copy
 

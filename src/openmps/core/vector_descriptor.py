@@ -7,7 +7,7 @@ from typing import Any, overload
 
 import torch
 
-from openmps.checks import NamedAttributes, Shown, is_whole, whole
+from openmps.checks import NamedAttributes, Shown, is_whole, read_only, whole
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.selectors import Factory, takes
 from openmps.types import DATA_TYPE_DTYPES, MPSDataType, MPSSizeofMPSDataType
@@ -41,7 +41,7 @@ class _Spacing:
 
     def __set__(self, descriptor: Any, value: int) -> None:
         if self._field == "_vector_bytes":
-            raise AttributeError("MPSVectorDescriptor: vector_bytes is read-only")
+            raise read_only(descriptor, "vector_bytes")
         setattr(descriptor, self._field, value)
         descriptor.validate()
 

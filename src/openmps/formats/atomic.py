@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
 from openmps.errors import MPSFileError, MPSTypeError
+from openmps.formats.paths import path_of
 
 Content: TypeAlias = "bytes | bytearray | memoryview | Callable[[BinaryIO], object]"
 """The bytes of a file, or a function that writes them into the binary file it is given."""
@@ -39,7 +40,7 @@ def write_atomic(path: str | os.PathLike[str], content: Content) -> None:
         raise MPSTypeError(who, "content", "must be bytes or a function that writes", type(content).__name__)
     if isinstance(content, memoryview):
         content = content.tobytes()  # one of every second number can be written no other way
-    target = Path(os.path.realpath(path))
+    target = Path(os.path.realpath(path_of(path, who)))
     _check_target(who, target)
     temporary = target.parent / f".openmps-{secrets.token_hex(8)}.tmp"
     try:
@@ -60,6 +61,7 @@ def remove_leftovers(folder: str | os.PathLike[str]) -> list[str]:
 
     To be called when nobody else writes there. A folder that is missing has none.
     """
+    folder = path_of(folder, "remove_leftovers", "folder")
     try:
         names = sorted(name for name in os.listdir(folder) if _LEFTOVER.fullmatch(name))
         for name in names:
@@ -73,7 +75,7 @@ def remove_leftovers(folder: str | os.PathLike[str]) -> list[str]:
 
 def make_folder(path: str | os.PathLike[str]) -> None:
     """Make the folder ``path`` in one that exists, so that it is there after a crash; one that is there is kept."""
-    folder = Path(os.path.realpath(path))
+    folder = Path(os.path.realpath(path_of(path, "make_folder")))
     if folder.is_dir():
         return
     try:
@@ -86,7 +88,7 @@ def make_folder(path: str | os.PathLike[str]) -> None:
 def flush(path: str | os.PathLike[str]) -> None:
     """Make what was written to a file so far durable."""
     try:
-        _sync(Path(path), os.O_RDWR)
+        _sync(path_of(path, "flush"), os.O_RDWR)
     except OSError as error:
         raise MPSFileError("flush", os.fspath(path), "could not be written", error.strerror or error) from error
 

@@ -10,7 +10,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from openmps.errors import MPSError, MPSFileError, MPSMemoryError
+from openmps.errors import MPSError, MPSFileError, MPSMemoryError, MPSTypeError
 
 LARGEST = 4 << 30
 """Bytes of the longest file that is read as a whole, unless a reader says less."""
@@ -19,6 +19,26 @@ _SCARCE = (errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 """What the machine lacks, which says nothing about the file."""
 _OF_MEMORY = re.compile(r"out of memory|not enough memory|cannot allocate memory|^Error -4 while", re.IGNORECASE)
 """How libraries that have no better error for it put it; the last is zlib's."""
+
+
+def path_of(path: object, who: str, argument: str = "path") -> Path:
+    """``path`` as one that the system can be asked for.
+
+    Raises:
+        MPSTypeError: It is neither text nor a `Path`.
+        MPSFileError: It holds a null character, or others that no name of a file can have.
+    """
+    plain = os.fspath(path) if isinstance(path, os.PathLike) else path
+    if not isinstance(plain, str):
+        raise MPSTypeError(who, argument, "must be a path, as text or a Path", type(path).__name__)
+    try:
+        is_allowed = b"\0" not in os.fsencode(plain)
+    except UnicodeEncodeError:
+        is_allowed = False
+    if not is_allowed:
+        rule = "must be a path that the system can have, without null characters"
+        raise MPSFileError(who, argument, rule, repr(plain))
+    return Path(plain)
 
 
 def require_file(path: str | os.PathLike[str], who: str, most: int = LARGEST) -> int:
@@ -43,6 +63,7 @@ def require_folder(path: str | os.PathLike[str], who: str) -> None:
 
 def _status(path: str | os.PathLike[str], who: str) -> os.stat_result | None:
     """What is at ``path``; None where there is nothing, which is something else than no permission to look."""
+    path = path_of(path, who)
     with reading(path, who):
         try:
             return os.stat(path)

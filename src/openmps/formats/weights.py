@@ -25,7 +25,7 @@ from safetensors.numpy import save
 from openmps.errors import MPSArgumentError, MPSError, MPSFileError
 from openmps.formats.arrays import Array, to_float32
 from openmps.formats.atomic import write_atomic
-from openmps.formats.paths import reading, require_file
+from openmps.formats.paths import path_of, reading, require_file
 
 VERSION = 1
 _METADATA_KEY = "openmps.weights"
@@ -49,7 +49,8 @@ class _Reader(Protocol):
 
 def save_dat(path: str | os.PathLike[str], array: Array) -> None:
     """Write the numbers of ``array`` alone: little-endian float32 in C order, atomically."""
-    write_atomic(path, to_float32(array, "save_dat", f"array for {os.fspath(path)}").tobytes())
+    path = path_of(path, "save_dat")
+    write_atomic(path, to_float32(array, "save_dat", f"array for {path}").tobytes())
 
 
 def load_dat(path: str | os.PathLike[str], shape: Sequence[int]) -> NDArray[np.float32]:
@@ -105,18 +106,19 @@ def save_dat_files(folder: str | os.PathLike[str], arrays: Mapping[str, Array]) 
 
     Each file is atomic by itself. Names and arrays are checked before anything is written.
     """
-    files = dat_file_names(arrays)
+    root, files = path_of(folder, "save_dat_files", "folder"), dat_file_names(arrays)
     contents = {name: to_float32(array, "save_dat_files", name) for name, array in arrays.items()}
     for name, values in contents.items():
-        write_atomic(Path(folder) / files[name], values.tobytes())
-    return [Path(folder) / file for file in files.values()]
+        write_atomic(root / files[name], values.tobytes())
+    return [root / file for file in files.values()]
 
 
 def load_dat_files(
     folder: str | os.PathLike[str], shapes: Mapping[str, Sequence[int]]
 ) -> dict[str, NDArray[np.float32]]:
     """Read the raw file of each array named in ``shapes`` from ``folder``; see :func:`load_dat`."""
-    return {name: load_dat(Path(folder) / dat_file_name(name), shape) for name, shape in shapes.items()}
+    root = path_of(folder, "load_dat_files", "folder")
+    return {name: load_dat(root / dat_file_name(name), shape) for name, shape in shapes.items()}
 
 
 def save_safetensors(path: str | os.PathLike[str], arrays: Mapping[str, Array]) -> None:

@@ -96,6 +96,12 @@ def check_sources(
         if len(objects) != len(nodes):
             rule = f"must have {len(nodes)} entries, for the handles {interface.labels(nodes)}"
             raise MPSArgumentError(who, name, rule if nodes else "must be empty", f"{len(objects)}")
+    if not sources:
+        rule, remedy = (
+            "must read a source image, which says how many images there are",
+            "Begin it with an MPSNNImageNode",
+        )
+        raise MPSArgumentError(who, "graph", rule, "none", remedy)
     count = count_of(sources[0])
     for index, images in enumerate(sources):
         if count_of(images) != count or count == 0:

@@ -171,7 +171,7 @@ class _UpsamplingGradient(_Factors, MPSNNGradientFilterNode):
     ) -> None:
         MPSNNGradientFilterNode.__init__(self, source_gradient, source_image, gradient_state)
         for name, value in (("scale_factor_x", scale_factor_x), ("scale_factor_y", scale_factor_y)):
-            if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value):
+            if isinstance(value, bool) or not isinstance(value, int | float) or value % 1:
                 raise MPSArgumentError(self.name, name, "must be a whole number, as the forward node's", repr(value))
         self._take(int(scale_factor_x), int(scale_factor_y))
 

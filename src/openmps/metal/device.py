@@ -65,7 +65,7 @@ class MTLDevice(Processor):
         """
         storage_mode = modes_of("MTLBuffer", options)[0]
         if data is None:
-            return MTLBuffer(self, self.check_length("MTLBuffer", "length", length), options)
+            return MTLBuffer(self, length, options)
         if storage_mode is MTLStorageMode.PRIVATE:
             remedy = "Make a shared buffer and copy it with a blit encoder's copy_from_buffer"
             raise MPSArgumentError("MTLBuffer", "data", "cannot go into private memory", storage_mode.name, remedy)
@@ -160,14 +160,14 @@ class MTLBuffer(Bytes, MTLResource):
     def __init__(
         self,
         device: MTLDevice,
-        length: int,
+        length: int | None,
         options: MTLResourceOptions = MTLResourceOptions.STORAGE_MODE_SHARED,
         *,
         heap: MTLHeap | None = None,
         storage: torch.Tensor | None = None,
     ) -> None:
         MTLResource.__init__(self, device, *modes_of("MTLBuffer", options), heap)
-        self._length = length
+        self._length = device.check_length("MTLBuffer", "length", length) if storage is None else storage.numel()
         self._storage = storage
 
     def _watch_host_copy(self) -> None:
@@ -189,6 +189,7 @@ class MTLHeap(Arena):
 
     Raises:
         MPSArgumentError: The size is not positive or too large, or the storage mode is MANAGED or MEMORYLESS.
+        MPSMemoryError: There is no free memory of this size.
     """
 
     def __init__(self, device: MTLDevice, descriptor: MTLHeapDescriptor) -> None:

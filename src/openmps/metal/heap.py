@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from openmps.checks import Labelled, NamedAttributes, Shown, is_whole, of_kind
-from openmps.errors import MPSArgumentError
+from openmps.errors import MPSArgumentError, MPSMemoryError
 from openmps.metal.processor import Processor
 from openmps.metal.resource import modes_of
 from openmps.types import MTLCPUCacheMode, MTLResourceOptions, MTLStorageMode
@@ -67,7 +67,7 @@ class Arena(Labelled):
             raise MPSArgumentError("MTLHeap", "descriptor.storage_mode", "must be SHARED or PRIVATE", got)
         self._descriptor = descriptor.copy()
         size = device.check_length("MTLHeap", "descriptor.size", descriptor.size)
-        self._arena = torch.empty(size, dtype=torch.uint8, device=device.torch_device)
+        self._arena = _block(size, device)
         self._free = [(0, size)]
         self._lock = Lock()
         # Finalizers run anywhere, also while this thread holds the lock: they only append.
@@ -138,6 +138,14 @@ class Arena(Labelled):
                 merged.append((start, stop))
         self._free = merged
         return merged
+
+
+def _block(size: int, device: Processor) -> torch.Tensor:
+    try:
+        return torch.empty(size, dtype=torch.uint8, device=device.torch_device)
+    except RuntimeError as fault:
+        rule, remedy = f"must fit the free memory of {device}", "Free memory, or make a smaller heap"
+        raise MPSMemoryError("MTLHeap", "descriptor.size", rule, f"{size} bytes", remedy) from fault
 
 
 def _round_up(value: int, multiple: int) -> int:

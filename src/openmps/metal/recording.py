@@ -10,7 +10,7 @@ from typing import Protocol
 
 import torch
 
-from openmps.checks import KnownAttributes, Shown
+from openmps.checks import KnownAttributes, Shown, optional_text
 from openmps.errors import MPSTypeError, MTLCommandBufferError, MTLExecutionError
 from openmps.metal.execution import Execution, Latch, Owner, Work
 from openmps.metal.explanation import CommandBufferExplanation, explained
@@ -146,7 +146,7 @@ class Recorder(KnownAttributes, ABC):
 
     @label.setter
     def label(self, value: str | None) -> None:
-        self.recording.label = value
+        self.recording.label = optional_text(type(self).__name__, "label", value)
 
     @property
     def name(self) -> str:

@@ -331,6 +331,8 @@ def _tensor_bytes(who: str, data: torch.Tensor) -> torch.Tensor:
 
 
 def _host_bytes(who: str, data: Any) -> NDArray[np.uint8]:
+    if isinstance(data, np.ma.MaskedArray):
+        raise MPSTypeError(who, "data", "must have no mask", "a masked array", "Fill it first: array.filled(0)")
     try:
         array = np.asarray(data if isinstance(data, (np.ndarray, np.generic)) else memoryview(data))
     except (TypeError, ValueError, BufferError) as fault:

@@ -25,6 +25,7 @@ from openmps.errors import MPSArgumentError, MPSFileError, MPSTrainingWarning, M
 from openmps.formats.archive.container import pack, read_archive, unpack
 from openmps.formats.arrays import to_stored
 from openmps.formats.atomic import make_folder, remove_leftovers, write_atomic
+from openmps.formats.paths import path_of
 from openmps.graph.graph import MPSNNGraph
 
 FORMAT = "openmps.checkpoint"
@@ -186,7 +187,7 @@ class CheckpointFolder:
     """The checkpoints of one training: ``step-00000300.safetensors`` and so on, each whole at every moment."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
+        self.path = path_of(path, "CheckpointFolder")
 
     def steps(self) -> list[int]:
         """The steps that there are checkpoints of, whole or not, in order."""

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import importlib
 import os
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from openmps.checks import size_text
+from openmps.checks import flag, size_text
 from openmps.errors import MPSArgumentError, MPSFileError
-from openmps.formats.paths import visible_entries
+from openmps.formats.paths import path_of, visible_entries
 from openmps.training.dataset import Dataset, DataSplit
 from openmps.training.extras import missing_package
 from openmps.training.idx import has_idx_files, load_idx
@@ -39,7 +38,7 @@ def load_digits_dataset() -> Dataset:
 
 def has_class_folders(path: str | os.PathLike[str] | None) -> bool:
     """Whether `load_dataset` reads a folder as one of class folders."""
-    return path is not None and not has_idx_files(Path(path))
+    return path is not None and not has_idx_files(path_of(path, "has_class_folders"))
 
 
 def _as_they_are(
@@ -74,9 +73,10 @@ def load_dataset(
     folder is neither, saying what it holds, and ``MPSArgumentError`` where the digits or MNIST-style files, which are
     read as they are, have another size or number of channels than asked for, or ``skip_broken`` is.
     """
+    skip_broken = flag(_WHO, "skip_broken", skip_broken)
     if path is None:
         return _as_they_are(load_digits_dataset().split(seed=seed), size, channels, skip_broken=skip_broken)
-    folder, who = Path(path), _WHO
+    folder, who = path_of(path, _WHO), _WHO
     entries = visible_entries(folder, who)
     if has_idx_files(folder):
         return _as_they_are(load_idx(folder, seed=seed), size, channels, skip_broken=skip_broken)

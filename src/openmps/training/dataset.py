@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from openmps.checks import size_text
+from openmps.checks import flag, size_text
 from openmps.errors import MPSArgumentError, MPSFileError, MPSTypeError
 
 LastBatch: TypeAlias = Literal["keep", "drop"]
@@ -150,6 +150,7 @@ def iterate_batches(
     """
     total = batches_per_epoch(len(dataset), batch_size, last_batch=last_batch)
     _check_count(first_batch, 0, "iterate_batches", "first_batch")
+    shuffle = flag("iterate_batches", "shuffle", shuffle)
     order = epoch_order(len(dataset), seed=seed, epoch=epoch) if shuffle else np.arange(len(dataset), dtype=np.int64)
 
     def batches() -> Iterator[Batch]:

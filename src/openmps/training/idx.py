@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from openmps.checks import size_text
 from openmps.errors import MPSFileError
-from openmps.formats.paths import LARGEST, reading, require_file
+from openmps.formats.paths import LARGEST, path_of, reading, require_file
 from openmps.training.dataset import Dataset, DataSplit
 
 _WHO = "load_idx"
@@ -41,7 +41,7 @@ def load_idx(folder: str | os.PathLike[str], *, seed: int = 0) -> DataSplit:
     compression, a wrong magic number, a header that claims more or less than the file holds, counts of images and
     labels that differ, a test label that no training image has.
     """
-    root = Path(folder)
+    root = path_of(folder, _WHO, "folder")
     name = root.resolve().name
     training = _load_part(root, "train", f"{name}, training part")
     if not any(_find(root, "t10k", kind) for kind in _KINDS):
@@ -68,7 +68,7 @@ def read_idx(path: str | os.PathLike[str], dimensions: int) -> NDArray[np.uint8]
     than the bytes that are really there. Files are up to 4 GiB long; a gzipped one unpacks to 64 MiB, or to a hundred
     times its length.
     """
-    file, length = Path(path), require_file(path, _WHO)
+    file, length = path_of(path, _WHO), require_file(path, _WHO)
     with reading(file, _WHO):
         try:
             with file.open("rb") as raw:

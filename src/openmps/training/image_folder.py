@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from openmps.checks import is_whole, size_text
+from openmps.checks import flag, is_whole, size_text
 from openmps.errors import MPSArgumentError, MPSFileError, MPSMemoryError
-from openmps.formats.paths import require_file, shortage, visible_entries
+from openmps.formats.paths import path_of, require_file, shortage, visible_entries
 from openmps.training.dataset import Dataset
 from openmps.training.extras import missing_package
 
@@ -47,7 +47,7 @@ def load_image(
     """
     who = "load_image"
     _check_options(size, channels, who)
-    return _decode(Path(path), size, channels, who)
+    return _decode(path_of(path, who), size, channels, who)
 
 
 def load_image_folder(
@@ -71,7 +71,9 @@ def load_image_folder(
     """
     who = "load_image_folder"
     _check_options(size, channels, who)
-    classes = _class_folders(Path(folder), who)
+    root = path_of(folder, who, "folder")
+    skip_broken = flag(who, "skip_broken", skip_broken)
+    classes = _class_folders(root, who)
     files = [(path, label) for label, name in enumerate(classes) for path in _image_files(name, who)]
     stack = _Stack(len(files), "" if size else "Give size=(height, width) to resize all images.", who)
     labels: list[int] = []
@@ -92,7 +94,7 @@ def load_image_folder(
         labels.append(label)
     names = tuple(path.name for path in classes)
     _check_every_class(classes, labels, skipped, who)
-    return Dataset(stack.images(), np.array(labels, dtype=np.int64), names, Path(folder).resolve().name, tuple(skipped))
+    return Dataset(stack.images(), np.array(labels, dtype=np.int64), names, root.resolve().name, tuple(skipped))
 
 
 class _Stack:

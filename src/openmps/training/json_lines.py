@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from openmps.errors import MPSFileError, MPSTypeError
 from openmps.formats.atomic import flush
-from openmps.formats.paths import read_file, reading
+from openmps.formats.paths import path_of, read_file, reading
 
 _DEEPEST = 64
 _LONGEST = 1 << 30
@@ -32,7 +32,7 @@ class JsonLines:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path = path_of(path, "JsonLines")
         self._mended = False
 
     def append(self, record: Mapping[str, object]) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeVar, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from openmps.checks import finite
 from openmps.core.image.image import MPSImage, MPSImageDescriptor
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.graph.graph import MPSNNGraph
@@ -98,7 +99,7 @@ def optimizer_factory(name: str, learning_rate: float) -> OptimizerFactory:
     if name not in get_args(OptimizerName):
         rule = f"must be one of {', '.join(get_args(OptimizerName))}"
         raise MPSArgumentError("optimizer_factory", "name", rule, repr(name))
-    if not 0 < learning_rate < float("inf"):
+    if not finite("optimizer_factory", "learning_rate", learning_rate) > 0:
         raise MPSArgumentError("optimizer_factory", "learning_rate", "must be above 0 and finite", learning_rate)
     return lambda device: _OPTIMIZERS[name](device, learning_rate)
 

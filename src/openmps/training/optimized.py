@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from openmps.checks import Shown, flag, number
+from openmps.checks import Shown, finite, flag
 from openmps.core.training_state import TrainingState, check_names, finite_number, numbers
 from openmps.core.vector import MPSVector, MPSVectorDescriptor
 from openmps.errors import MPSArgumentError, MPSTypeError
@@ -63,7 +63,7 @@ class Optimized:
 
     def set_learning_rate(self, learning_rate: float) -> None:
         """Change the step size of the updates that are encoded from now on."""
-        rate = self._learning_rate = number(self._name, "learning_rate", learning_rate)
+        rate = self._learning_rate = finite(self._name, "learning_rate", learning_rate)
         if self._optimizer is not None:
             self._optimizer.set_learning_rate(rate)
 

@@ -23,7 +23,7 @@ from openmps.errors import MPSArgumentError, MPSFileError
 from openmps.formats.arrays import Array
 from openmps.formats.atomic import remove_leftovers, write_atomic
 from openmps.formats.locks import folder_lock
-from openmps.formats.paths import read_file, reading, require_folder
+from openmps.formats.paths import path_of, read_file, reading, require_folder
 from openmps.formats.weights import dat_file_names, load_safetensors, save_dat_files, save_safetensors
 from openmps.training.checkpoint import CheckpointFolder
 from openmps.training.json_lines import JsonLines, plain_json
@@ -59,8 +59,9 @@ class RunFolder:
         Never touches a folder that is already there: with a ``name`` that is taken it raises ``MPSFileError``.
         """
         who = "RunFolder.create"
+        root = path_of(parent, who, "parent")
         description = _describe(config, who)
-        folder = _make_folder(Path(parent), name, who)
+        folder = _make_folder(root, name, who)
         try:
             write_atomic(folder / _DESCRIPTION, _as_json(description))
         except BaseException:
@@ -77,7 +78,7 @@ class RunFolder:
         wrote it.
         """
         who = "RunFolder.open"
-        folder = Path(path)
+        folder = path_of(path, who)
         require_folder(folder, who)
         file = folder / _DESCRIPTION
         if not os.path.exists(file):
@@ -187,7 +188,7 @@ def _as_json(description: Mapping[str, object]) -> bytes:
 
 
 def _make_folder(parent: Path, name: str | None, who: str) -> Path:
-    if name is not None and (name in ("", ".", "..") or Path(name).name != name):
+    if name is not None and (name in ("", ".", "..") or path_of(name, who, "name").name != name):
         raise MPSArgumentError(who, "name", "must be the name of one folder", repr(name), "Give the rest as parent.")
     stem = datetime.now().strftime("%Y-%m-%d_%H-%M-%S") if name is None else name
     try:

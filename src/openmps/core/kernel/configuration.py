@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Generic, NamedTuple, Never, NoReturn, Self, TypeVar, overload
 
+from openmps.checks import read_only
 from openmps.core.image.storage import Extent
 from openmps.core.numbers import integer
 from openmps.ops.geometry import Axis, Window
@@ -192,7 +193,7 @@ class Fixed(_Value[T]):
         self.__doc__ = doc
 
     def __set__(self, kernel: Configured, value: Never) -> NoReturn:
-        raise AttributeError(f"property {self._name!r} of {type(kernel).__qualname__!r} object has no setter")
+        raise read_only(kernel, self._name)
 
 
 class KernelProperty(_Value[T]):
@@ -233,7 +234,7 @@ class SourceProperty(Generic[T]):
 
     def __set__(self, kernel: Configured, value: T) -> None:
         if self._check is None:
-            raise AttributeError(f"{kernel.name}: {self._name} is read-only")
+            raise read_only(kernel, self._name)
         checked = self._check(kernel.name, self._name, value)
         kernel._change_source(self._source, **{self._field: checked})  # pyright: ignore[reportPrivateUsage]
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Self
 
-from openmps.checks import flag, optional_flag
+from openmps.checks import flag, optional_flag, whole
 from openmps.core.padding.geometry import Axis, Placement, window_extent
 from openmps.core.padding.policy import checked_integer, set_edge_mode
 from openmps.errors import MPSArgumentError, MPSTypeError
@@ -121,6 +121,8 @@ class ExplicitPadding:
     ) -> Placement:
         """Places the windows of one axis by the formulas of the class; raises `MPSArgumentError` where none fits."""
         is_reverse = flag("ExplicitPadding", "is_backwards", is_backwards)
+        for name, value in (("source", source), ("kernel", kernel), ("stride", stride), ("dilation", dilation)):
+            whole("ExplicitPadding.placement", name, value)
         place = self._place_reverse if is_reverse else self._place_forward
         extent = window_extent(kernel, dilation)
         placed = place(source, extent, stride, *self._sides(axis))
@@ -159,12 +161,15 @@ class ExplicitPadding:
         suggested_descriptor: Any,
     ) -> Any:
         """Sets the kernel's offsets (and edge mode, zero-pad sizes) and the descriptor's width and height."""
+        prefix = self._prefix(for_kernel)
         if self.edge_mode is not None:
             set_edge_mode(self, for_kernel, self.edge_mode)
-        prefix = self._prefix(for_kernel)
         if prefix and hasattr(for_kernel, "kernel_offset_x"):
             return suggested_descriptor  # a gradient kernel
-        image = source_images[0]
+        image: Any = source_images[0] if source_images else None
+        if not hasattr(image, "width"):
+            who, rule = f"ExplicitPadding ({self.label()})", "must begin with an image"
+            raise MPSTypeError(who, "source_images", rule, type(image).__name__)
         x = self._place(image.width, for_kernel, prefix, "x", "width")
         y = self._place(image.height, for_kernel, prefix, "y", "height")
         old = getattr(for_kernel, f"{prefix}offset")

@@ -13,7 +13,7 @@ from openmps.checks import store
 from openmps.core.image.storage import Extent, Target
 from openmps.core.state.batch import MPSStateBatch
 from openmps.core.state.state import BatchableState, MPSState, Saved
-from openmps.errors import MPSArgumentError
+from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.ops.geometry import Window
 from openmps.types import MPSImageEdgeMode
 
@@ -94,6 +94,8 @@ class MPSNNGradientState(BatchableState):
 
     @record.setter
     def record(self, value: ForwardRecord | None) -> None:
+        if value is not None and not isinstance(value, ForwardRecord):
+            raise MPSTypeError(self.name, "record", "must be a ForwardRecord or None", type(value).__name__)
         store(self, "_record", value)
 
     @property

@@ -12,6 +12,7 @@ from openmps.errors import MPSArgumentError, MPSFileError, MPSTypeError
 from openmps.formats.archive.container import pack, read_archive, unpack
 from openmps.formats.archive.values import DEEPEST, Reader, Registry, Writer
 from openmps.formats.atomic import write_atomic
+from openmps.formats.paths import path_of
 from openmps.metal.device import MTLDevice
 
 Data = bytes | bytearray | memoryview | os.PathLike[str]
@@ -58,6 +59,7 @@ class MPSKeyedArchiver:
         if not isinstance(path, str | os.PathLike):
             rule = "must be the path of the file: the object comes first"
             raise MPSTypeError("MPSKeyedArchiver.archive", "path", rule, type(path).__name__)
+        path = path_of(path, "MPSKeyedArchiver.archive")
         write_atomic(path, MPSKeyedArchiver.archived_data(object))
 
 

@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, get_origin
 
+from openmps.checks import is_writable
 from openmps.core.kernel.base import MPSKernel
 from openmps.core.neuron import MPSNNNeuronDescriptor
 from openmps.core.padding.explicit import ExplicitPadding
@@ -109,7 +110,7 @@ _DESCRIBED = ("device", "learning_rate", "optimizer_descriptor")
 _ARGUMENTS: dict[type, Callable[[Any, StandIns], dict[str, Any]]] = {
     Handle: lambda each, _: {"label": each.label()},
     MPSNNNeuronDescriptor: lambda each, _: {
-        "type": each.neuron_type, "a": each.a, "b": each.b, "c": each.c, "data": each.data
+        "type": each.neuron_type, "a": each.a, "b": each.b, "c": each.c, "data": each.copy().data
     },
     MPSNNDefaultPadding: lambda each, _: {"method": each.padding_method()},
     MPSCNNNeuron: _neuron,
@@ -187,7 +188,7 @@ def properties(kind: type) -> frozenset[str]:
 def _is_writable(kind: type, name: str) -> bool:
     value = inspect.getattr_static(kind, name, None)
     if isinstance(value, property):
-        return value.fset is not None
+        return is_writable(value)
     return bool(getattr(value, "is_writable", True))
 
 

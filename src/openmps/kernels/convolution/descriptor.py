@@ -254,7 +254,9 @@ class MPSCNNDepthWiseConvolutionDescriptor(MPSCNNConvolutionDescriptor):
 
     @property
     def channel_multiplier(self) -> int:
-        """Output channels an input channel."""
+        """Output channels an input channel; an error as long as either number is none that channels can have."""
+        for name in ("input_feature_channels", "output_feature_channels"):
+            self._validate_count("MPSCNNDepthWiseConvolutionDescriptor", name)
         return self.output_feature_channels // self.input_feature_channels
 
     def weight_shape(self) -> tuple[int, int, int, int]:

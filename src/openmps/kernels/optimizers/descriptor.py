@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import TypeVar
 
-from openmps.checks import FLT_MAX, NamedAttributes
+from openmps.checks import FLT_MAX, NamedAttributes, finite
 from openmps.errors import MPSArgumentError
 from openmps.selectors import Factory, takes
 from openmps.types import MPSNNRegularizationType
@@ -38,6 +38,8 @@ class MPSNNOptimizerDescriptor(NamedAttributes):
         MPSArgumentError: A number is NaN, the limits are the wrong way round, or there is no such regularization.
         MPSTypeError: A number is none.
     """
+
+    _attribute_checks = {"learning_rate": finite}  # noqa: RUF012
 
     learning_rate: float = 1e-3
     """The step size."""

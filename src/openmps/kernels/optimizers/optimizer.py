@@ -7,7 +7,7 @@ from copy import copy
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from openmps.checks import Shown, number, store
+from openmps.checks import Shown, finite, store
 from openmps.core.kernel.base import MPSKernel
 from openmps.core.kernel.checks import check_command_buffer
 from openmps.core.kernel.encoding import Bound, Held, Number, record_body, record_step, step_body
@@ -68,7 +68,7 @@ class MPSNNOptimizer(MPSKernel):
         if not isinstance(given, MPSNNOptimizerDescriptor):
             rule = "must be an MPSNNOptimizerDescriptor"
             raise MPSTypeError(self.name, "optimizer_descriptor", rule, type(given).__name__)
-        self._learning_rate = number(self.name, "learning_rate", given.learning_rate)
+        self._learning_rate = finite(self.name, "learning_rate", given.learning_rate)
         self._gradient_rescale = given.gradient_rescale
         self._clip_max, self._clip_min = given.gradient_clip_max, given.gradient_clip_min
         self._regularization = given.regularization_type
@@ -79,7 +79,7 @@ class MPSNNOptimizer(MPSKernel):
 
     def set_learning_rate(self, new_learning_rate: float) -> None:
         """Change the step size of encodes to come."""
-        self._learning_rate = number(self.name, "new_learning_rate", new_learning_rate)
+        self._learning_rate = finite(self.name, "new_learning_rate", new_learning_rate)
 
     def training_state(self) -> TrainingState:
         """What a checkpoint keeps of the optimizer, its vectors not included: they are the caller's. Our addition."""
