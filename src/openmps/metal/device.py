@@ -65,7 +65,7 @@ class MTLDevice(Processor):
         """
         storage_mode = modes_of("MTLBuffer", options)[0]
         if data is None:
-            return MTLBuffer(self, length, options)
+            return MTLBuffer(self, length, options)  # pyright: ignore[reportArgumentType]
         if storage_mode is MTLStorageMode.PRIVATE:
             remedy = "Make a shared buffer and copy it with a blit encoder's copy_from_buffer"
             raise MPSArgumentError("MTLBuffer", "data", "cannot go into private memory", storage_mode.name, remedy)
@@ -160,7 +160,7 @@ class MTLBuffer(Bytes, MTLResource):
     def __init__(
         self,
         device: MTLDevice,
-        length: int | None,
+        length: int,
         options: MTLResourceOptions = MTLResourceOptions.STORAGE_MODE_SHARED,
         *,
         heap: MTLHeap | None = None,
