@@ -12,7 +12,7 @@ TESTS := $(sort $(wildcard tests/test_*.py)) \
          $(filter-out tests/sweeps/ tests/__pycache__/,$(sort $(wildcard tests/*/))) \
          $(wildcard tests/sweeps/)
 
-.PHONY: setup demo test check format docs fuzz calls bench clean
+.PHONY: setup demo test check format docs fuzz faults calls bench clean
 
 setup: $(READY)
 
@@ -52,6 +52,9 @@ docs: setup
 
 fuzz: setup
 	$(BIN)/python tools/fuzz_files.py
+
+faults: setup
+	OMP_NUM_THREADS=1 $(BIN)/python tools/inject_faults.py
 
 # The peers of the CPU; what is not installed is skipped, and the results say so.
 calls: setup

@@ -6,7 +6,9 @@ Every case takes an honest file, changes it, and loads it in a worker process. I
 openmps, in an object equal to the original, or, where no checksum can show the change, in exactly what the changed file
 says. It fails if it raises anything else, ends the process, takes more than ``--seconds`` (5), takes more than twice
 the honest file's memory (and 768 KiB of Python's, 24 MiB of the process's), runs or imports code, or opens anything
-outside its folder. Failures are printed with the command that repeats them; the exit status is 1 if there are any.
+outside its folder. The table ends with the most memory (Python's own and the whole process's) and the longest time that
+one load of the target took. Failures are printed with the command that repeats them; the exit status is 1 if there are
+any.
 
 Case N of a target follows from the seed, the target's name and N alone. A new target is a row of fuzzing/targets.py;
 ``--table`` takes the rows of another file.
@@ -29,7 +31,7 @@ import threading
 import time
 import warnings
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -40,6 +42,9 @@ TABLE = Path(__file__).resolve().parent / "fuzzing" / "targets.py"
 BLOCK = 50
 """Cases that a worker is given at once."""
 START_SECONDS = 120.0
+Most = tuple[int, int, float]
+"""Bytes of Python's memory, bytes of the whole process, and seconds that one load took."""
+NOTHING: Most = (0, 0, 0.0)
 
 
 # --- the worker's side ------------------------------------------------------------------------------------------------
@@ -77,7 +82,7 @@ def work(options: argparse.Namespace) -> None:
         print("true", file=answers, flush=True)
         for number in range(first, end):
             outcome = cases[index].run(number)
-            print(json.dumps([number, outcome.kind, outcome.message]), file=answers, flush=True)
+            print(json.dumps([number, outcome.kind, outcome.message, astuple(outcome.taken)]), file=answers, flush=True)
 
 
 # --- the parent's side ------------------------------------------------------------------------------------------------
@@ -136,10 +141,10 @@ class Worker:
         line = out.readline() if ready else b""
         return json.loads(line) if line.endswith(b"\n") else None
 
-    def outcome(self) -> tuple[str, str] | None:
-        """Kind and message of the next case; None if the worker is gone, see `obituary`."""
+    def outcome(self) -> tuple[str, str, Most] | None:
+        """Kind, message and what it took of the next case; None if the worker is gone, see `obituary`."""
         answer = self._answer(self._patience)
-        return None if answer is None else (answer[1], answer[2])
+        return None if answer is None else (answer[1], answer[2], tuple(answer[3]))
 
     def obituary(self) -> str:
         """How the process ended, or that it did not."""
@@ -164,9 +169,11 @@ class Row:
 
     counts: Counter[str] = field(default_factory=Counter)
     failures: list[tuple[int, str]] = field(default_factory=list)
+    most: Most = NOTHING
 
-    def add(self, number: int, kind: str, message: str) -> None:
+    def add(self, number: int, kind: str, message: str, taken: Most = NOTHING) -> None:
         self.counts[kind] += 1
+        self.most = _most(self.most, taken)
         if kind == "failed":
             self.failures.append((number, message))
 
@@ -259,11 +266,15 @@ class Fuzz:
     def table(self) -> str:
         kinds = ("equal", "as written", "refused", "failed")
         width = max(len(name) for name in [*self.names, "target"])
-        lines = [f"{'target':{width}}  {'cases':>7}  {'equal':>7}  {'as written':>10}  {'refused':>7}  {'failures':>8}"]
-        total: Counter[str] = Counter()
+        lines = [
+            f"{'target':{width}}  {'cases':>7}  {'equal':>7}  {'as written':>10}  {'refused':>7}  {'failures':>8}"
+            f"  {'traced':>10}  {'resident':>10}  {'longest':>8}"
+        ]
+        total = Row()
         for index, row in self.rows.items():
-            total += row.counts
-            lines.append(_line(self.names[index], width, row.counts, kinds))
+            total.counts += row.counts
+            total.most = _most(total.most, row.most)
+            lines.append(_line(self.names[index], width, row, kinds))
         return "\n".join([*lines, _line("total", width, total, kinds)])
 
     def failures(self) -> list[str]:
@@ -276,10 +287,18 @@ class Fuzz:
         ]
 
 
-def _line(name: str, width: int, counts: Counter[str], kinds: tuple[str, ...]) -> str:
-    equal, written, refused, failed = (counts[kind] for kind in kinds)
-    total = sum(counts.values())
-    return f"{name:{width}}  {total:>7}  {equal:>7}  {written:>10}  {refused:>7}  {failed:>8}"
+def _most(one: Most, other: Most) -> Most:
+    return max(one[0], other[0]), max(one[1], other[1]), max(one[2], other[2])
+
+
+def _line(name: str, width: int, row: Row, kinds: tuple[str, ...]) -> str:
+    equal, written, refused, failed = (row.counts[kind] for kind in kinds)
+    total = sum(row.counts.values())
+    traced, resident, seconds = row.most
+    return (
+        f"{name:{width}}  {total:>7}  {equal:>7}  {written:>10}  {refused:>7}  {failed:>8}"
+        f"  {traced / 2**20:>6.2f} MiB  {resident / 2**20:>6.2f} MiB  {seconds:>6.2f} s"
+    )
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import inspect
 import math
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 from enum import EnumType
 from functools import lru_cache
@@ -14,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Never, Self, TypeAlias
 
 import numpy as np
 
-from openmps.errors import MPSArgumentError, MPSAttributeError, MPSTypeError
+from openmps.errors import MPSArgumentError, MPSAttributeError, MPSMemoryError, MPSTypeError
 
 T = TypeVar("T")
 
@@ -385,3 +387,23 @@ def size_text(shape: Sequence[int]) -> str:
     """
     height, width, *more = shape
     return lengths_text((width, height, *more))
+
+
+OF_MEMORY = re.compile(r"out of memory|not enough memory|(cannot|can't) allocate memory|^Error -4 while", re.IGNORECASE)
+"""How libraries that have no better error for it put it; the last is zlib's."""
+
+
+@contextmanager
+def memory_for(who: str, argument: str) -> Generator[None]:
+    """Raise ``MPSMemoryError`` where there is no memory for what is made within.
+
+    Python and NumPy raise ``MemoryError``, torch a ``RuntimeError`` that only its text tells from others.
+    """
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        is_of_memory = isinstance(error, MemoryError) or OF_MEMORY.search(str(error))
+        if isinstance(error, MPSMemoryError) or not is_of_memory:
+            raise
+        remedy = "Drop what is no longer used, or use a smaller batch"
+        raise MPSMemoryError(who, argument, "needs more memory than there is", None, remedy) from error

@@ -224,3 +224,25 @@ def test_flushing_a_file(tmp_path):
     flush(path)
     with pytest.raises(MPSFileError, match="b could not be written, got No such file"):
         flush(tmp_path / "b")
+
+
+@pytest.mark.parametrize("lasting", [False, True])
+def test_a_file_that_the_system_does_not_tell_of_is_not_taken_for_a_missing_one(tmp_path, monkeypatch, lasting):
+    path = tmp_path / "a"
+    path.write_bytes(b"old")
+    path.chmod(0o640)
+    status = os.stat
+
+    def fail(asked, *arguments, **options):
+        if str(asked).startswith(str(path) if not lasting else str(tmp_path)):
+            raise OSError(5, "Input/output error")
+        return status(asked, *arguments, **options)
+
+    with monkeypatch.context() as failing:
+        failing.setattr(atomic.os, "stat", fail)
+        with pytest.raises(MPSFileError, match="a could not be written, got Input/output error"):
+            write_atomic(path, b"new")
+        if lasting:
+            with pytest.raises(MPSFileError, match="new could not be made, got Input/output error"):
+                make_folder(tmp_path / "new")
+    assert (path.read_bytes(), stat.S_IMODE(path.stat().st_mode)) == (b"old", 0o640)

@@ -21,8 +21,8 @@ ARRAYS = {
 SHAPES = {name: array.shape for name, array in ARRAYS.items()}
 
 
-def metadata(layers, version=1, layout="OHWI"):
-    return {"openmps.weights": json.dumps({"version": version, "layout": layout, "layers": layers})}
+def metadata(layers, version=1, layout="OHWI", **more):
+    return {"openmps.weights": json.dumps({"version": version, "layout": layout, "layers": layers, **more})}
 
 
 def raw_safetensors(header, data=b""):
@@ -231,6 +231,7 @@ def test_another_number_format_is_refused(tmp_path, dtype):
         ({"openmps.weights": "[1]"}, "must have version 1 and layout OHWI"),
         (metadata(["a"], version=2), "got version 2, layout 'OHWI'"),
         (metadata(["a"], layout="OIHW"), "got version 1, layout 'OIHW'"),
+        (metadata(["a"], sha257="0"), "must have no metadata but layers, layout, sha256, version, got ['sha257']"),
         (metadata("a"), "must list the labels of its layers"),
         (metadata([1]), "must list the labels of its layers"),
         (metadata(["a", "b"]), "'b' without an array"),

@@ -359,6 +359,20 @@ def test_execute_async(bench: Bench) -> None:
         graph.execute_async([bench.filled((1, 1, 1, 1), 4.0)], "done")
 
 
+def test_what_a_completion_handler_raises_is_logged(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    graph = MPSNNGraph(bench.device, scaled(MPSNNImageNode(), 2.0).result_image)
+    fault = ValueError("mine")
+
+    def handler(*given: Any) -> None:
+        raise fault
+
+    graph.execute_async([bench.filled((1, 1, 1, 1), 1.0)], handler)
+    told = threading.Event()
+    graph.execute_async([bench.filled((1, 1, 1, 1), 1.0)], lambda *_: told.set())
+    assert told.wait(30)
+    assert [record.exc_info[1] for record in caplog.records if record.exc_info] == [fault]
+
+
 def test_execute_async_tells_what_went_wrong(bench: Bench) -> None:
     graph = MPSNNGraph(bench.device, scaled(MPSNNImageNode(), 2.0).result_image)
     graph.stop_on_non_finite = True

@@ -458,3 +458,19 @@ def test_a_forked_child_has_no_part_in_the_lock(tmp_path):
                 process.communicate(timeout=60)
                 with run.in_training():
                     pass
+
+
+def test_metrics_that_the_system_does_not_tell_of_are_not_taken_for_none(tmp_path, monkeypatch):
+    run = RunFolder.create(tmp_path, {}, name="run")
+    run.log({"epoch": 1})
+    status = os.stat
+
+    def fail(path, *arguments, **options):
+        if str(path).endswith("metrics.jsonl"):
+            raise OSError(5, "Input/output error")
+        return status(path, *arguments, **options)
+
+    monkeypatch.setattr(os, "stat", fail)
+    for action in (run.read_metrics, run.flush_metrics, lambda: run.cut_metrics(0)):
+        with pytest.raises(MPSFileError, match=r"metrics\.jsonl could not be read, got Input/output error"):
+            action()

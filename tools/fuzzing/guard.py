@@ -101,11 +101,21 @@ class Memory:
 
 
 @dataclass(frozen=True)
+class Taken:
+    """What loading took: bytes of Python's memory, bytes of the whole process, and seconds."""
+
+    traced: int = 0
+    resident: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
 class Outcome:
     """What came of a case: ``equal``, ``as written``, ``refused``, or a failure that says what happened."""
 
     kind: str
     message: str = ""
+    taken: Taken = Taken()
 
 
 class Case:
@@ -127,6 +137,7 @@ class Case:
                 raise SystemExit(f"{target.name}: the honest file does not say what was loaded")
             target.use(loaded)
             self._fresh()
+        self._taken = Taken()
         self.traced, self.resident = memory.traced, max(memory.resident, memory.traced)
         self._length = sum((self._honest / file).stat().st_size for file in self._files)
 
@@ -142,7 +153,7 @@ class Case:
             found = self._judged(growth, is_knowing)
         finally:
             self._fresh()
-        return Outcome(found.kind, f"{name}: {found.message}" if found.message else "")
+        return Outcome(found.kind, f"{name}: {found.message}" if found.message else "", self._taken)
 
     def _mutate(self, random: np.random.Generator) -> tuple[str, bool, float]:
         """Change one file; which mutation it was, whether it was a knowing one, and by what factor the files grew."""
@@ -167,8 +178,9 @@ class Case:
             refusal = error
         except Exception as error:
             return Outcome("failed", f"raised {type(error).__name__}: {str(error)[:300]}")
-        seconds = time.perf_counter() - began
-        excess = self._excess(memory, growth, seconds)
+        finally:
+            self._taken = Taken(memory.traced, memory.resident, time.perf_counter() - began)
+        excess = self._excess(self._taken, growth)
         if self._watch.seen or excess:
             return Outcome("failed", excess or f"did {self._watch.seen[0]}")
         if refusal is not None:
@@ -176,15 +188,15 @@ class Case:
             return Outcome("failed", f"an error of {len(str(refusal))} characters") if is_long else Outcome("refused")
         return self._compared(loaded, is_knowing)
 
-    def _excess(self, memory: Memory, growth: float, seconds: float) -> str:
+    def _excess(self, taken: Taken, growth: float) -> str:
         limits = (
-            ("traced", memory.traced, 2 * self.traced * growth + TRACED_ALLOWANCE),
-            ("resident", memory.resident, 2 * self.resident * growth + RESIDENT_ALLOWANCE),
+            ("traced", taken.traced, 2 * self.traced * growth + TRACED_ALLOWANCE),
+            ("resident", taken.resident, 2 * self.resident * growth + RESIDENT_ALLOWANCE),
         )
-        for name, taken, limit in limits:
-            if taken > limit:
-                return f"took {taken:,} bytes of {name} memory, more than {int(limit):,}"
-        return f"took {seconds:.1f} s" if seconds > self._most_seconds else ""
+        for name, count, limit in limits:
+            if count > limit:
+                return f"took {count:,} bytes of {name} memory, more than {int(limit):,}"
+        return f"took {taken.seconds:.1f} s" if taken.seconds > self._most_seconds else ""
 
     def _compared(self, loaded: Any, is_knowing: bool) -> Outcome:
         """What was loaded is the original, or what the changed file says where nothing could show the change."""

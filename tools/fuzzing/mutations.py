@@ -103,15 +103,22 @@ class Pairs(list[tuple[str, Any]]):
 
 
 def text_of(value: Any) -> str:
-    """JSON that also knows `Raw` and `Pairs`."""
+    """JSON that also knows `Raw` and `Pairs`; of what a change put into itself, lists in lists."""
+    try:
+        return _text(value)
+    except RecursionError:
+        return "[" * 2000 + "]" * 2000
+
+
+def _text(value: Any) -> str:
     if isinstance(value, Raw):
         return value.text
     if isinstance(value, dict):
         value = Pairs(value.items())
     if isinstance(value, Pairs):
-        return "{" + ",".join(f"{json.dumps(key)}:{text_of(each)}" for key, each in value) + "}"
+        return "{" + ",".join(f"{json.dumps(key)}:{_text(each)}" for key, each in value) + "}"
     if isinstance(value, list):
-        return "[" + ",".join(text_of(each) for each in value) + "]"
+        return "[" + ",".join(_text(each) for each in value) + "]"
     return json.dumps(value)
 
 

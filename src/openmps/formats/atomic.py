@@ -41,10 +41,10 @@ def write_atomic(path: str | os.PathLike[str], content: Content) -> None:
     if isinstance(content, memoryview):
         content = content.tobytes()  # one of every second number can be written no other way
     target = Path(os.path.realpath(path_of(path, who)))
-    _check_target(who, target)
+    permissions = _permissions(who, target)
     temporary = target.parent / f".openmps-{secrets.token_hex(8)}.tmp"
     try:
-        _write_new(temporary, content, _permissions(target))
+        _write_new(temporary, content, permissions)
         temporary.replace(target)
     except OSError as error:
         _discard(temporary)
@@ -76,9 +76,9 @@ def remove_leftovers(folder: str | os.PathLike[str]) -> list[str]:
 def make_folder(path: str | os.PathLike[str]) -> None:
     """Make the folder ``path`` in one that exists, so that it is there after a crash; one that is there is kept."""
     folder = Path(os.path.realpath(path_of(path, "make_folder")))
-    if folder.is_dir():
-        return
     try:
+        if folder.is_dir():
+            return
         folder.mkdir(exist_ok=True)
     except OSError as error:
         raise MPSFileError("make_folder", str(path), "could not be made", error.strerror or error) from error
@@ -93,18 +93,26 @@ def flush(path: str | os.PathLike[str]) -> None:
         raise MPSFileError("flush", os.fspath(path), "could not be written", error.strerror or error) from error
 
 
-def _check_target(who: str, target: Path) -> None:
-    if not os.path.isdir(target.parent):
+def _permissions(who: str, target: Path) -> int | None:
+    """Those of the file that is there; None where there is none. What no file can take the place of is refused."""
+    try:
+        folder, found = _mode(target.parent), _mode(target)
+    except OSError as error:
+        rule = "could not be written"
+        raise MPSFileError(who, str(target), rule, error.strerror or error, "It is untouched.") from error
+    if folder is None or not stat.S_ISDIR(folder):
         raise MPSFileError(who, str(target), "must be in a folder that exists", None, f"Make {target.parent} first.")
-    if os.path.exists(target) and not os.path.isfile(target):
+    if found is not None and not stat.S_ISREG(found):
         raise MPSFileError(who, str(target), "must be a plain file or a new name", "a folder or device")
+    return None if found is None else stat.S_IMODE(found)
 
 
-def _permissions(target: Path) -> int | None:
-    """Those of the file that is there; None where there is none."""
-    with contextlib.suppress(OSError):
-        return stat.S_IMODE(target.stat().st_mode)
-    return None
+def _mode(path: Path) -> int | None:
+    """What ``path`` is, and who may use it; None where nothing is there, which is not the same as no answer."""
+    try:
+        return os.stat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return None
 
 
 def _discard(temporary: Path) -> None:

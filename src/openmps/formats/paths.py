@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import stat
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
+from openmps.checks import OF_MEMORY
 from openmps.errors import MPSError, MPSFileError, MPSMemoryError, MPSTypeError
 
 LARGEST = 4 << 30
@@ -17,8 +17,6 @@ LARGEST = 4 << 30
 _NONE = "nothing there"
 _SCARCE = (errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 """What the machine lacks, which says nothing about the file."""
-_OF_MEMORY = re.compile(r"out of memory|not enough memory|cannot allocate memory|^Error -4 while", re.IGNORECASE)
-"""How libraries that have no better error for it put it; the last is zlib's."""
 
 
 def path_of(path: object, who: str, argument: str = "path") -> Path:
@@ -52,6 +50,11 @@ def require_file(path: str | os.PathLike[str], who: str, most: int = LARGEST) ->
     if length > most:
         raise MPSFileError(who, os.fspath(path), f"must be no longer than {most:,} bytes", f"{length:,}")
     return length
+
+
+def is_there(path: str | os.PathLike[str], who: str) -> bool:
+    """Whether there is something at ``path``; ``MPSFileError`` where the system does not say."""
+    return _status(path, who) is not None
 
 
 def require_folder(path: str | os.PathLike[str], who: str) -> None:
@@ -91,7 +94,7 @@ def shortage(error: BaseException) -> type[MPSError] | None:
     Libraries written in C put it into words: pillow raises an OSError without a number, zlib an error with its own.
     """
     for cause in (error, error.__cause__, error.__context__):
-        if isinstance(cause, MemoryError) or _OF_MEMORY.search(str(cause)):
+        if isinstance(cause, MemoryError) or OF_MEMORY.search(str(cause)):
             return MPSMemoryError
         if isinstance(cause, OSError) and cause.errno in _SCARCE:
             return MPSMemoryError if cause.errno == errno.ENOMEM else MPSError

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
+from openmps.checks import memory_for
 from openmps.errors import MPSArgumentError, MPSError, MPSFileError
 from openmps.formats.arrays import Array, to_float32
 from openmps.formats.atomic import write_atomic
@@ -30,6 +31,7 @@ from openmps.formats.paths import path_of, reading, require_file
 VERSION = 1
 _METADATA_KEY = "openmps.weights"
 _LAYOUT = "OHWI"
+_FACTS = frozenset({"version", "layout", "layers", "sha256"})
 _PART_ORDER = ("weights", "biases")
 
 
@@ -128,12 +130,18 @@ def save_safetensors(path: str | os.PathLike[str], arrays: Mapping[str, Array]) 
     ``arrays`` first names them, and a SHA-256 checksum. The same arrays give the same bytes.
     """
     who = "save_safetensors"
+    with memory_for(who, "arrays"):
+        content = _packed(arrays, who)
+    write_atomic(path, content)
+
+
+def _packed(arrays: Mapping[str, Array], who: str) -> bytes:
     values = {name: to_float32(array, who, name) for name, array in arrays.items()}
     layers = list(dict.fromkeys(split_name(name, who)[0] for name in values))
     # One key: safetensors writes several in an order that changes from call to call.
     facts = {"version": VERSION, "layout": _LAYOUT, "layers": layers, "sha256": _checksum(layers, values)}
     metadata = {_METADATA_KEY: json.dumps(facts)}
-    write_atomic(path, save(cast("dict[str, NDArray[Any]]", values), metadata))
+    return save(cast("dict[str, NDArray[Any]]", values), metadata)
 
 
 def load_safetensors(
@@ -160,7 +168,9 @@ def load_safetensors(
         raise
     except (SafetensorError, OSError, ValueError, OverflowError) as error:
         raise MPSFileError(who, str(path), "must be a whole safetensors file", error) from error
-    if facts.get("sha256") not in (None, _checksum(facts["layers"], arrays)):
+    with reading(path, who):
+        checksum = _checksum(facts["layers"], arrays)
+    if facts.get("sha256") not in (None, checksum):
         raise MPSFileError(who, str(path), "must hold what was saved", "another checksum", "Fetch or save it again.")
     return arrays
 
@@ -222,6 +232,8 @@ def _read_facts(metadata: dict[str, str] | None, path: str, who: str) -> dict[st
     if facts.get("version") != VERSION or facts.get("layout") != _LAYOUT:
         got = f"version {facts.get('version')!r}, layout {facts.get('layout')!r}"
         raise MPSFileError(who, path, f"must have version {VERSION} and layout {_LAYOUT}", got)
+    if unknown := sorted(set(facts) - _FACTS):  # one bit turns the name of the checksum into another
+        raise MPSFileError(who, path, f"must have no metadata but {', '.join(sorted(_FACTS))}", repr(unknown)[:80])
     if not isinstance(layers, list) or not all(isinstance(label, str) for label in cast("list[object]", layers)):
         raise MPSFileError(who, path, "must list the labels of its layers", repr(layers)[:80])
     return facts

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from openmps.core.image.allocator import ORDINARY, TEMPORARY
@@ -24,6 +25,7 @@ from openmps.kernels.group_normalization.state import ImageNormalizationState
 from openmps.kernels.loss.labels import LabelBlocks, MPSCNNLossLabels
 from openmps.metal.device import CommandBuffer
 
+_log = logging.getLogger(__name__)
 Images = MPSImage | MPSImageBatch
 _LABELS = (MPSCNNLossLabels, LabelBlocks)
 """The only states that a graph takes from its user, one by one or as the batch that they were made as."""
@@ -297,3 +299,12 @@ def count_reads(interface: Interface, sources: Sequence[Images], states: Sequenc
         reads = interface.reads(node)
         for state in batch.counted():
             state.count_read(reads if state.lives_on is None or state.read_count >= reads else 1)
+
+
+def tell(who: str, handler: Callable[[Any, Any], object], result: object, error: object) -> None:
+    """Call a completion handler; log what it raises, as nobody has the command buffer to ask it for the error."""
+    try:
+        handler(result, error)
+    except BaseException:
+        _log.exception("%s: the completion handler of execute_async failed", who)
+        raise

@@ -37,6 +37,7 @@ from openmps.graph.encoding import (
     sinks,
     state_batch_list,
     state_list,
+    tell,
 )
 from openmps.graph.interface import Interface, Results
 from openmps.graph.nodes import (
@@ -343,7 +344,8 @@ class MPSNNGraph(MPSKernel, NamedAttributes):
         """Run the graph on a queue of its own; ``completion_handler(image, error)`` is called when it is done.
 
         The handler may run on another thread and before this method returns. The result's contents are there when it
-        is called; if the run fails, it gets None and the error. What is wrong with the arguments is raised here.
+        is called; if the run fails, it gets None and the error. What it raises itself is logged. What is wrong
+        with the arguments is raised here.
         """
         if completion_handler is not None and not callable(completion_handler):
             raise MPSTypeError(self.name, "completion_handler", "must be callable", type(completion_handler).__name__)
@@ -356,7 +358,7 @@ class MPSNNGraph(MPSKernel, NamedAttributes):
 
         def finished(buffer: CommandBuffer) -> None:
             if completion_handler is not None:
-                completion_handler(None if buffer.error is not None else result, buffer.error)
+                tell(self.name, completion_handler, None if buffer.error is not None else result, buffer.error)
 
         command_buffer.add_completed_handler(finished)
         command_buffer.commit()

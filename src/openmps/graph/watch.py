@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from openmps.checks import memory_for
 from openmps.errors import MPSTrainingWarning
 from openmps.graph.nodes import MPSNNFilterNode, MPSNNGradientFilterNode, row_of
 from openmps.graph.rows import Row
@@ -73,7 +74,8 @@ class Watch:
         _warn(cut_off(self._filters),
               "no gradient node is in this graph, so these layers do not learn; give every node that training_graph() "
               "returns to MPSNNGraph(result_images=…), or set stop_gradient where training is to end")  # fmt: skip
-        self._before = [(layer, [row.clone() for row in layer.numbers()]) for layer in self._layers]
+        with memory_for("MPSNNGraph", "weights before the first update"):
+            self._before = [(layer, [row.clone() for row in layer.numbers()]) for layer in self._layers]
 
     def after_encode(self, command_buffer: CommandBuffer) -> None:
         """Have the weights compared with those before the first encode, once the first updates have run."""

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from openmps.checks import Labelled, Shown, of_kind
+from openmps.checks import Labelled, Shown, memory_for, of_kind
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.host_copy import HostCopy
 from openmps.metal.pending import Region, settle
@@ -312,10 +312,11 @@ def byte_range(who: str, argument: str, span: NSRange | range, length: int) -> t
 
 def bytes_of(who: str, data: Any, length: int | None) -> torch.Tensor:
     """A new 1-D uint8 tensor with the first ``length`` bytes of ``data`` (all of them for None)."""
-    if isinstance(data, torch.Tensor):
-        copy = _tensor_bytes(who, data)[:length].clone()
-    else:
-        copy = torch.from_numpy(_host_bytes(who, data)[:length].copy())
+    with memory_for(who, "data"):
+        if isinstance(data, torch.Tensor):
+            copy = _tensor_bytes(who, data)[:length].clone()
+        else:
+            copy = torch.from_numpy(_host_bytes(who, data)[:length].copy())
     if copy.numel() == 0 or (length is not None and copy.numel() != length):
         got = f"{copy.numel()} bytes"
         raise MPSArgumentError(who, "data", "must hold at least one byte and at least length bytes", got)

@@ -248,7 +248,8 @@ class CheckpointFolder:
             return found
         if faults:
             rule, remedy = "must hold a whole checkpoint", "Train again, into a new folder."
-            raise MPSFileError("CheckpointFolder", str(self.path), rule, f"{len(faults)} damaged: {faults[0]}", remedy)
+            got = f"{len(faults)} damaged: {faults[0]}"
+            raise MPSFileError("CheckpointFolder", str(self.path), rule, got, remedy) from faults[0]
         return None
 
     def sweep(self) -> list[str]:

@@ -24,7 +24,7 @@ _GZIP_MAGIC = b"\x1f\x8b"
 # Images and labels pack a few times, blank ones a thousand times: memory must not follow from so little.
 _LARGEST_EXPANSION = 100
 _ALWAYS_UNPACKED = 64 << 20
-_CHUNK = 1 << 20
+_CHUNK = 1 << 18
 _KINDS = {"images": ("idx3", 3), "labels": ("idx1", 1)}
 
 

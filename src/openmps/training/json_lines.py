@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from openmps.errors import MPSFileError, MPSTypeError
 from openmps.formats.atomic import flush
-from openmps.formats.paths import path_of, read_file, reading
+from openmps.formats.paths import is_there, path_of, read_file, reading
 
 _DEEPEST = 64
 _LONGEST = 1 << 30
@@ -66,9 +66,9 @@ class JsonLines:
 
         Raises ``MPSFileError`` naming file and line where a line that ends with a line feed is not a JSON object.
         """
-        if not os.path.exists(self.path):
-            return []
         who = f"JsonLines {self.path.name!r}"
+        if not is_there(self.path, who):
+            return []
         *whole, last = read_file(self.path, who, _LONGEST).split(b"\n")
         records: list[dict[str, object]] = []
         with reading(self.path, who):
@@ -84,10 +84,12 @@ class JsonLines:
 
     def flush(self) -> int:
         """Make the records so far durable, and return how many bytes they take: what `cut` takes."""
-        if not os.path.exists(self.path):
+        who = f"JsonLines {self.path.name!r}"
+        if not is_there(self.path, who):
             return 0
         flush(self.path)
-        return os.path.getsize(self.path)
+        with reading(self.path, who):
+            return os.path.getsize(self.path)
 
     def cut(self, length: int) -> None:
         """Drop every record behind the first ``length`` bytes.
@@ -95,7 +97,7 @@ class JsonLines:
         Raises ``MPSFileError`` where the file is shorter, or where the cut would not be between two records.
         """
         who = f"JsonLines {self.path.name!r}"
-        content = read_file(self.path, who, _LONGEST) if os.path.exists(self.path) else b""
+        content = read_file(self.path, who, _LONGEST) if is_there(self.path, who) else b""
         if length > len(content) or content[max(length - 1, 0) : length] not in (b"\n", b""):
             rule = f"must hold {length} bytes of whole lines, as it did when the checkpoint was written"
             raise MPSFileError(who, str(self.path), rule, f"{len(content)} bytes", "Put the file back, or train again.")
@@ -106,8 +108,9 @@ class JsonLines:
 
     def _mend(self) -> None:
         """Before the first line of this process: end the last line, or cut it off where it is torn."""
-        if not self._mended and os.path.exists(self.path):
-            content = read_file(self.path, f"JsonLines {self.path.name!r}", _LONGEST)
+        who = f"JsonLines {self.path.name!r}"
+        if not self._mended and is_there(self.path, who):
+            content = read_file(self.path, who, _LONGEST)
             end = content.rfind(b"\n") + 1
             if content[end:] and _parse(content[end:]) is not None:
                 with self.path.open("ab") as file:

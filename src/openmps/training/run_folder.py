@@ -23,7 +23,7 @@ from openmps.errors import MPSArgumentError, MPSFileError
 from openmps.formats.arrays import Array
 from openmps.formats.atomic import remove_leftovers, write_atomic
 from openmps.formats.locks import folder_lock
-from openmps.formats.paths import path_of, read_file, reading, require_folder
+from openmps.formats.paths import is_there, path_of, read_file, reading, require_folder
 from openmps.formats.weights import dat_file_names, load_safetensors, save_dat_files, save_safetensors
 from openmps.training.checkpoint import CheckpointFolder
 from openmps.training.json_lines import JsonLines, plain_json
@@ -81,7 +81,7 @@ class RunFolder:
         folder = path_of(path, who)
         require_folder(folder, who)
         file = folder / _DESCRIPTION
-        if not os.path.exists(file):
+        if not is_there(file, who):
             raise MPSFileError(who, str(folder), f"must be a run folder, with a {_DESCRIPTION}", "a folder without it")
         return cls(folder, _read_description(file, who))
 
@@ -160,7 +160,7 @@ class RunFolder:
 
     def load_weights(self, shapes: Mapping[str, Sequence[int]] | None = None) -> dict[str, NDArray[np.float32]]:
         """The arrays last saved, by layer; with ``shapes``, exactly these (see :func:`load_safetensors`)."""
-        if not os.path.exists(self.weights_path):
+        if not is_there(self.weights_path, "RunFolder.load_weights"):
             rule = "must hold weights.safetensors"
             remedy = "The run ended before it saved any weights: train again."
             raise MPSFileError("RunFolder.load_weights", str(self.path), rule, "a run without weights", remedy)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from openmps.checks import Shown
+from openmps.checks import Shown, memory_for
 from openmps.errors import MPSArgumentError, MPSLifetimeError, MPSMemoryError
 from openmps.metal.pending import Region
 from openmps.ops.elements import DTYPES, decode
@@ -97,7 +97,11 @@ class Block:
 
         Copied into the memory that is there if another thread used the block first.
         """
-        stored = stored.contiguous(memory_format=torch.channels_last)
+        try:
+            stored = stored.contiguous(memory_format=torch.channels_last)
+        except (MemoryError, RuntimeError):
+            with memory_for("MPSImage", "image"):
+                raise
         with _allocation:
             if self._tensor is None:
                 self._tensor = stored
@@ -133,8 +137,8 @@ class Block:
                     self.extent.shape, dtype=dtype, device=self.device, memory_format=torch.channels_last
                 )
                 return memory.zero_()
-        except RuntimeError as fault:
-            if not isinstance(fault, torch.OutOfMemoryError) and "allocate" not in str(fault):
+        except (MemoryError, RuntimeError) as fault:
+            if not isinstance(fault, MemoryError | torch.OutOfMemoryError) and "allocate" not in str(fault):
                 raise
             got = f"{self.extent.bytes_as(self.channel_format)} bytes for {self.extent}"
             rule = f"must fit the free memory of {self.device}"

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
+from openmps.checks import memory_for
 from openmps.errors import MPSFileError
 from openmps.formats.paths import reading, require_file
 
@@ -36,9 +37,10 @@ def pack(document: dict[str, Any], arrays: Arrays) -> bytes:
 
 def seal(text: str, arrays: Arrays) -> bytes:
     """The text of a document and its arrays as bytes, with the checksum of both."""
-    metadata = {_KEY: f"{_checksum(text, arrays)} {text}"}
-    # A file without arrays is not a safetensors file to every reader.
-    return save(arrays or {"none": np.zeros(0, np.float32)}, metadata)
+    with memory_for("archive", "contents"):
+        metadata = {_KEY: f"{_checksum(text, arrays)} {text}"}
+        # A file without arrays is not a safetensors file to every reader.
+        return save(arrays or {"none": np.zeros(0, np.float32)}, metadata)
 
 
 def unpack(data: bytes, who: str, what: str = "archive") -> tuple[dict[str, Any], Arrays]:
