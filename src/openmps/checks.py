@@ -273,7 +273,7 @@ def read_only(thing: object, name: str) -> MPSAttributeError:
     kind = type(thing)
     is_argument = name in inspect.signature(kind).parameters
     remedy = f"Make another {kind.__name__} with {name}=…" if is_argument else _DERIVED
-    return MPSAttributeError(_called(thing), name, "can be read only", None, remedy)
+    return MPSAttributeError(_called(thing), name, "is read-only", None, remedy)
 
 
 def _unknown(thing: object, name: str) -> MPSAttributeError:

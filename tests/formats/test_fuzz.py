@@ -25,7 +25,7 @@ def test_mutated_files_are_refused_or_loaded_as_they_are() -> None:
     done = fuzz("--cases", 480, "--seed", 20, "--jobs", 2)
     assert done.returncode == 0, done.stdout + done.stderr
     *_, total, _ = done.stdout.splitlines()
-    cases, equal, as_written, refused, failed = map(int, total.split()[1:])
+    cases, equal, as_written, refused, failed = map(int, total.split()[1:6])
     assert (cases, failed) == (480, 0)
     assert equal > 0 and as_written > 0 and refused > 240
 
@@ -34,7 +34,7 @@ def test_what_is_wrong_is_noticed() -> None:
     done = fuzz("--cases", 14, "--seconds", 1, "--jobs", 2, "--table", PLANTED)
     assert done.returncode == 1, done.stdout + done.stderr
     table, failures = done.stdout.split("\n\n", 1)
-    counts = {line[:32].strip(): [int(each) for each in line[32:].split()] for line in table.splitlines()[1:-1]}
+    counts = {line[:32].strip(): [int(each) for each in line[32:].split()[:5]] for line in table.splitlines()[1:-1]}
     assert counts.pop("refuses") == [1, 0, 0, 1, 0]
     assert counts.pop("loads the original") == [1, 1, 0, 0, 0]
     assert set(map(tuple, counts.values())) == {(1, 0, 0, 0, 1)}
@@ -63,4 +63,4 @@ def test_a_case_is_repeated_by_its_number() -> None:
     one = fuzz("--target", "imports", "--case", 3, "--table", PLANTED, "--seed", 5)
     assert one.returncode == 1
     assert "--seed 5 --target 'imports' --case 3" in one.stdout
-    assert re.search(r"^imports +1 +0 +0 +0 +1$", one.stdout, re.MULTILINE)
+    assert re.search(r"^imports +1 +0 +0 +0 +1 ", one.stdout, re.MULTILINE)

@@ -184,8 +184,8 @@ def test_shapes_that_make_no_network_are_named(lengths, message):
         ("adamw", 1e-3, "must be one of adam, sgd, rmsprop, got 'adamw'"),
         ("adam", 0, "must be above 0 and finite, got 0"),
         ("adam", -1, "must be above 0"),
-        ("adam", float("nan"), "must be above 0"),
-        ("adam", float("inf"), "must be above 0"),
+        ("adam", float("nan"), "learning_rate must be a number, got nan"),
+        ("adam", float("inf"), "learning_rate must be a finite number, got inf"),
     ],
 )
 def test_optimizers_that_cannot_be_made_are_named(name, rate, message):

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from openmps.checks import KnownAttributes, Shown, is_whole, whole
-from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.errors import MPSArgumentError, MPSDeviceError, MPSTypeError
 from openmps.metal.blit import BlitEncoder, CopyBytes, FillBytes
 from openmps.metal.execution import MAX_CAPTURE_COUNT, Work
 from openmps.metal.heap import Arena, MTLHeapDescriptor
@@ -107,8 +107,16 @@ def MTLCreateSystemDefaultDevice() -> MTLDevice:
 
 
 def MTLCopyAllDevices() -> list[MTLDevice]:
-    """The CUDA GPUs in PyTorch's order, then the CPU."""
-    gpus = [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
+    """The CUDA GPUs in PyTorch's order, then the CPU.
+
+    Raises:
+        MPSDeviceError: The driver of the GPUs does not answer.
+    """
+    try:
+        count = torch.cuda.device_count()
+    except RuntimeError as fault:
+        raise MPSDeviceError("MTLCopyAllDevices", "GPUs", "must answer", f"{fault}") from fault
+    gpus = [torch.device("cuda", index) for index in range(count)]
     return [_device(device) for device in (*gpus, torch.device("cpu"))]
 
 
