@@ -220,7 +220,16 @@ def test_an_empty_batch_has_nothing_to_encode() -> None:
         (lambda: MPSImageBatch.allocate(CPU, descriptor(), -2), MPSArgumentError, "got -2"),
         (lambda: MPSImageBatch.allocate(CPU, descriptor(), True), MPSArgumentError, "got True"),
         (lambda: MPSImageBatch.allocate(CPU, descriptor(), 2.0), MPSArgumentError, "got 2.0"),
-        (lambda: MPSImageBatch.allocate(CPU, descriptor(), 2**50), MPSArgumentError, "image_descriptor must fit the"),
+        (
+            lambda: MPSImageBatch.allocate(CPU, descriptor(), 2**50),
+            MPSArgumentError,
+            "count must be at most 1048576 im",
+        ),
+        (
+            lambda: MPSImageBatch.allocate(CPU, MPSImageDescriptor(Format.UNORM8, 2**14, 2**14, 2**11), 2**20),
+            MPSArgumentError,
+            "image_descriptor must fit the",
+        ),
         (
             lambda: MPSImageBatch.allocate(CPU, descriptor(0), 2),
             MPSArgumentError,

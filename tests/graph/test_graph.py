@@ -29,7 +29,9 @@ from openmps.errors import (
 from openmps.graph.arithmetic_nodes import MPSNNAdditionNode
 from openmps.graph.convolution_nodes import MPSCNNConvolutionNode
 from openmps.graph.graph import MPSNNGraph
+from openmps.graph.interface import Results
 from openmps.graph.nodes import Handle, MPSNNImageNode
+from openmps.graph.passes import Network
 from openmps.kernels.convolution import MPSCNNConvolution
 from openmps.metal.device import MTLDevice
 from openmps.types import MPSImageFeatureChannelFormat, MPSNNTrainingStyle
@@ -200,6 +202,21 @@ def test_cycles_are_refused(bench: Bench) -> None:
     for result in (first, second):
         with pytest.raises(MPSArgumentError, match="nodes must not form a cycle"):
             MPSNNGraph(bench.device, result.result_image)
+
+
+@pytest.mark.parametrize("network", [Network(), Network(images=[MPSNNImageNode()])], ids=["nothing", "another image"])
+def test_filters_put_together_must_have_their_inputs(bench: Bench, network: Network) -> None:
+    image = MPSNNImageNode()
+    first = scaled(image, 1.0)
+    second = scaled(first.result_image, 1.0)
+    results = Results("MPSNNGraph", second.result_image, True, None, None)
+    network.images.append(image)
+    for filters in ([second, first], [second]):
+        with pytest.raises(MPSArgumentError, match="network must list .* filters before those that read"):
+            MPSNNGraph.assembled(bench.device, Network(filters, network.images), results)
+    with pytest.raises(MPSArgumentError, match="network must list the inputs"):
+        MPSNNGraph.assembled(bench.device, Network([first, second], network.images[:-1]), results)
+    MPSNNGraph.assembled(bench.device, Network([first, second], network.images), results)
 
 
 # --- copies -----------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -388,6 +389,19 @@ def test_bad_batch_normalization() -> None:
             descriptor.set_batch_normalization_parameters_for_inference(None, None, wrong)  # type: ignore[arg-type]
     with pytest.raises(MPSTypeError, match="^MPSCNNConvolutionDescriptor: epsilon must be a number"):
         descriptor.set_batch_normalization_parameters_for_inference(None, None, epsilon="small")  # type: ignore[arg-type]
+    descriptor.output_feature_channels = -1
+    with pytest.raises(MPSArgumentError, match="output_feature_channels must be an integer of at least 1, got -1"):
+        descriptor.set_batch_normalization_parameters_for_inference(None, None)
+
+
+def test_defaults_of_batch_normalization_take_no_memory_a_channel() -> None:
+    """Before a kernel is made nothing has looked whether so many channels can be meant."""
+    descriptor = MPSCNNConvolutionDescriptor(1, 1, 1, 2**31 - 1)
+    tracemalloc.start()
+    descriptor.set_batch_normalization_parameters_for_inference(None, None)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1 << 20
 
 
 # --- gradients -------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import Any, Self, overload
 
 from openmps.checks import MaybeNone, NamedAttributes, Shown, accepts
-from openmps.core.image.batch import MPSImageBatch
+from openmps.core.image.batch import MOST_IMAGES, MPSImageBatch
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.image.image import MPSImage, MPSImageAllocator
 from openmps.core.image.storage import Extent, Shape
@@ -50,7 +50,7 @@ from openmps.graph.nodes import (
     checked_format,
 )
 from openmps.graph.non_finite import CheckedEncoding
-from openmps.graph.passes import Network, check_gradients, reachable, required
+from openmps.graph.passes import Network, check_gradients, check_listed, reachable, required
 from openmps.graph.program import Program
 from openmps.graph.stale_weights import StaleWeights
 from openmps.graph.trainable import training_of
@@ -65,9 +65,6 @@ _NOTHING_TO_DO = (
 )
 _PROPERTIES = attrgetter("_configuration", "_padding", "_bound_to")
 """What the programs of a graph depend on of its kernels."""
-
-_MOST_IMAGES = 1 << 20
-"""Images of the largest batch that is planned."""
 
 CompletionHandler = Callable[[MPSImage | None, Exception | None], object]
 Formats = Mapping[MPSNNImageNode, MPSImageFeatureChannelFormat]
@@ -143,6 +140,7 @@ class MPSNNGraph(MPSKernel, NamedAttributes):
     @classmethod
     def assembled(cls, device: MTLDevice, network: Network, results: Results) -> Self:
         """A graph that runs all filters of ``network``, in their order; for those who restore graphs from files."""
+        check_listed(network)
         graph = cls.__new__(cls)
         MPSKernel.__init__(graph, device)
         read = {*results.wanted(), *(image for node in network.filters for image in node.sources)}
@@ -424,7 +422,7 @@ class MPSNNGraph(MPSKernel, NamedAttributes):
         if len(image_descriptors) != len(inputs):
             rule = f"must have {len(inputs)} entries, for the handles {self._interface.labels(inputs)}"
             raise MPSArgumentError(self.name, "image_descriptors", rule, len(image_descriptors))
-        integer(self.name, "count", count, 1, _MOST_IMAGES)
+        integer(self.name, "count", count, 1, MOST_IMAGES)
         shapes: list[Shape] = []
         for descriptor in image_descriptors:
             descriptor.validate(self.name)

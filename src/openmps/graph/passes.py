@@ -50,6 +50,18 @@ def reachable(results: Sequence[MPSNNImageNode]) -> Network:
     return network
 
 
+def check_listed(network: Network) -> None:
+    """Raise unless every filter comes after those whose results it reads, and every input that is read is listed."""
+    made: set[MPSNNFilterNode] = set()
+    listed = {*network.images, *network.states}
+    for node in network.filters:
+        for source in (*node.sources, *node.source_states):
+            if (source not in listed) if source.producer is None else (source.producer not in made):
+                rule = "must list the inputs that its filters read, and filters before those that read their results"
+                raise MPSArgumentError("MPSNNGraph", "network", rule, f"{node!r} before {source!r}")
+        made.add(node)
+
+
 def _visit(last: MPSNNFilterNode, network: Network, done: set[object]) -> None:
     stack: list[MPSNNFilterNode] = [last]
     open_nodes: set[MPSNNFilterNode] = {last}

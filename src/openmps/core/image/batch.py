@@ -30,6 +30,9 @@ from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.metal.pending import settle
 from openmps.types import MPSImageFeatureChannelFormat
 
+MOST_IMAGES = 1 << 20
+"""Images of the largest batch: each may become an object of its own."""
+
 _NO_STOP = -(2**63)
 _making = Lock()  # for an assignment only, as those of storage.py
 
@@ -415,6 +418,8 @@ def _shape(image: MPSImage) -> tuple[object, ...]:
 
 def _count(descriptor: MPSImageDescriptor, count: object) -> int:
     images = count if type(count) is int and count > 0 else whole("MPSImageBatch", "count", count)
+    if images > MOST_IMAGES:
+        raise MPSArgumentError("MPSImageBatch", "count", f"must be at most {MOST_IMAGES} images", images)
     if descriptor.number_of_images != 1:
         rule = "must be 1 for the images of a batch"
         raise MPSArgumentError("MPSImageBatch", "image_descriptor.number_of_images", rule, descriptor.number_of_images)

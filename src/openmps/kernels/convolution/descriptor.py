@@ -145,6 +145,7 @@ class MPSCNNConvolutionDescriptor(NamedAttributes):
 
         One number an output channel each; None stands for mean 0, variance 1, gamma 1, beta 0.
         """
+        self._validate_count("MPSCNNConvolutionDescriptor", "output_feature_channels")
         channels = self.output_feature_channels
         mean_, variance_ = _row("mean", mean, 0.0, channels), _row("variance", variance, 1.0, channels)
         gamma_, beta_ = _row("gamma", gamma, 1.0, channels), _row("beta", beta, 0.0, channels)
@@ -153,9 +154,9 @@ class MPSCNNConvolutionDescriptor(NamedAttributes):
             rule = "plus epsilon must be positive"
             raise MPSArgumentError("MPSCNNConvolutionDescriptor", "variance", rule, float(variance_.min()))
         scale = gamma_ / np.sqrt(variance_ + epsilon)
-        self.batch_normalization = BatchNormalizationFold(
-            scale.astype(np.float32), (beta_ - scale * mean_).astype(np.float32)
-        )
+        shift = beta_ - scale * mean_
+        rows = (np.broadcast_to(part.astype(np.float32), channels) for part in (scale, shift))
+        self.batch_normalization = BatchNormalizationFold(*rows)
 
     result_channels = Shown[int](
         "output_feature_channels",
@@ -239,8 +240,8 @@ class MPSCNNConvolutionDescriptor(NamedAttributes):
 
 
 def _row(name: str, values: Sequence[float] | NDArray[Any] | None, default: float, channels: int) -> NDArray[Any]:
-    if values is None:
-        return np.full(channels, default, np.float64)
+    if values is None:  # one number, however many channels the descriptor claims until a kernel is made from it
+        return np.full(1, default, np.float64)
     who, rule = "MPSCNNConvolutionDescriptor", f"must hold one number an output channel, {channels}"
     return row(who, name, numbers(who, name, values), channels, rule).astype(np.float64)
 
