@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 TOOL = Path(__file__).resolve().parents[2] / "tools" / "fuzz_files.py"
@@ -64,3 +66,12 @@ def test_a_case_is_repeated_by_its_number() -> None:
     assert one.returncode == 1
     assert "--seed 5 --target 'imports' --case 3" in one.stdout
     assert re.search(r"^imports +1 +0 +0 +0 +1 ", one.stdout, re.MULTILINE)
+
+
+def test_no_case_changes_what_later_ones_put_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(TOOL.parent))
+    mutations = importlib.import_module("fuzzing.mutations")
+    before, random = repr(mutations.OTHERS), np.random.default_rng(0)
+    for _ in range(2000):
+        mutations.changed_tree([{"a": 1, "list": [1, 2, {"object": 0}]}], random)
+    assert repr(mutations.OTHERS) == before

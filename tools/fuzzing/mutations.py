@@ -6,6 +6,7 @@ A checksum is made to fit again by the targets that have one, so that a change r
 
 from __future__ import annotations
 
+import copy
 import json
 import struct
 from collections.abc import Callable
@@ -153,7 +154,7 @@ def _hostile(random: Random, words: tuple[str, ...]) -> Any:
     if kind == 0:
         return _deep(random)
     pool: tuple[Any, ...] = (NUMBERS, TEXTS, OTHERS, words or TEXTS)[kind - 1]
-    return pool[int(random.integers(len(pool)))]
+    return copy.deepcopy(pool[int(random.integers(len(pool)))])  # later changes may be made within it
 
 
 def _nodes(value: Any) -> list[tuple[Any, Any]]:
