@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import weakref
-from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from threading import Lock
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -57,6 +57,47 @@ class _Span:
         return torch.from_numpy(np.asarray(self)).zero_()
 
 
+class _Claim(weakref.ref[_Span]):
+    """A span that is alive, and where it lies, with what rounds it up to `ALIGNMENT`."""
+
+    __slots__ = ("start", "stop")
+    __hash__ = object.__hash__  # a reference has none of its own when the span goes before it was asked for
+    __eq__ = object.__eq__
+
+    start: int
+    stop: int
+
+
+class _Claims:
+    """The spans of a heap that are alive.
+
+    Spans are made and dropped by every thread, by finalizers, and by signal handlers, which may interrupt another of
+    these steps; a fork leaves other threads behind in any of them. So there is no lock that somebody could wait for:
+    what is there is read in one step, and a span that was chosen is claimed if no other has been since, else chosen
+    again.
+    """
+
+    def __init__(self) -> None:
+        self._alive: set[_Claim] = set()
+        self.made = 0
+        """How many claims have been made so far."""
+
+    def sorted(self) -> list[_Claim]:
+        """Those of now, by their places."""
+        return sorted(self._alive.copy(), key=attrgetter("start"))
+
+    def add(self, span: _Span, start: int, stop: int, made: int) -> bool:
+        """Claim the bytes of ``span`` until it goes, unless there are more claims by now than ``made``."""
+        claim = _Claim(span, self._alive.discard)
+        claim.start, claim.stop = start, stop
+        # Threads change and signals strike behind calls and at jumps back: there is neither before the claim is made.
+        if self.made != made:
+            return False
+        self.made = made + 1
+        self._alive.add(claim)
+        return True
+
+
 class Arena(Labelled):
     """The memory of an `MTLHeap`."""
 
@@ -68,10 +109,7 @@ class Arena(Labelled):
         self._descriptor = descriptor.copy()
         size = device.check_length("MTLHeap", "descriptor.size", descriptor.size)
         self._arena = _block(size, device)
-        self._free = [(0, size)]
-        self._lock = Lock()
-        # Finalizers run anywhere, also while this thread holds the lock: they only append.
-        self._returned: deque[tuple[int, int]] = deque()
+        self._claims = _Claims()
 
     def __repr__(self) -> str:
         return f"<{self.name}, {self.used_size} of {self.size} bytes used, {self.storage_mode.name}>"
@@ -88,15 +126,13 @@ class Arena(Labelled):
     @property
     def used_size(self) -> int:
         """Bytes that buffers hold, each rounded up to `ALIGNMENT`."""
-        with self._lock:
-            return self.size - sum(stop - start for start, stop in self._gaps())
+        return sum(claim.stop - claim.start for claim in self._claims.sorted())
 
     def max_available_size(self, alignment: int) -> int:
         """The length of the longest buffer that fits now and begins at a multiple of ``alignment``, a power of two."""
         if not is_whole(alignment, 1) or alignment & (alignment - 1):
             raise MPSArgumentError(self.name, "alignment", "must be a power of two", repr(alignment))
-        with self._lock:
-            return max([0, *(stop - _round_up(start, alignment) for start, stop in self._gaps())])
+        return max([0, *(stop - _round_up(start, alignment) for start, stop in self._gaps())])
 
     def _checked(self, options: MTLResourceOptions | None) -> MTLResourceOptions:
         own = MTLResourceOptions(int(self.storage_mode) << 4 | int(self.cpu_cache_mode))
@@ -106,38 +142,25 @@ class Arena(Labelled):
         return asked
 
     def _cut(self, length: int) -> torch.Tensor | None:
-        start = self._carve(length)
-        if start is None:
-            return None
-        span = _Span(self._arena, start, length)
-        weakref.finalize(span, self._returned.append, (start, start + _round_up(length, ALIGNMENT))).atexit = False
-        return span.tensor()
+        while True:
+            made = self._claims.made
+            start = next((start for start, stop in self._gaps() if length <= stop - start), None)
+            if start is None:
+                return None
+            span = _Span(self._arena, start, length)
+            # The last bytes of the heap may be fewer than `ALIGNMENT`.
+            if self._claims.add(span, start, min(self.size, start + _round_up(length, ALIGNMENT)), made):
+                return span.tensor()
 
-    def _carve(self, length: int) -> int | None:
-        """First fit. The last bytes of the heap may be fewer than `ALIGNMENT`."""
-        with self._lock:
-            gaps = self._gaps()
-            for index, (start, stop) in enumerate(gaps):
-                if length <= stop - start:
-                    rest = min(stop, start + _round_up(length, ALIGNMENT)), stop
-                    gaps[index : index + 1] = [rest] if rest[0] < rest[1] else []
-                    return start
-        return None
-
-    def _gaps(self) -> list[tuple[int, int]]:
-        """The free stretches in order, after merging what finalizers gave back."""
-        while self._returned:
-            start, stop = self._returned.popleft()
-            self._free.append((start, min(stop, self.size)))
-        self._free.sort()
-        merged: list[tuple[int, int]] = []
-        for start, stop in self._free:
-            if merged and merged[-1][1] == start:
-                merged[-1] = merged[-1][0], stop
-            else:
-                merged.append((start, stop))
-        self._free = merged
-        return merged
+    def _gaps(self) -> Iterator[tuple[int, int]]:
+        """The free stretches in order."""
+        end = 0
+        for claim in self._claims.sorted():
+            if end < claim.start:
+                yield end, claim.start
+            end = claim.stop
+        if end < self.size:
+            yield end, self.size
 
 
 def _block(size: int, device: Processor) -> torch.Tensor:
