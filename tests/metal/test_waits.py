@@ -8,10 +8,12 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import striking
 from openmps.errors import MTLCommandBufferError
 from openmps.metal.device import MTLCommandBuffer, MTLCommandQueue, mtl_device
 from openmps.types import MTLCommandBufferStatus as Status
@@ -84,6 +86,63 @@ def test_a_forked_child_and_the_buffers_of_its_parent(run_script: Callable[[str]
         "handled",
         "done",
     ]
+
+
+STRUCK = """
+import os, signal, sys, threading
+sys.path.insert(0, %r)
+import torch
+import openmps as mps
+from striking import at_every_place
+signal.alarm(50)
+device = mps.mtl_device("cpu")
+heap = device.new_heap(mps.MTLHeapDescriptor(1 << 16))
+philox, mtgp = mps.MPSMatrixRandomPhilox(device), mps.MPSMatrixRandomMTGP32(device)
+adam, dropout = mps.MPSNNOptimizerAdam(device, 0.1), mps.MPSCNNDropout(device, 0.5, 7, mps.MTLSize(1, 1, 1))
+image = lambda: mps.MPSImage(device, mps.MPSImageDescriptor(mps.MPSImageFeatureChannelFormat.FLOAT32))
+watched = device.new_buffer(length=4)
+watched.flush = lambda: True
+device.watch(watched)
+mtgp._fill(1, None, 1)[1].take(1)
+actions = {
+    "buffer of a heap": lambda: heap.new_buffer(256),
+    "first use of a buffer": lambda: device.new_buffer(length=4).memory(torch.uint8),
+    "first use of an image": lambda: image().storage.tensor(),
+    "binding": lambda: device.new_buffer(length=4).bind_unless_allocated(torch.zeros(4, dtype=torch.uint8)),
+    "host copies": device.flush_host_copies,
+    "Adam's steps": adam._rate,
+    "dropout's steps": lambda: dropout._number("dropout", None),
+    "Philox": lambda: philox._fill(4, None, 4),
+    "MTGP32": lambda: mtgp._fill(1, None, 1)[1].take(1),
+    "a copy of MTGP32": lambda: mtgp._fill(1, None, 1)[1].copy(torch.device("cpu")),
+}
+statuses = []
+
+def fork():
+    if (child := os.fork()) == 0:
+        signal.alarm(5)
+        action()
+        os._exit(0)
+    statuses.append(os.waitpid(child, 0)[1])
+
+def strike():
+    other = threading.Thread(target=fork)
+    other.start()
+    other.join()
+
+for name, action in actions.items():
+    statuses.clear()
+    for place in at_every_place():
+        place(action, strike)
+    print(name, bool(statuses) and not any(statuses), flush=True)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_fork_at_every_place_of_another_thread(run_script: Callable[[str], str]) -> None:
+    """The child waits for no lock of a thread that stayed behind."""
+    told = run_script(STRUCK % str(Path(striking.__file__).parent)).splitlines()
+    assert len(told) == 10 and all(each.endswith(" True") for each in told), told
 
 
 # --- the end of the interpreter ---------------------------------------------------------------------------------------

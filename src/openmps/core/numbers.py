@@ -1,20 +1,18 @@
-"""Numbers that users pass, within bounds, and indices."""
+"""Numbers that users pass, within bounds, and indices.
+
+What a kernel counts of its encodes is counted whole, in several threads, in signal handlers and in forked processes:
+the count is read and stored with no call in between, where alone another of them could come between. A lock would be
+worse: a handler would wait for its own thread, and a forked process for one that stayed behind.
+"""
 
 from __future__ import annotations
 
 import math
 import operator
-from threading import RLock
 from typing import Any
 
 from openmps.checks import number
 from openmps.errors import MPSArgumentError, MPSTypeError
-
-counting = RLock()
-"""Held while a kernel counts an encode, so that those of several threads are all counted.
-
-A signal handler may encode while its thread has it: what is counted is looked at and set without a call in between.
-"""
 
 
 def not_negative(who: str, argument: str, value: Any) -> float:

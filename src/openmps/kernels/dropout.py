@@ -11,7 +11,7 @@ from openmps.core.kernel.configuration import Fixed
 from openmps.core.kernel.gradient import MPSCNNGradientKernel
 from openmps.core.kernel.scene import GradientScene, Scene
 from openmps.core.kernel.unary import MPSCNNKernel
-from openmps.core.numbers import counting, integer
+from openmps.core.numbers import integer
 from openmps.core.state.batch import MPSStateBatch
 from openmps.core.state.gradient import ForwardRecord, MPSNNGradientState
 from openmps.core.training_state import TrainingState, check_names, whole_number
@@ -107,9 +107,8 @@ class MPSCNNDropout(_DropoutParameters, MPSCNNKernel[MPSCNNDropoutGradientState]
 
     def _number(self, name: str, states: MPSStateBatch | None) -> int:
         """The number of this encode."""
-        with counting:
-            step = self._step
-            store(self, "_step", step + 1)
+        step = self._step
+        store(self, "_step", step + 1)  # counted whole; see core/numbers.py
         return step
 
     def training_state(self) -> TrainingState:

@@ -7,7 +7,6 @@ published. Here they are the same on every device: words and uniform numbers to 
 from __future__ import annotations
 
 import math
-from threading import Lock
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +19,7 @@ from openmps.core.kernel.checks import check_command_buffer
 from openmps.core.kernel.configuration import ULONG_MAX, KernelProperty, at_least
 from openmps.core.kernel.encoding import Bound, Number, record_step
 from openmps.core.lifetime import record_synchronize
-from openmps.core.numbers import counting, integer
+from openmps.core.numbers import integer
 from openmps.core.vector import MPSMatrix, MPSVector
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.device import CommandBuffer, MTLDevice
@@ -284,9 +283,8 @@ class MPSMatrixRandomPhilox(MPSMatrixRandom):
     _position = 0
 
     def _fill(self, count: int, numbers: Distribution, chunk: int) -> tuple[Op, Bound]:
-        with counting:
-            begin = self._position
-            store(self, "_position", begin + count)
+        begin = self._position
+        store(self, "_position", begin + count)  # counted whole; see core/numbers.py
         return FillByPhilox(numbers, chunk, self._seed), Number(begin)
 
 
@@ -294,10 +292,7 @@ class _Sequence:
     """The words of many MTGP32 generators in turn: 256 of the first, 256 of the second, and so on."""
 
     def __init__(self, state: Tensor, left: Tensor) -> None:
-        self._state = state
-        self._left = left
-        # Two queues may run encodes of one kernel.
-        self._lock = Lock()
+        self._now = state, left
         # They come from the host: now, not while an encode runs.
         constants(state.device, len(state))
 
@@ -310,8 +305,8 @@ class _Sequence:
 
     def copy(self, device: torch.device) -> _Sequence:
         """A sequence of its own that goes on from here."""
-        with self._lock:
-            return _Sequence(self._state.to(device, copy=True), self._left.to(device, copy=True))
+        state, left = self._now
+        return _Sequence(state.to(device, copy=True), left.to(device, copy=True))
 
     def value(self) -> _Sequence:
         """Itself, as the operand of an encode."""
@@ -319,17 +314,26 @@ class _Sequence:
 
     def take(self, count: int) -> Tensor:
         """The next words."""
-        with self._lock:
-            missing = count - len(self._left)
-            if missing <= 0:
-                taken, self._left = self._left[:count], self._left[count:]
+        # Two queues may run encodes of one kernel, and a copy is made at any time. What was taken by another in the
+        # meantime is made again; a lock would have a forked process wait for a thread that stayed behind.
+        while True:
+            before = self._now
+            taken, after = _taken(*before, count)
+            if self._now is before:
+                self._now = after
                 return taken
-            words, self._state = mtgp32(self._state, -(-missing // (len(self._state) * STEP_WORDS)))
-            made = words.view(-1)
-            taken = torch.cat((self._left, made[:missing])) if len(self._left) else made[:missing]
-            # Memory of its own, or the rest would keep all words alive.
-            self._left = made[missing:].clone()
-            return taken
+
+
+def _taken(state: Tensor, left: Tensor, count: int) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """The next words, and the sequence behind them."""
+    missing = count - len(left)
+    if missing <= 0:
+        return left[:count], (state, left[count:])
+    words, state = mtgp32(state, -(-missing // (len(state) * STEP_WORDS)))
+    made = words.view(-1)
+    taken = torch.cat((left, made[:missing])) if len(left) else made[:missing]
+    # Memory of its own, or the rest would keep all words alive.
+    return taken, (state, made[missing:].clone())
 
 
 class MPSMatrixRandomMTGP32(MPSMatrixRandom):

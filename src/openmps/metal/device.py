@@ -6,6 +6,7 @@ What each does by itself lies below, in `processor`, `resource`, `heap`, `blit` 
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from abc import abstractmethod
@@ -36,7 +37,6 @@ class MTLDevice(Processor):
     def __init__(self, torch_device: torch.device) -> None:
         super().__init__(torch_device)
         self._watched: set[weakref.ref[MTLBuffer]] = set()
-        self._watched_lock = threading.RLock()  # a signal handler may commit while another commit flushes
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Copies of what holds a device hold the same device.
@@ -86,7 +86,7 @@ class MTLDevice(Processor):
         """Bring what the CPU wrote by way of `MTLBuffer.contents` to the device."""
         if not self._watched:
             return
-        with self._watched_lock:
+        with _flushing:
             for reference in self._watched.copy():
                 buffer = reference()
                 if buffer is None or not buffer.flush():
@@ -94,6 +94,18 @@ class MTLDevice(Processor):
 
 
 _devices: dict[torch.device, MTLDevice] = {}
+_flushing = threading.RLock()
+"""Held while host copies are flushed; a signal handler may commit meanwhile."""
+
+
+def _forget_threads() -> None:
+    """In a forked process: a thread that was flushing stayed behind in the parent."""
+    global _flushing
+    _flushing = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_threads)
 
 
 def _device(torch_device: torch.device) -> MTLDevice:

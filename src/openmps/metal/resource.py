@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from functools import lru_cache
-from threading import RLock
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from openmps.checks import Labelled, Shown, memory_for, of_kind
+from openmps.checks import Labelled, Shown, memory_for, of_kind, store
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.host_copy import HostCopy
 from openmps.metal.pending import Region, settle
 from openmps.metal.processor import Processor
 from openmps.types import MPSPurgeableState, MTLCPUCacheMode, MTLResourceOptions, MTLStorageMode, NSRange
-
-_allocation = RLock()  # a signal handler may use a buffer while its thread binds one
 
 
 class Epoch:
@@ -155,6 +152,22 @@ class Bytes(Resource):
             MPSArgumentError: The tensor has another size, or gaps, or the buffer is part of a heap.
             MPSDeviceError: The tensor lies on another device.
         """
+        storage = self._bindable(tensor)
+        if self._storage is not None:
+            epoch.end()
+        self._storage = storage
+        self._host = None
+        self._purgeable = MPSPurgeableState.NON_VOLATILE
+
+    def bind_unless_allocated(self, tensor: torch.Tensor) -> bool:
+        """`bind` if there is no memory yet, so that arrays taken before stay good; whether it was bound."""
+        if self._storage is not None:
+            return False
+        storage = self._bindable(tensor)
+        return self._settled(storage) is storage
+
+    def _bindable(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The bytes of a tensor that can be the buffer's memory."""
         if not isinstance(tensor, torch.Tensor):
             raise MPSTypeError(self.name, "tensor", "must be a torch.Tensor", type(tensor).__name__)
         if self.heap is not None:
@@ -165,19 +178,7 @@ class Bytes(Resource):
         if not tensor.is_contiguous():
             got = f"shape {tuple(tensor.shape)} with strides {tensor.stride()}"
             raise MPSArgumentError(self.name, "tensor", "must be contiguous", got, "Bind tensor.contiguous()")
-        if self._storage is not None:
-            epoch.end()
-        self._storage = self._view(tensor.detach().reshape(-1), torch.uint8)
-        self._host = None
-        self._purgeable = MPSPurgeableState.NON_VOLATILE
-
-    def bind_unless_allocated(self, tensor: torch.Tensor) -> bool:
-        """`bind` if there is no memory yet, so that arrays taken before stay good; whether it was bound."""
-        with _allocation:
-            if self._storage is not None:
-                return False
-            self.bind(tensor)
-            return True
+        return self._view(tensor.detach().reshape(-1), torch.uint8)
 
     # --- the CPU's side ----------------------------------------------------------------------------------------------
 
@@ -238,14 +239,16 @@ class Bytes(Resource):
     def _bytes(self) -> torch.Tensor:
         if self._storage is not None:
             return self._storage
-        fresh = self._allocate()
-        # The encoding thread and the queue's thread may both be the first. The lock is held for an assignment only: a
-        # process that is forked while another thread holds it could never take it.
-        with _allocation:
-            if self._storage is None:
-                self._storage = fresh
-                self._purgeable = MPSPurgeableState.NON_VOLATILE
-            return self._storage
+        return self._settled(self._allocate())
+
+    def _settled(self, storage: torch.Tensor) -> torch.Tensor:
+        """The memory: ``storage``, unless there is some by now."""
+        # The encoding thread, the queue's thread and signal handlers may all be the first. None of them comes between
+        # the look and the call that stores: a lock would have a forked process wait for a thread that stayed behind.
+        if self._storage is None:
+            store(self, "_storage", storage)
+            self._purgeable = MPSPurgeableState.NON_VOLATILE
+        return storage if self._storage is None else self._storage
 
     def _allocate(self) -> torch.Tensor:
         try:

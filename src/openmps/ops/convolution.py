@@ -388,7 +388,7 @@ def _backward(
 
 
 _as_it_is = nullcontext()
-_precision_lock = threading.Lock()
+_precision_lock = threading.RLock()  # a signal handler may launch one while its thread launches another
 
 
 def precision(x: Tensor, allow_tf32: bool) -> AbstractContextManager[None]:

@@ -7,7 +7,7 @@ from numbers import Real
 from typing import Any, overload
 
 from openmps.checks import Shown, number, store
-from openmps.core.numbers import counting, integer
+from openmps.core.numbers import integer
 from openmps.core.state.state import MPSState
 from openmps.core.training_state import TrainingState, whole_number
 from openmps.core.vector import MPSMatrix, MPSVector
@@ -108,10 +108,9 @@ class MPSNNOptimizerAdam(MPSNNOptimizer):
         while True:
             step = self._time_step + 1
             rate = ops.adam_rate(self._learning_rate, self._beta1, self._beta2, step)
-            with counting:
-                if self._time_step + 1 == step:
-                    store(self, "_time_step", step)
-                    return rate
+            if self._time_step + 1 == step:
+                store(self, "_time_step", step)  # counted whole; see core/numbers.py
+                return rate
 
     def _update(self, vectors: int, rule: ops.GradientRule) -> ops.Adam:
         return ops.Adam(vectors, rule, self._beta1, self._beta2, self._epsilon)
