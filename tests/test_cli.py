@@ -237,7 +237,7 @@ def test_ctrl_c_while_the_program_starts(tmp_path, idx):
     assert (child.returncode, child.stdout, child.stderr.strip()) == (130, "", "")
 
 
-@pytest.mark.parametrize("module", ["typer", "openmps.cli", "openmps.cli.prediction"])
+@pytest.mark.parametrize("module", ["typer", "openmps.cli", "openmps.cli.prediction", "torch", "torch.nn.functional"])
 def test_ctrl_c_while_the_program_is_imported(tmp_path, module):
     """Ctrl-C strikes when the command's script imports what it needs, as the entry point of pyproject.toml does it."""
     program = (
@@ -247,11 +247,24 @@ def test_ctrl_c_while_the_program_is_imported(tmp_path, module):
         f"        if name == {module!r}:\n"
         "            signal.raise_signal(signal.SIGINT)\n"
         "sys.meta_path.insert(0, Strike())\n"
+        "sys.argv = ['openmps', 'train', '--data', 'nothing']\n"
         "from openmps.__main__ import run\n"
         "sys.exit(run())\n"
     )
     child = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (child.returncode, child.stdout, child.stderr.strip()) == (130, "", "")
+
+
+def test_ctrl_c_where_the_engine_would_abort(tmp_path):
+    """Its initialization in C++ aborts the process where an exception comes out of Python."""
+    engine = "import os, signal\ntry:\n    signal.raise_signal(signal.SIGINT)\nfinally:\n    os.abort()\n"
+    (tmp_path / "torch.py").write_text(engine)
+    program = "import sys\nsys.argv[1:] = ['train']\nfrom openmps.__main__ import run\nsys.exit(run())\n"
+    child = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (child.returncode, child.stdout, child.stderr) == (130, "", "")
+
+
+def test_the_command_is_the_entry_point():
     scripts = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]["scripts"]
     assert scripts == {"openmps": "openmps.__main__:run"}
 
@@ -754,6 +767,20 @@ def test_two_quick_ctrl_cs_say_where_the_weights_are(capsys, tmp_path, idx, monk
         f"note: openmps train --resume {path} goes on from there\n"
     )
     assert _call(capsys, "evaluate", path, "-q")[0] == 0
+
+
+@pytest.mark.parametrize("command", ["evaluate", "summary", "train --resume"])
+def test_a_run_that_nothing_may_be_looked_at_in(capsys, tmp_path, monkeypatch, command):
+    path, stat = tmp_path / "closed" / "run", os.stat
+
+    def refuse(path, **options):
+        if str(path).endswith("closed/run"):
+            raise PermissionError(13, "Permission denied")
+        return stat(path, **options)
+
+    monkeypatch.setattr(os, "stat", refuse)
+    status, _, err = _call(capsys, *command.split(), path)
+    assert (status, err) == (2, f"error: {path} could not be read, got Permission denied\n")
 
 
 def test_warnings_of_openmps_are_one_plain_line(capsys, monkeypatch):

@@ -1,10 +1,11 @@
 """Metal Performance Shaders' convolutional networks off the Mac: the same classes, numbers and weight files."""
 
-import typing as _typing
-
 __version__ = "0.1.0"
 
-if _typing.TYPE_CHECKING:  # which a type checker knows by this name alone
+TYPE_CHECKING = (
+    False  # a type checker knows it by this name; an import of typing is time in which Ctrl-C is a traceback
+)
+if TYPE_CHECKING:
     from openmps.names import *  # noqa: F403
 else:
     # The engine takes seconds to import: it is when a name is asked for, and not for `openmps --version`.

@@ -11,7 +11,7 @@ import pytest
 
 from openmps.core.training_state import Checkpointed, check_names, finite_number, numbers, whole_number
 from openmps.errors import MPSArgumentError, MPSFileError, MPSTrainingWarning, MPSTypeError
-from openmps.formats import atomic
+from openmps.formats import atomic, paths
 from openmps.formats.archive.container import pack, seal
 from openmps.training.checkpoint import Checkpoint, CheckpointFolder
 
@@ -381,6 +381,19 @@ def test_a_file_that_cannot_be_removed_does_no_harm(folder, monkeypatch):
     assert folder.steps() == [1, 2]
     folder.save(_checkpoint(3), keep=1)
     assert folder.steps() == [3]
+
+
+def test_a_checkpoint_that_may_not_be_read_is_not_called_damaged(folder, monkeypatch):
+    """It may be whole: nothing goes back behind it, so that nothing removes it as one of another path."""
+    for step in (1, 2):
+        folder.save(_checkpoint(step))
+    access = os.access
+    with monkeypatch.context() as patch:
+        patch.setattr(paths.os, "access", lambda path, mode: "step-00000002" not in str(path) and access(path, mode))
+        with pytest.raises(MPSFileError, match=r"step-00000002\.safetensors could not be read, got Permission denied$"):
+            folder.newest()
+    assert folder.steps() == [1, 2]
+    assert folder.newest().step == 2
 
 
 def test_no_checkpoints_yet(folder):

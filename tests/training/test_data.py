@@ -1,5 +1,6 @@
 """Where images come from: the bundled digits, and telling one kind of folder from another."""
 
+import os
 import sys
 
 import numpy as np
@@ -8,8 +9,9 @@ import pytest
 from openmps.errors import MPSArgumentError, MPSError, MPSFileError
 from openmps.formats import load_safetensors
 from openmps.formats.paths import require_file, require_folder
-from openmps.training.data import load_dataset, load_digits_dataset
-from openmps.training.image_folder import load_image
+from openmps.training.data import has_class_folders, load_dataset, load_digits_dataset
+from openmps.training.idx import load_idx
+from openmps.training.image_folder import load_image, load_image_folder
 
 
 def test_digits_are_scikit_learns_scaled_to_bytes():
@@ -75,3 +77,48 @@ def test_a_file_that_may_not_be_read(tmp_path, monkeypatch):
     for read in (load_image, load_safetensors):
         with pytest.raises(MPSFileError, match=r"a\.png could not be read, got Permission denied"):
             read(path)
+
+
+@pytest.fixture
+def forbidden(monkeypatch):
+    """Has the system refuse to say anything of the files with some text in their path."""
+
+    def forbid(text):
+        stat = os.stat
+
+        def refuse(path, **options):
+            if text in str(path):
+                raise PermissionError(13, "Permission denied")
+            return stat(path, **options)
+
+        monkeypatch.setattr("openmps.formats.paths.os.stat", refuse)
+
+    return forbid
+
+
+def test_a_folder_that_nothing_may_be_looked_at_in(tmp_path, forbidden):
+    """Its names may be listed: whether they are files or folders, the system does not say."""
+    for name in ("train-images-idx3-ubyte", "cats"):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / name).write_bytes(b"")
+    forbidden("ubyte")
+    for read in (load_dataset, load_idx, has_class_folders):
+        with pytest.raises(MPSFileError, match=r"idx3-ubyte could not be read, got Permission denied$"):
+            read(tmp_path / "train-images-idx3-ubyte")
+    forbidden("cats/cats")
+    with pytest.raises(MPSFileError, match=r"cats could not be read, got Permission denied$"):
+        load_image_folder(tmp_path / "cats")
+
+
+def test_an_image_that_may_not_be_read_is_not_skipped_as_broken(tmp_path, forbidden):
+    from PIL import Image
+
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        for number in range(2):
+            Image.new("L", (2, 2)).save(tmp_path / name / f"{number}.png")
+    assert len(load_image_folder(tmp_path, skip_broken=True)) == 4
+    forbidden("a/1.png")
+    with pytest.raises(MPSFileError, match=r"1\.png could not be read, got Permission denied$"):
+        load_image_folder(tmp_path, skip_broken=True)

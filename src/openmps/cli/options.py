@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 Run = Annotated[Path, typer.Argument(help="The run folder, or its name in runs.", show_default=False)]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:N, or auto: the first GPU where there is one.")]
 _RUNS = Path("runs")
+_WHO = "openmps"
 _SHOWN_RUNS = 8
 _API = ("load_dataset", "load_image_folder", "TrainingOptions", "resume", "mtl_device", "optimizer_factory")
 _OPTIONS = {
@@ -37,20 +38,21 @@ _REMEDIES = {
 
 def open_run(path: Path) -> RunFolder:
     """The run at a path, or of a name in ``runs``; an error lists those that there are."""
+    from openmps.formats.paths import is_there
     from openmps.training.run_folder import RunFolder
 
     named = _RUNS / path
-    if path.exists() or len(path.parts) != 1 or not named.exists():
+    if is_there(path, _WHO) or len(path.parts) != 1 or not is_there(named, _WHO):
         named = path
-    if not os.path.lexists(named):
-        raise MPSFileError("openmps", str(path), "must be a folder", "nothing there", _known_runs())
+    if not is_there(named, _WHO) and not os.path.islink(named):
+        raise MPSFileError(_WHO, str(path), "must be a folder", "nothing there", _known_runs())
     return RunFolder.open(named)
 
 
 def _known_runs() -> str:
     found: list[str] = []
     with suppress(OSError):  # no runs yet
-        found = sorted(folder.name for folder in _RUNS.iterdir() if (folder / "run.json").is_file())
+        found = sorted(folder.name for folder in _RUNS.iterdir() if os.path.isfile(folder / "run.json"))
     shown = ", ".join(found[-_SHOWN_RUNS:])
     more = f" and {len(found) - _SHOWN_RUNS} older ones" if len(found) > _SHOWN_RUNS else ""
     return f"In runs there are: {shown}{more}." if found else "In runs there are none."

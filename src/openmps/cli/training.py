@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
@@ -220,7 +221,7 @@ def _train(
         with progress or nullcontext():
             result = work(observer=progress)
     except KeyboardInterrupt:  # a second one, which does not wait
-        if folder.weights_path.exists():
+        if os.path.exists(folder.weights_path):
             note(f"interrupted: {folder.path} holds the weights that were saved last")
             note(f"openmps train --resume {folder.path} goes on from there")
         raise

@@ -45,7 +45,8 @@ def require_file(path: str | os.PathLike[str], who: str, most: int = LARGEST) ->
     if found is None or not stat.S_ISREG(found.st_mode):
         raise MPSFileError(who, os.fspath(path), "must be a file", "a folder or device" if found else _NONE)
     if not os.access(path, os.R_OK):
-        raise MPSFileError(who, os.fspath(path), "could not be read", os.strerror(errno.EACCES))
+        refusal = PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        raise MPSFileError(who, os.fspath(path), "could not be read", refusal.strerror) from refusal
     length = found.st_size
     if length > most:
         raise MPSFileError(who, os.fspath(path), f"must be no longer than {most:,} bytes", f"{length:,}")
@@ -55,6 +56,23 @@ def require_file(path: str | os.PathLike[str], who: str, most: int = LARGEST) ->
 def is_there(path: str | os.PathLike[str], who: str) -> bool:
     """Whether there is something at ``path``; ``MPSFileError`` where the system does not say."""
     return _status(path, who) is not None
+
+
+def is_file(path: str | os.PathLike[str], who: str) -> bool:
+    """Whether there is a plain file at ``path``; ``MPSFileError`` where the system does not say."""
+    found = _status(path, who)
+    return found is not None and stat.S_ISREG(found.st_mode)
+
+
+def is_folder(path: str | os.PathLike[str], who: str) -> bool:
+    """Whether there is a folder at ``path``; ``MPSFileError`` where the system does not say."""
+    found = _status(path, who)
+    return found is not None and stat.S_ISDIR(found.st_mode)
+
+
+def is_forbidden(error: MPSFileError) -> bool:
+    """Whether a file could not be read for lack of permission, which says nothing of what it holds."""
+    return isinstance(error.__cause__, PermissionError)
 
 
 def require_folder(path: str | os.PathLike[str], who: str) -> None:

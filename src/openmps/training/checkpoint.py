@@ -19,13 +19,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from openmps.checks import is_whole, whole
+from openmps.checks import NamedAttributes, is_whole, whole
 from openmps.core.training_state import Checkpointed, TrainingState
 from openmps.errors import MPSArgumentError, MPSFileError, MPSTrainingWarning, MPSTypeError
 from openmps.formats.archive.container import pack, read_archive, unpack
 from openmps.formats.arrays import to_stored
 from openmps.formats.atomic import make_folder, remove_leftovers, write_atomic
-from openmps.formats.paths import path_of
+from openmps.formats.paths import is_forbidden, path_of
 from openmps.graph.graph import MPSNNGraph
 
 FORMAT = "openmps.checkpoint"
@@ -183,8 +183,10 @@ def _label(thing: object) -> str:
     return str(found) if found else type(thing).__name__
 
 
-class CheckpointFolder:
+class CheckpointFolder(NamedAttributes):
     """The checkpoints of one training: ``step-00000300.safetensors`` and so on, each whole at every moment."""
+
+    path: Path
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = path_of(path, "CheckpointFolder")
@@ -233,13 +235,15 @@ class CheckpointFolder:
         """The newest checkpoint that is whole; None where there are no checkpoints.
 
         Warns (``MPSTrainingWarning``) of each damaged file that is passed over. Raises ``MPSFileError`` where there are
-        checkpoints and none is whole.
+        checkpoints and none is whole, and where one may not be read: it may be whole.
         """
         faults: list[MPSFileError] = []
         for step in reversed(self.steps()):
             try:
                 found = self.load(step)
             except MPSFileError as error:
+                if is_forbidden(error):
+                    raise
                 faults.append(error)
                 continue
             for fault in faults:

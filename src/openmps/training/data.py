@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from openmps.checks import flag, size_text
 from openmps.errors import MPSArgumentError, MPSFileError
-from openmps.formats.paths import path_of, visible_entries
+from openmps.formats.paths import is_folder, path_of, visible_entries
 from openmps.training.dataset import Dataset, DataSplit
 from openmps.training.extras import missing_package
 from openmps.training.idx import has_idx_files, load_idx
@@ -80,7 +80,7 @@ def load_dataset(
     entries = visible_entries(folder, who)
     if has_idx_files(folder):
         return _as_they_are(load_idx(folder, seed=seed), size, channels, skip_broken=skip_broken)
-    if any(os.path.isdir(entry) for entry in entries):
+    if any(is_folder(entry, who) for entry in entries):
         return load_image_folder(folder, size=size, channels=channels, skip_broken=skip_broken).split(seed=seed)
     names = [entry.name for entry in entries]
     got = ", ".join(names[:5]) + (", …" if len(names) > 5 else "") if names else "an empty folder"

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from openmps.checks import size_text
 from openmps.errors import MPSFileError
-from openmps.formats.paths import LARGEST, path_of, reading, require_file
+from openmps.formats.paths import LARGEST, is_file, path_of, reading, require_file
 from openmps.training.dataset import Dataset, DataSplit
 
 _WHO = "load_idx"
@@ -100,7 +100,7 @@ def _names(part: str, kind: str) -> list[str]:
 
 
 def _find(folder: Path, part: str, kind: str) -> Path | None:
-    return next((folder / name for name in _names(part, kind) if os.path.isfile(folder / name)), None)
+    return next((folder / name for name in _names(part, kind) if is_file(folder / name, _WHO)), None)
 
 
 def _required(folder: Path, part: str, kind: str) -> Path:

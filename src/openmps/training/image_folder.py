@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from openmps.checks import flag, is_whole, size_text
 from openmps.errors import MPSArgumentError, MPSFileError, MPSMemoryError
-from openmps.formats.paths import path_of, require_file, shortage, visible_entries
+from openmps.formats.paths import is_folder, is_forbidden, path_of, require_file, shortage, visible_entries
 from openmps.training.dataset import Dataset
 from openmps.training.extras import missing_package
 
@@ -67,7 +67,8 @@ def load_image_folder(
 
     Raises ``MPSFileError`` naming the file or folder at fault: no class folders, images beside them, a class without
     images, an image of another size, a broken image; ``MPSMemoryError`` where there is not the memory. With
-    ``skip_broken=True`` broken images are left out and their errors are the result's ``skipped``.
+    ``skip_broken=True`` broken images are left out and their errors are the result's ``skipped``; one that may not be
+    read is an error all the same, for nothing is known of it.
     """
     who = "load_image_folder"
     _check_options(size, channels, who)
@@ -81,12 +82,12 @@ def load_image_folder(
     for path, label in files:
         try:
             if path.suffix.lower() not in _FORMATS:
-                got = "a folder" if os.path.isdir(path) else path.suffix
+                got = "a folder" if is_folder(path, who) else path.suffix
                 rule = f"must be an image ({', '.join(_FORMATS)})"
                 raise MPSFileError(who, str(path), rule, got, "Convert it, or take it away.")
             pixels = _decode(path, size, channels, who)
         except MPSFileError as error:
-            if not skip_broken:
+            if not skip_broken or is_forbidden(error):
                 raise
             skipped.append(error)
             continue
@@ -135,7 +136,7 @@ class _Stack:
 
 def _class_folders(folder: Path, who: str) -> list[Path]:
     entries = visible_entries(folder, who)
-    found = [path for path in entries if os.path.isdir(path)]
+    found = [path for path in entries if is_folder(path, who)]
     loose = [path for path in entries if path not in found and _is_image(path)]
     if loose and found:
         raise MPSFileError(who, str(loose[0]), "must be in the folder of its class", f"{len(loose)} image files")
@@ -155,10 +156,10 @@ def _is_image(path: Path) -> bool:
 
 def _image_files(folder: Path, who: str) -> list[Path]:
     entries = visible_entries(folder, who)
-    found = [path for path in entries if _is_image(path) or os.path.isdir(path)]
+    found = [path for path in entries if _is_image(path) or is_folder(path, who)]
     if not any(path.suffix.lower() in _FORMATS for path in found):
         kinds = sorted(
-            {"folders" if os.path.isdir(path) else path.suffix or "files without suffix" for path in entries}
+            {"folders" if is_folder(path, who) else path.suffix or "files without suffix" for path in entries}
         )
         got = ", ".join(kinds[:5]) or "an empty folder"
         raise MPSFileError(who, str(folder), f"must hold images ({', '.join(_FORMATS)}), being a class folder", got)

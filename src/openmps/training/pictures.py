@@ -200,7 +200,7 @@ def _cache_out_of_home() -> Generator[None]:
     """
     home, user = Path("~").expanduser(), os.getuid() if hasattr(os, "getuid") else ""
     theirs = (home / ".config" / "matplotlib", home / ".cache" / "matplotlib", home / ".matplotlib")
-    if "matplotlib" in sys.modules or _MATPLOTLIB in os.environ or any(folder.exists() for folder in theirs):
+    if "matplotlib" in sys.modules or _MATPLOTLIB in os.environ or any(map(os.path.exists, theirs)):
         yield
         return
     os.environ[_MATPLOTLIB] = os.path.join(tempfile.gettempdir(), f"openmps-matplotlib-{user}")
