@@ -22,6 +22,31 @@ class Convolution(mps.ArrayConvolutionDataSource):
         return source_state
 
 
+class Bits:
+    """A data source of words of bits."""
+
+    def data_type(self) -> mps.MPSDataType:
+        return mps.MPSDataType.UINT32
+
+    def descriptor(self) -> mps.MPSCNNConvolutionDescriptor:
+        return mps.MPSCNNConvolutionDescriptor(1, 1, 1, 1)
+
+    def weights(self) -> np.ndarray[Any, np.dtype[np.uint32]]:
+        return np.zeros((1, 1, 1, 1), np.uint32)
+
+    def bias_terms(self) -> None:
+        return None
+
+    def load(self) -> bool:
+        return True
+
+    def purge(self) -> None:
+        pass
+
+    def label(self) -> str | None:
+        return None
+
+
 class Normalization(mps.ArrayBatchNormalizationDataSource):
     """The same of a batch normalization."""
 
@@ -87,3 +112,23 @@ def test_fixed_arrays_offer_no_update() -> None:
     assert not hasattr(weights(), "update")
     assert not hasattr(mps.ArrayBatchNormalizationDataSource(CHANNELS), "update_gamma_and_beta")
     assert hasattr(Convolution, "update") and hasattr(Normalization, "update_gamma_and_beta")
+
+
+def test_selectors_that_have_an_order_of_their_own() -> None:
+    """An editor knows each of them by place."""
+    device = mps.mtl_device("cpu")
+    kind, flags = mps.MPSCNNBinaryConvolutionType.XNOR, mps.MPSCNNBinaryConvolutionFlags.NONE
+    for binary in (mps.MPSCNNBinaryConvolution, mps.MPSCNNBinaryFullyConnected):
+        assert binary(device, Bits(), None, None, None, None, kind, flags).type is kind
+        assert binary(device, Bits(), [1.0], [2.0], [3.0], [4.0], kind).type is kind
+        assert binary(device, Bits(), 0.5, kind, flags).type is binary(device, Bits(), 0.5, kind).type is kind
+        assert binary(device, Bits(), type=kind, scale_value=0.5).type is kind
+    matrices = mps.MPSMatrixDescriptor(2, 3, 4, 12, 24, mps.MPSDataType.FLOAT32)
+    assert (matrices.matrices, mps.MPSMatrixDescriptor(2, 3, 12, mps.MPSDataType.FLOAT32).row_bytes) == (4, 12)
+    regularization = mps.MPSNNRegularizationType.L2
+    assert mps.MPSNNOptimizerDescriptor(0.5, 1.0, regularization, 0.25).regularization_scale == 0.25
+    assert mps.MPSNNOptimizerDescriptor(0.5, 1.0, True, 4.0, -4.0, regularization, 0.25).gradient_clip_max == 4.0
+    buffer = device.new_buffer(length=4 * CHANNELS * (CHANNELS + 1))
+    both = mps.MPSCNNConvolutionWeightsAndBiasesState(buffer, 4 * CHANNELS, buffer, 0, descriptor())
+    assert (both.weights_offset, both.biases_offset) == (4 * CHANNELS, 0)
+    assert mps.MPSCNNConvolutionWeightsAndBiasesState(buffer, None).weights is buffer

@@ -164,6 +164,22 @@ class MPSMatrixDescriptor(NamedAttributes):
         "Bytes from one row to the next; may be set.",
     )
 
+    @overload
+    def __init__(
+        self, rows: int, columns: int, matrices: int, row_bytes: int, matrix_bytes: int, data_type: MPSDataType, /
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        rows: int | None = None,
+        columns: int = 1,
+        row_bytes: int | None = None,
+        data_type: MPSDataType = MPSDataType.FLOAT32,
+        matrices: int = 1,
+        matrix_bytes: int | None = None,
+        *,
+        dimensions: int | None = None,
+    ) -> None: ...
     @takes(
         {
             "rows": is_whole,
@@ -174,7 +190,7 @@ class MPSMatrixDescriptor(NamedAttributes):
             "data_type": MPSDataType,
         }
     )
-    def __init__(
+    def __init__(  # pyright: ignore[reportInconsistentOverload]
         self,
         rows: int | None = None,
         columns: int = 1,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from numbers import Real
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import torch
@@ -74,13 +74,50 @@ class MPSCNNBinaryConvolution(MPSCNNKernel):
         "_terms", "Biases and scales on the device; a ``scale_value`` and its biases are output terms. Our addition."
     )
 
+    @overload
+    def __init__(
+        self,
+        device: MTLDevice,
+        convolution_data: MPSCNNConvolutionDataSource,
+        scale_value: float,
+        type: MPSCNNBinaryConvolutionType,
+        flags: MPSCNNBinaryConvolutionFlags = MPSCNNBinaryConvolutionFlags.NONE,
+        /,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        device: MTLDevice,
+        convolution_data: MPSCNNConvolutionDataSource,
+        output_bias_terms: Any,
+        output_scale_terms: Any,
+        input_bias_terms: Any,
+        input_scale_terms: Any,
+        type: MPSCNNBinaryConvolutionType,
+        flags: MPSCNNBinaryConvolutionFlags = MPSCNNBinaryConvolutionFlags.NONE,
+        /,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        device: MTLDevice,
+        convolution_data: MPSCNNConvolutionDataSource,
+        output_bias_terms: Any = None,
+        output_scale_terms: Any = None,
+        input_bias_terms: Any = None,
+        input_scale_terms: Any = None,
+        *,
+        type: MPSCNNBinaryConvolutionType,
+        flags: MPSCNNBinaryConvolutionFlags = MPSCNNBinaryConvolutionFlags.NONE,
+        scale_value: float | None = None,
+    ) -> None: ...
     @takes(
         {"device": object, "convolution_data": object, "scale_value": Real, "type": Kind},
         {"device": object, "convolution_data": object, "scale_value": Real, "type": Kind, "flags": Flags},
         {"device": object, "convolution_data": object, **dict.fromkeys(_TERMS, object), "type": Kind},
         {"device": object, "convolution_data": object, **dict.fromkeys(_TERMS, object), "type": Kind, "flags": Flags},
     )
-    def __init__(
+    def __init__(  # pyright: ignore[reportInconsistentOverload]
         self,
         device: MTLDevice,
         convolution_data: MPSCNNConvolutionDataSource,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import NoneType
-from typing import Self
+from typing import Self, overload
 
 from openmps.checks import Shown
 from openmps.core.kernel.encoding import Bound, Held
@@ -55,6 +55,29 @@ class MPSCNNConvolutionWeightsAndBiasesState(MPSState):
     weights_offset = Shown[int]("_weights_offset", "Bytes before the first weight (macOS 10.15).")
     biases_offset = Shown[int]("_biases_offset", "Bytes before the first bias (macOS 10.15).")
 
+    @overload
+    def __init__(self, weights: MTLBuffer, biases: MTLBuffer | None, /) -> None: ...
+    @overload
+    def __init__(
+        self,
+        weights: MTLBuffer,
+        weights_offset: int,
+        biases: MTLBuffer | None,
+        biases_offset: int,
+        cnn_convolution_descriptor: MPSCNNConvolutionDescriptor,
+        /,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        device: MTLDevice | None = None,
+        cnn_convolution_descriptor: MPSCNNConvolutionDescriptor | None = None,
+        *,
+        weights: MTLBuffer | None = None,
+        biases: MTLBuffer | None = None,
+        weights_offset: int = 0,
+        biases_offset: int = 0,
+    ) -> None: ...
     @takes(
         {"weights": MTLBuffer, "biases": (MTLBuffer, NoneType)},
         {
@@ -65,7 +88,7 @@ class MPSCNNConvolutionWeightsAndBiasesState(MPSState):
             "cnn_convolution_descriptor": object,
         },
     )
-    def __init__(
+    def __init__(  # pyright: ignore[reportInconsistentOverload]
         self,
         device: MTLDevice | None = None,
         cnn_convolution_descriptor: MPSCNNConvolutionDescriptor | None = None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from numbers import Real
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from openmps.checks import FLT_MAX, NamedAttributes, finite
 from openmps.errors import MPSArgumentError
@@ -61,6 +61,30 @@ class MPSNNOptimizerDescriptor(NamedAttributes):
         "optimizerDescriptorWithLearningRate:gradientRescale:applyGradientClipping:gradientClipMax:gradientClipMin:"
         "regularizationType:regularizationScale:",
     )
+
+    if TYPE_CHECKING:
+
+        @overload
+        def __init__(
+            self,
+            learning_rate: float,
+            gradient_rescale: float,
+            regularization_type: MPSNNRegularizationType,
+            regularization_scale: float = 0.0,
+            /,
+        ) -> None: ...
+        @overload
+        def __init__(
+            self,
+            learning_rate: float = 1e-3,
+            gradient_rescale: float = 1.0,
+            apply_gradient_clipping: bool = False,
+            gradient_clip_max: float = FLT_MAX,
+            gradient_clip_min: float = -FLT_MAX,
+            regularization_type: MPSNNRegularizationType = MPSNNRegularizationType.NONE,
+            regularization_scale: float = 0.0,
+        ) -> None: ...
+        def __init__(self, *arguments: Any, **named: Any) -> None: ...
 
     def __post_init__(self) -> None:
         name = type(self).__name__
