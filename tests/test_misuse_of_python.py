@@ -54,6 +54,57 @@ def test_what_holds_weights_is_not_pickled(kind: str) -> None:
         pickle.dumps(thing)
 
 
+SINGLE: dict[str, tuple[Any, str]] = {
+    "queue": (DEVICE.new_command_queue, r"^MTLCommandQueue: .* Make another with new_command_queue\(\) of the device$"),
+    "command buffer": (
+        lambda: DEVICE.new_command_queue().command_buffer(),
+        r"^MTLCommandBuffer: .* Make another with command_buffer\(\) of a queue",
+    ),
+    "command buffer of the framework": (
+        lambda: mps.MPSCommandBuffer(DEVICE.new_command_queue()),
+        r"^MPSCommandBuffer: .* Make another with command_buffer\(\) of a queue",
+    ),
+    "heap": (
+        lambda: DEVICE.new_heap(mps.MTLHeapDescriptor(64)),
+        r"^MTLHeap: .* Make another with new_heap\(\) of the device",
+    ),
+    "blit encoder": (
+        lambda: DEVICE.new_command_queue().command_buffer().blit_command_encoder(),
+        r"^MTLBlitCommandEncoder: .* Make another with blit_command_encoder\(\)",
+    ),
+}
+
+
+@pytest.mark.parametrize("way", [copy.copy, copy.deepcopy, pickle.dumps], ids=lambda way: way.__name__)
+@pytest.mark.parametrize("kind", SINGLE)
+def test_what_there_is_one_of_is_not_copied(kind: str, way: Any) -> None:
+    """A copy of a queue would lose its thread with the queue, that of a command buffer would run its work twice."""
+    make, rule = SINGLE[kind]
+    thing = make()
+    with pytest.raises(MPSTypeError, match=rule):
+        way(thing)
+
+
+@pytest.mark.parametrize("way", [copy.deepcopy, pickle.dumps], ids=lambda way: way.__name__)
+@pytest.mark.parametrize("kind", ["image", "state", "vector", "buffer of a heap"])
+def test_what_belongs_to_one_of_them_is_not_copied_either(kind: str, way: Any) -> None:
+    command_buffer = DEVICE.new_command_queue().command_buffer()
+    thing = {
+        "image": lambda: mps.MPSTemporaryImage(
+            command_buffer, mps.MPSImageDescriptor(mps.MPSImageFeatureChannelFormat.FLOAT32)
+        ),
+        "state": lambda: mps.MPSState.temporary_state(command_buffer, buffer_size=4),
+        "vector": lambda: mps.MPSTemporaryVector(command_buffer, mps.MPSVectorDescriptor(3)),
+        "buffer of a heap": lambda: DEVICE.new_heap(mps.MTLHeapDescriptor(64)).new_buffer(4),
+    }[kind]()
+    with pytest.raises(MPSTypeError, match=r"a copy or pickle is not offered\. Make another"):
+        way(thing)
+
+
+def test_a_copy_of_a_device_is_the_device() -> None:
+    assert copy.copy(DEVICE) is copy.deepcopy(DEVICE) is pickle.loads(pickle.dumps(DEVICE)) is DEVICE
+
+
 # --- classes and functions of one's own -------------------------------------------------------------------------------
 
 

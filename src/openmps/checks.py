@@ -12,7 +12,19 @@ from difflib import get_close_matches
 from enum import EnumType
 from functools import lru_cache
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Never, Self, TypeAlias, TypeGuard, TypeVar, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Generic,
+    Never,
+    Self,
+    SupportsIndex,
+    TypeAlias,
+    TypeGuard,
+    TypeVar,
+    overload,
+)
 
 import numpy as np
 
@@ -95,8 +107,23 @@ class Labelled(NamedProperties):
         """Class and label, as errors call the object."""
         name = self._name
         if name is None:  # kept, because every encode asks for it
-            name = self._name = f"{type(self).__name__} {self._label!r}" if self._label else type(self).__name__
+            name = f"{type(self).__name__} {self._label!r}" if self._label else type(self).__name__
+            store(self, "_name", name)
         return name
+
+
+class Single:
+    """An object of which there is one: it is neither copied nor pickled, and an error says what to do instead."""
+
+    __slots__ = ()
+
+    _instead: ClassVar[str]
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Never:
+        # Copies ask for this too.
+        raise MPSTypeError(
+            getattr(self, "name", _called(self)), "a copy or pickle", "is not offered", None, self._instead
+        )
 
 
 def of_kind(who: str, argument: str, value: object, kind: type[T]) -> T:
@@ -271,8 +298,11 @@ def _called(thing: object) -> str:
 def read_only(thing: object, name: str) -> MPSAttributeError:
     """The error for an attribute that is set and can be read only."""
     kind = type(thing)
-    is_argument = name in inspect.signature(kind).parameters
-    remedy = f"Make another {kind.__name__} with {name}=…" if is_argument else _DERIVED
+    # What users do not make by its class says which call makes it.
+    call = getattr(kind, "_made_by", {}).get(name)
+    if call is None and name in inspect.signature(kind).parameters:
+        call = f"{kind.__name__}(…, {name}=…)"
+    remedy = _DERIVED if call is None else f"Make another with {call}"
     return MPSAttributeError(_called(thing), name, "is read-only", None, remedy)
 
 

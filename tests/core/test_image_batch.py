@@ -515,3 +515,11 @@ def test_iterate_stops_at_an_answer(answers: list[Any], result: int, visits: int
 def test_iterate_wants_a_number() -> None:
     with pytest.raises(MPSTypeError, match=r"MPSImageBatchIterate: block must return an integer or None, got str"):
         MPSImageBatchIterate(scattered(CPU, 1), lambda *_: "stop")
+
+
+def test_the_different_images_of_a_very_long_block_are_made_when_asked_for() -> None:
+    """There are as many as it is long."""
+    batch = MPSImageBatch.allocate(mtl_device("cpu"), MPSImageDescriptor(Format.UNORM8), 2**20)
+    assert len(batch.unique()) == batch.count_unique() == 2**20
+    assert batch.unique()[-1] is batch[-1]
+    assert len(batch._members._made) == 1

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from openmps.checks import flag
+from openmps.checks import KnownAttributes, flag
 from openmps.core.arrays import elements, row
 from openmps.core.numbers import not_negative
 from openmps.errors import MPSArgumentError, MPSTypeError
@@ -28,7 +28,7 @@ def check_methods(who: str, argument: str, source: object, required: Sequence[st
         raise MPSTypeError(who, argument, rule, f"{type(source).__name__} without {', '.join(missing)}")
 
 
-class ArraySource:
+class ArraySource(KnownAttributes):
     """The part of a data source that has its numbers in arrays: there is nothing to load."""
 
     def load(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from weakref import ref
 
+from openmps.checks import Single
 from openmps.core.read_count import ReadCounts
 from openmps.errors import MPSDeviceError, MPSLifetimeError, MPSTypeError, MTLCommandBufferError
 from openmps.metal.device import CommandBuffer, MTLCommandBuffer, MTLDevice
@@ -34,13 +35,16 @@ class _Remaining:
             last.record("release of temporary objects", Release(*remaining))
 
 
-class TemporaryCounts(ReadCounts):
+class TemporaryCounts(ReadCounts, Single):
     """Read counts of ``size`` objects in one piece of memory, which goes back, in queue order, after the last read.
 
     Memory that still has reads left goes back after the last work of the command buffer. The counts hold no memory.
     """
 
     __slots__ = ("_memory", "command_buffer")
+
+    _instead = "Make another temporary object on the command buffer, or copy what an ordinary one holds"
+    name = "a temporary object"
 
     def __init__(self, command_buffer: CommandBuffer, memory: Releasable, size: int) -> None:
         super().__init__(size)

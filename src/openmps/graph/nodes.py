@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar, Protocol, runtime_checkable
 
-from openmps.checks import Labelled, MaybeNone, NamedAttributes, Shown
+from openmps.checks import KnownAttributes, Labelled, MaybeNone, NamedAttributes, Shown
 from openmps.core.image.image import MPSImageAllocator
 from openmps.core.image.temporary import MPSTemporaryImage
 from openmps.core.padding.policy import MPSNNDefaultPadding, MPSNNPadding
@@ -27,7 +27,7 @@ class MPSHandle(Protocol):
         ...
 
 
-class Handle:
+class Handle(KnownAttributes):
     """A handle with a label: ``MPSNNImageNode(Handle("input"))``."""
 
     def __init__(self, label: str | None = None) -> None:

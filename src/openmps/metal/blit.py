@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from openmps.checks import Labelled
+from openmps.checks import Labelled, NamedAttributes, Single
 from openmps.errors import MPSDeviceError, MPSTypeError, MTLCommandBufferError
 from openmps.metal.execution import Work
 from openmps.metal.pending import Region, Writer
@@ -54,8 +54,10 @@ class FillBytes(Writer):
         return (self.buffer.region(self.offset, self.size),)
 
 
-class BlitEncoder(Labelled):
+class BlitEncoder(NamedAttributes, Labelled, Single):
     """What an `MTLBlitCommandEncoder` checks and records."""
+
+    _instead = "Make another with blit_command_encoder() of a command buffer"
 
     def __init__(self, device: Processor, close: Callable[[list[tuple[str, Work]]], None]) -> None:
         self._device = device

@@ -6,20 +6,19 @@ What each does by itself lies below, in `processor`, `resource`, `heap`, `blit` 
 
 from __future__ import annotations
 
-import os
-import threading
 import weakref
 from abc import abstractmethod
-from collections.abc import Callable, Hashable
-from typing import Any
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, ClassVar
 
 import torch
 
-from openmps.checks import KnownAttributes, Shown, is_whole, whole
+from openmps.checks import KnownAttributes, Shown, Single, is_whole, store, whole
 from openmps.errors import MPSArgumentError, MPSDeviceError, MPSTypeError
 from openmps.metal.blit import BlitEncoder, CopyBytes, FillBytes
 from openmps.metal.execution import MAX_CAPTURE_COUNT, Work
 from openmps.metal.heap import Arena, MTLHeapDescriptor
+from openmps.metal.host_copy import flushing
 from openmps.metal.host_memory import keep_freed_memory
 from openmps.metal.lane import Lane
 from openmps.metal.processor import Processor, torch_device_of
@@ -86,7 +85,7 @@ class MTLDevice(Processor):
         """Bring what the CPU wrote by way of `MTLBuffer.contents` to the device."""
         if not self._watched:
             return
-        with _flushing:
+        with flushing():
             for reference in self._watched.copy():
                 buffer = reference()
                 if buffer is None or not buffer.flush():
@@ -94,18 +93,6 @@ class MTLDevice(Processor):
 
 
 _devices: dict[torch.device, MTLDevice] = {}
-_flushing = threading.RLock()
-"""Held while host copies are flushed; a signal handler may commit meanwhile."""
-
-
-def _forget_threads() -> None:
-    """In a forked process: a thread that was flushing stayed behind in the parent."""
-    global _flushing
-    _flushing = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_threads)
 
 
 def _device(torch_device: torch.device) -> MTLDevice:
@@ -153,12 +140,15 @@ class MTLResource(Resource):
     ``cpu_cache_mode`` is kept for the program that asks for it and changes nothing here.
     """
 
+    _device: MTLDevice
+    _heap: MTLHeap | None
+
     def __init__(
         self, device: MTLDevice, storage_mode: MTLStorageMode, cpu_cache_mode: MTLCPUCacheMode, heap: MTLHeap | None
     ) -> None:
         super().__init__(storage_mode, cpu_cache_mode)
-        self._device = device
-        self._heap = heap
+        store(self, "_device", device)
+        store(self, "_heap", heap)
 
     @property
     def device(self) -> MTLDevice:
@@ -187,8 +177,9 @@ class MTLBuffer(Bytes, MTLResource):
         storage: torch.Tensor | None = None,
     ) -> None:
         MTLResource.__init__(self, device, *modes_of("MTLBuffer", options), heap)
-        self._length = device.check_length("MTLBuffer", "length", length) if storage is None else storage.numel()
-        self._storage = storage
+        count = device.check_length("MTLBuffer", "length", length) if storage is None else storage.numel()
+        store(self, "_length", count)
+        store(self, "_storage", storage)
 
     def _watch_host_copy(self) -> None:
         self._device.watch(self)
@@ -283,7 +274,7 @@ class MTLBlitCommandEncoder(BlitEncoder):
         return self
 
 
-class MTLCommandQueue(KnownAttributes):
+class MTLCommandQueue(KnownAttributes, Single):
     """A serial queue of command buffers. Made by `MTLDevice.new_command_queue`.
 
     Buffers run one after the other in the order in which they were enqueued or, without `enqueue`, committed; Python
@@ -302,6 +293,8 @@ class MTLCommandQueue(KnownAttributes):
 
     label: str | None = None
     """A name for errors and debugging."""
+    _instead = "Make another with new_command_queue() of the device"
+    _made_by: ClassVar[Mapping[str, str]] = {"device": "new_command_queue() of the other device"}
 
     def __init__(self, device: MTLDevice, max_command_buffer_count: int = 64) -> None:
         if not isinstance(getattr(device, "torch_device", None), torch.device):

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
-from openmps.checks import Labelled, NamedAttributes, Shown, is_whole, of_kind
+from openmps.checks import KnownAttributes, Labelled, NamedAttributes, Shown, Single, is_whole, of_kind
 from openmps.errors import MPSArgumentError, MPSMemoryError
 from openmps.metal.processor import Processor
 from openmps.metal.resource import modes_of
@@ -98,8 +98,16 @@ class _Claims:
         return True
 
 
-class Arena(Labelled):
+class Arena(KnownAttributes, Labelled, Single):
     """The memory of an `MTLHeap`."""
+
+    _made_by: ClassVar[Mapping[str, str]] = {
+        "size": "new_heap(MTLHeapDescriptor(size=…)) of the device",
+        "storage_mode": "new_heap(MTLHeapDescriptor(…, storage_mode=…)) of the device",
+        "cpu_cache_mode": "new_heap(MTLHeapDescriptor(…, cpu_cache_mode=…)) of the device",
+        "device": "new_heap(…) of the other device",
+    }
+    _instead = "Make another with new_heap() of the device, and copy what its buffers hold with a blit encoder"
 
     def __init__(self, device: Processor, descriptor: MTLHeapDescriptor) -> None:
         of_kind("MTLHeap", "descriptor", descriptor, MTLHeapDescriptor)

@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
+import os
+import threading
 import weakref
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+
+_flushing = threading.RLock()
+
+
+def flushing() -> AbstractContextManager[object]:
+    """Entered while host copies are flushed: by one thread at a time, and by a signal handler that strikes then."""
+    return _flushing
+
+
+def _forget_threads() -> None:
+    """In a forked process: a thread that was flushing stayed behind in the parent."""
+    global _flushing
+    _flushing = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_threads)
 
 
 class HostCopy:

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import torch
 
-from openmps.checks import Shown, of_kind
+from openmps.checks import KnownAttributes, Shown, of_kind
 from openmps.errors import MPSArgumentError, MPSDeviceError, MPSTypeError, MTLCommandBufferError, MTLExecutionError
 from openmps.metal.device import (
     CommandBuffer,
@@ -29,7 +29,7 @@ HEAP_CACHE_SECONDS = 5.0
 """The ``cache_delay`` that heap providers are given: the framework's default heap cache duration."""
 
 
-class MPSPredicate:
+class MPSPredicate(KnownAttributes):
     """A condition in device memory: the uint32 at ``offset`` bytes of ``buffer`` (MPSCommandBuffer.h, macOS 10.15).
 
     ``MPSPredicate(buffer, offset)`` reads an existing buffer; ``MPSPredicate(device=device)`` makes a buffer of its

@@ -6,16 +6,17 @@ import ctypes
 import os
 import platform
 import zlib
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
 import torch
 
-from openmps.checks import Shown
+from openmps.checks import KnownAttributes, Shown
 from openmps.errors import MPSArgumentError, MPSDeviceError, MPSTypeError
 
 
-class Processor:
+class Processor(KnownAttributes):
     """The CPU or one CUDA GPU, as `MTLDevice` describes it."""
 
     def __init__(self, torch_device: torch.device) -> None:
@@ -122,7 +123,7 @@ def _memory_size(device: torch.device) -> int:
 
 def _cpu_name() -> str:
     cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.is_file():
+    with suppress(OSError):  # other systems, and those that do not tell
         for line in cpuinfo.read_text(errors="replace").splitlines():
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()

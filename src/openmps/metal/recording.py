@@ -10,7 +10,7 @@ from typing import Protocol
 
 import torch
 
-from openmps.checks import KnownAttributes, Shown, optional_text
+from openmps.checks import KnownAttributes, Shown, Single, optional_text
 from openmps.errors import MPSTypeError, MTLCommandBufferError, MTLExecutionError
 from openmps.metal.execution import Execution, Latch, Owner, Work
 from openmps.metal.explanation import CommandBufferExplanation, explained
@@ -129,8 +129,10 @@ class Record:
             self.lane.abandon(self.place)
 
 
-class Recorder(KnownAttributes, ABC):
+class Recorder(KnownAttributes, Single, ABC):
     """What a `CommandBuffer` does with its record."""
+
+    _instead = "Make another with command_buffer() of a queue, and encode to that one, too"
 
     @property
     @abstractmethod

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from openmps.checks import Labelled, Shown, memory_for, of_kind, store
+from openmps.checks import KnownAttributes, Labelled, Shown, memory_for, of_kind, store
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.host_copy import HostCopy
 from openmps.metal.pending import Region, settle
@@ -33,17 +34,20 @@ epoch = Epoch()
 """That of the process: as long as its number is the same, what had memory has the same memory."""
 
 
-class Resource(Labelled, ABC):
+class Resource(KnownAttributes, Labelled, ABC):
     """What an `MTLResource` says of its memory."""
 
     _length: int
+    _storage_mode: MTLStorageMode
+    _cpu_cache_mode: MTLCPUCacheMode
+    _purgeable: MPSPurgeableState
     _storage: torch.Tensor | None = None
     _host: HostCopy | None = None
 
     def __init__(self, storage_mode: MTLStorageMode, cpu_cache_mode: MTLCPUCacheMode) -> None:
-        self._storage_mode = storage_mode
-        self._cpu_cache_mode = cpu_cache_mode
-        self._purgeable = MPSPurgeableState.NON_VOLATILE
+        store(self, "_storage_mode", storage_mode)
+        store(self, "_cpu_cache_mode", cpu_cache_mode)
+        store(self, "_purgeable", MPSPurgeableState.NON_VOLATILE)
 
     @property
     @abstractmethod
@@ -108,6 +112,14 @@ class Resource(Labelled, ABC):
 
 class Bytes(Resource):
     """The memory of an `MTLBuffer`: allocated, and zero, on first use."""
+
+    _made_by: ClassVar[Mapping[str, str]] = {
+        "length": "new_buffer(length=…) of the device",
+        "storage_mode": "new_buffer(…, options=…) of the device",
+        "cpu_cache_mode": "new_buffer(…, options=…) of the device",
+        "device": "new_buffer(…) of the other device",
+        "heap": "new_buffer(…) of the heap",
+    }
 
     def __repr__(self) -> str:
         state = "" if self.is_allocated else ", not allocated yet"
@@ -247,7 +259,7 @@ class Bytes(Resource):
         # the look and the call that stores: a lock would have a forked process wait for a thread that stayed behind.
         if self._storage is None:
             store(self, "_storage", storage)
-            self._purgeable = MPSPurgeableState.NON_VOLATILE
+            store(self, "_purgeable", MPSPurgeableState.NON_VOLATILE)
         return storage if self._storage is None else self._storage
 
     def _allocate(self) -> torch.Tensor:

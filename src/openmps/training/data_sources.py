@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from openmps.checks import number
+from openmps.checks import number, store
 from openmps.core.arrays import in_shape, numbers, row
 from openmps.core.data_source import ArraySource
 from openmps.core.numbers import integer, not_negative
@@ -178,7 +178,7 @@ class TrainableConvolutionDataSource(ArrayConvolutionDataSource, Optimized):
             result_state=result,
             **self._accumulators,
         )
-        self._current = result
+        store(self, "_current", result)
         return result
 
 

@@ -11,7 +11,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from openmps.checks import Shown
+from openmps.checks import NamedAttributes, Shown
 from openmps.core.image.batch import MPSImageBatch
 from openmps.errors import MPSArgumentError, MPSFileError, MPSTypeError
 from openmps.graph.summary import GraphSummary, graph_summary
@@ -43,8 +43,11 @@ class Evaluation:
     accuracy = Shown[float]("confusion.accuracy", "Fraction of the images that were classified correctly.")
 
 
-class Classifier:
+class Classifier(NamedAttributes):
     """A network on a device, without dropout, ready to classify."""
+
+    shape: NetworkShape
+    class_names: tuple[str, ...]
 
     def __init__(
         self,

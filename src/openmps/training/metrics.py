@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from openmps.checks import Shown
+from openmps.checks import NamedAttributes, Shown
 from openmps.core.training_state import TrainingState, check_names, finite_number, whole_number
 from openmps.errors import MPSArgumentError
 
@@ -38,7 +38,7 @@ class TrainingStatus:
     test_accuracy: float | None = None
 
 
-class RunningMetrics:
+class RunningMetrics(NamedAttributes):
     """Mean loss and accuracy of the epoch, images per second of late, and the time left.
 
     Speed is measured over the last 100 batches. ``clock`` gives seconds; tests pass their own.
@@ -113,12 +113,15 @@ class RunningMetrics:
         return TrainingStatus(epoch, iteration, self.loss, self.accuracy, self.images_per_second, self.seconds_left)
 
 
-class ConfusionCounts:
+class ConfusionCounts(NamedAttributes):
     """How often images of one class (row) were taken for another (column)."""
+
+    class_names: tuple[str, ...]
+    counts: NDArray[np.int64]
 
     def __init__(self, class_names: Sequence[str]) -> None:
         self.class_names = tuple(class_names)
-        self.counts: NDArray[np.int64] = np.zeros((len(self.class_names),) * 2, dtype=np.int64)
+        self.counts = np.zeros((len(self.class_names),) * 2, dtype=np.int64)
 
     def update(self, labels: NDArray[np.integer[Any]], predictions: NDArray[np.integer[Any]]) -> None:
         """Count a batch: true ``labels`` and ``predictions``, both ``[N]`` class indices."""

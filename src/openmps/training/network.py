@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from openmps.checks import finite
+from openmps.checks import NamedAttributes, finite
 from openmps.core.image.image import MPSImage, MPSImageDescriptor
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.graph.graph import MPSNNGraph
@@ -104,12 +104,14 @@ def optimizer_factory(name: str, learning_rate: float) -> OptimizerFactory:
     return lambda device: _OPTIMIZERS[name](device, learning_rate)
 
 
-class Network:
+class Network(NamedAttributes):
     """A classifier of images, as nodes over data sources that hold its numbers.
 
     Which one says the shape: a row of the table of networks. Behind its logits stands a softmax, in training softmax
     cross-entropy.
     """
+
+    shape: NetworkShape
 
     def __init__(self, shape: NetworkShape, sources: Mapping[str, Source]) -> None:
         self.shape = shape

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from openmps.checks import Shown, number, whole
+from openmps.checks import Shown, number, store, whole
 from openmps.core.arrays import numbers, row, variances
 from openmps.core.data_source import ArraySource
 from openmps.core.numbers import not_negative
@@ -259,4 +259,4 @@ class TrainableBatchNormalizationDataSource(ArrayBatchNormalizationDataSource, O
             rule = "must be of one layer, for the step of another one would be lost"
             remedy = "Give each layer a data source of its own"
             raise MPSArgumentError(self._name, "batch_normalization_state", rule, "a second layer", remedy)
-        self._updated = weakref.ref(command_buffer), weakref.ref(kernel)
+        store(self, "_updated", (weakref.ref(command_buffer), weakref.ref(kernel)))

@@ -9,12 +9,13 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
+from openmps.checks import KnownAttributes
 from openmps.training.metrics import TrainingStatus
 
 _PAUSE = 10  # seconds between two lines
 
 
-class TrainingProgress:
+class TrainingProgress(KnownAttributes):
     """Epoch, loss and accuracy, the same of the test, images per second and time left, within 80 columns.
 
     On a terminal a live bar moves with each :meth:`update`; anywhere else (a file, a pipe, a CI log) a line is printed

@@ -18,7 +18,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from openmps.checks import Shown
+from openmps.checks import NamedAttributes, Shown
 from openmps.errors import MPSArgumentError, MPSFileError
 from openmps.formats.arrays import Array
 from openmps.formats.atomic import remove_leftovers, write_atomic
@@ -35,12 +35,15 @@ _LONGEST_DESCRIPTION = 16 << 20
 _RESERVED = ("format", "version", "created")
 
 
-class RunFolder:
+class RunFolder(NamedAttributes):
     """One run on disk; made by :meth:`create` or :meth:`open`.
 
     Every file but the metrics is replaced as a whole (:func:`openmps.formats.write_atomic`), the metrics only grow,
     so an interrupted run stays usable.
     """
+
+    path: Path
+    checkpoints: CheckpointFolder
 
     def __init__(self, path: Path, description: Mapping[str, object]) -> None:
         self.path = path

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from openmps.checks import whole
+from openmps.checks import KnownAttributes, store, whole
 from openmps.core.image import arrays
 from openmps.core.image.descriptor import MPSImageDescriptor, check_is_descriptor
 from openmps.core.image.image import MPSImage, defined_above, new_storage
@@ -120,7 +120,7 @@ class TemporaryMembers(Members):
         return None if len(span) == self.storage.count else span
 
 
-class MPSImageBatch(Sequence[MPSImage]):
+class MPSImageBatch(KnownAttributes, Sequence[MPSImage]):
     """An immutable sequence of images of one shape, format and device (MPSImage.h, macOS 10.13.4).
 
     A batch that an encode returns, or that `allocate`, `from_numpy` or `from_tensor` makes, is one block
@@ -131,17 +131,23 @@ class MPSImageBatch(Sequence[MPSImage]):
 
     __slots__ = ("__weakref__", "_images", "_members", "_span", "_stack")
 
+    _images: tuple[MPSImage, ...]
+    _members: Members | None
+    _span: range
+    _stack: Stack | None
+
     def __init__(self, images: Iterable[MPSImage] = ()) -> None:
         if isinstance(images, MPSImage) or not isinstance(images, Iterable):
             rule, remedy = "must be a sequence of MPSImage", "Pass [image]"
             raise MPSTypeError("MPSImageBatch", "images", rule, type(images).__name__, remedy)
-        self._images = tuple(images)
-        for index, image in enumerate(self._images):
+        listed = tuple(images)
+        for index, image in enumerate(listed):
             if not isinstance(image, MPSImage):
                 raise MPSTypeError("MPSImageBatch", f"images[{index}]", "must be an MPSImage", type(image).__name__)
-        self._members: Members | None = None
-        self._span = range(len(self._images))
-        self._stack: Stack | None = None
+        store(self, "_images", listed)
+        store(self, "_members", None)
+        store(self, "_span", range(len(listed)))
+        store(self, "_stack", None)
 
     @classmethod
     def allocate(cls, device: MTLDevice, image_descriptor: MPSImageDescriptor, count: int) -> MPSImageBatch:
@@ -190,25 +196,26 @@ class MPSImageBatch(Sequence[MPSImage]):
     @classmethod
     def _of(cls, members: Members, span: range | None = None) -> MPSImageBatch:
         batch = cls.__new__(cls)
-        batch._images = ()
-        batch._members = members
-        batch._span = range(members.storage.count) if span is None else span
-        batch._stack = None
+        store(batch, "_images", ())
+        store(batch, "_members", members)
+        store(batch, "_span", range(members.storage.count) if span is None else span)
+        store(batch, "_stack", None)
         return batch
 
     @classmethod
     def _of_template(cls, template: BatchTemplate, command_buffer: CommandBuffer) -> MPSImageBatch:
         extent, channel_format = template.shape
         block = Block(template.torch_device, channel_format, extent)
-        batch = cls.__new__(cls)
-        batch._images = ()
-        batch._members = members = (
+        members = (
             TemporaryMembers(block, template.descriptor, command_buffer)
             if template.is_temporary
             else Members(block, template.descriptor, template.device)
         )
-        batch._span = template.span
-        batch._stack = Stack((members.storage,), template.shape)
+        batch = cls.__new__(cls)
+        store(batch, "_images", ())
+        store(batch, "_members", members)
+        store(batch, "_span", template.span)
+        store(batch, "_stack", Stack((members.storage,), template.shape))
         return batch
 
     # --- a sequence -------------------------------------------------------------------------------------------------
@@ -288,9 +295,11 @@ class MPSImageBatch(Sequence[MPSImage]):
 
     def stack(self) -> Stack:
         """All images as an encode sees them. Raises unless they agree in shape, format and device."""
-        if self._stack is None:
-            self._stack = self._make_stack()
-        return self._stack
+        stack = self._stack
+        if stack is None:
+            stack = self._make_stack()
+            store(self, "_stack", stack)
+        return stack
 
     def whole(self) -> Stack:
         """All images; the same as `stack`."""
@@ -363,8 +372,10 @@ class MPSImageBatch(Sequence[MPSImage]):
         """The number of different images."""
         return len(self.unique()) if self._members is None else len(self)
 
-    def unique(self) -> list[MPSImage]:
-        """The different images, in order of first appearance."""
+    def unique(self) -> Sequence[MPSImage]:
+        """The different images, in order of first appearance; the batch itself where it is one block."""
+        if self._members is not None:  # of many images, which are made when they are asked for
+            return self
         return list({id(image): image for image in self}.values())
 
     def synchronize(self, command_buffer: CommandBuffer) -> None:

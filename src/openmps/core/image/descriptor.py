@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from openmps.checks import as_index
+from openmps.checks import KnownAttributes, as_index, store
 from openmps.core.image.storage import Extent
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.device import MTLDevice
@@ -28,7 +28,7 @@ _PIXEL_FORMATS = {
 }
 
 
-class MPSImageDescriptor:
+class MPSImageDescriptor(KnownAttributes):
     """Shape and format of an image to be made (MPSImage.h, macOS 10.13).
 
     ``width`` and ``height`` are pixels, ``feature_channels`` numbers a pixel, ``number_of_images`` images in one
@@ -63,17 +63,17 @@ class MPSImageDescriptor:
         usage: MTLTextureUsage = MTLTextureUsage.SHADER_READ | MTLTextureUsage.SHADER_WRITE,
     ) -> None:
         try:
-            self.channel_format = MPSImageFeatureChannelFormat(channel_format)
+            store(self, "channel_format", MPSImageFeatureChannelFormat(channel_format))
         except ValueError as fault:
             rule = "must be a value of MPSImageFeatureChannelFormat"
             raise MPSArgumentError("MPSImageDescriptor", "channel_format", rule, repr(channel_format)) from fault
-        self.width = width
-        self.height = height
-        self.feature_channels = feature_channels
-        self.number_of_images = number_of_images
-        self.usage = usage
-        self.cpu_cache_mode = MTLCPUCacheMode.DEFAULT_CACHE
-        self.storage_mode = MTLStorageMode.SHARED
+        store(self, "width", width)
+        store(self, "height", height)
+        store(self, "feature_channels", feature_channels)
+        store(self, "number_of_images", number_of_images)
+        store(self, "usage", usage)
+        store(self, "cpu_cache_mode", MTLCPUCacheMode.DEFAULT_CACHE)
+        store(self, "storage_mode", MTLStorageMode.SHARED)
 
     @property
     def pixel_format(self) -> MTLPixelFormat:
@@ -84,14 +84,14 @@ class MPSImageDescriptor:
     def copy(self) -> MPSImageDescriptor:
         """A descriptor of its own with the same values."""
         twin = MPSImageDescriptor.__new__(MPSImageDescriptor)
-        twin.channel_format = self.channel_format
-        twin.width = self.width
-        twin.height = self.height
-        twin.feature_channels = self.feature_channels
-        twin.number_of_images = self.number_of_images
-        twin.usage = self.usage
-        twin.cpu_cache_mode = self.cpu_cache_mode
-        twin.storage_mode = self.storage_mode
+        store(twin, "channel_format", self.channel_format)
+        store(twin, "width", self.width)
+        store(twin, "height", self.height)
+        store(twin, "feature_channels", self.feature_channels)
+        store(twin, "number_of_images", self.number_of_images)
+        store(twin, "usage", self.usage)
+        store(twin, "cpu_cache_mode", self.cpu_cache_mode)
+        store(twin, "storage_mode", self.storage_mode)
         return twin
 
     __copy__ = copy

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from operator import index
 from typing import Any, ClassVar, Protocol, Self, cast, runtime_checkable
 
+from openmps.checks import KnownAttributes
 from openmps.core.padding.geometry import checked_method
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.selectors import Factory
@@ -69,7 +70,7 @@ class MPSNNPadding(Protocol):
         ...
 
 
-class MPSNNDefaultPadding:
+class MPSNNDefaultPadding(KnownAttributes):
     """A padding policy that is its method and nothing more (MPSNeuralNetworkTypes.h, macOS 10.13).
 
     Equal methods give the same object: ``MPSNNDefaultPadding(16) is MPSNNDefaultPadding(16)``. Policies compare and

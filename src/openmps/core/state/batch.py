@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
+from openmps.checks import KnownAttributes, store
 from openmps.core.numbers import position
 from openmps.core.state.state import BatchableState, MPSState
 from openmps.errors import MPSTypeError
@@ -20,7 +21,7 @@ else:
     StateT = TypeVar("StateT")
 
 
-class MPSStateBatch(Sequence[StateT]):
+class MPSStateBatch(KnownAttributes, Sequence[StateT]):
     """An immutable sequence of states, one an image (MPSState.h, macOS 10.13.4).
 
     A state that serves the whole batch is repeated. A kernel that makes one state an image gives a batch with one
@@ -32,6 +33,11 @@ class MPSStateBatch(Sequence[StateT]):
     (2, 16)
     """
 
+    _states: list[Any]
+    shared: MPSState | None
+    """The state that stands for the whole batch, if one does."""
+    _apart: bool
+
     def __init__(self, states: Sequence[MPSState] = ()) -> None:
         if type(states) is not list and not isinstance(states, Sequence):
             rule, remedy = "must be a sequence of MPSState", "Pass [state]"
@@ -39,11 +45,10 @@ class MPSStateBatch(Sequence[StateT]):
         for index, state in enumerate(states):
             if not isinstance(state, MPSState):
                 raise MPSTypeError("MPSStateBatch", f"states[{index}]", "must be an MPSState", type(state).__name__)
-        self._states: list[Any] = list(states)
         distinct = {id(state) for state in states}
-        self.shared: MPSState | None = states[0] if len(distinct) == 1 else None
-        """The state that stands for the whole batch, if one does."""
-        self._apart = False
+        store(self, "_states", list(states))
+        store(self, "shared", states[0] if len(distinct) == 1 else None)
+        store(self, "_apart", False)
 
     @classmethod
     def of_images(
@@ -63,7 +68,9 @@ class MPSStateBatch(Sequence[StateT]):
     @classmethod
     def _over(cls, shared: MPSState, states: list[MPSState | None], *, apart: bool) -> MPSStateBatch:
         batch = cls.__new__(cls)
-        batch._states, batch.shared, batch._apart = states, shared, apart
+        store(batch, "_states", states)
+        store(batch, "shared", shared)
+        store(batch, "_apart", apart)
         return batch
 
     def __len__(self) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from threading import Lock
 
-from openmps.checks import whole
+from openmps.checks import NamedAttributes, store, whole
 from openmps.core.image.descriptor import MPSImageDescriptor, check_fits, check_is_descriptor
 from openmps.core.image.image import MPSImage
 from openmps.core.lifetime import check_device, check_is_device
@@ -20,7 +20,7 @@ Resource = MTLBuffer | MPSImage
 _making = Lock()  # for an assignment only: a process that is forked while another thread holds it could never take it
 
 
-class MPSStateResourceList:
+class MPSStateResourceList(NamedAttributes):
     """Buffers and textures that a state is to be made with (MPSState.h, macOS 10.13.4).
 
     ``MPSStateResourceList(buffer_sizes=[…])`` or ``(texture_descriptors=[…])``, then `append_buffer` and
@@ -33,13 +33,16 @@ class MPSStateResourceList:
 
     resource_list = Factory("resourceList", "resourceListWithBufferSizes:", "resourceListWithTextureDescriptors:")
 
+    _buffer_sizes: list[int]
+    _texture_descriptors: list[MPSImageDescriptor]
+
     def __init__(
         self,
         buffer_sizes: Sequence[int] | Sequence[MPSImageDescriptor] = (),
         texture_descriptors: Sequence[MPSImageDescriptor] = (),
     ) -> None:
-        self._buffer_sizes: list[int] = []
-        self._texture_descriptors: list[MPSImageDescriptor] = []
+        store(self, "_buffer_sizes", [])
+        store(self, "_texture_descriptors", [])
         for given in buffer_sizes:
             if isinstance(given, MPSImageDescriptor):
                 self.append_texture(given)

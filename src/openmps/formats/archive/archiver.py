@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
-from openmps.checks import flag
+from openmps.checks import NamedAttributes, flag
 from openmps.core.lifetime import check_is_device
 from openmps.errors import MPSArgumentError, MPSFileError, MPSTypeError
 from openmps.formats.archive.container import pack, read_archive, unpack
@@ -20,7 +20,7 @@ Data = bytes | bytearray | memoryview | os.PathLike[str]
 _T = TypeVar("_T")
 
 
-class MPSKeyedArchiver:
+class MPSKeyedArchiver(NamedAttributes):
     """Turns kernels, descriptors, padding policies and graphs into bytes.
 
     Kept are the arguments that an object was made with and its writable properties: label, options, offsets, clip
@@ -63,7 +63,7 @@ class MPSKeyedArchiver:
         write_atomic(path, MPSKeyedArchiver.archived_data(object))
 
 
-class MPSKeyedUnarchiver:
+class MPSKeyedUnarchiver(NamedAttributes):
     """Makes archived objects again, on a device (MPSKeyedUnarchiver.h, macOS 10.13.4).
 
     ``registry`` maps the names of classes that are not openmps' own (data sources, padding policies, allocators,
