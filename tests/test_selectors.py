@@ -308,6 +308,30 @@ def test_the_first_argument_tells_the_forms_apart() -> None:
     assert sizes == (2, 3, 4, 5)
 
 
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (
+            lambda: mps.MPSCNNConvolution(CPU, biasTerms=[1.0]),  # type: ignore[call-arg]
+            "MPSCNNConvolution: biasTerms is no argument here. Use bias_terms",
+        ),
+        (
+            lambda: mps.MPSMatrixDescriptor(2, 3, rowBytes=12),  # type: ignore[call-arg]
+            "MPSMatrixDescriptor: rowBytes is no argument here. Use row_bytes",
+        ),
+        (
+            lambda: mps.MPSVectorDescriptor(2, colour=12),  # type: ignore[call-arg]
+            "MPSVectorDescriptor: colour is no argument here. "
+            "The arguments are length, data_type, vectors, vector_bytes",
+        ),
+    ],
+)
+def test_an_argument_in_another_spelling_names_the_right_one(call: Callable[[], Any], sentence: str) -> None:
+    with pytest.raises(mps.MPSTypeError) as fault:
+        call()
+    assert str(fault.value) == sentence
+
+
 def test_what_types_cannot_tell_apart_names_the_keyword() -> None:
     with pytest.raises(mps.MPSTypeError, match="feature_channels belongs to texture_descriptor=…"):
         mps.MPSTemporaryImage(_command_buffer(), _image_descriptor(), 3)

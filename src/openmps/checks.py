@@ -284,7 +284,12 @@ class NamedMembers(EnumType):
 @lru_cache(_KEPT)
 def _meant(kind: type, name: str) -> str | None:
     """The attribute of a class that ``name`` was probably to be."""
-    names = sorted(_names(kind))
+    return closest(name, _names(kind))
+
+
+def closest(name: str, names: Iterable[str]) -> str | None:
+    """The one of some names that ``name`` was probably to be."""
+    names = sorted(names)
     close = get_close_matches(_letters(name), map(_letters, names), 1, _CLOSE)
     return _respelt(name, names) or (_respelt(close[0], names) if close else None)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
 from typing import Any, Never, TypeVar
 
+from openmps.checks import closest
 from openmps.errors import MPSAttributeError, MPSTypeError
 
 T = TypeVar("T")
@@ -46,18 +48,33 @@ def takes(*forms: Mapping[str, Kind]) -> Callable[[Function], Function]:
     """
 
     def decorate(method: Function) -> Function:
+        parameters = inspect.signature(method).parameters
+        takes_any = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values())
+
         @wraps(method)
         def call(self: Any, *arguments: Any, **named: Any) -> Any:
-            for form in forms if arguments else ():
-                if len(arguments) == len(form) and all(map(_is, arguments, form.values())):
-                    if named and not form.keys().isdisjoint(named):
-                        raise _twice(self, form.keys() & named.keys())
-                    return method(self, **dict(zip(form, arguments, strict=True)), **named)
-            return method(self, *arguments, **named)
+            try:
+                for form in forms if arguments else ():
+                    if len(arguments) == len(form) and all(map(_is, arguments, form.values())):
+                        if named and not form.keys().isdisjoint(named):
+                            raise _twice(self, form.keys() & named.keys())
+                        return method(self, **dict(zip(form, arguments, strict=True)), **named)
+                return method(self, *arguments, **named)
+            except TypeError:
+                unknown = () if takes_any else [name for name in named if name not in parameters]
+                if not unknown:
+                    raise
+                raise _no_argument(self, unknown[0], list(parameters)[1:]) from None
 
         return call  # pyright: ignore[reportReturnType]
 
     return decorate
+
+
+def _no_argument(thing: object, name: str, names: list[str]) -> MPSTypeError:
+    meant = closest(name, names)
+    remedy = f"The arguments are {', '.join(names)}" if meant is None else f"Use {meant}"
+    return MPSTypeError(type(thing).__name__, name, "is no argument here", None, remedy)
 
 
 def _twice(thing: object, names: Iterable[str]) -> MPSTypeError:
