@@ -84,6 +84,7 @@ def _parameter_gradients(kernel: Any, use: Use) -> None:
     if use.wants_parameter_gradients:
         option |= MPSCNNConvolutionGradientOption.GRADIENT_WITH_WEIGHTS_AND_BIAS
     kernel.gradient_option = option
+    kernel._sums_biases = use.exports_gradients or kernel.parameters.has_biases
 
 
 def _batch_normalization(device: MTLDevice, data_source: Any, flags: MPSCNNBatchNormalizationFlags) -> Any:

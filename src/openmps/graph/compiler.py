@@ -18,7 +18,7 @@ from openmps.graph.fusion import fuse
 from openmps.graph.nodes import MPSNNFilterNode, MPSNNGradientFilterNode, MPSNNImageNode, MPSNNStateNode, row_of
 from openmps.graph.program import Program, Question, Stage
 from openmps.graph.rows import Asked, GradientRow, Reads, Use
-from openmps.graph.trainable import wants_parameter_gradients
+from openmps.graph.trainable import exports_parameter_gradients, wants_parameter_gradients
 from openmps.kernels.convolution import MPSCNNConvolutionDataSource
 from openmps.kernels.convolution.weighted import WeightedKernel
 from openmps.kernels.convolution.weights import ConvolutionWeights
@@ -47,7 +47,8 @@ def make_kernels(
         row = row_of(node)
         if row is not None and row.settle is not None:
             is_consumed = not consumed.isdisjoint(node.result_states or ())
-            row.settle(kernel, Use(node.result_image in read, is_consumed, wants_parameter_gradients(node)))
+            wants, exports = wants_parameter_gradients(node), exports_parameter_gradients(node)
+            row.settle(kernel, Use(node.result_image in read, is_consumed, wants, exports))
     return kernels
 
 

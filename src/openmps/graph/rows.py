@@ -35,6 +35,8 @@ class Use:
     """Whether a filter reads a result state."""
     wants_parameter_gradients: bool
     """Whether somebody looks at gradients of parameters."""
+    exports_gradients: bool
+    """Whether they come out in a state."""
 
 
 class Asked(NamedTuple):

@@ -75,5 +75,10 @@ def wants_parameter_gradients(node: MPSNNFilterNode) -> bool:
     """Whether somebody looks at a node's gradients of parameters: an update, or the user, by an exported state."""
     if not isinstance(node, MPSNNGradientFilterNode) or training_of(node) is None:
         return False
-    state = node.forward.result_state
-    return bool(asked_updates(node)) or (state is not None and state.export_from_graph)
+    return bool(asked_updates(node)) or exports_parameter_gradients(node)
+
+
+def exports_parameter_gradients(node: MPSNNFilterNode) -> bool:
+    """Whether a gradient node's gradients of parameters come out of the graph, in its layer's state."""
+    state = node.forward.result_state if isinstance(node, MPSNNGradientFilterNode) else None
+    return state is not None and state.export_from_graph

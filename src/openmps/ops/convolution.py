@@ -117,6 +117,7 @@ def convolution_gradient(
     edge_mode: MPSImageEdgeMode = MPSImageEdgeMode.ZERO,
     with_source: bool = True,
     with_parameters: bool = True,
+    with_biases: bool = True,
     allow_tf32: bool = False,
 ) -> ConvolutionGradients:
     """Return the exact adjoint of ``convolution`` with the same windows (MPSCNNConvolutionGradient, macOS 10.13.4).
@@ -138,13 +139,14 @@ def convolution_gradient(
         edge_mode: Its edge mode.
         with_source: Whether to compute the gradient for the source.
         with_parameters: Whether to compute those for the weights and biases.
+        with_biases: Whether to compute that for the biases, too.
         allow_tf32: Whether a GPU may round float32 factors to 10 bits, which is several times as fast.
     """
     if not (with_source or with_parameters):
         return ConvolutionGradients(None, None, None)
     gradient, x, weights = multiplied(gradient, x, weights)
     if with_parameters and x.dtype == torch.float16:
-        return _half_gradients(gradient, x, weights, window, groups, edge_mode, with_source)
+        return _half_gradients(gradient, x, weights, window, groups, edge_mode, (with_source, with_biases))
     window, padding = _placed(window, edge_mode)
     operand = _operand(x, window, padding, edge_mode)
     kernel = weights.permute(0, 3, 1, 2)
@@ -165,7 +167,7 @@ def convolution_gradient(
         source=for_region,
         weights=None if for_kernel is None else for_kernel.permute(0, 2, 3, 1).contiguous(),
         # Apart, because the engine takes longer to add them up than a sum of its own does.
-        biases=gradient.sum((0, 2, 3)) if with_parameters else None,
+        biases=gradient.sum((0, 2, 3)) if with_parameters and with_biases else None,
     )
 
 
@@ -176,19 +178,20 @@ def _half_gradients(
     window: Window,
     groups: int,
     edge_mode: MPSImageEdgeMode,
-    with_source: bool,
+    wanted: tuple[bool, bool],
 ) -> ConvolutionGradients:
     """The gradients from float16 operands: the source's is float16, those of weights and biases are float32 sums."""
     more: Any = {"groups": groups, "edge_mode": edge_mode}
     source = None
-    if with_source:
+    if wanted[0]:
         source = convolution_gradient(gradient, x, weights, window, with_parameters=False, **more).source
     if groups == 1:
         for_weights = weights_gradient(gradient, x, window, edge_mode)
     else:
         wide = gradient.float(), x.float(), weights.float()
         for_weights = convolution_gradient(*wide, window, with_source=False, **more).weights
-    return ConvolutionGradients(source, for_weights, gradient.sum((0, 2, 3), dtype=torch.float32))
+    for_biases = gradient.sum((0, 2, 3), dtype=torch.float32) if wanted[1] else None
+    return ConvolutionGradients(source, for_weights, for_biases)
 
 
 def weights_gradient(gradient: Tensor, x: Tensor, window: Window, edge_mode: MPSImageEdgeMode) -> Tensor:
@@ -239,7 +242,13 @@ def fully_connected(x: Tensor, weights: Tensor, biases: Tensor | None) -> Tensor
 
 
 def fully_connected_gradient(
-    gradient: Tensor, x: Tensor, weights: Tensor, *, with_source: bool = True, with_parameters: bool = True
+    gradient: Tensor,
+    x: Tensor,
+    weights: Tensor,
+    *,
+    with_source: bool = True,
+    with_parameters: bool = True,
+    with_biases: bool = True,
 ) -> ConvolutionGradients:
     """Return the adjoint of ``fully_connected`` (MPSCNNFullyConnectedGradient, macOS 10.13.4).
 
@@ -255,6 +264,7 @@ def fully_connected_gradient(
         weights: Its weights, OHWI.
         with_source: Whether to compute the gradient for the source.
         with_parameters: Whether to compute those for the weights and biases.
+        with_biases: Whether to compute that for the biases, too.
     """
     gradient, x, weights = multiplied(gradient, x, weights)
     incoming = gradient.flatten(1)
@@ -264,10 +274,10 @@ def fully_connected_gradient(
         for_source = flat.unflatten(1, weights.shape[1:]).permute(0, 3, 1, 2)
     if with_parameters and x.dtype == torch.float16:
         for_weights = wide_product(incoming.t(), _flat(x)).view(weights.shape)
-        for_biases = incoming.sum(0, dtype=torch.float32)
     elif with_parameters:
         for_weights = product(incoming.t(), _flat(x)).view(weights.shape)
-        for_biases = incoming.sum(0)
+    if with_parameters and with_biases:
+        for_biases = incoming.sum(0, dtype=torch.float32 if x.dtype == torch.float16 else x.dtype)
     return ConvolutionGradients(for_source, for_weights, for_biases)
 
 
@@ -431,7 +441,8 @@ class ContractionGradient(Contraction, results=3):
 
     def run(self, wanted: tuple[bool, ...], *operands: Any) -> ConvolutionGradients:
         """See the function; what nobody reads is left out."""
-        return self._function(*operands, with_source=wanted[0], with_parameters=any(wanted[1:]), **vars(self))
+        said = {"with_source": wanted[0], "with_parameters": any(wanted[1:]), "with_biases": wanted[2]}
+        return self._function(*operands, **said, **vars(self))
 
 
 class Convolution(Contraction, of=convolution):

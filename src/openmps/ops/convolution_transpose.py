@@ -97,6 +97,7 @@ def convolution_transpose_gradient(
     groups: int = 1,
     with_source: bool = True,
     with_parameters: bool = True,
+    with_biases: bool = True,
     allow_tf32: bool = False,
 ) -> ConvolutionGradients:
     """Return the exact adjoint of ``convolution_transpose`` (MPSCNNConvolutionTransposeGradient, macOS 10.15).
@@ -115,6 +116,7 @@ def convolution_transpose_gradient(
         groups: Its number of groups.
         with_source: Whether to compute the gradient for the source.
         with_parameters: Whether to compute those for the weights and biases.
+        with_biases: Whether to compute that for the biases, too.
         allow_tf32: Whether a GPU may round float32 factors to 10 bits, which is several times as fast.
     """
     gradient, x, weights = multiplied(gradient, x, weights)
@@ -126,9 +128,10 @@ def convolution_transpose_gradient(
     if with_parameters:
         # The plain convolution reads the gradient and makes the source: their parts are exchanged.
         for_turned = convolution_gradient(
-            x, gradient, kernel, mirrored, groups=groups, with_source=False, allow_tf32=allow_tf32
+            x, gradient, kernel, mirrored, groups=groups, with_source=False, with_biases=False, allow_tf32=allow_tf32
         ).weights
         for_weights = None if for_turned is None else turned(for_turned, groups)
+    if with_parameters and with_biases:
         half = gradient.dtype == torch.float16
         for_biases = gradient.sum((0, 2, 3), dtype=torch.float32 if half else gradient.dtype)
     return ConvolutionGradients(for_source, for_weights, for_biases)

@@ -200,6 +200,8 @@ class ConvolutionGradientState(MPSNNGradientState):
     def gradient_for_biases(self) -> MTLBuffer:
         """dL/db, float32, one number an output channel; there even if the convolution has no biases.
 
+        Where a graph makes the state for an update of a convolution without biases, it is zeros.
+
         Raises `MPSLifetimeError` if the state is temporary and was read for the last time.
         """
         return buffer_of(self, 1)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import ClassVar, NoReturn
 
 from openmps.checks import Shown, store
-from openmps.core.kernel.configuration import KernelProperty
+from openmps.core.kernel.configuration import KernelProperty, Setting
 from openmps.core.kernel.encoding import Sink
 from openmps.core.kernel.gradient import Given, MPSCNNGradientKernel
 from openmps.core.kernel.plan import Plan
@@ -52,6 +52,9 @@ class ConvolutionGradientKernel(WeightedKernel, MPSCNNGradientKernel):
         """,
     )
 
+    _sums_biases = Setting[bool]()
+    """Whether the gradient of the biases is computed, too; a graph asks for none where there are no biases."""
+
     source_gradient_feature_channels = Shown[int](
         "_shape.outputs", "Channels of the incoming gradient: the forward output channels."
     )
@@ -60,6 +63,7 @@ class ConvolutionGradientKernel(WeightedKernel, MPSCNNGradientKernel):
 
     def __init__(self, device: MTLDevice, weights: MPSCNNConvolutionDataSource) -> None:
         super().__init__(device)
+        self._sums_biases = True
         self._take(weights, None)
         self._descriptor = describe(self.name, weights)
         refuse_sub_pixels(self.name, self._descriptor)
@@ -99,7 +103,7 @@ class ConvolutionGradientKernel(WeightedKernel, MPSCNNGradientKernel):
             self._refuse_state("no state")
         data, *sums = self._gradients(at, gradient, source, self._weights_in(at, 1, self._choice(at), gradient, source))
         if option & _PARAMETERS:
-            for name, slot in zip(_SUMS, sums, strict=True):
+            for name, slot in zip(_ALL_SUMS if self._sums_biases else _ALL_SUMS[:1], sums, strict=False):
                 at.gives(name, slot)
         return data if option & _DATA else None
 
