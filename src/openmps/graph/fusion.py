@@ -5,6 +5,8 @@ falls. The ReLU then works on the pooled image, and the image between the two ne
 mask is applied to the pooled gradient. It needs a max pooling that is the only reader of the ReLU's result besides its
 own gradient, which must be followed by the ReLU's alone; images that come out stand in its way.
 
+`identities`, `normalized_neurons`: see `openmps.graph.normalization_fusion`.
+
 Every fusion is turned off with ``MPSNNGraph.allow_fusion``.
 """
 
@@ -16,6 +18,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from openmps.graph.normalization_fusion import identities, normalized_neurons
 from openmps.graph.passes import verify
 from openmps.ops.elements import Store
 from openmps.ops.geometry import Window
@@ -26,6 +29,8 @@ from openmps.types import MPSCNNNeuronType, MPSImageEdgeMode, MPSImageFeatureCha
 
 _RELU = MPSCNNNeuronType.RELU
 _STORE_HALF = Store(MPSImageFeatureChannelFormat.FLOAT16)
+_RULES = (identities, normalized_neurons)
+"""What is done to a body once poolings are in their places, in order."""
 
 
 def fuse(body: Body) -> tuple[Body, set[int]]:
@@ -38,6 +43,9 @@ def fuse(body: Body) -> tuple[Body, set[int]]:
             body = _pool_before_relu(body, match)
             readers = _Readers(body)
             gone |= {*match.relu.writes, match.stored, *match.between}
+    for rule in _RULES:
+        body, never = rule(body)
+        gone |= never
     verify(body)
     return body, gone
 

@@ -2,18 +2,21 @@
 
 Images are ``[N, C, H, W]``, everything else is one number a channel, ``[C]``. All passes subtract the mean before they
 scale, and know the mean to twice the precision of a number: a large mean costs no digits of a small variance. Images
-may be float16: sums and everything in between are float32 then.
+may be float16: sums and everything in between are float32 then. Where Triton runs, each pass reads its images once
+(`openmps.ops.triton.batch_normalization`); the forms here are the slow ones that those must equal.
 (MPSCNNBatchNormalization.h, macOS 10.13.4; Ioffe and Szegedy, arXiv 1502.03167.)
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from openmps.ops import triton
 from openmps.ops.elements import room_for
 from openmps.ops.op import Kind, Op
 
@@ -50,6 +53,8 @@ def batch_moments(x: Tensor) -> Moments:
 
     The variance of a constant channel is 0, and its mean exactly that constant.
     """
+    if (fast := kernels_for([x], [])) is not None:
+        return Moments(*fast.moments(x))
     first = _column(_wide(x[0, :, 0, 0]))
     centred = x - first
     mean = (first + centred.mean(_PIXELS, keepdim=True)).contiguous()
@@ -76,6 +81,9 @@ def merged_moments(a: Moments, b: Moments, share: float) -> Moments:
 
 def normalize(x: Tensor, how: Normalization, *, is_rounded: bool = False) -> Tensor:
     """``gamma (x - mean) / sqrt(variance + epsilon) + beta``; rounded to the type of ``x`` if that is asked for."""
+    if (fast := kernels_for([x], [*how.moments, how.gamma, how.beta])) is not None:
+        rows = fast.Rows(*how.moments, how.gamma, how.beta)
+        return fast.normalize(x, rows, how.epsilon, x.dtype if is_rounded else torch.float32)[0]
     scale = how.gamma * _inverse_deviation(how.moments, how.epsilon)
     shift = how.beta - how.moments.correction * scale
     centred = x - _column(how.moments.mean)
@@ -88,6 +96,8 @@ def parameter_gradients(gradient: Tensor, x: Tensor, moments: Moments, epsilon: 
 
     ``gradient`` is that of z: a fused neuron's derivative is in it already.
     """
+    if (fast := kernels_for([gradient, x], moments)) is not None:
+        return ParameterGradients(*fast.parameter_gradients(gradient, x, fast.Rows(*moments), epsilon))
     centred = (x - _column(moments.mean)).sub_(_column(moments.correction))
     beta = gradient.sum(_PIXELS, dtype=centred.dtype)
     return ParameterGradients(centred.mul_(gradient).sum(_PIXELS).mul_(_inverse_deviation(moments, epsilon)), beta)
@@ -107,6 +117,9 @@ def data_gradient(
     ``sums`` are the parameter gradients of all M ``pixels`` that mean and variance were made of. Without them mean and
     variance are constants, and only the first term is left. The result is rounded to the type of ``x``.
     """
+    if (fast := kernels_for([gradient, x], [*moments, gamma, *(sums or ())])) is not None:
+        rows = fast.Rows(*moments, gamma)
+        return fast.data_gradient(gradient, x, rows, epsilon, sums or (), pixels, x.dtype)
     inverse = _inverse_deviation(moments, epsilon)
     scale = gamma * inverse
     if sums is None:
@@ -116,6 +129,15 @@ def data_gradient(
     centred = x - _column(moments.mean)
     torch.addcmul(_column(level), centred, _column(slope), out=centred)
     return torch.addcmul(centred, gradient, _column(scale), out=room_for(centred, x))
+
+
+def kernels_for(images: Sequence[Tensor], rows: Sequence[Tensor | None]) -> Any:
+    """The forms in Triton, if they take these images and rows of numbers; else None."""
+    if not triton.runs_on(images[0].device):
+        return None
+    from openmps.ops.triton import batch_normalization as kernels
+
+    return kernels if kernels.takes(images, rows) else None
 
 
 def _inverse_deviation(moments: Moments, epsilon: float) -> Tensor:

@@ -1,0 +1,258 @@
+"""Fusions of batch normalizations with the neurons behind them, in both directions.
+
+`identities`: gradients of a sum are the gradient of the sum itself; the steps that only hand it on go.
+
+`normalized_neurons`: a normalization, an image added to it, if one is, and the rectifier behind become one step, and
+the image between them never exists. In the gradient pass, without an added image, the neuron's gradient becomes a part
+of the sums for gamma and beta and of the gradient of the source, which compute the neuron's source again. With an added
+image, whose gradient others read, it becomes one step with the sums, and with the sum of two gradients before it; the
+forward step keeps a bit for each number for it.
+
+It needs a rectifier that alone reads what lies before it, besides its own gradient; without an added image that
+gradient must be read by the normalization's gradients alone, which normalize the same source with the same numbers.
+Images that come out, and images that others read, stand in its way.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from openmps.ops.arithmetic import Arithmetic, Combination, CombinationGradient
+from openmps.ops.batch_normalization import DataGradient, JoinRows, Normalize, ParameterSums, SplitRows
+from openmps.ops.elements import Load, Store
+from openmps.ops.neuron import Neuron, NeuronGradient
+from openmps.ops.normalized_neuron import (
+    NormalizedNeuron,
+    NormalizedNeuronGradient,
+    NormalizedNeuronSums,
+    PassedSums,
+    can_follow,
+)
+from openmps.ops.op import Body, Step
+from openmps.types import MPSImageFeatureChannelFormat
+
+_HALF = MPSImageFeatureChannelFormat.FLOAT16
+_STORE, _LOAD, _SUM = Store(_HALF), Load(_HALF), Combination(Arithmetic.ADD)
+
+
+def identities(body: Body) -> tuple[Body, set[int]]:
+    """The body without steps that hand numbers on as they are, and the slots that are never filled any more."""
+    outputs, makers = set(body.output_slots), {slot: step for step in body.steps for slot in step.writes}
+    same: dict[int, int] = {-1: -1}
+    steps: list[Step] = []
+    for step in body.steps:
+        reads = tuple(same.get(slot, slot) for slot in step.reads)
+        maker = makers.get(reads[0])
+        is_stored_again = step.op == _STORE and maker is not None and maker.op == _STORE
+        if (is_stored_again or _is_identity(step)) and step.writes[0] not in outputs:
+            same[step.writes[0]] = reads[0]
+        else:
+            steps.append(step._replace(reads=reads))
+    if len(same) == 1:
+        return body, set()
+    fused = body.with_steps(steps, body.slots)
+    return fused, _filled(body) - _filled(fused)
+
+
+def _is_identity(step: Step) -> bool:
+    """Whether a step gives the gradient of a sum's operand, which is that of the sum."""
+    op = step.op
+    return (
+        isinstance(op, CombinationGradient)
+        and op.operation is not Arithmetic.MULTIPLY
+        and (op.primary_scale, op.axes) == (1.0, ())
+        and step.reads[1:] == (-1, -1)
+    )
+
+
+def normalized_neurons(body: Body) -> tuple[Body, set[int]]:
+    """The body with these fusions, and the slots that are never filled any more."""
+    flow = _Flow(body)
+    changes: dict[int, Step] = {}
+    slots = body.slots
+    for step in body.steps:
+        if can_follow(step.op):
+            found = _changes(flow, step, slots)
+            slots += len(found) and 1
+            changes |= found
+    if not changes:
+        return body, set()
+    # What nobody reads any more is left out by the body itself; a step without results is left out here.
+    steps = [changes.get(id(step), step) for step in body.steps]
+    fused = body.with_steps([step for step in steps if step.writes], slots)
+    return fused, _filled(body) - _filled(fused)
+
+
+def _filled(body: Body) -> set[int]:
+    return {slot for step in body.steps for slot in step.writes}
+
+
+class _Flow:
+    """Where the slots of a body come from and go to, conversions between formats left out."""
+
+    def __init__(self, body: Body) -> None:
+        self.outputs = set(body.output_slots)
+        self.makers = {slot: step for step in body.steps for slot in step.writes}
+        self._readers: dict[int, list[Step]] = {}
+        for step in body.steps:
+            for slot in step.reads:
+                self._readers.setdefault(slot, []).append(step)
+
+    def uses(self, slot: int) -> list[Step] | None:
+        """The steps that read a slot, also by way of its numbers in float32; None if it, or these, come out."""
+        found: list[Step] = []
+        if slot in self.outputs:
+            return None
+        for step in self._readers.get(slot, []):
+            if step.op == _LOAD:
+                further = self.uses(step.writes[0])
+                if further is None:
+                    return None
+                found += further
+            else:
+                found.append(step)
+        return found
+
+    def stored(self, slot: int) -> int | None:
+        """The slot that ``slot`` is stored in as float16, if that is all that becomes of it; None if it is not."""
+        uses = self._readers.get(slot, [])
+        is_stored = len(uses) == 1 and uses[0].op == _STORE and slot not in self.outputs
+        return uses[0].writes[0] if is_stored else None
+
+    def origin(self, slot: int) -> int:
+        """The slot that holds the numbers of ``slot`` as they are stored."""
+        maker = self.makers.get(slot)
+        return self.origin(maker.reads[0]) if maker is not None and maker.op == _LOAD else slot
+
+    def made(self, slot: int) -> tuple[Step | None, bool]:
+        """The step that made a slot, and whether its result was stored as float16 between."""
+        maker = self.makers.get(self.origin(slot))
+        if maker is not None and maker.op == _STORE:
+            return self.makers.get(maker.reads[0]), True
+        return maker, False
+
+    def row(self, slot: int) -> int:
+        """The row of numbers that a slot is, before it was joined with others and split off again."""
+        maker = self.makers.get(slot)
+        if maker is None or not isinstance(maker.op, SplitRows):
+            return slot
+        joined = self.makers.get(maker.reads[0])
+        if joined is None or not isinstance(joined.op, JoinRows):
+            return slot
+        return joined.reads[maker.writes.index(slot)]
+
+
+class _Front(NamedTuple):
+    """The steps in front of a neuron."""
+
+    normalization: Step
+    op: Normalize
+    is_stored: bool
+    """Whether the normalization's result is stored as float16."""
+    other: tuple[int, ...] = ()
+    """The image that is added, if one is."""
+    stores_sum: bool = False
+
+
+def _changes(flow: _Flow, neuron: Step, spare: int) -> dict[int, Step]:
+    """What becomes of steps, by their identity, if a neuron can be fused with what lies before it.
+
+    ``spare`` is a slot that nobody uses.
+    """
+    front, uses = _front(flow, neuron), flow.uses(flow.origin(neuron.reads[0]))
+    if front is None or uses is None or not isinstance(neuron.op, Neuron):
+        return {}
+    stored = flow.stored(neuron.writes[0])
+    x, *rows = front.normalization.reads
+    keeps_type = front.op.is_rounded and flow.origin(x) == x
+    op = NormalizedNeuron(
+        front.op.epsilon, neuron.op, front.is_stored, keeps_type, stored is not None, front.stores_sum
+    )
+    result = neuron.writes[0] if stored is None else stored
+    place = neuron if stored is None else flow.makers[stored]
+    changes = {id(place): Step(op, (x, *rows, *front.other), (result, spare))}
+    others = [step for step in uses if step is not neuron]
+    if not others:
+        return changes
+    (gradient, *more) = others
+    if more or not _is_gradient_of(op.neuron, gradient):
+        return {}
+    back = _masked(flow, op, front, gradient, spare) if front.other else _back(flow, op, front, gradient)
+    return {} if back is None else changes | back
+
+
+def _masked(flow: _Flow, op: NormalizedNeuron, front: _Front, gradient: Step, kept: int) -> dict[int, Step] | None:
+    """The gradient pass behind an added image."""
+    stored = flow.stored(gradient.writes[0])
+    passed = gradient.writes[0] if stored is None else stored
+    x, *rows = front.normalization.reads
+    sums = [
+        step
+        for step in flow.uses(passed) or ()
+        if isinstance(step.op, ParameterSums) and len(step.reads) == 5 and _is_of(flow, op, passed, x, rows, step)
+    ]
+    if len(sums) != 1:
+        return None
+    before, stores_sum = flow.made(gradient.reads[0])
+    reads = (flow.origin(gradient.reads[0]),)
+    if before is not None and before.op == _SUM and flow.uses(flow.origin(gradient.reads[0])) == [gradient]:
+        reads = tuple(map(flow.origin, before.reads))
+    else:
+        stores_sum = False
+    new = PassedSums(op.epsilon, op.neuron, stores_sum, stored is not None)
+    step = Step(new, (kept, flow.origin(x), *rows[:3], *reads), (passed, *sums[0].writes))
+    place = gradient if stored is None else flow.makers[stored]
+    return {id(place): step, id(sums[0]): Step(sums[0].op, (), ())}
+
+
+def _front(flow: _Flow, neuron: Step) -> _Front | None:
+    """What lies between a normalization and a neuron."""
+    before, is_stored = flow.made(neuron.reads[0])
+    if before is None:
+        return None
+    if isinstance(before.op, Normalize):
+        return _Front(before, before.op, is_stored)
+    if before.op != _SUM or before.writes[1] in flow.outputs or flow.uses(before.writes[1]):
+        return None
+    for place, slot in enumerate(before.reads):
+        maker, was_stored = flow.made(slot)
+        if maker is not None and isinstance(maker.op, Normalize) and flow.uses(flow.origin(slot)) == [before]:
+            return _Front(maker, maker.op, was_stored, (flow.origin(before.reads[1 - place]),), is_stored)
+    return None
+
+
+def _back(flow: _Flow, op: NormalizedNeuron, front: _Front, gradient: Step) -> dict[int, Step] | None:
+    """The gradient pass without an added image."""
+    stored = flow.stored(gradient.writes[0])
+    passed = gradient.writes[0] if stored is None else stored
+    users = flow.uses(passed)
+    x, *rows = front.normalization.reads
+    if users is None or not all(_is_of(flow, op, passed, x, rows, step) for step in users):
+        return None
+    changes: dict[int, Step] = {}
+    for step in users:
+        is_sum = isinstance(step.op, ParameterSums)
+        made = (op.epsilon, op.neuron, op.rounds, op.keeps_type, stored is not None)
+        is_wide = flow.origin(step.reads[1]) != step.reads[1]
+        new = NormalizedNeuronSums(*made) if is_sum else NormalizedNeuronGradient(*made, is_wide)
+        reads = gradient.reads[0], flow.origin(x), *rows, *step.reads[5 if is_sum else 6 :]
+        changes[id(step)] = Step(new, reads, step.writes)
+    return changes
+
+
+def _is_of(flow: _Flow, op: NormalizedNeuron, passed: int, x: int, rows: list[int], step: Step) -> bool:
+    """Whether a step is a gradient of this normalization, of what the neuron let pass."""
+    if not isinstance(step.op, ParameterSums | DataGradient) or step.op.epsilon != op.epsilon:
+        return False
+    gradient, source, *its = step.reads
+    known = 3 if isinstance(step.op, ParameterSums) else 4
+    return (
+        flow.origin(gradient) == passed
+        and flow.origin(source) == flow.origin(x)
+        and [flow.row(slot) for slot in its[:known]] == rows[:known]
+    )
+
+
+def _is_gradient_of(neuron: Neuron, step: Step) -> bool:
+    """Whether a step is the gradient of a neuron."""
+    return isinstance(step.op, NeuronGradient) and vars(step.op) == vars(neuron)

@@ -1,0 +1,554 @@
+"""The passes of `openmps.ops.batch_normalization` in Triton: over pixels as rows, each image read once a pass.
+
+Sums over pixels are made in two launches: programs sum pixels a fixed distance apart into rows of their own, and one
+program a few channels adds these rows in their order. Repeats are equal bit for bit.
+"""
+# A kernel's parameters have no types in Python, and the checker must do without Triton.
+# pyright: reportMissingParameterType=false, reportUnknownParameterType=false, reportInvalidTypeForm=false
+# pyright: reportUntypedFunctionDecorator=false
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+triton: Any = import_module("triton")
+tl: Any = import_module("triton.language")
+
+_TILE = 4096
+"""Numbers that a program holds of each image at a time."""
+_COLUMNS = 64
+"""Channels of a tile, at most."""
+_PROGRAMS = 528
+"""Programs of a sum, about: four for each multiprocessor of an H200."""
+_ENDS = 8192
+"""Numbers that a program which adds the rows of others holds at a time."""
+_ALL = tl.constexpr(tl.PropagateNan.ALL)
+
+
+# --- neurons ----------------------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def _activated(z, a, b, NEURON: tl.constexpr, IS_PLAIN: tl.constexpr):
+    """The neuron of z; plain rectifiers have the slope 0."""
+    if NEURON == "RELU":
+        if IS_PLAIN:
+            z = tl.maximum(z, 0.0, _ALL)
+        else:
+            z = tl.where(z >= 0.0, z, a * z)
+    if NEURON == "RELU_N":
+        z = tl.minimum(tl.maximum(z, 0.0, _ALL), b, _ALL)
+    return z
+
+
+@triton.jit
+def _passes(z, b, NEURON: tl.constexpr, IS_PLAIN: tl.constexpr):
+    """Whether the neuron lets gradients pass as they are."""
+    passes = z >= 0.0
+    if NEURON == "RELU_N":
+        passes = (z >= 0.0) & (z < b)
+    if IS_PLAIN:
+        passes |= z != z
+    return passes
+
+
+@triton.jit
+def _passed(gradient, passes, a, IS_PLAIN: tl.constexpr):
+    """What a neuron lets pass; what does not pass a plain rectifier is 0, whatever it is."""
+    if IS_PLAIN:
+        gradient = tl.where(passes, gradient, 0.0)
+    else:
+        gradient = tl.where(passes, gradient, a * gradient)
+    return gradient
+
+
+# --- tiles, and rows of numbers, one a channel ------------------------------------------------------------------------
+
+
+@triton.jit
+def _place(channels, COLUMNS: tl.constexpr):
+    """Which of the programs over the same channels this one is, how many there are, and its channels."""
+    across = tl.cdiv(channels, COLUMNS)
+    at = tl.program_id(0) % across * COLUMNS + tl.arange(0, COLUMNS)
+    return tl.program_id(0) // across, tl.num_programs(0) // across, at
+
+
+@triton.jit
+def _read(image, row, at, there, pitch):
+    return tl.load(image + row.to(tl.int64)[:, None] * pitch + at[None, :], there, 0.0).to(tl.float32)
+
+
+@triton.jit
+def _inverse_deviation(variance, at, is_in, epsilon):
+    return tl.div_rn(1.0, tl.sqrt_rn(tl.load(variance + at, is_in, 1.0) + epsilon))
+
+
+@triton.jit
+def _mean(mean, correction, at, is_in, HAS_CORRECTION: tl.constexpr):
+    """Mean and what rounding took from it."""
+    first = tl.load(mean + at, is_in, 0.0)
+    second = first * 0.0
+    if HAS_CORRECTION:
+        second = tl.load(correction + at, is_in, 0.0)
+    return first, second
+
+
+@triton.jit
+def _affine(rows, at, is_in, epsilon, HAS_CORRECTION: tl.constexpr):
+    """What a normalization subtracts, multiplies by and adds; rows are mean, correction, variance, gamma and beta."""
+    mean, correction = _mean(rows[0], rows[1], at, is_in, HAS_CORRECTION)
+    scale = tl.load(rows[3] + at, is_in, 0.0) * _inverse_deviation(rows[2], at, is_in, epsilon)
+    return mean, scale, tl.load(rows[4] + at, is_in, 0.0) - correction * scale
+
+
+@triton.jit
+def _added(parts, count, row, at, is_in, channels, ROWS: tl.constexpr, HELD: tl.constexpr, COLUMNS: tl.constexpr):
+    """The sum of one of so many rows over all programs, in their order."""
+    total = tl.zeros([HELD, COLUMNS], tl.float32)
+    for first in range(0, count, HELD):
+        part = first + tl.arange(0, HELD)
+        places = parts + (part * ROWS + row)[:, None] * channels + at[None, :]
+        total += tl.load(places, (part < count)[:, None] & is_in[None, :], 0.0)
+    return tl.sum(total, 0)
+
+
+@triton.jit
+def _octets(masks, row, rows, channels, HELD: tl.constexpr, COLUMNS: tl.constexpr):
+    """Where the bytes are that hold a bit for each number of a tile, and which of them are there."""
+    wide = tl.cdiv(channels, 8)
+    at = tl.program_id(0) % tl.cdiv(channels, COLUMNS) * (COLUMNS // 8) + tl.arange(0, COLUMNS // 8)
+    return masks + row.to(tl.int64)[:, None] * wide + at[None, :], (row < rows)[:, None] & (at < wide)[None, :]
+
+
+# --- statistics -------------------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def _moments_parts(x, parts, rows, channels, pitch, HELD: tl.constexpr, COLUMNS: tl.constexpr):
+    """Mean less the first pixel's number, and sum of squared differences from it, of a program's pixels (Welford)."""
+    part, programs, at = _place(channels, COLUMNS)
+    is_in, lane = at < channels, tl.arange(0, HELD)
+    first = tl.load(x + at, is_in, 0.0).to(tl.float32)[None, :]
+    mean = tl.zeros([HELD, COLUMNS], tl.float32)
+    squares = tl.zeros([HELD, COLUMNS], tl.float32)
+    tiles = tl.cdiv(rows, HELD)
+    seen = 0.0
+    for tile in range(part, tiles, programs):
+        row = tile * HELD + lane
+        there = (row < rows)[:, None] & is_in[None, :]
+        value = _read(x, row, at, there, pitch) - first
+        seen += 1.0
+        step = tl.where(there, value - mean, 0.0)
+        mean += step * (1.0 / seen)
+        squares += step * (value - mean)
+    last = (part + (tl.cdiv(tiles - part, programs) - 1) * programs) * HELD + lane
+    weight = tl.where(last < rows, seen, seen - 1.0)[:, None]
+    whole = tl.sum(mean * weight, 0) / tl.sum(tl.where(last < rows, seen, seen - 1.0), 0)
+    away = mean - whole[None, :]
+    place = parts + part * 2 * channels + at
+    tl.store(place, whole, is_in)
+    tl.store(place + channels, tl.sum(squares + weight * away * away, 0), is_in)
+
+
+@triton.jit
+def _moments_end(
+    x, parts, means, corrections, variances, count, rows, channels, each, HELD: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """Mean, correction and variance of some channels from the parts of all programs (Chan, Golub and LeVeque)."""
+    at = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    is_in = at < channels
+    tiles = tl.cdiv(rows, each)
+    mean = tl.zeros([HELD, COLUMNS], tl.float32)
+    for first in range(0, count, HELD):
+        part = first + tl.arange(0, HELD)
+        pixels = tl.cdiv(tiles - part, count) * each - tl.where((tiles - 1) % count == part, tiles * each - rows, 0)
+        there = (part < count)[:, None] & is_in[None, :]
+        found = tl.load(parts + (part * 2)[:, None] * channels + at[None, :], there, 0.0)
+        mean += tl.where(there, found * pixels.to(tl.float32)[:, None], 0.0)
+    total = tl.sum(mean, 0) / rows
+    squares = tl.zeros([HELD, COLUMNS], tl.float32)
+    for first in range(0, count, HELD):
+        part = first + tl.arange(0, HELD)
+        pixels = tl.cdiv(tiles - part, count) * each - tl.where((tiles - 1) % count == part, tiles * each - rows, 0)
+        there = (part < count)[:, None] & is_in[None, :]
+        place = parts + (part * 2)[:, None] * channels + at[None, :]
+        away = tl.load(place, there, 0.0) - total[None, :]
+        more = tl.load(place + channels, there, 0.0) + pixels.to(tl.float32)[:, None] * away * away
+        squares += tl.where(there, more, 0.0)
+    base = tl.load(x + at, is_in, 0.0).to(tl.float32)
+    # What the sum rounds off, exactly (Knuth's two-sum).
+    rounded = base + total
+    kept = rounded - base
+    tl.store(means + at, rounded, is_in)
+    tl.store(corrections + at, (base - (rounded - kept)) + (total - kept), is_in)
+    tl.store(variances + at, tl.sum(squares, 0) / rows, is_in)
+
+
+# --- normalization ----------------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def _normalized(
+    x, other, y, masks, rows_of, rows, channels, pitch, pitch_of_other, epsilon, a, b, HAS_CORRECTION: tl.constexpr,
+    HAS_OTHER: tl.constexpr, HAS_MASKS: tl.constexpr, NEURON: tl.constexpr, IS_PLAIN: tl.constexpr,
+    ROUNDS: tl.constexpr, ROUNDS_SUM: tl.constexpr, HELD: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """The normalization of a tile, with another image added and a neuron behind."""
+    tile, _, at = _place(channels, COLUMNS)
+    is_in, row = at < channels, tile * HELD + tl.arange(0, HELD)
+    there = (row < rows)[:, None] & is_in[None, :]
+    mean, scale, shift = _affine(rows_of, at, is_in, epsilon, HAS_CORRECTION)
+    value = _read(x, row, at, there, pitch)
+    z = (value - mean[None, :]) * scale[None, :] + shift[None, :]
+    if ROUNDS:
+        z = z.to(tl.float16).to(tl.float32)
+    if HAS_OTHER:
+        z += _read(other, row, at, there, pitch_of_other)
+        if ROUNDS_SUM:
+            z = z.to(tl.float16).to(tl.float32)
+    if HAS_MASKS:
+        bits = tl.reshape(_passes(z, b, NEURON, IS_PLAIN).to(tl.int32), [HELD, COLUMNS // 8, 8])
+        places, known = _octets(masks, row, rows, channels, HELD, COLUMNS)
+        tl.store(places, tl.sum(bits << tl.arange(0, 8)[None, None, :], 2).to(tl.uint8), known)
+    z = _activated(z, a, b, NEURON, IS_PLAIN)
+    tl.store(y + row.to(tl.int64)[:, None] * channels + at[None, :], z.to(y.dtype.element_ty), there)
+
+
+# --- gradients --------------------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def _flow(
+    gradient, value, row, at, there, pitch, affine, a, b, NEURON: tl.constexpr, IS_PLAIN: tl.constexpr,
+    ROUNDS: tl.constexpr, ROUNDS_FLOW: tl.constexpr,
+):  # fmt: skip
+    """The gradient of the normalization's result: what the neuron lets pass, whose source is computed again."""
+    flow = _read(gradient, row, at, there, pitch)
+    if NEURON != "NONE":
+        z = (value - affine[0][None, :]) * affine[1][None, :] + affine[2][None, :]
+        if ROUNDS:
+            z = z.to(tl.float16).to(tl.float32)
+        flow = _passed(flow, _passes(z, b, NEURON, IS_PLAIN), a, IS_PLAIN)
+        if ROUNDS_FLOW:
+            flow = flow.to(tl.float16).to(tl.float32)
+    return flow
+
+
+@triton.jit
+def _gradient_parts(
+    gradient, x, parts, rows_of, rows, channels, pitch, pitch_of_x, epsilon, a, b, HAS_CORRECTION: tl.constexpr,
+    NEURON: tl.constexpr, IS_PLAIN: tl.constexpr, ROUNDS: tl.constexpr, ROUNDS_FLOW: tl.constexpr, HELD: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """The sums of ``g (x - mean)`` and ``g`` over a program's pixels."""
+    part, programs, at = _place(channels, COLUMNS)
+    is_in = at < channels
+    mean, correction = _mean(rows_of[0], rows_of[1], at, is_in, HAS_CORRECTION)
+    affine = mean, mean, mean
+    if NEURON != "NONE":
+        affine = _affine(rows_of, at, is_in, epsilon, HAS_CORRECTION)
+    products = tl.zeros([HELD, COLUMNS], tl.float32)
+    sums = tl.zeros([HELD, COLUMNS], tl.float32)
+    for tile in range(part, tl.cdiv(rows, HELD), programs):
+        row = tile * HELD + tl.arange(0, HELD)
+        there = (row < rows)[:, None] & is_in[None, :]
+        value = _read(x, row, at, there, pitch_of_x)
+        flow = _flow(gradient, value, row, at, there, pitch, affine, a, b, NEURON, IS_PLAIN, ROUNDS, ROUNDS_FLOW)
+        sums += flow
+        products += tl.where(there, flow * ((value - mean[None, :]) - correction[None, :]), 0.0)
+    place = parts + part * 2 * channels + at
+    tl.store(place, tl.sum(products, 0), is_in)
+    tl.store(place + channels, tl.sum(sums, 0), is_in)
+
+
+@triton.jit
+def _masked_parts(
+    gradient, second, x, masks, flows, parts, rows_of, rows, channels, pitch, pitch_of_second, pitch_of_x, a,
+    HAS_CORRECTION: tl.constexpr, HAS_SECOND: tl.constexpr, IS_PLAIN: tl.constexpr, ROUNDS_SUM: tl.constexpr,
+    HELD: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """What a neuron lets pass of a gradient, or of the sum of two, by its bits; and its sums as `_gradient_parts`."""
+    part, programs, at = _place(channels, COLUMNS)
+    is_in = at < channels
+    mean, correction = _mean(rows_of[0], rows_of[1], at, is_in, HAS_CORRECTION)
+    products = tl.zeros([HELD, COLUMNS], tl.float32)
+    sums = tl.zeros([HELD, COLUMNS], tl.float32)
+    for tile in range(part, tl.cdiv(rows, HELD), programs):
+        row = tile * HELD + tl.arange(0, HELD)
+        there = (row < rows)[:, None] & is_in[None, :]
+        flow = _read(gradient, row, at, there, pitch)
+        if HAS_SECOND:
+            flow += _read(second, row, at, there, pitch_of_second)
+            if ROUNDS_SUM:
+                flow = flow.to(tl.float16).to(tl.float32)
+        places, known = _octets(masks, row, rows, channels, HELD, COLUMNS)
+        bits = tl.load(places, known, 0).to(tl.int32)[:, :, None] >> tl.arange(0, 8)[None, None, :]
+        flow = _passed(flow, tl.reshape(bits & 1, [HELD, COLUMNS]) != 0, a, IS_PLAIN).to(flows.dtype.element_ty)
+        tl.store(flows + row.to(tl.int64)[:, None] * channels + at[None, :], flow, there)
+        flow = flow.to(tl.float32)
+        sums += flow
+        value = _read(x, row, at, there, pitch_of_x)
+        products += tl.where(there, flow * ((value - mean[None, :]) - correction[None, :]), 0.0)
+    place = parts + part * 2 * channels + at
+    tl.store(place, tl.sum(products, 0), is_in)
+    tl.store(place + channels, tl.sum(sums, 0), is_in)
+
+
+@triton.jit
+def _gradient_end(
+    parts, variance, before, gammas, betas, count, channels, epsilon, JOINS: tl.constexpr, HELD: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """The gradients of gamma and beta of some channels, added to those before."""
+    at = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    is_in = at < channels
+    gamma = _added(parts, count, 0, at, is_in, channels, 2, HELD, COLUMNS)
+    gamma *= _inverse_deviation(variance, at, is_in, epsilon)
+    beta = _added(parts, count, 1, at, is_in, channels, 2, HELD, COLUMNS)
+    if JOINS:
+        gamma += tl.load(before[0] + at, is_in, 0.0)
+        beta += tl.load(before[1] + at, is_in, 0.0)
+    tl.store(gammas + at, gamma, is_in)
+    tl.store(betas + at, beta, is_in)
+
+
+@triton.jit(do_not_specialize=["pixels"])
+def _data_gradient(
+    gradient, x, dx, rows_of, sums, rows, channels, pitch, pitch_of_x, pixels, epsilon, a, b,
+    HAS_CORRECTION: tl.constexpr, HAS_SUMS: tl.constexpr, NEURON: tl.constexpr, IS_PLAIN: tl.constexpr,
+    ROUNDS: tl.constexpr, ROUNDS_FLOW: tl.constexpr, HELD: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """The gradient of the images, a tile of it."""
+    tile, _, at = _place(channels, COLUMNS)
+    is_in, row = at < channels, tile * HELD + tl.arange(0, HELD)
+    there = (row < rows)[:, None] & is_in[None, :]
+    mean, correction = _mean(rows_of[0], rows_of[1], at, is_in, HAS_CORRECTION)
+    inverse = _inverse_deviation(rows_of[2], at, is_in, epsilon)
+    scale = tl.load(rows_of[3] + at, is_in, 0.0) * inverse
+    affine = mean, mean, mean
+    if NEURON != "NONE":
+        affine = mean, scale, tl.load(rows_of[4] + at, is_in, 0.0) - correction * scale
+    value = tl.zeros([HELD, COLUMNS], tl.float32)
+    if HAS_SUMS or NEURON != "NONE":
+        value = _read(x, row, at, there, pitch_of_x)
+    flow = _flow(gradient, value, row, at, there, pitch, affine, a, b, NEURON, IS_PLAIN, ROUNDS, ROUNDS_FLOW)
+    found = flow * scale[None, :]
+    if HAS_SUMS:
+        slope = scale * inverse * tl.load(sums[0] + at, is_in, 0.0) / -pixels
+        level = scale * tl.load(sums[1] + at, is_in, 0.0) / -pixels - correction * slope
+        found += (value - mean[None, :]) * slope[None, :] + level[None, :]
+    tl.store(dx + row.to(tl.int64)[:, None] * channels + at[None, :], found.to(dx.dtype.element_ty), there)
+
+
+# --- launches ---------------------------------------------------------------------------------------------------------
+
+
+class Rows(NamedTuple):
+    """What a normalization knows of each channel, float32; without a correction it is 0."""
+
+    mean: Tensor
+    correction: Tensor | None
+    variance: Tensor
+    gamma: Tensor | None = None
+    beta: Tensor | None = None
+
+    def filled(self) -> tuple[Tensor, ...]:
+        """All five; what is not there is not read."""
+        return tuple([self.mean if row is None else row for row in self])
+
+
+class Activation(NamedTuple):
+    """A neuron behind a normalization, and what is rounded to float16 on the way."""
+
+    name: str = "NONE"
+    a: float = 0.0
+    b: float = 0.0
+    rounds: bool = False
+    """The normalization's result, before anything is added."""
+    rounds_sum: bool = False
+    """The sum with another image; of gradients what the neuron let pass."""
+
+
+_PLAIN = Activation()
+
+
+def pitch_of(image: Tensor) -> int | None:
+    """Numbers from one pixel to the next, if all pixels lie so, each with its channels side by side; else None."""
+    step = expected = 0
+    _, channels, height, width = image.shape
+    along = image.stride()
+    if channels > 1 and along[1] != 1:
+        return None
+    for size, stride in ((width, along[3]), (height, along[2]), (image.shape[0], along[0])):
+        if size == 1:
+            continue
+        if not expected:
+            step = expected = stride
+        elif stride != expected:
+            return None
+        expected *= size
+    return step or channels
+
+
+def takes(images: Sequence[Tensor], rows: Sequence[Tensor | None]) -> bool:
+    """Whether the kernels take these images and rows."""
+    first = images[0]
+    return (
+        first.numel() > 0
+        and first.shape[0] * first.shape[2] * first.shape[3] < 2**30
+        and all(each.dtype in (torch.float16, torch.float32) and pitch_of(each) is not None for each in images)
+        and all(each.shape == first.shape and each.device == first.device for each in images)
+        and all(
+            row is None or (row.dtype == torch.float32 and row.is_contiguous() and row.device == first.device)
+            for row in rows
+        )
+    )
+
+
+class _Grid(NamedTuple):
+    """How images are cut into tiles."""
+
+    rows: int
+    channels: int
+    held: int
+    columns: int
+
+    @classmethod
+    def of(cls, image: Tensor, least: int = 1) -> _Grid:
+        images, channels, height, width = image.shape
+        columns = min(_COLUMNS, max(least, triton.next_power_of_2(channels)))
+        return cls(images * height * width, channels, _TILE // columns, columns)
+
+    @property
+    def across(self) -> int:
+        """Tiles side by side."""
+        return triton.cdiv(self.channels, self.columns)
+
+    @property
+    def tiles(self) -> tuple[int]:
+        """Programs of one tile each."""
+        return (triton.cdiv(self.rows, self.held) * self.across,)
+
+    @property
+    def parts(self) -> int:
+        """Programs of a sum over the same channels: no more than there are tiles."""
+        return min(triton.cdiv(self.rows, self.held), max(1, _PROGRAMS // self.across))
+
+    @property
+    def ends(self) -> tuple[tuple[int], int, int]:
+        """Programs that add the parts of the others, parts that each holds at a time, and channels."""
+        columns = min(16, self.columns)
+        held = min(_ENDS // columns, triton.next_power_of_2(self.parts))
+        return (triton.cdiv(self.channels, columns),), held, columns
+
+    def rows_for(self, image: Tensor, count: int) -> Tensor:
+        """Memory for so many rows of numbers, float32, one a channel."""
+        return torch.empty((count, self.channels), dtype=torch.float32, device=image.device)
+
+
+def _like(image: Tensor, dtype: torch.dtype) -> Tensor:
+    """New memory for an image, channels side by side."""
+    images, channels, height, width = image.shape
+    made = torch.empty((images, height, width, channels), dtype=dtype, device=image.device)
+    return made.permute(0, 3, 1, 2)
+
+
+def _floats(*numbers: float) -> tuple[float, ...]:
+    return tuple(map(float, numbers))
+
+
+def moments(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean, correction and variance of each channel."""
+    grid = _Grid.of(x)
+    programs, held, columns = grid.ends
+    parts = grid.rows_for(x, 2 * grid.parts)
+    found = grid.rows_for(x, 1)[0], grid.rows_for(x, 1)[0], grid.rows_for(x, 1)[0]
+    _moments_parts[(grid.parts * grid.across,)](
+        x, parts, grid.rows, grid.channels, pitch_of(x), grid.held, grid.columns, num_warps=8,
+    )  # fmt: skip
+    _moments_end[programs](x, parts, *found, grid.parts, grid.rows, grid.channels, grid.held, held, columns)
+    return found
+
+
+def normalize(
+    x: Tensor, rows: Rows, epsilon: float, dtype: torch.dtype, how: Activation = _PLAIN, other: Tensor | None = None,
+    *, with_masks: bool = False,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    """The normalization of ``x``, with ``other`` added and a neuron behind, in ``dtype``.
+
+    ``with_masks`` asks for a bit for each number, eight channels a byte: whether the neuron lets its gradient pass.
+    """
+    grid, made = _Grid.of(x, 8 if with_masks else 1), _like(x, dtype)
+    added, masks = x if other is None else other, None
+    if with_masks:
+        masks = torch.empty((grid.rows, triton.cdiv(grid.channels, 8)), dtype=torch.uint8, device=x.device)
+    _normalized[grid.tiles](
+        x, added, made, made if masks is None else masks, rows.filled(), grid.rows, grid.channels, pitch_of(x),
+        pitch_of(added), *_floats(epsilon, how.a, how.b), rows.correction is not None, other is not None, with_masks,
+        how.name, how.a == 0.0, how.rounds, how.rounds_sum, grid.held, grid.columns, num_warps=8,
+    )  # fmt: skip
+    return made, masks
+
+
+def parameter_gradients(
+    gradient: Tensor, x: Tensor, rows: Rows, epsilon: float, how: Activation = _PLAIN, before: Sequence[Tensor] = ()
+) -> tuple[Tensor, Tensor]:
+    """The gradients of gamma and beta, added to those ``before``; ``gradient`` is that of what a neuron gave."""
+    grid = _Grid.of(x)
+    parts = grid.rows_for(x, 2 * grid.parts)
+    found = grid.rows_for(x, 1)[0], grid.rows_for(x, 1)[0]
+    _gradient_parts[(grid.parts * grid.across,)](
+        gradient, x, parts, rows.filled(), grid.rows, grid.channels, pitch_of(gradient), pitch_of(x),
+        *_floats(epsilon, how.a, how.b), rows.correction is not None, how.name, how.a == 0.0, how.rounds,
+        how.rounds_sum, grid.held, grid.columns, num_warps=8,
+    )  # fmt: skip
+    _add_up(grid, parts, rows, epsilon, found, before)
+    return found
+
+
+def masked_gradients(
+    gradient: Tensor, second: Tensor | None, masks: Tensor, x: Tensor, rows: Rows, epsilon: float, slope: float,
+    dtype: torch.dtype, *, rounds_sum: bool,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """What a neuron lets pass of a gradient, to which a second one is added, in ``dtype``; and gamma's and beta's."""
+    grid, made = _Grid.of(x, 8), _like(x, dtype)
+    parts = grid.rows_for(x, 2 * grid.parts)
+    found = grid.rows_for(x, 1)[0], grid.rows_for(x, 1)[0]
+    added = gradient if second is None else second
+    _masked_parts[(grid.parts * grid.across,)](
+        gradient, added, x, masks, made, parts, rows.filled(), grid.rows, grid.channels, pitch_of(gradient),
+        pitch_of(added), pitch_of(x), float(slope), rows.correction is not None, second is not None, slope == 0.0,
+        rounds_sum, grid.held, grid.columns, num_warps=8,
+    )  # fmt: skip
+    _add_up(grid, parts, rows, epsilon, found, ())
+    return made, *found
+
+
+def _add_up(
+    grid: _Grid, parts: Tensor, rows: Rows, epsilon: float, found: tuple[Tensor, Tensor], before: Sequence[Tensor]
+) -> None:
+    """Gamma's and beta's gradients from the sums of all programs."""
+    programs, held, columns = grid.ends
+    _gradient_end[programs](
+        parts, rows.variance, tuple(before) or found, *found, grid.parts, grid.channels, float(epsilon), bool(before),
+        held, columns,
+    )  # fmt: skip
+
+
+def data_gradient(
+    gradient: Tensor, x: Tensor, rows: Rows, epsilon: float, sums: Sequence[Tensor], pixels: float,
+    dtype: torch.dtype, how: Activation = _PLAIN,
+) -> Tensor:  # fmt: skip
+    """The gradient of ``x`` in ``dtype``; ``sums`` are none where mean and variance are constants."""
+    grid, made = _Grid.of(x), _like(x, dtype)
+    _data_gradient[grid.tiles](
+        gradient, x, made, rows.filled(), tuple(sums) or (x, x), grid.rows, grid.channels, pitch_of(gradient),
+        pitch_of(x), *_floats(pixels, epsilon, how.a, how.b), rows.correction is not None, bool(sums), how.name,
+        how.a == 0.0, how.rounds, how.rounds_sum, grid.held, grid.columns, num_warps=8,
+    )  # fmt: skip
+    return made

@@ -1,0 +1,195 @@
+"""Batch normalization's passes in Triton against those of `openmps.ops`: on CUDA, or by Triton's interpreter."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+import torch
+
+from openmps.ops import triton
+from openmps.ops.batch_normalization import (
+    BatchMoments,
+    DataGradient,
+    Moments,
+    Normalize,
+    ParameterSums,
+    batch_moments,
+)
+from openmps.ops.neuron import Neuron, neuron_gradient
+from openmps.ops.normalized_neuron import (
+    NormalizedNeuron,
+    NormalizedNeuronGradient,
+    NormalizedNeuronSums,
+    PassedSums,
+    unpacked,
+)
+from openmps.types import MPSCNNNeuronType
+
+IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+SHAPES = [(1, 1, 1, 1), (3, 4, 1, 1), (1, 5, 7, 3), (2, 130, 3, 2), (9, 3, 40, 13)]
+TYPES = [(torch.float32, torch.float32), (torch.float16, torch.float16), (torch.float16, torch.float32)]
+"""Of images and of gradients."""
+NEURONS = [
+    Neuron(MPSCNNNeuronType.RELU, 0.0, 0.0, 0.0),
+    Neuron(MPSCNNNeuronType.RELU, 0.25, 0.0, 0.0),
+    Neuron(MPSCNNNeuronType.RELU_N, 0.0, 0.75, 0.0),
+]
+EPSILON = 1e-3
+ROUNDING = {torch.float32: 2e-6, torch.float16: 1.5e-3}
+"""Of sums in another order, and of a result that lies near the middle between two float16 numbers."""
+
+
+@pytest.fixture
+def place() -> torch.device:
+    """Where Triton runs."""
+    if find_spec("triton") is None:
+        pytest.skip("Triton is not installed")
+    if IS_INTERPRETED:
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device on this machine; the interpreter is asked by a test of its own")
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+def image(shape: tuple[int, ...], dtype: torch.dtype, place: torch.device, seed: int, layout: str) -> torch.Tensor:
+    """Random numbers, a channel of them constant; a slice of more channels, or by itself."""
+    generator = torch.Generator().manual_seed(seed)
+    images, channels, height, width = shape
+    more = 3 if layout == "slice" else 0
+    numbers = torch.randn((images, height, width, channels + more), generator=generator) * 2 + 0.5
+    numbers[..., 0] = 0.1
+    return numbers.to(place, dtype).permute(0, 3, 1, 2)[:, :channels]
+
+
+def rows(channels: int, place: torch.device, seed: int = 5) -> tuple[torch.Tensor, ...]:
+    """Gamma and beta."""
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.rand(channels, generator=generator) + 0.5, torch.randn(channels, generator=generator) * 0.3
+    return tuple(row.to(place) for row in drawn)
+
+
+def both(monkeypatch: pytest.MonkeyPatch, call: Any) -> tuple[Any, Any]:
+    """What a call gives with Triton, and without."""
+    found = []
+    for runs in (True, False):
+        monkeypatch.setattr(triton, "runs_on", lambda device, runs=runs: runs)
+        made = call()
+        found.append(made if isinstance(made, tuple) else (made,))
+    return found[0], found[1]
+
+
+def assert_alike(
+    found: tuple[Any, ...], expected: tuple[Any, ...], *, dtype: torch.dtype, flips: int = 0, terms: float = 1.0
+) -> None:
+    """Within the rounding of the type, of a sum that of its ``terms``; some may flip at a rectifier's edge."""
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        assert (one.dtype, one.shape) == (other.dtype, other.shape)
+        bound = ROUNDING[dtype] * (float(other.abs().max()) + terms)
+        assert int(((one.double() - other.double()).abs() > bound).sum()) <= flips
+
+
+@pytest.mark.parametrize("layout", ["whole", "slice"])
+@pytest.mark.parametrize("types", TYPES, ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_the_passes(shape, types, layout: str, place: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, gradient = image(shape, types[0], place, 1, layout), image(shape, types[1], place, 2, "whole")
+    gamma, beta = rows(shape[1], place)
+    found, expected = both(monkeypatch, lambda: BatchMoments().run((True,) * 3, x))
+    assert_alike((found[0] + found[1], found[2]), (expected[0] + expected[1], expected[2]), dtype=torch.float32)
+    assert float(found[2][0]) == 0.0, "a channel that is constant"
+    assert float(found[0][0]) == float(x[0, 0, 0, 0])
+    pixels = shape[0] * shape[2] * shape[3]
+    for known in (expected, (expected[0], None, expected[2])):
+        for is_rounded in (True, False):
+            op = Normalize(EPSILON, is_rounded)
+            given = both(monkeypatch, lambda op=op, known=known: op.run((True,), x, *known, gamma, beta))
+            assert_alike(*given, dtype=types[0] if is_rounded else torch.float32)
+        for before in ((), (gamma, beta)):
+            op = ParameterSums(EPSILON)
+            sums, slow = both(
+                monkeypatch,
+                lambda op=op, known=known, before=before: tuple(op.run((True, True), gradient, x, *known, *before)),
+            )
+            assert_alike(sums, slow, dtype=torch.float32, terms=float(gradient.abs().float().mean()) * pixels)
+        for batch in ((), (*slow, pixels)):
+            op = DataGradient(EPSILON)
+            given = both(
+                monkeypatch, lambda op=op, known=known, b=batch: op.run((True,), gradient, x, *known, gamma, *b)
+            )
+            assert_alike(*given, dtype=types[0])
+
+
+@pytest.mark.parametrize("neuron", NEURONS, ids=str)
+@pytest.mark.parametrize("types", TYPES, ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_with_a_neuron(shape, types, neuron: Neuron, place: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, gradient = image(shape, types[0], place, 1, "whole"), image(shape, types[1], place, 2, "slice")
+    other = image(shape, types[0], place, 3, "slice")
+    monkeypatch.setattr(triton, "runs_on", lambda device: False)
+    known = (*batch_moments(x), *rows(shape[1], place))
+    is_half, pixels = types[0] == torch.float16, shape[0] * shape[2] * shape[3]
+    flips = 2 if is_half else 1
+    for added in ((), (other,)):
+        op = NormalizedNeuron(EPSILON, neuron, is_half, False, is_half, is_half)
+        found, expected = both(monkeypatch, lambda op=op, added=added: op.run((True, True), x, *known, *added))
+        assert_alike(found[:1], expected[:1], dtype=types[0])
+        seen = unpacked(found[1], shape, neuron)
+        assert seen.shape == x.shape
+        passes = neuron_gradient(torch.ones_like(expected[1]), expected[1], neuron.function, neuron.a, neuron.b, 0.0)
+        by_bits = neuron_gradient(torch.ones_like(expected[1]), seen, neuron.function, neuron.a, neuron.b, 0.0)
+        assert int((passes != by_bits).sum()) <= flips
+        for pair in ((gradient,), (gradient, gradient.flip(0))):
+            op = PassedSums(EPSILON, neuron, is_half, types[1] == torch.float16)
+            terms = 2 * float(gradient.abs().float().mean()) * pixels
+            ran = both(
+                monkeypatch, lambda op=op, kept=found[1], pair=pair: op.run((True,) * 3, kept, x, *known[:3], *pair)
+            )
+            assert_alike(ran[0][:1], ran[1][:1], dtype=types[1])
+            assert_alike(ran[0][1:], ran[1][1:], dtype=torch.float32, terms=terms)
+    stored = types[1] == torch.float16
+    op = NormalizedNeuronSums(EPSILON, neuron, is_half, False, stored)
+    sums, slow = both(monkeypatch, lambda: tuple(op.run((True, True), gradient, x, *known)))
+    assert_alike(sums, slow, dtype=torch.float32, flips=flips, terms=float(gradient.abs().float().mean()) * pixels)
+    for is_wide in (True, False):
+        last = NormalizedNeuronGradient(EPSILON, neuron, is_half, True, stored, is_wide)
+        given = both(monkeypatch, lambda last=last: last.run((True,), gradient, x, *known, *slow, pixels))
+        assert_alike(*given, dtype=types[0], flips=flips)
+
+
+def test_what_no_neuron_passes_stays_where_it_is(place: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Infinities and NaN in a channel reach no other, and those of gradients end at a rectifier."""
+    x, gradient = image((2, 3, 4, 4), torch.float32, place, 1, "whole"), torch.ones(2, 3, 4, 4, device=place)
+    x[0, 1, 2, 2], gradient[:, 2] = float("nan"), float("inf")
+    zero, one = torch.zeros(3, device=place), torch.ones(3, device=place)
+    known = (zero, None, one, one, torch.tensor([0.0, 0.0, -100.0], device=place))
+    op = NormalizedNeuron(EPSILON, NEURONS[0], False, False, False)
+    found, expected = both(monkeypatch, lambda: op.run((True, False), x, *known)[:1])
+    assert torch.equal(found[0].isnan(), expected[0].isnan())
+    back = NormalizedNeuronSums(EPSILON, NEURONS[0], False, False, False)
+    found, expected = both(monkeypatch, lambda: tuple(back.run((True, True), gradient, x, *known)))
+    for one_of, other in zip(found, expected, strict=True):
+        assert torch.equal(one_of.isnan(), other.isnan())
+        assert torch.equal(one_of[2:], zero[2:])
+
+
+def test_repeats_are_equal(place: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton, "runs_on", lambda device: True)
+    x = image((5, 33, 31, 17), torch.float16, place, 1, "whole")
+    first, second = (Moments(*batch_moments(x)) for _ in range(2))
+    assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
+
+
+@pytest.mark.skipif(IS_INTERPRETED or find_spec("triton") is None, reason="asks the interpreter, which Triton brings")
+def test_by_the_interpreter() -> None:
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    named = "passes or neuron or repeats"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", named]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "skipped" not in ran.stdout
