@@ -15,20 +15,25 @@ from openmps.training.network import Network, NetworkShape
 
 IN_FLIGHT = 2
 Format = mps.MPSImageFeatureChannelFormat
+_LOSS_SCALE = 1024.0
+"""What losses are multiplied by, and gradients divided by again, where gradients are float16."""
 
 
 def training(device: str, **said: Any) -> Turn:
     """Steps of a network by name, from bytes and classes on the host to the new weights."""
     work, machine = Work(**said), mps.mtl_device(device)
     shape = NetworkShape(work.side, work.side, work.channels, work.classes, work.network)
-    network = Network.create(shape, seed=1, optimizer=_optimizer(work.optimizer))
-    graph = network.training_graph(machine, _format(work), loss_weight=1 / work.batch, dropout_seed=1)
+    scale = _LOSS_SCALE if work.half else 1.0
+    network = Network.create(shape, seed=1, optimizer=_optimizer(work.optimizer, 1 / scale))
+    graph = network.training_graph(
+        machine, _format(work), loss_weight=scale / work.batch, dropout_seed=1, gradient_format=_format(work)
+    )
     graph.stop_on_non_finite = False
-    one_hot, given = np.eye(work.classes, dtype=np.float32), batches(work)
+    one_hot, given, stored = np.eye(work.classes, dtype=np.float32), batches(work), _stored(machine, work)
 
     def encode(command_buffer: mps.MPSCommandBuffer) -> None:
         images, classes = next(given)
-        batch = mps.MPSImageBatch.from_numpy(machine, images, Format.UNORM8)
+        batch = stored(command_buffer, mps.MPSImageBatch.from_numpy(machine, images, Format.UNORM8))
         labels = mps.MPSCNNLossLabels.batch(machine, one_hot[classes])
         graph.encode_batch(command_buffer, [batch], [labels])
 
@@ -58,12 +63,12 @@ def detector_training(device: str, **said: Any) -> Turn:
     network = TinyYOLO(machine, work.classes, square_anchors(), widths(work.width), OPTIMIZERS[work.optimizer]())
     graph = network.training_graph(work.batch)
     graph.format = _format(work)
-    cells, given = work.side // CELL, batches(work)
+    cells, given, stored = work.side // CELL, batches(work), _stored(machine, work)
     middle = np.full((work.batch, 4), cells / 2, np.float32)
     boxes = network.labels(middle, np.arange(work.batch) % work.classes, cells)
 
     def encode(command_buffer: mps.MPSCommandBuffer) -> None:
-        batch = mps.MPSImageBatch.from_numpy(machine, next(given)[0], Format.UNORM8)
+        batch = stored(command_buffer, mps.MPSImageBatch.from_numpy(machine, next(given)[0], Format.UNORM8))
         labels = mps.MPSCNNLossLabels.batch(machine, boxes)
         graph.encode_batch(command_buffer, [batch], [labels])
 
@@ -74,10 +79,30 @@ def _format(work: Work) -> Format:
     return Format.FLOAT16 if work.half else Format.FLOAT32
 
 
-def _optimizer(name: str) -> Callable[[mps.MTLDevice], mps.MPSNNOptimizer]:
+def _stored(
+    machine: mps.MTLDevice, work: Work
+) -> Callable[[mps.MPSCommandBuffer, mps.MPSImageBatch], mps.MPSImageBatch]:
+    """What brings bytes to the format of the other images, as peers do who multiply float16."""
+    if not work.half:
+        return lambda command_buffer, batch: batch
+    kernel = mps.MPSNNSlice(machine)
+    descriptor = mps.MPSImageDescriptor(Format.FLOAT16, work.side, work.side, work.channels)
+
+    def stored(command_buffer: mps.MPSCommandBuffer, batch: mps.MPSImageBatch) -> mps.MPSImageBatch:
+        halves = mps.MPSImageBatch.allocate_temporary(command_buffer, descriptor, len(batch))
+        kernel.encode_batch(command_buffer, batch, halves)
+        return halves
+
+    return stored
+
+
+def _optimizer(name: str, rescale: float) -> Callable[[mps.MTLDevice], mps.MPSNNOptimizer]:
+    rate = 1e-3 if name == "adam" else 0.01
+    said = mps.MPSNNOptimizerDescriptor(learning_rate=rate, gradient_rescale=rescale)
     if name == "adam":
-        return lambda device: mps.MPSNNOptimizerAdam(device, 1e-3)
-    return lambda device: mps.MPSNNOptimizerStochasticGradientDescent(device, 0.01, momentum_scale=0.9)
+        return lambda device: mps.MPSNNOptimizerAdam(device, optimizer_descriptor=said)
+    more = {"momentum_scale": 0.9, "optimizer_descriptor": said}
+    return lambda device: mps.MPSNNOptimizerStochasticGradientDescent(device, **more)
 
 
 def _in_flight(device: mps.MTLDevice, encode: Callable[[mps.MPSCommandBuffer], None]) -> Turn:

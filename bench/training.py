@@ -72,7 +72,11 @@ TASKS: dict[str, Task] = {
         "Tiny-YOLO, training, 160 pixels, batch 4", "detector_training", Work(batch=4, side=160, **_YOLO), 1, _CPU
     ),
     "tiny-yolo": Task(
-        "Tiny-YOLO, training, 416 pixels, batch 32", "detector_training", Work(batch=32, side=416, **_YOLO), 5, _CUDA
+        "Tiny-YOLO, training, 416 pixels, batch 32, float16 images",
+        "detector_training",
+        Work(batch=32, side=416, half=True, **_YOLO),
+        5,
+        _CUDA,
     ),
     "mobilenet-1": Task("MobileNet v1, inference, 224 pixels, batch 1", "inference", Work("mobilenet", 1, 224), 8),
     "mobilenet-small-training": Task(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
@@ -168,12 +169,15 @@ class Network(NamedAttributes):
         *,
         loss_weight: float,
         dropout_seed: int,
+        gradient_format: MPSImageFeatureChannelFormat = _FLOAT32,
     ) -> MPSNNGraph:
         """The graph that does one training step: images and labels in, the logits (float32) out as intermediate image.
 
-        The loss is multiplied by ``loss_weight``: 1 / batch size for the mean. Gradients are float32 whatever the
-        format, because small ones would vanish in half precision. A NaN or an infinity in the loss stops an encode
-        before anything is updated.
+        The loss is multiplied by ``loss_weight``: 1 / batch size for the mean. Gradients of images are stored in
+        ``gradient_format``, float32 unless said whatever the format of the images is: in half precision, which a GPU
+        multiplies many times as fast, small ones vanish unless ``loss_weight`` holds a factor that the optimizers'
+        ``gradient_rescale`` takes out again. A NaN or an infinity in the loss stops an encode before anything is
+        updated.
         """
         logits = self._logits(dropout_seed)
         logits.export_from_graph = True
@@ -182,8 +186,8 @@ class Network(NamedAttributes):
         descriptor.weight = loss_weight
         loss = _labelled(MPSCNNLossNode(logits, descriptor), "loss")
         loss.input_labels.handle = Handle("labels")
-        loss.result_image.format = _FLOAT32
-        last = loss.training_graph(None, _keep_precision)
+        loss.result_image.format = gradient_format
+        last = loss.training_graph(None, partial(_store_gradients, gradient_format))
         assert last is not None
         graph = MPSNNGraph(device, last[0].result_image, result_image_is_needed=False)
         graph.format = channel_format
@@ -201,11 +205,15 @@ SampleNetwork = Network
 """The name of `Network` from when the sample network was the only one; a shape without a name still means that."""
 
 
-def _keep_precision(
-    gradient: MPSNNFilterNode, forward: MPSNNFilterNode | None, source: MPSNNImageNode, gradient_source: MPSNNImageNode
+def _store_gradients(
+    channel_format: MPSImageFeatureChannelFormat,
+    gradient: MPSNNFilterNode,
+    forward: MPSNNFilterNode | None,
+    source: MPSNNImageNode,
+    gradient_source: MPSNNImageNode,
 ) -> None:
     del source, gradient_source
-    gradient.result_image.format = _FLOAT32
+    gradient.result_image.format = channel_format
     if forward is not None:
         gradient.label = f"{forward.label} gradient"
 
