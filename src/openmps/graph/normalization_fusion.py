@@ -1,6 +1,7 @@
 """Fusions of batch normalizations with the neurons behind them, in both directions.
 
-`identities`: gradients of a sum are the gradient of the sum itself; the steps that only hand it on go.
+`identities`: gradients of a sum are the gradient of the sum itself; the steps that only hand it on go. The numbers of
+an input are made once of its bytes, for all who read them.
 
 `normalized_neurons`: a normalization, an image added to it, if one is, and the rectifier behind become one step, and
 the image between them never exists. In the gradient pass, without an added image, the neuron's gradient becomes a part
@@ -38,12 +39,18 @@ _STORE, _LOAD, _SUM = Store(_HALF), Load(_HALF), Combination(Arithmetic.ADD)
 def identities(body: Body) -> tuple[Body, set[int]]:
     """The body without steps that hand numbers on as they are, and the slots that are never filled any more."""
     outputs, makers = set(body.output_slots), {slot: step for step in body.steps for slot in step.writes}
+    inputs, loaded = set(body.input_slots), dict[tuple[Load, int], int]()
     same: dict[int, int] = {-1: -1}
     steps: list[Step] = []
     for step in body.steps:
         reads = tuple(same.get(slot, slot) for slot in step.reads)
         maker = makers.get(reads[0])
         is_stored_again = step.op == _STORE and maker is not None and maker.op == _STORE
+        if isinstance(step.op, Load) and reads[0] in inputs and step.writes[0] not in outputs:
+            first = loaded.setdefault((step.op, reads[0]), step.writes[0])
+            if first != step.writes[0]:
+                same[step.writes[0]] = first
+                continue
         if (is_stored_again or _is_identity(step)) and step.writes[0] not in outputs:
             same[step.writes[0]] = reads[0]
         else:

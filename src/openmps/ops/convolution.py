@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from openmps.ops.geometry import Window, read, read_adjoint
+from openmps.ops import triton
+from openmps.ops.geometry import Window, pitch_of, read, read_adjoint
 from openmps.ops.op import Kind, Op
 from openmps.ops.products import product, product_of_rows, wide_product
 from openmps.types import MPSImageEdgeMode
@@ -200,6 +201,9 @@ def weights_gradient(gradient: Tensor, x: Tensor, window: Window, edge_mode: MPS
     The pixels under the windows are written out, for as many images at a time as little memory holds; what a float16
     gradient and source give is never rounded to float16, which the engine's own gradient would do.
     """
+    found = _in_place(gradient, x, window, edge_mode)
+    if found is not None:
+        return found
     region = regular(read(x, window, edge_mode)).permute(0, 2, 3, 1)
     images, _, _, channels = region.shape
     rows, columns = window.result
@@ -219,6 +223,29 @@ def weights_gradient(gradient: Tensor, x: Tensor, window: Window, edge_mode: MPS
         total = part if total is None else total.add_(part)
     assert total is not None
     return total.view(-1, *window.size, channels)
+
+
+def _in_place(gradient: Tensor, x: Tensor, window: Window, edge_mode: MPSImageEdgeMode) -> Tensor | None:
+    """`weights_gradient` of windows that are read where they lie: as one product, or in Triton; None if neither can."""
+    if min(gradient.numel(), x.numel()) == 0:
+        return None
+    pitches = pitch_of(gradient), pitch_of(x)
+    if pitches[0] is None or pitches[1] is None:
+        return None
+    if window.is_whole and window.size == window.stride == (1, 1) and x.is_cuda:
+        return wide_product(_pixels(gradient, pitches[0]).t(), _pixels(x, pitches[1])).view(-1, 1, 1, x.shape[1])
+    is_plain = edge_mode == MPSImageEdgeMode.ZERO or not window.leaves_source
+    if x.dtype != torch.float16 or not is_plain or not triton.runs_on(x.device) or x.shape[0] * x.shape[2] > 2**20:
+        return None
+    from openmps.ops.triton.convolution import weights_gradient as in_place
+
+    return in_place(gradient, x, window, pitches[0], pitches[1])
+
+
+def _pixels(image: Tensor, pitch: int) -> Tensor:
+    """The pixels of an image as rows."""
+    images, channels, height, width = image.shape
+    return image.as_strided((images * height * width, channels), (pitch, 1))
 
 
 def fully_connected(x: Tensor, weights: Tensor, biases: Tensor | None) -> Tensor:

@@ -234,6 +234,24 @@ def empty_image(like: Tensor, channels: int, size: tuple[int, int]) -> Tensor:
     return like.new_empty((like.shape[0], *size, channels)).permute(0, 3, 1, 2)
 
 
+def pitch_of(image: Tensor) -> int | None:
+    """Numbers from one pixel to the next, if all pixels lie so, each with its channels side by side; else None."""
+    step = expected = 0
+    _, channels, height, width = image.shape
+    along = image.stride()
+    if channels > 1 and along[1] != 1:
+        return None
+    for size, stride in ((width, along[3]), (height, along[2]), (image.shape[0], along[0])):
+        if size == 1:
+            continue
+        if not expected:
+            step = expected = stride
+        elif stride != expected:
+            return None
+        expected *= size
+    return step or channels
+
+
 def read(x: Tensor, window: Window, edge_mode: MPSImageEdgeMode, *, fill: float = 0.0) -> Tensor:
     """Return the source region that ``window`` reads, so that result pixel (0, 0) reads from its corner (0, 0).
 

@@ -21,7 +21,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from openmps.errors import MPSArgumentError
-from openmps.ops.geometry import COLUMNS, ROWS, Axis, Window, empty_image, read, read_adjoint
+from openmps.ops import triton
+from openmps.ops.geometry import COLUMNS, ROWS, Axis, Window, empty_image, pitch_of, read, read_adjoint
 from openmps.ops.op import Kind, Op
 from openmps.types import MPSImageEdgeMode
 
@@ -79,13 +80,42 @@ def max_pooling_gradient(
     """
     if choice is None:
         _, choice = max_pooling(x, window, edge_mode)
-    window = _cut(window, edge_mode)
+    whole, window = window, _cut(window, edge_mode)
     padding = library_max_padding(window, edge_mode)
+    if padding is not None and (found := _gathered(gradient, choice, window)) is not None:
+        return found
+    if gradient.dtype == torch.float16 and _shares_pixels(window):
+        # Several gradients are added up. Of the source only its size is looked at.
+        wide = gradient.float()
+        room = empty_image(wide, x.shape[1], window.source)
+        return max_pooling_gradient(wide, room, choice, whole, edge_mode).to(torch.float16)
     image = x if padding is not None else empty_image(gradient, x.shape[1], window.region)
     for_image = torch.ops.aten.max_pool2d_with_indices_backward(
         gradient, image, window.size, window.stride, padding or _UNPADDED, window.dilation, False, choice
     )
     return for_image if padding is not None else read_adjoint(for_image, window, edge_mode)
+
+
+def _gathered(gradient: Tensor, choice: Tensor | None, window: Window) -> Tensor | None:
+    """The gradient of the source in Triton, where that wins: windows that share pixels, few taps; None elsewhere."""
+    if choice is None or not gradient.numel() or not _shares_pixels(window) or not triton.runs_on(gradient.device):
+        return None
+    from openmps.ops.triton import pooling as kernels
+
+    pitches = pitch_of(gradient), pitch_of(choice)
+    is_float = gradient.dtype in (torch.float16, torch.float32)
+    pixels = gradient.shape[0] * window.y.source * window.x.source
+    if pitches[0] is None or pitches[1] is None or not is_float or pixels >= 2**30:
+        return None
+    if window.y.size * window.x.size > kernels.MOST_TAPS:
+        return None
+    return kernels.max_pooling_gradient(gradient, choice, window, pitches[0], pitches[1])
+
+
+def _shares_pixels(window: Window) -> bool:
+    """Whether two windows may hold the same pixel."""
+    x, y = window.x, window.y
+    return x.stride < x.extent or y.stride < y.extent
 
 
 def first_pixels(x: Tensor, window: Window, edge_mode: MPSImageEdgeMode) -> Tensor:
@@ -386,9 +416,9 @@ class MaxPoolingGradient(_Pooling):
 
     @property
     def takes_half(self) -> bool:
-        """Where no two windows share a pixel: nothing is added up then."""
-        x, y = self.window.x, self.window.y
-        return x.stride >= x.extent and y.stride >= y.extent and not self.window.leaves_source
+        """Where nothing is added up, or all of it before it is rounded."""
+        is_in_place = library_max_padding(self.window, self.edge_mode) is not None
+        return is_in_place if _shares_pixels(self.window) else not self.window.leaves_source
 
     def run(self, wanted: tuple[bool, ...], *operands: Any) -> Tensor:
         """See `max_pooling_gradient`; a choice for other images than these is made again."""

@@ -139,8 +139,25 @@ class Numbers:
         return (self.buffer.region(self.offset, size),)
 
     def take(self, value: Tensor, *, is_shared: bool) -> None:
-        """Put numbers in their place."""
+        """Put numbers in their place; where there is none yet, they become the buffer's memory."""
+        buffer = self.buffer
+        if not buffer.is_allocated and self._is_all_of(value):
+            own = value.clone() if is_shared else value
+            if buffer.bind_unless_allocated(own):
+                return
         self.value().copy_(value)
+
+    def _is_all_of(self, value: Tensor) -> bool:
+        """Whether numbers can be the whole buffer's memory."""
+        buffer = self.buffer
+        return (
+            self.offset == 0
+            and value.nbytes == buffer.length
+            and value.dtype == torch.float32
+            and buffer.heap is None
+            and value.is_contiguous()
+            and value.device == buffer.device.torch_device
+        )
 
 
 class Sum(Numbers):

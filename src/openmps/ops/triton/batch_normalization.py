@@ -16,15 +16,29 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from openmps.ops.geometry import pitch_of
+
 triton: Any = import_module("triton")
 tl: Any = import_module("triton.language")
 
-_TILE = 4096
-"""Numbers that a program holds of each image at a time."""
-_COLUMNS = 64
-"""Channels of a tile, at most."""
-_PROGRAMS = 528
-"""Programs of a sum, about: four for each multiprocessor of an H200."""
+
+class _Cut(NamedTuple):
+    """How a kernel cuts its images: numbers of each that a program holds at a time, channels of those, programs."""
+
+    numbers: int
+    channels: int
+    programs: int
+
+
+_CUTS = {
+    "moments": _Cut(8192, 128, 264),
+    "normalize": _Cut(8192, 128, 2**30),
+    "normalize with masks": _Cut(4096, 128, 2**30),
+    "parameters": _Cut(4096, 128, 264),
+    "masked": _Cut(4096, 128, 528),
+    "data": _Cut(8192, 128, 528),
+}
+"""What was fastest on an H200, of float16 images; two or four programs of a sum for each multiprocessor."""
 _ENDS = 8192
 """Numbers that a program which adds the rows of others holds at a time."""
 _ALL = tl.constexpr(tl.PropagateNan.ALL)
@@ -129,11 +143,25 @@ def _octets(masks, row, rows, channels, HELD: tl.constexpr, COLUMNS: tl.constexp
 
 
 @triton.jit
+def _middle(a, b, c):
+    """The one of three numbers that lies between the others."""
+    return tl.maximum(tl.minimum(a, b), tl.minimum(tl.maximum(a, b), c))
+
+
+@triton.jit
 def _moments_parts(x, parts, rows, channels, pitch, HELD: tl.constexpr, COLUMNS: tl.constexpr):
-    """Mean less the first pixel's number, and sum of squared differences from it, of a program's pixels (Welford)."""
+    """A number near those of a program's pixels, their mean less that, and their squared differences from the mean.
+
+    What is near is the middle one of three pixels, lest an outlier costs the digits of all others (Welford's scheme).
+    """
     part, programs, at = _place(channels, COLUMNS)
     is_in, lane = at < channels, tl.arange(0, HELD)
-    first = tl.load(x + at, is_in, 0.0).to(tl.float32)[None, :]
+    begin = part.to(tl.int64) * HELD
+    near = tl.load(x + begin * pitch + at, is_in, 0.0).to(tl.float32)
+    third = tl.load(x + tl.minimum(begin + HELD - 1, rows - 1) * pitch + at, is_in, 0.0).to(tl.float32)
+    near = _middle(
+        near, tl.load(x + tl.minimum(begin + HELD // 2, rows - 1) * pitch + at, is_in, 0.0).to(tl.float32), third
+    )
     mean = tl.zeros([HELD, COLUMNS], tl.float32)
     squares = tl.zeros([HELD, COLUMNS], tl.float32)
     tiles = tl.cdiv(rows, HELD)
@@ -141,51 +169,62 @@ def _moments_parts(x, parts, rows, channels, pitch, HELD: tl.constexpr, COLUMNS:
     for tile in range(part, tiles, programs):
         row = tile * HELD + lane
         there = (row < rows)[:, None] & is_in[None, :]
-        value = _read(x, row, at, there, pitch) - first
+        value = _read(x, row, at, there, pitch) - near[None, :]
         seen += 1.0
         step = tl.where(there, value - mean, 0.0)
         mean += step * (1.0 / seen)
         squares += step * (value - mean)
     last = (part + (tl.cdiv(tiles - part, programs) - 1) * programs) * HELD + lane
     weight = tl.where(last < rows, seen, seen - 1.0)[:, None]
-    whole = tl.sum(mean * weight, 0) / tl.sum(tl.where(last < rows, seen, seen - 1.0), 0)
+    pixels = tl.sum(tl.where(last < rows, seen, seen - 1.0), 0)
+    whole = tl.sum(mean * weight, 0) / pixels
+    # Once more, of the small differences that are left: the first sum may have lost digits.
+    whole += tl.sum((mean - whole[None, :]) * weight, 0) / pixels
     away = mean - whole[None, :]
-    place = parts + part * 2 * channels + at
-    tl.store(place, whole, is_in)
-    tl.store(place + channels, tl.sum(squares + weight * away * away, 0), is_in)
+    place = parts + part * 3 * channels + at
+    tl.store(place, near, is_in)
+    tl.store(place + channels, whole, is_in)
+    tl.store(place + 2 * channels, tl.sum(squares + weight * away * away, 0), is_in)
+
+
+@triton.jit
+def _part(parts, first, base, count, rows, channels, each, at, is_in, HELD: tl.constexpr):
+    """Of some programs: their means less ``base``, their squared differences, their pixels, and which there are."""
+    part, tiles = first + tl.arange(0, HELD), tl.cdiv(rows, each)
+    pixels = tl.cdiv(tiles - part, count) * each - tl.where((tiles - 1) % count == part, tiles * each - rows, 0)
+    there = (part < count)[:, None] & is_in[None, :]
+    place = parts + (part * 3)[:, None] * channels + at[None, :]
+    mean = tl.load(place, there, 0.0) - base[None, :] + tl.load(place + channels, there, 0.0)
+    return mean, tl.load(place + 2 * channels, there, 0.0), pixels.to(tl.float32)[:, None], there
 
 
 @triton.jit
 def _moments_end(
-    x, parts, means, corrections, variances, count, rows, channels, each, HELD: tl.constexpr, COLUMNS: tl.constexpr,
+    parts, means, corrections, variances, count, rows, channels, each, HELD: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Mean, correction and variance of some channels from the parts of all programs (Chan, Golub and LeVeque)."""
     at = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     is_in = at < channels
-    tiles = tl.cdiv(rows, each)
-    mean = tl.zeros([HELD, COLUMNS], tl.float32)
+    base = _middle(
+        tl.load(parts + at, is_in, 0.0),
+        tl.load(parts + count // 2 * 3 * channels + at, is_in, 0.0),
+        tl.load(parts + (count - 1) * 3 * channels + at, is_in, 0.0),
+    )
+    total = tl.zeros([HELD, COLUMNS], tl.float32)
     for first in range(0, count, HELD):
-        part = first + tl.arange(0, HELD)
-        pixels = tl.cdiv(tiles - part, count) * each - tl.where((tiles - 1) % count == part, tiles * each - rows, 0)
-        there = (part < count)[:, None] & is_in[None, :]
-        found = tl.load(parts + (part * 2)[:, None] * channels + at[None, :], there, 0.0)
-        mean += tl.where(there, found * pixels.to(tl.float32)[:, None], 0.0)
-    total = tl.sum(mean, 0) / rows
+        mean, _, pixels, there = _part(parts, first, base, count, rows, channels, each, at, is_in, HELD)
+        total += tl.where(there, mean * pixels, 0.0)
+    whole = tl.sum(total, 0) / rows
     squares = tl.zeros([HELD, COLUMNS], tl.float32)
     for first in range(0, count, HELD):
-        part = first + tl.arange(0, HELD)
-        pixels = tl.cdiv(tiles - part, count) * each - tl.where((tiles - 1) % count == part, tiles * each - rows, 0)
-        there = (part < count)[:, None] & is_in[None, :]
-        place = parts + (part * 2)[:, None] * channels + at[None, :]
-        away = tl.load(place, there, 0.0) - total[None, :]
-        more = tl.load(place + channels, there, 0.0) + pixels.to(tl.float32)[:, None] * away * away
-        squares += tl.where(there, more, 0.0)
-    base = tl.load(x + at, is_in, 0.0).to(tl.float32)
+        mean, found, pixels, there = _part(parts, first, base, count, rows, channels, each, at, is_in, HELD)
+        away = mean - whole[None, :]
+        squares += tl.where(there, found + pixels * away * away, 0.0)
     # What the sum rounds off, exactly (Knuth's two-sum).
-    rounded = base + total
+    rounded = base + whole
     kept = rounded - base
     tl.store(means + at, rounded, is_in)
-    tl.store(corrections + at, (base - (rounded - kept)) + (total - kept), is_in)
+    tl.store(corrections + at, (base - (rounded - kept)) + (whole - kept), is_in)
     tl.store(variances + at, tl.sum(squares, 0) / rows, is_in)
 
 
@@ -198,25 +237,27 @@ def _normalized(
     HAS_OTHER: tl.constexpr, HAS_MASKS: tl.constexpr, NEURON: tl.constexpr, IS_PLAIN: tl.constexpr,
     ROUNDS: tl.constexpr, ROUNDS_SUM: tl.constexpr, HELD: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """The normalization of a tile, with another image added and a neuron behind."""
-    tile, _, at = _place(channels, COLUMNS)
-    is_in, row = at < channels, tile * HELD + tl.arange(0, HELD)
-    there = (row < rows)[:, None] & is_in[None, :]
+    """The normalization of tiles, with another image added and a neuron behind."""
+    first, programs, at = _place(channels, COLUMNS)
+    is_in = at < channels
     mean, scale, shift = _affine(rows_of, at, is_in, epsilon, HAS_CORRECTION)
-    value = _read(x, row, at, there, pitch)
-    z = (value - mean[None, :]) * scale[None, :] + shift[None, :]
-    if ROUNDS:
-        z = z.to(tl.float16).to(tl.float32)
-    if HAS_OTHER:
-        z += _read(other, row, at, there, pitch_of_other)
-        if ROUNDS_SUM:
+    for tile in range(first, tl.cdiv(rows, HELD), programs):
+        row = tile * HELD + tl.arange(0, HELD)
+        there = (row < rows)[:, None] & is_in[None, :]
+        value = _read(x, row, at, there, pitch)
+        z = (value - mean[None, :]) * scale[None, :] + shift[None, :]
+        if ROUNDS:
             z = z.to(tl.float16).to(tl.float32)
-    if HAS_MASKS:
-        bits = tl.reshape(_passes(z, b, NEURON, IS_PLAIN).to(tl.int32), [HELD, COLUMNS // 8, 8])
-        places, known = _octets(masks, row, rows, channels, HELD, COLUMNS)
-        tl.store(places, tl.sum(bits << tl.arange(0, 8)[None, None, :], 2).to(tl.uint8), known)
-    z = _activated(z, a, b, NEURON, IS_PLAIN)
-    tl.store(y + row.to(tl.int64)[:, None] * channels + at[None, :], z.to(y.dtype.element_ty), there)
+        if HAS_OTHER:
+            z += _read(other, row, at, there, pitch_of_other)
+            if ROUNDS_SUM:
+                z = z.to(tl.float16).to(tl.float32)
+        if HAS_MASKS:
+            bits = tl.reshape(_passes(z, b, NEURON, IS_PLAIN).to(tl.int32), [HELD, COLUMNS // 8, 8])
+            places, known = _octets(masks, row, rows, channels, HELD, COLUMNS)
+            tl.store(places, tl.sum(bits << tl.arange(0, 8)[None, None, :], 2).to(tl.uint8), known)
+        z = _activated(z, a, b, NEURON, IS_PLAIN)
+        tl.store(y + row.to(tl.int64)[:, None] * channels + at[None, :], z.to(y.dtype.element_ty), there)
 
 
 # --- gradients --------------------------------------------------------------------------------------------------------
@@ -323,26 +364,30 @@ def _data_gradient(
     HAS_CORRECTION: tl.constexpr, HAS_SUMS: tl.constexpr, NEURON: tl.constexpr, IS_PLAIN: tl.constexpr,
     ROUNDS: tl.constexpr, ROUNDS_FLOW: tl.constexpr, HELD: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of the images, a tile of it."""
-    tile, _, at = _place(channels, COLUMNS)
-    is_in, row = at < channels, tile * HELD + tl.arange(0, HELD)
-    there = (row < rows)[:, None] & is_in[None, :]
+    """The gradient of the images, tiles of it."""
+    first, programs, at = _place(channels, COLUMNS)
+    is_in = at < channels
     mean, correction = _mean(rows_of[0], rows_of[1], at, is_in, HAS_CORRECTION)
     inverse = _inverse_deviation(rows_of[2], at, is_in, epsilon)
     scale = tl.load(rows_of[3] + at, is_in, 0.0) * inverse
     affine = mean, mean, mean
     if NEURON != "NONE":
         affine = mean, scale, tl.load(rows_of[4] + at, is_in, 0.0) - correction * scale
-    value = tl.zeros([HELD, COLUMNS], tl.float32)
-    if HAS_SUMS or NEURON != "NONE":
-        value = _read(x, row, at, there, pitch_of_x)
-    flow = _flow(gradient, value, row, at, there, pitch, affine, a, b, NEURON, IS_PLAIN, ROUNDS, ROUNDS_FLOW)
-    found = flow * scale[None, :]
+    slope, level = mean, mean
     if HAS_SUMS:
         slope = scale * inverse * tl.load(sums[0] + at, is_in, 0.0) / -pixels
         level = scale * tl.load(sums[1] + at, is_in, 0.0) / -pixels - correction * slope
-        found += (value - mean[None, :]) * slope[None, :] + level[None, :]
-    tl.store(dx + row.to(tl.int64)[:, None] * channels + at[None, :], found.to(dx.dtype.element_ty), there)
+    for tile in range(first, tl.cdiv(rows, HELD), programs):
+        row = tile * HELD + tl.arange(0, HELD)
+        there = (row < rows)[:, None] & is_in[None, :]
+        value = tl.zeros([HELD, COLUMNS], tl.float32)
+        if HAS_SUMS or NEURON != "NONE":
+            value = _read(x, row, at, there, pitch_of_x)
+        flow = _flow(gradient, value, row, at, there, pitch, affine, a, b, NEURON, IS_PLAIN, ROUNDS, ROUNDS_FLOW)
+        found = flow * scale[None, :]
+        if HAS_SUMS:
+            found += (value - mean[None, :]) * slope[None, :] + level[None, :]
+        tl.store(dx + row.to(tl.int64)[:, None] * channels + at[None, :], found.to(dx.dtype.element_ty), there)
 
 
 # --- launches ---------------------------------------------------------------------------------------------------------
@@ -377,24 +422,6 @@ class Activation(NamedTuple):
 _PLAIN = Activation()
 
 
-def pitch_of(image: Tensor) -> int | None:
-    """Numbers from one pixel to the next, if all pixels lie so, each with its channels side by side; else None."""
-    step = expected = 0
-    _, channels, height, width = image.shape
-    along = image.stride()
-    if channels > 1 and along[1] != 1:
-        return None
-    for size, stride in ((width, along[3]), (height, along[2]), (image.shape[0], along[0])):
-        if size == 1:
-            continue
-        if not expected:
-            step = expected = stride
-        elif stride != expected:
-            return None
-        expected *= size
-    return step or channels
-
-
 def takes(images: Sequence[Tensor], rows: Sequence[Tensor | None]) -> bool:
     """Whether the kernels take these images and rows."""
     first = images[0]
@@ -418,11 +445,14 @@ class _Grid(NamedTuple):
     held: int
     columns: int
 
+    programs: int
+
     @classmethod
-    def of(cls, image: Tensor, least: int = 1) -> _Grid:
+    def of(cls, image: Tensor, kernel: str, least: int = 1) -> _Grid:
         images, channels, height, width = image.shape
-        columns = min(_COLUMNS, max(least, triton.next_power_of_2(channels)))
-        return cls(images * height * width, channels, _TILE // columns, columns)
+        cut = _CUTS[kernel]
+        columns = min(cut.channels, max(least, triton.next_power_of_2(channels)))
+        return cls(images * height * width, channels, cut.numbers // columns, columns, cut.programs)
 
     @property
     def across(self) -> int:
@@ -430,14 +460,14 @@ class _Grid(NamedTuple):
         return triton.cdiv(self.channels, self.columns)
 
     @property
-    def tiles(self) -> tuple[int]:
-        """Programs of one tile each."""
-        return (triton.cdiv(self.rows, self.held) * self.across,)
+    def parts(self) -> int:
+        """Programs over the same channels: no more than there are tiles."""
+        return min(triton.cdiv(self.rows, self.held), max(1, self.programs // self.across))
 
     @property
-    def parts(self) -> int:
-        """Programs of a sum over the same channels: no more than there are tiles."""
-        return min(triton.cdiv(self.rows, self.held), max(1, _PROGRAMS // self.across))
+    def all(self) -> tuple[int]:
+        """All programs."""
+        return (self.parts * self.across,)
 
     @property
     def ends(self) -> tuple[tuple[int], int, int]:
@@ -464,14 +494,14 @@ def _floats(*numbers: float) -> tuple[float, ...]:
 
 def moments(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Mean, correction and variance of each channel."""
-    grid = _Grid.of(x)
+    grid = _Grid.of(x, "moments")
     programs, held, columns = grid.ends
-    parts = grid.rows_for(x, 2 * grid.parts)
+    parts = grid.rows_for(x, 3 * grid.parts)
     found = grid.rows_for(x, 1)[0], grid.rows_for(x, 1)[0], grid.rows_for(x, 1)[0]
-    _moments_parts[(grid.parts * grid.across,)](
+    _moments_parts[grid.all](
         x, parts, grid.rows, grid.channels, pitch_of(x), grid.held, grid.columns, num_warps=8,
     )  # fmt: skip
-    _moments_end[programs](x, parts, *found, grid.parts, grid.rows, grid.channels, grid.held, held, columns)
+    _moments_end[programs](parts, *found, grid.parts, grid.rows, grid.channels, grid.held, held, columns)
     return found
 
 
@@ -483,11 +513,12 @@ def normalize(
 
     ``with_masks`` asks for a bit for each number, eight channels a byte: whether the neuron lets its gradient pass.
     """
-    grid, made = _Grid.of(x, 8 if with_masks else 1), _like(x, dtype)
+    kernel, least = ("normalize with masks", 8) if with_masks else ("normalize", 1)
+    grid, made = _Grid.of(x, kernel, least), _like(x, dtype)
     added, masks = x if other is None else other, None
     if with_masks:
         masks = torch.empty((grid.rows, triton.cdiv(grid.channels, 8)), dtype=torch.uint8, device=x.device)
-    _normalized[grid.tiles](
+    _normalized[grid.all](
         x, added, made, made if masks is None else masks, rows.filled(), grid.rows, grid.channels, pitch_of(x),
         pitch_of(added), *_floats(epsilon, how.a, how.b), rows.correction is not None, other is not None, with_masks,
         how.name, how.a == 0.0, how.rounds, how.rounds_sum, grid.held, grid.columns, num_warps=8,
@@ -499,10 +530,10 @@ def parameter_gradients(
     gradient: Tensor, x: Tensor, rows: Rows, epsilon: float, how: Activation = _PLAIN, before: Sequence[Tensor] = ()
 ) -> tuple[Tensor, Tensor]:
     """The gradients of gamma and beta, added to those ``before``; ``gradient`` is that of what a neuron gave."""
-    grid = _Grid.of(x)
+    grid = _Grid.of(x, "parameters")
     parts = grid.rows_for(x, 2 * grid.parts)
     found = grid.rows_for(x, 1)[0], grid.rows_for(x, 1)[0]
-    _gradient_parts[(grid.parts * grid.across,)](
+    _gradient_parts[grid.all](
         gradient, x, parts, rows.filled(), grid.rows, grid.channels, pitch_of(gradient), pitch_of(x),
         *_floats(epsilon, how.a, how.b), rows.correction is not None, how.name, how.a == 0.0, how.rounds,
         how.rounds_sum, grid.held, grid.columns, num_warps=8,
@@ -516,11 +547,11 @@ def masked_gradients(
     dtype: torch.dtype, *, rounds_sum: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """What a neuron lets pass of a gradient, to which a second one is added, in ``dtype``; and gamma's and beta's."""
-    grid, made = _Grid.of(x, 8), _like(x, dtype)
+    grid, made = _Grid.of(x, "masked", 8), _like(x, dtype)
     parts = grid.rows_for(x, 2 * grid.parts)
     found = grid.rows_for(x, 1)[0], grid.rows_for(x, 1)[0]
     added = gradient if second is None else second
-    _masked_parts[(grid.parts * grid.across,)](
+    _masked_parts[grid.all](
         gradient, added, x, masks, made, parts, rows.filled(), grid.rows, grid.channels, pitch_of(gradient),
         pitch_of(added), pitch_of(x), float(slope), rows.correction is not None, second is not None, slope == 0.0,
         rounds_sum, grid.held, grid.columns, num_warps=8,
@@ -545,8 +576,8 @@ def data_gradient(
     dtype: torch.dtype, how: Activation = _PLAIN,
 ) -> Tensor:  # fmt: skip
     """The gradient of ``x`` in ``dtype``; ``sums`` are none where mean and variance are constants."""
-    grid, made = _Grid.of(x), _like(x, dtype)
-    _data_gradient[grid.tiles](
+    grid, made = _Grid.of(x, "data"), _like(x, dtype)
+    _data_gradient[grid.all](
         gradient, x, made, rows.filled(), tuple(sums) or (x, x), grid.rows, grid.channels, pitch_of(gradient),
         pitch_of(x), *_floats(pixels, epsilon, how.a, how.b), rows.correction is not None, bool(sums), how.name,
         how.a == 0.0, how.rounds, how.rounds_sum, grid.held, grid.columns, num_warps=8,

@@ -1,0 +1,90 @@
+"""The weights' gradient in Triton against windows that are written out: on CUDA, or by Triton's interpreter."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import pytest
+import torch
+
+from openmps.ops import convolution as ops
+from openmps.ops import triton
+from openmps.ops.geometry import Axis, Window
+from openmps.types import MPSImageEdgeMode
+
+IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+ZERO, CLAMP = MPSImageEdgeMode.ZERO, MPSImageEdgeMode.CLAMP
+AXES = [
+    # source, result, size, stride, dilation, offset
+    (Axis(6, 6, 3), Axis(5, 5, 3)),
+    (Axis(9, 5, 3, 2), Axis(8, 4, 3, 2, 1, 1)),
+    (Axis(7, 4, 1, 2), Axis(8, 4, 1, 2)),
+    (Axis(9, 6, 2, 1, 3, -1), Axis(4, 9, 5, 1, 1, -3)),
+    (Axis(30, 15, 7, 2, 1, 0), Axis(33, 17, 7, 2)),
+    (Axis(1, 1, 3), Axis(1, 1, 1)),
+]
+CHANNELS = [(5, 3), (16, 70), (130, 20), (1, 1)]
+"""Of the result and of the source."""
+
+
+@pytest.fixture
+def place() -> torch.device:
+    """Where Triton runs."""
+    if find_spec("triton") is None:
+        pytest.skip("Triton is not installed")
+    if IS_INTERPRETED:
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device on this machine; the interpreter is asked by a test of its own")
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+def drawn(shape: tuple[int, ...], place: torch.device, seed: int, more: int) -> torch.Tensor:
+    """Numbers that float16 holds, in a slice of more channels."""
+    generator = torch.Generator().manual_seed(seed)
+    images, channels, rows, columns = shape
+    numbers = torch.randn((images, rows, columns, channels + more), generator=generator).half()
+    return numbers.to(place).permute(0, 3, 1, 2)[:, :channels]
+
+
+@pytest.mark.parametrize("more", [0, 3], ids=["whole", "slice"])
+@pytest.mark.parametrize("channels", CHANNELS, ids=str)
+@pytest.mark.parametrize("axes", AXES, ids=str)
+def test_the_same_sums(axes, channels, more: int, place: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    window = Window(x=axes[1], y=axes[0])
+    x, gradient = (
+        drawn((3, channels[1], *window.source), place, 1, more),
+        drawn((3, channels[0], *window.result), place, 2, more),
+    )
+    for edge_mode in (ZERO, CLAMP):
+        found = []
+        for runs in (True, False):
+            monkeypatch.setattr(triton, "runs_on", lambda device, runs=runs: runs)
+            found.append(ops.weights_gradient(gradient, x, window, edge_mode))
+        assert found[0].dtype is torch.float32
+        assert found[0].shape == found[1].shape
+        bound = 1e-6 * (3 * window.result[0] * window.result[1]) ** 0.5 * 4
+        torch.testing.assert_close(found[0], found[1], rtol=1e-5, atol=bound)
+
+
+def test_many_pixels_are_summed_alike_each_time(place: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    window = Window(x=Axis(60, 60, 3), y=Axis(40, 40, 3))
+    x, gradient = drawn((1, 4, 40, 60), place, 1, 0), drawn((1, 8, 40, 60), place, 2, 0)
+    monkeypatch.setattr(triton, "runs_on", lambda device: True)
+    found = [ops.weights_gradient(gradient, x, window, ZERO) for _ in range(2)]
+    assert torch.equal(*found)
+    monkeypatch.setattr(triton, "runs_on", lambda device: False)
+    torch.testing.assert_close(found[0], ops.weights_gradient(gradient, x, window, ZERO), rtol=1e-5, atol=1e-3)
+
+
+@pytest.mark.skipif(IS_INTERPRETED or find_spec("triton") is None, reason="asks the interpreter, which Triton brings")
+def test_by_the_interpreter() -> None:
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    named = "same_sums or alike"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", named]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "skipped" not in ran.stdout
