@@ -6,7 +6,9 @@ import threading
 
 import numpy as np
 import pytest
+import torch
 
+from openmps.core.image.batch import MPSImageBatch
 from openmps.errors import MPSError, MTLExecutionError
 from openmps.metal.device import mtl_device
 from openmps.training import stepper as stepper_module
@@ -14,6 +16,7 @@ from openmps.training.dataset import Batch
 from openmps.training.network import NetworkShape, SampleNetwork, optimizer_factory
 from openmps.training.stepper import TrainingStepper
 from openmps.types import MPSImageFeatureChannelFormat
+from replay_twin import outcomes, replaying_queue
 
 SHAPE = NetworkShape(4, 4, 1, 3)
 
@@ -71,10 +74,29 @@ def test_figures_are_the_mean_loss_and_the_correct_images(stepper):
     assert sum(label.loss_image().numpy().item() for label in prepared.labels) == pytest.approx(figures[-1][0])
 
 
-def test_labels_of_one_class_share_an_image(stepper):
+def test_a_step_is_replayed_as_a_whole(device):
+    """What is measured is a part of the capture."""
+    steppers = [_stepper(device) for _ in range(2)]
+    steppers[0]._queue = replaying_queue(device)
+    steppers[1]._queue.max_capture_count = 0
+    seen = []
+    for stepper in steppers:
+        for _ in range(4):
+            command_buffer = stepper._encode(stepper.prepare(_batch()))
+            stepper._free.acquire()
+            command_buffer.commit()
+            command_buffer.wait_until_completed()
+            seen.append(outcomes(command_buffer))
+    assert set(seen[3]) == {"replayed"}
+    assert len(seen[3]) == 6  # the graph, an update for each layer, what is measured
+    found, expected = (stepper.collect() for stepper in steppers)
+    np.testing.assert_allclose(found, expected, rtol=0 if torch.device(device).type == "cpu" else 1e-4)
+
+
+def test_labels_are_one_block(stepper):
     labels = stepper.prepare(_batch()).labels
-    assert labels[0] is not labels[5]
-    assert labels[0].labels_image() is labels[5].labels_image()
+    assert MPSImageBatch([each.labels_image() for each in labels]).whole().cells() != ()
+    assert len(MPSImageBatch([each.labels_image() for each in labels]).whole().cells()) == 1
     np.testing.assert_array_equal(labels[2].labels_image().numpy(), [[[0, 0, 1]]])
 
 
@@ -89,7 +111,7 @@ def test_a_batch_that_cannot_be_encoded_frees_its_place(stepper):
 
 
 def test_work_that_fails_is_raised_by_collect(stepper, monkeypatch):
-    def fail(batch, logits):
+    def fail(*operands):
         raise ValueError("broken")
 
     monkeypatch.setattr(stepper_module, "_measure", fail)

@@ -8,13 +8,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from openmps.core.image.batch import MPSImageBatch
+from openmps.core.kernel.encoding import Numbers, record_step
+from openmps.core.state.batch import MPSStateBatch
 from openmps.core.training_state import Checkpointed
 from openmps.errors import MPSError, MTLExecutionError
 from openmps.kernels.loss import MPSCNNLossLabels
-from openmps.metal.device import MTLDevice
+from openmps.metal.device import MTLBuffer, MTLDevice
 from openmps.metal.mps_command_buffer import MPSCommandBuffer
+from openmps.ops.op import Kind, Op
 from openmps.training.checkpoint import graph_parts
 from openmps.training.dataset import Batch
 from openmps.training.network import Network
@@ -27,14 +31,13 @@ class PreparedBatch(NamedTuple):
     """One batch on the device."""
 
     images: MPSImageBatch
-    labels: list[MPSCNNLossLabels]
-    classes: torch.Tensor
+    labels: MPSStateBatch
 
 
 class _Finished(NamedTuple):
     """What one command buffer left: loss and number of correct classifications, or the error."""
 
-    figures: torch.Tensor | None
+    figures: list[float]
     error: MTLExecutionError | None
 
 
@@ -57,9 +60,8 @@ class TrainingStepper:
         self._queue = device.new_command_queue()
         self._free = threading.Semaphore(_IN_FLIGHT)
         self._finished: queue.SimpleQueue[_Finished] = queue.SimpleQueue()
-        classes = network.shape.classes
-        one_hot = np.eye(classes, dtype=np.float32).reshape(classes, 1, 1, classes)
-        self._one_hot = list(MPSImageBatch.from_numpy(device, one_hot))
+        self._one_hot = np.eye(network.shape.classes, dtype=np.float32)
+        self._side = torch.cuda.Stream(device.torch_device) if device.is_cuda else None
 
     def parts(self) -> dict[str, Checkpointed]:
         """What a checkpoint has to keep: the data sources, and the kernels that draw random numbers."""
@@ -72,10 +74,7 @@ class TrainingStepper:
     def prepare(self, batch: Batch) -> PreparedBatch:
         """Bring a batch to the device."""
         images = MPSImageBatch.from_numpy(self._device, batch.images)
-        # Labels of one class share one image: a batch costs no copies to the device but its own.
-        labels = [MPSCNNLossLabels(self._device, labels_image=self._one_hot[label]) for label in batch.labels.tolist()]
-        classes = torch.from_numpy(batch.labels).to(self._device.torch_device, non_blocking=True)
-        return PreparedBatch(images, labels, classes)
+        return PreparedBatch(images, MPSCNNLossLabels.batch(self._device, self._one_hot[batch.labels]))
 
     def step(self, batch: PreparedBatch) -> None:
         """Start one step, the update of the weights included; waits while two are under way."""
@@ -91,15 +90,24 @@ class TrainingStepper:
         command_buffer = MPSCommandBuffer(self._queue)
         logits: list[MPSImageBatch] = []
         self._graph.encode_batch(command_buffer, [batch.images], [batch.labels], logits)
-        figures: list[torch.Tensor] = []
-        command_buffer.record("measure", lambda: figures.append(_measure(batch, logits[0])))
+        figures = self._device.new_buffer(2 * 4)
+        labels: list[MPSCNNLossLabels] = list(batch.labels)  # pyright: ignore[reportAssignmentType]
+        losses = MPSImageBatch([each.loss_image() for each in labels])
+        known = MPSImageBatch([each.labels_image() for each in labels])
+        read = (losses.whole(), logits[0].whole(), known.whole())
+        record_step(command_buffer, "measure", Measure(), read, (Numbers(figures),))
 
         def completed(buffer: Any) -> None:
-            self._finished.put(_Finished(figures[0] if figures else None, buffer.error))
+            self._finished.put(_Finished(self._read(figures) if buffer.error is None else [], buffer.error))
             self._free.release()
 
         command_buffer.add_completed_handler(completed)
         return command_buffer
+
+    def _read(self, figures: MTLBuffer) -> list[float]:
+        """The figures of a step that has completed; waits for no other."""
+        with torch.cuda.stream(self._side):
+            return figures.memory(torch.float32).tolist()
 
     def wait(self) -> None:
         """Wait until no step is under way."""
@@ -114,18 +122,19 @@ class TrainingStepper:
             figures, error = self._finished.get()
             if error is not None:
                 raise error.__cause__ if isinstance(error.__cause__, MPSError) else error
-            assert figures is not None
-            loss, correct = figures.tolist()
+            loss, correct = figures
             found.append((loss, round(correct)))
         return found
 
 
-def _measure(batch: PreparedBatch, logits: MPSImageBatch) -> torch.Tensor:
-    """Loss and number of correct classifications; runs on the queue, so that reading them makes nobody wait."""
-    losses = torch.cat([label.loss_image().tensor() for label in batch.labels]).sum()
-    predictions = logits.tensor().flatten(1).argmax(1)
-    correct = (predictions == batch.classes).sum()
-    figures = torch.stack((losses.to(torch.float32), correct.to(torch.float32)))
-    if not figures.is_cuda:
-        return figures
-    return torch.empty(2, pin_memory=True).copy_(figures, non_blocking=True)
+class Measure(Op, kind=Kind.REDUCTION):
+    """Loss and number of correct classifications of a batch, as one row: of losses, logits and labels."""
+
+    def run(self, wanted: tuple[bool, ...], *operands: Tensor) -> Tensor:
+        """See the class."""
+        return _measure(*operands)
+
+
+def _measure(losses: Tensor, logits: Tensor, labels: Tensor) -> Tensor:
+    correct = (logits.flatten(1).argmax(1) == labels.flatten(1).argmax(1)).sum()
+    return torch.stack((losses.sum(dtype=torch.float32), correct.to(torch.float32)))
