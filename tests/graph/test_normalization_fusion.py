@@ -11,6 +11,8 @@ import torch
 
 import openmps as mps
 from encoding import Bench, finish, numbers
+from openmps.graph import compiler
+from openmps.graph import fusion as rules
 from openmps.graph.program import Program
 from openmps.ops.normalized_neuron import NormalizedNeuron, NormalizedNeuronSums, PassedSums
 from openmps.training import TrainableBatchNormalizationDataSource
@@ -30,6 +32,12 @@ OTHERS: dict[str, Callable[[Any], Any]] = {
 FORMATS = [(FLOAT32, FLOAT32), (FLOAT16, FLOAT32), (FLOAT16, FLOAT16)]
 """Of images and of their gradients."""
 SHAPES = [(2, 1, 3, 3), (3, 3, 2, 1), (1, 4, 4, 4), (5, 5, 1, 1)]
+
+
+@pytest.fixture(autouse=True)
+def _rules_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The CPU does without these rules: here it runs the slow forms of what they make."""
+    monkeypatch.setattr(compiler, "fuse", lambda body, *, in_passes: rules.fuse(body, in_passes=True))
 
 
 class Network:
@@ -162,6 +170,13 @@ def test_what_others_read_is_there(added: str, device: torch.device) -> None:
     found, expected, program = both(make, device, (2, 3, 2, 2), FLOAT16)
     assert_alike(found, expected, device, FLOAT16)
     assert not count(program, NormalizedNeuron)
+
+
+def test_the_cpu_has_nothing_to_gain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    bench = Bench.on(torch.device("cpu"))
+    graph = Network(3, NEURONS["relu"], "", FLOAT32).graph(bench, FLOAT32, fusion=True)
+    assert not count(programs(graph, (2, 3, 2, 2), FLOAT32), NormalizedNeuron)
 
 
 def test_explain_names_what_runs_as_a_part(device: torch.device) -> None:

@@ -24,6 +24,7 @@ from openmps.kernels.convolution.weighted import WeightedKernel
 from openmps.kernels.convolution.weights import ConvolutionWeights
 from openmps.kernels.loss.image_loss import LabelImages
 from openmps.metal.device import MTLDevice
+from openmps.ops import triton
 from openmps.types import MPSImageFeatureChannelFormat
 
 
@@ -119,7 +120,7 @@ class Compiler:
         body, makers = program.assemble(wanted)
         fused: frozenset[int] = frozenset()
         if allow_fusion:
-            body, gone = fuse(body)
+            body, gone = fuse(body, in_passes=triton.runs_on(self._device.torch_device))
             fused = frozenset(makers[slot] for slot in gone if slot in makers)
         program.use(body, frozenset(stages[place].node for place in fused))
         return program

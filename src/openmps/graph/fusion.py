@@ -1,11 +1,11 @@
 """Fusions: rules over the kinds and fields of operations, each with the steps that it must equal.
 
-`pool_before_relu`: max pooling behind a ReLU runs before it, since ``max(f(x)) = f(max(x))`` for a function that never
-falls. The ReLU then works on the pooled image, and the image between the two never exists; in the gradient pass the
-mask is applied to the pooled gradient. It needs a max pooling that is the only reader of the ReLU's result besides its
-own gradient, which must be followed by the ReLU's alone; images that come out stand in its way.
+`pools_before_relus`: max pooling behind a ReLU runs before it, since ``max(f(x)) = f(max(x))`` for a function that
+never falls. The ReLU then works on the pooled image, and the image between the two never exists; in the gradient pass
+the mask is applied to the pooled gradient. It needs a max pooling that is the only reader of the ReLU's result besides
+its own gradient, which must be followed by the ReLU's alone; images that come out stand in its way.
 
-`identities`, `normalized_neurons`: see `openmps.graph.normalization_fusion`.
+`identities`, and on a GPU `normalized_neurons`: see `openmps.graph.normalization_fusion`.
 
 Every fusion is turned off with ``MPSNNGraph.allow_fusion``.
 """
@@ -29,12 +29,23 @@ from openmps.types import MPSCNNNeuronType, MPSImageEdgeMode, MPSImageFeatureCha
 
 _RELU = MPSCNNNeuronType.RELU
 _STORE_HALF = Store(MPSImageFeatureChannelFormat.FLOAT16)
-_RULES = (identities, normalized_neurons)
-"""What is done to a body once poolings are in their places, in order."""
 
 
-def fuse(body: Body) -> tuple[Body, set[int]]:
-    """The body after every fusion, and the slots that are never filled any more."""
+def fuse(body: Body, *, in_passes: bool = False) -> tuple[Body, set[int]]:
+    """The body after every fusion, and the slots that are never filled any more.
+
+    ``in_passes`` says that fused operations run in one pass over memory each, as they do in Triton.
+    """
+    gone: set[int] = set()
+    for rule in _RULES_IN_PASSES if in_passes else _RULES:
+        body, never = rule(body)
+        gone |= never
+    verify(body)
+    return body, gone
+
+
+def pools_before_relus(body: Body) -> tuple[Body, set[int]]:
+    """The body with its poolings before its ReLUs, and the slots that are never filled any more."""
     gone: set[int] = set()
     readers = _Readers(body)
     for step in body.steps:
@@ -43,11 +54,13 @@ def fuse(body: Body) -> tuple[Body, set[int]]:
             body = _pool_before_relu(body, match)
             readers = _Readers(body)
             gone |= {*match.relu.writes, match.stored, *match.between}
-    for rule in _RULES:
-        body, never = rule(body)
-        gone |= never
-    verify(body)
     return body, gone
+
+
+_RULES = (identities, pools_before_relus)
+_RULES_IN_PASSES = (identities, normalized_neurons, pools_before_relus)
+"""What is done to a body, in order. Where a fused operation is no pass of its own, it costs a gradient the numbers that
+it computes again."""
 
 
 class _Readers:

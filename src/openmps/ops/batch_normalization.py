@@ -9,7 +9,7 @@ may be float16: sums and everything in between are float32 then. Where Triton ru
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -241,6 +241,29 @@ class JoinRows(Op):
         """See the class."""
         first = operands[0]
         return torch.stack([torch.zeros_like(first) if row is None else row for row in operands])
+
+
+class RunningAverages(Op, kind=Kind.UPDATE, results=0, has_effect=True):
+    """``running += momentum (found - running)`` of mean and variance, the latter times a factor.
+
+    Operands are the running mean and variance, which are written, those that were found, and the factor.
+    """
+
+    takes_device_numbers = True
+
+    momentum: float
+
+    def overwritten(self, operands: int) -> Iterable[int]:
+        """The running ones."""
+        return (0, 1)
+
+    def run(self, wanted: tuple[bool, ...], *operands: Any) -> None:
+        """See the class."""
+        mean, variance, found_mean, found_variance, factor = operands
+        if isinstance(factor, Tensor):
+            factor = factor.to(found_variance.dtype)
+        for running, found in ((mean, found_mean), (variance, found_variance * factor)):
+            torch.sub(running, torch.sub(found, running), alpha=-self.momentum, out=running)
 
 
 class SplitRows(Op, results=5, kind=Kind.STORAGE, gives_view=True):

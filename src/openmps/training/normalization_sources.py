@@ -12,15 +12,14 @@ from numpy.typing import NDArray
 from openmps.checks import Shown, number, store, whole
 from openmps.core.arrays import numbers, row, variances
 from openmps.core.data_source import ArraySource
+from openmps.core.kernel.encoding import Number, Numbers, record_step
 from openmps.core.numbers import not_negative
 from openmps.core.state.rows import MPSCNNNormalizationGammaAndBetaState, MPSCNNNormalizationMeanAndVarianceState
-from openmps.core.vector import MPSVector, MPSVectorDescriptor
 from openmps.errors import MPSArgumentError, MPSMemoryError
 from openmps.kernels.batch_normalization import MPSCNNBatchNormalizationState
-from openmps.kernels.optimizers import MPSNNOptimizerDescriptor, MPSNNOptimizerStochasticGradientDescent
 from openmps.metal.device import CommandBuffer, MTLBuffer, MTLDevice
+from openmps.ops.batch_normalization import RunningAverages
 from openmps.training.optimized import Optimized, OptimizerFactory
-from openmps.types import MPSDataType, MPSNNRegularizationType
 
 Row = NDArray[Any] | Sequence[float] | None
 _DEFAULTS = {"gamma": 1.0, "beta": 0.0, "mean": 0.0, "variance": 1.0}
@@ -149,7 +148,6 @@ class TrainableBatchNormalizationDataSource(ArrayBatchNormalizationDataSource, O
             raise MPSArgumentError(type(self).__name__, "momentum", "must be 0 to 1", momentum)
         self._train_with(optimizer, amsgrad=amsgrad)
         self._buffers: dict[str, MTLBuffer] = {}
-        self._averages: dict[float, MPSNNOptimizerStochasticGradientDescent] = {}
         self._updated: tuple[weakref.ref[Any], Any] | None = None
 
     def gamma(self) -> NDArray[np.float32]:
@@ -228,29 +226,12 @@ class TrainableBatchNormalizationDataSource(ArrayBatchNormalizationDataSource, O
             raise MPSArgumentError(self._name, "batch", rule, "1 image of 1x1", "Train with larger batches or images")
         mean, variance = self._on(command_buffer.device, "mean", "variance")
         if state.has_statistics:
-            self._average(command_buffer, mean, state.mean(), 1.0)
-            self._average(command_buffer, variance, state.variance(), state.pixels / (state.pixels - 1))
-        return MPSCNNNormalizationMeanAndVarianceState(mean, variance)
-
-    def _average(self, command_buffer: CommandBuffer, running: MTLBuffer, found: MTLBuffer, factor: float) -> None:
-        """``running += momentum (factor found - running)``, as a descent."""
-        if factor not in self._averages:
-            options = MPSNNOptimizerDescriptor(
-                -self._momentum,
-                factor,
-                regularization_type=MPSNNRegularizationType.L2,
-                regularization_scale=-1.0,
+            read = (mean, variance, state.mean(), state.variance())
+            factor = Number(state.pixels / (state.pixels - 1))
+            record_step(
+                command_buffer, f"{self._name} average", RunningAverages(self._momentum), (*map(Numbers, read), factor)
             )
-            descent = MPSNNOptimizerStochasticGradientDescent(command_buffer.device, optimizer_descriptor=options)
-            self._averages[factor] = descent
-        descriptor = MPSVectorDescriptor(self._channels, MPSDataType.FLOAT32)
-        values = MPSVector(running, descriptor)
-        self._averages[factor].encode(
-            command_buffer,
-            input_gradient_vector=MPSVector(found, descriptor),
-            input_values_vector=values,
-            result_values_vector=values,
-        )
+        return MPSCNNNormalizationMeanAndVarianceState(mean, variance)
 
     def _check_layer(self, command_buffer: CommandBuffer, state: MPSCNNBatchNormalizationState) -> None:
         """Raise if the layer is not the one that was updated before on the same command buffer."""

@@ -8,6 +8,7 @@ four kernels that are encoded by hand.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import ClassVar
 
 from openmps.core.kernel.base import MPSKernel
@@ -32,13 +33,19 @@ from openmps.ops.batch_normalization import (
 from openmps.ops.op import Slot
 
 
+@cache
+def _known_as(kind: type) -> str:
+    """The framework's class among a class and its bases."""
+    return next(each.__name__ for each in kind.__mro__ if each.__name__.startswith("MPS"))
+
+
 class _Named(MPSKernel):
     """A kernel that errors call by the name that users know."""
 
     @property
     def name(self) -> str:
         """The framework's class and the label."""
-        known = next(kind.__name__ for kind in type(self).__mro__ if kind.__name__.startswith("MPS"))
+        known = _known_as(type(self))
         return f"{known} {self.label!r}" if self.label else known
 
 
