@@ -70,6 +70,25 @@ def test_the_same_sums(axes, channels, more: int, place: torch.device, monkeypat
         torch.testing.assert_close(found[0], found[1], rtol=1e-5, atol=bound)
 
 
+@pytest.mark.parametrize("multiplier", [1, 3])
+@pytest.mark.parametrize("channels", [1, 3, 70])
+@pytest.mark.parametrize("axes", AXES, ids=str)
+def test_the_same_sums_of_a_group_a_channel(
+    axes, channels: int, multiplier: int, place: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    window = Window(x=axes[1], y=axes[0])
+    x = drawn((2, channels, *window.source), place, 1, 0)
+    gradient = drawn((2, channels * multiplier, *window.result), place, 2, 3)
+    weights = torch.zeros((channels * multiplier, *window.size, 1), device=place).half()
+    found = []
+    for runs in (True, False):
+        monkeypatch.setattr(triton, "runs_on", lambda device, runs=runs: runs)
+        made = ops._half_gradients(gradient, x, weights, window, channels, ZERO, (False, False))
+        found.append(made.weights)
+    bound = 1e-6 * (2 * window.result[0] * window.result[1]) ** 0.5 * 4
+    torch.testing.assert_close(found[0], found[1], rtol=1e-5, atol=bound)
+
+
 def test_many_pixels_are_summed_alike_each_time(place: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     window = Window(x=Axis(60, 60, 3), y=Axis(40, 40, 3))
     x, gradient = drawn((1, 4, 40, 60), place, 1, 0), drawn((1, 8, 40, 60), place, 2, 0)

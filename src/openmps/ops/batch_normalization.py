@@ -249,8 +249,6 @@ class RunningAverages(Op, kind=Kind.UPDATE, results=0, has_effect=True):
     Operands are the running mean and variance, which are written, those that were found, and the factor.
     """
 
-    takes_device_numbers = True
-
     momentum: float
 
     def overwritten(self, operands: int) -> Iterable[int]:
@@ -260,10 +258,14 @@ class RunningAverages(Op, kind=Kind.UPDATE, results=0, has_effect=True):
     def run(self, wanted: tuple[bool, ...], *operands: Any) -> None:
         """See the class."""
         mean, variance, found_mean, found_variance, factor = operands
-        if isinstance(factor, Tensor):
-            factor = factor.to(found_variance.dtype)
-        for running, found in ((mean, found_mean), (variance, found_variance * factor)):
-            torch.sub(running, torch.sub(found, running), alpha=-self.momentum, out=running)
+        for running, found, scale in ((mean, found_mean, 1.0), (variance, found_variance, factor)):
+            if triton.runs_on(running.device):
+                from openmps.ops.triton.optimizers import update
+
+                # A descent from the found numbers, whose regularization takes the running ones off them.
+                update(("descent",), -self.momentum, [[found], [running], [running]], (), None, (scale, -1.0), "L2")
+            else:
+                torch.sub(running, torch.sub(found * scale, running), alpha=-self.momentum, out=running)
 
 
 class SplitRows(Op, results=5, kind=Kind.STORAGE, gives_view=True):

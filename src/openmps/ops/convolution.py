@@ -188,6 +188,8 @@ def _half_gradients(
         source = convolution_gradient(gradient, x, weights, window, with_parameters=False, **more).source
     if groups == 1:
         for_weights = weights_gradient(gradient, x, window, edge_mode)
+    elif (found := _depthwise(gradient, x, window, groups, edge_mode)) is not None:
+        for_weights = found
     else:
         wide = gradient.float(), x.float(), weights.float()
         for_weights = convolution_gradient(*wide, window, with_source=False, **more).weights
@@ -234,12 +236,31 @@ def _in_place(gradient: Tensor, x: Tensor, window: Window, edge_mode: MPSImageEd
         return None
     if window.is_whole and window.size == window.stride == (1, 1) and x.is_cuda:
         return wide_product(_pixels(gradient, pitches[0]).t(), _pixels(x, pitches[1])).view(-1, 1, 1, x.shape[1])
-    is_plain = edge_mode == MPSImageEdgeMode.ZERO or not window.leaves_source
-    if x.dtype != torch.float16 or not is_plain or not triton.runs_on(x.device) or x.shape[0] * x.shape[2] > 2**20:
+    if not _runs_in_triton(gradient, x, window, edge_mode):
         return None
     from openmps.ops.triton.convolution import weights_gradient as in_place
 
     return in_place(gradient, x, window, pitches[0], pitches[1])
+
+
+def _depthwise(gradient: Tensor, x: Tensor, window: Window, groups: int, edge_mode: MPSImageEdgeMode) -> Tensor | None:
+    """The weights' gradient of a group a channel in Triton; None if it cannot be."""
+    pitches = pitch_of(gradient), pitch_of(x)
+    fits = groups == x.shape[1] and pitches[0] is not None and pitches[1] is not None
+    if not fits or min(gradient.numel(), x.numel()) == 0 or not _runs_in_triton(gradient, x, window, edge_mode):
+        return None
+    from openmps.ops.triton import convolution as kernels
+
+    if window.y.size * window.x.size > kernels.MOST_TAPS:
+        return None
+    return kernels.depthwise_gradient(gradient, x, window, pitches[0] or 0, pitches[1] or 0)
+
+
+def _runs_in_triton(gradient: Tensor, x: Tensor, window: Window, edge_mode: MPSImageEdgeMode) -> bool:
+    """Whether windows over float16 images can be summed there: where they leave the source are zeros."""
+    is_plain = edge_mode == MPSImageEdgeMode.ZERO or not window.leaves_source
+    pixels = gradient.shape[0] * max(window.y.result * window.x.result, window.y.source * window.x.source)
+    return x.dtype == torch.float16 and is_plain and pixels < 2**30 and triton.runs_on(x.device)
 
 
 def _pixels(image: Tensor, pitch: int) -> Tensor:

@@ -59,6 +59,35 @@ def _weights_gradient(
     tl.store(place, total, (output < outputs)[:, None] & (factor < TAPS * inputs)[None, :])
 
 
+@triton.jit
+def _depthwise_gradient(
+    gradient, x, parts, pixels, outputs, multiplier, result_rows, result_columns, rows, columns, pitch, pitch_of_x,
+    TAPS: tl.constexpr, TAPS_ACROSS: tl.constexpr, STRIDE_Y: tl.constexpr, STRIDE_X: tl.constexpr,
+    FIRST_Y: tl.constexpr, FIRST_X: tl.constexpr, DILATION_Y: tl.constexpr, DILATION_X: tl.constexpr,
+    ALL_TAPS: tl.constexpr, PIXELS: tl.constexpr, OUTPUTS: tl.constexpr,
+):  # fmt: skip
+    """The factors of some output channels, summed over a program's pixels."""
+    across = tl.cdiv(outputs, OUTPUTS)
+    part, programs = tl.program_id(0) // across, tl.num_programs(0) // across
+    at = tl.program_id(0) % across * OUTPUTS + tl.arange(0, OUTPUTS)
+    channel, taps = at // multiplier, tl.arange(0, ALL_TAPS)
+    total = tl.zeros([ALL_TAPS, OUTPUTS], tl.float32)
+    for tile in range(part, tl.cdiv(pixels, PIXELS), programs):
+        pixel = tile * PIXELS + tl.arange(0, PIXELS)
+        there = (pixel < pixels)[:, None] & (at < outputs)[None, :]
+        flow = tl.load(gradient + pixel.to(tl.int64)[:, None] * pitch + at[None, :], there, 0.0).to(tl.float32)
+        column, row = pixel % result_columns * STRIDE_X, pixel // result_columns % result_rows * STRIDE_Y
+        image = pixel // (result_columns * result_rows)
+        for tap in tl.static_range(TAPS):
+            y, x_ = row + tap // TAPS_ACROSS * DILATION_Y + FIRST_Y, column + tap % TAPS_ACROSS * DILATION_X + FIRST_X
+            inside = ((y >= 0) & (y < rows) & (x_ >= 0) & (x_ < columns))[:, None] & there
+            place = ((image.to(tl.int64) * rows + y) * columns + x_)[:, None] * pitch_of_x + channel[None, :]
+            found = tl.sum(flow * tl.load(x + place, inside, 0.0).to(tl.float32), 0)
+            total += tl.where((taps == tap)[:, None], found[None, :], 0.0)
+    place = parts + (part * outputs + at)[None, :] * TAPS + taps[:, None]
+    tl.store(place, total, (taps < TAPS)[:, None] & (at < outputs)[None, :])
+
+
 class _Tile(NamedTuple):
     """Output channels and factors of a program, pixels that it reads at a time; warps and stages of its loop.
 
@@ -98,5 +127,26 @@ def weights_gradient(gradient: Tensor, x: Tensor, window: Window, pitch: int, pi
         gradient, x, parts, pixels, outputs, inputs, each, result_rows, result_columns, rows, columns, pitch,
         pitch_of_x, taps, across, *window.stride, window.y.first, window.x.first, *window.dilation, tile.outputs,
         tile.factors, tile.pixels, num_warps=tile.warps, num_stages=tile.stages,
+    )  # fmt: skip
+    return parts[0] if count == 1 else parts.sum(0)
+
+
+MOST_TAPS = 32
+"""Taps of a window of one factor a channel that are summed side by side."""
+
+
+def depthwise_gradient(gradient: Tensor, x: Tensor, window: Window, pitch: int, pitch_of_x: int) -> Tensor:
+    """As `weights_gradient`, of a group for each channel of the source: ``[O, rows, columns, 1]``."""
+    images, outputs, result_rows, result_columns = gradient.shape
+    _, inputs, rows, columns = x.shape
+    taps, at_once = window.y.size * window.x.size, min(64, triton.next_power_of_2(outputs))
+    pixels, held = images * result_rows * result_columns, 2048 // at_once
+    across = triton.cdiv(outputs, at_once)
+    count = min(triton.cdiv(pixels, held), max(1, 4 * _PROGRAMS // across))
+    parts = torch.empty((count, outputs, *window.size, 1), dtype=torch.float32, device=x.device)
+    _depthwise_gradient[(across * count,)](
+        gradient, x, parts, pixels, outputs, outputs // inputs, result_rows, result_columns, rows, columns, pitch,
+        pitch_of_x, taps, window.x.size, *window.stride, window.y.first, window.x.first, *window.dilation,
+        triton.next_power_of_2(taps), held, at_once, num_warps=4,
     )  # fmt: skip
     return parts[0] if count == 1 else parts.sum(0)
