@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import openmps  # noqa: F401 - all operations
+from openmps.ops.batch_normalization import RunningAverages
 from openmps.ops.convolution import CopyNumbers, TakeWeights
 from openmps.ops.elements import Clear, Overwrite
 from openmps.ops.image_copy import ImagesToRows
@@ -61,6 +62,7 @@ EFFECTS: dict[type[Op], Callable[[], tuple[Op, list[Any]]]] = {
     ),
     RmsProp: lambda: (RmsProp(2, GradientRule(), 0.9, 1e-3), [0.5, *many(4), None]),
     Adam: lambda: (Adam(2, GradientRule(), 0.9, 0.99, 1e-3), [0.5, *many(5), None]),
+    RunningAverages: lambda: (RunningAverages(0.5), [*rows(4), 2.0]),
     FillByPhilox: lambda: (FillByPhilox(Integers(), 8, 3), [torch.zeros(2, dtype=torch.int32), 0]),
     FillBySequence: lambda: (FillBySequence(Integers(), 8), [torch.zeros(2, dtype=torch.int32), Words()]),
 }

@@ -8,6 +8,7 @@ import sys
 from importlib.util import find_spec
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -42,6 +43,14 @@ NEURONS = [
 EPSILON = 1e-3
 ROUNDING = {torch.float32: 2e-6, torch.float16: 1.5e-3}
 """Of sums in another order, and of a result that lies near the middle between two float16 numbers."""
+
+
+def counts_loops() -> bool:
+    """Whether NumPy makes a number of an array of one, as Triton's interpreter does for the bounds of a loop."""
+    try:
+        return int(np.array([1])) == 1
+    except TypeError:
+        return False
 
 
 @pytest.fixture
@@ -186,6 +195,9 @@ def test_repeats_are_equal(place: torch.device, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.skipif(IS_INTERPRETED or find_spec("triton") is None, reason="asks the interpreter, which Triton brings")
+@pytest.mark.skipif(
+    not counts_loops(), reason="the interpreter counts loops by arrays of one number, NumPy 2.5 refuses"
+)
 def test_by_the_interpreter() -> None:
     environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     named = "passes or neuron or repeats"
