@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import openmps as mps
 from openmps.cli import main
 from openmps.training.run_folder import RunFolder
 
@@ -21,7 +22,7 @@ LAST_LINE = re.compile(r"test accuracy \d{1,3}\.\d %")
 PNG = "PIL.Image"
 
 
-COMMANDS = ("train", "evaluate", "predict", "summary", "explain-padding")
+COMMANDS = ("train", "evaluate", "predict", "summary", "export", "explain-padding")
 
 
 @pytest.fixture(scope="module")
@@ -799,3 +800,45 @@ def test_warnings_of_openmps_are_one_plain_line(capsys, monkeypatch):
         main([])
     assert capsys.readouterr().err == "warning: nothing is learnt\n"
     assert warnings.showwarning is show
+
+
+# --- export -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_is_exported_as_swift(run, tmp_path, capsys):
+    assert main(["export", "--swift", str(run), str(tmp_path / "stripes"), "--half"]) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'stripes' / 'Stripes'}.swift and 4 file(s) of weights\n"
+    text = (tmp_path / "stripes" / "Stripes.swift").read_text()
+    assert "public final class Stripes {" in text
+    assert "//  Images are 6x4" in text
+    assert "dataType: .float16" in text
+    assert main(["export", "--swift", str(run), str(tmp_path / "train"), "--training", "--name", "Train"]) == 0
+    assert "MPSCNNConvolutionGradientNode" in (tmp_path / "train" / "Train.swift").read_text()
+
+
+def test_an_archive_is_exported_as_swift(tmp_path, capsys):
+    node = mps.MPSCNNNeuronReLUNode(mps.MPSNNImageNode(mps.Handle("x")))
+    mps.MPSKeyedArchiver.archive(mps.MPSNNGraph(mps.mtl_device("cpu"), node.result_image), tmp_path / "graph")
+    assert main(["export", "--swift", str(tmp_path / "graph"), str(tmp_path / "Out")]) == 0
+    assert (tmp_path / "Out" / "Out.swift").exists()
+    assert main(["export", "--swift", str(tmp_path / "graph"), str(tmp_path / "Out")]) == 2
+    assert "must be a new folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["RUN", "OUT"], "--swift"),
+        (["--swift", "--half", "--training", "RUN", "OUT"], "leave one of them out"),
+        (["--swift", "nothing", "OUT"], "nothing there"),
+        (["--swift", "TEXT", "OUT"], "TEXT"),
+        (["--swift", "--training", "TEXT", "OUT"], "an archive holds one graph"),
+        (["--swift", "--name", "no name", "RUN", "OUT"], "a name for a class of Swift"),
+    ],
+)
+def test_exports_that_cannot_be(run, tmp_path, capsys, monkeypatch, arguments, words):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "TEXT").write_text("text")
+    assert main(["export", *(str(run) if each == "RUN" else each for each in arguments)]) == 2
+    assert words in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["TEXT"]

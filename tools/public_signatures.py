@@ -26,13 +26,14 @@ from typing import Any
 import openmps
 import openmps.errors
 import openmps.formats
+import openmps.formats.swift
 import openmps.training
 import openmps.types
 from openmps.checks import is_writable
 from openmps.selectors import Factory
 
 FILE = Path(__file__).resolve().parent.parent / "tests" / "public_signatures.txt"
-SUBMODULES = (openmps.errors, openmps.formats, openmps.training, openmps.types)
+SUBMODULES = (openmps.errors, openmps.formats, openmps.formats.swift, openmps.training, openmps.types)
 OPERATORS = ("__array__", "__call__", "__contains__", "__dlpack__", "__enter__", "__getitem__", "__iter__", "__len__")
 
 

@@ -5,6 +5,8 @@ Each error names who refused (class and label), which argument, the rule, what i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 _LONGEST_PART = 800
 """Characters of each part of a sentence: what a file says may be of any length."""
 
@@ -66,6 +68,17 @@ class MTLExecutionError(MPSError, RuntimeError):
 
 class MPSFileError(MPSError, ValueError):
     """A file or folder is missing, truncated, damaged or not of the format expected."""
+
+
+class MPSExportError(MPSArgumentError):
+    """Something of a graph cannot be said in the format asked for; ``faults`` lists all of it, a line each."""
+
+    def __init__(self, who: str, argument: str, faults: Sequence[str]) -> None:
+        super().__init__(who, argument, f"must hold only what the format has; {len(faults)} fault(s) are in the way")
+        self.faults = tuple(faults)
+
+    def __str__(self) -> str:
+        return "\n  ".join([super().__str__(), *map(_short, self.faults)])
 
 
 class MPSNonFiniteError(MPSError, ArithmeticError):

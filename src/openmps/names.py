@@ -56,6 +56,7 @@ from openmps.errors import (
     MPSAttributeError as MPSAttributeError,
     MPSDeviceError as MPSDeviceError,
     MPSError as MPSError,
+    MPSExportError as MPSExportError,
     MPSFileError as MPSFileError,
     MPSLifetimeError as MPSLifetimeError,
     MPSMemoryError as MPSMemoryError,

@@ -1,4 +1,4 @@
-"""The command line: ``openmps train | evaluate | predict | summary | explain-padding``.
+"""The command line: ``openmps train | evaluate | predict | summary | export | explain-padding``.
 
 The engine is imported by the commands, when they run: ``--help`` and ``--version`` answer at once.
 
@@ -20,6 +20,7 @@ import typer
 
 from openmps import __version__
 from openmps.cli.evaluation import evaluate
+from openmps.cli.export import export
 from openmps.cli.layers import summary
 from openmps.cli.options import sentence
 from openmps.cli.padding import explain_padding
@@ -40,7 +41,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _command in (train, evaluate, predict, summary):
+for _command in (train, evaluate, predict, summary, export):
     app.command()(_command)
 app.command("explain-padding")(explain_padding)
 

@@ -80,7 +80,7 @@ class Classifier(NamedAttributes):
         folder = run if isinstance(run, RunFolder) else RunFolder.open(run)
         shape, class_names = described_network(folder)
         arrays = folder.load_weights(shape.arrays())
-        chosen = channel_format or _described_format(folder)
+        chosen = channel_format or described_format(folder)
         return cls(Network.from_arrays(shape, arrays), device, class_names, chosen)
 
     def reload(self) -> None:
@@ -174,7 +174,8 @@ def described_network(run: RunFolder) -> tuple[NetworkShape, tuple[str, ...]]:
     return shape, tuple(str(name) for name in listed)
 
 
-def _described_format(run: RunFolder) -> MPSImageFeatureChannelFormat:
+def described_format(run: RunFolder) -> MPSImageFeatureChannelFormat:
+    """How a run's description says that intermediate images are stored."""
     options = run.config.get("options")
     name = cast("Mapping[str, object]", options).get("format") if isinstance(options, Mapping) else None
     half = MPSImageFeatureChannelFormat.FLOAT16

@@ -129,8 +129,21 @@ class Network(NamedAttributes):
         return cls(shape, sources)
 
     @classmethod
-    def from_arrays(cls, shape: NetworkShape, arrays: Mapping[str, NDArray[np.float32]]) -> Network:
-        """A network with these numbers, named as in `NetworkShape.arrays`, to infer with."""
+    def from_arrays(
+        cls,
+        shape: NetworkShape,
+        arrays: Mapping[str, NDArray[np.float32]],
+        *,
+        optimizer: OptimizerFactory | None = None,
+    ) -> Network:
+        """A network with these numbers, named as in `NetworkShape.arrays`; with an optimizer it can be trained."""
+        if optimizer is not None:
+            network = cls.create(shape, seed=0, optimizer=optimizer)
+            for label, source in network._sources.items():
+                own = {name: arrays[f"{label}.{name}"] for name in shape.layers()[label].arrays()}
+                if isinstance(source, Optimized):
+                    source.restore_training_state(own)
+            return network
         sources = {
             label: layer.fixed(label, {name: arrays[f"{label}.{name}"] for name in layer.arrays()})
             for label, layer in shape.layers().items()

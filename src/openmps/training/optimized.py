@@ -67,6 +67,10 @@ class Optimized:
         if self._optimizer is not None:
             self._optimizer.set_learning_rate(rate)
 
+    def optimizer_for(self, device: MTLDevice) -> MPSNNOptimizer:
+        """The optimizer; one like that which the first update will make, as long as there is none."""
+        return self._make_optimizer(device) if self._optimizer is None else self._optimizer
+
     # --- updates ------------------------------------------------------------------------------------------------------
 
     def _needs_device(self) -> MPSTypeError:

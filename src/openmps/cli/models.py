@@ -1,0 +1,68 @@
+"""Graphs by path: the network of a run folder, or the graph in an archive."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import typer
+
+from openmps.checks import size_text
+from openmps.cli.options import open_run
+
+if TYPE_CHECKING:
+    from openmps.core.image.descriptor import MPSImageDescriptor
+    from openmps.graph.graph import MPSNNGraph
+    from openmps.training.run_folder import RunFolder
+
+
+class Found(NamedTuple):
+    """A graph, what is known of its source image, and lines that say where it comes from."""
+
+    graph: MPSNNGraph
+    images: Sequence[MPSImageDescriptor] | None
+    notes: Sequence[str]
+
+
+def open_graph(path: Path, *, training: bool = False) -> Found:
+    """The graph at a path, on the CPU; of a run the one that infers, or the one that trains."""
+    if path.is_file():
+        if training:
+            raise typer.BadParameter("is for run folders: an archive holds one graph", param_hint="--training")
+        return _archived(path)
+    return _of_run(open_run(path), training=training)
+
+
+def _archived(path: Path) -> Found:
+    from openmps.formats.archive import MPSKeyedUnarchiver
+    from openmps.graph.graph import MPSNNGraph
+    from openmps.metal.device import mtl_device
+
+    graph = MPSKeyedUnarchiver.unarchived_object_of_class(MPSNNGraph, path, mtl_device("cpu"))
+    return Found(graph, None, [f"The graph of {path.name}."])
+
+
+def _of_run(run: RunFolder, *, training: bool) -> Found:
+    from openmps.metal.device import mtl_device
+    from openmps.training.inference import described_format, described_network
+    from openmps.training.network import Network, optimizer_factory
+    from openmps.training.run_description import run_options
+
+    shape, names = described_network(run)
+    arrays, form, device = run.load_weights(shape.arrays()), described_format(run), mtl_device("cpu")
+    size = size_text((shape.height, shape.width, shape.channels))
+    notes = [
+        f"The network {shape.network} of the run {run.path.name}.",
+        f"Images are {size}, unorm8: 0 to 255 stand for 0 to 1, no mean is taken off.",
+        f"Classes in the order of the result's channels: {', '.join(names)}.",
+    ]
+    images = [shape.image_descriptor()]
+    if not training:
+        return Found(Network.from_arrays(shape, arrays).inference_graph(device, form), images, notes)
+    options = run_options(run)
+    batch = options.batch_size
+    optimizer = optimizer_factory(options.optimizer, options.learning_rate)
+    network = Network.from_arrays(shape, arrays, optimizer=optimizer)
+    graph = network.training_graph(device, form, loss_weight=1 / batch, dropout_seed=options.seed)
+    return Found(graph, images, [*notes, f"The loss is that of batches of {batch} images: its weight is 1 / {batch}."])

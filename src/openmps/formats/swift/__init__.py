@@ -1,0 +1,91 @@
+"""Graphs as Swift: the source that makes the same MPSNNGraph in an app, and the files of its weights beside it."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from openmps.checks import flag, of_kind
+from openmps.errors import MPSArgumentError, MPSFileError
+from openmps.formats.atomic import write_atomic
+from openmps.formats.paths import path_of
+from openmps.formats.swift.literals import class_name
+from openmps.formats.swift.model import Model
+from openmps.graph.graph import MPSNNGraph
+from openmps.kernels.optimizers import MPSNNOptimizer
+
+__all__ = ["export", "source"]
+
+_WHO = "export to Swift"
+
+
+def source(
+    graph: MPSNNGraph,
+    name: str = "Model",
+    *,
+    half: bool = False,
+    optimizer: MPSNNOptimizer | None = None,
+    notes: Sequence[str] = (),
+) -> dict[str, bytes]:
+    """The files that `export` writes, by their names: ``NAME.swift``, and the ``.dat`` files that it reads."""
+    of_kind(_WHO, "graph", graph, MPSNNGraph)
+    if not isinstance(name, str) or class_name(name) != name or not name:
+        rule, remedy = "must be a name for a class of Swift: a capital, then letters and digits", "For example Digits"
+        raise MPSArgumentError(_WHO, "name", rule, repr(name), remedy)
+    half = flag(_WHO, "half", half)
+    if optimizer is not None:
+        of_kind(_WHO, "optimizer", optimizer, MPSNNOptimizer)
+    return Model(graph, name, half=half, optimizer=optimizer, notes=notes).files
+
+
+def export(
+    graph: MPSNNGraph,
+    folder: str | os.PathLike[str],
+    name: str = "Model",
+    *,
+    half: bool = False,
+    optimizer: MPSNNOptimizer | None = None,
+    notes: Sequence[str] = (),
+) -> Path:
+    """Write a graph as Swift into a new folder, and return the folder.
+
+    ``folder/NAME.swift`` has a class ``NAME`` whose initializer makes the same ``MPSNNGraph``: nodes, arguments,
+    padding policies, labels, exports, formats. Beside it stand the files of weights, one a layer: OHWI numbers of
+    float32, or float16 where ``half`` is set, then float32 biases from the next multiple of 4 bytes on; rows of gamma
+    and beta, and of mean and variance, of a normalization; slopes of a PReLU. They hold the numbers that the graph's
+    kernels have now: call it when no work is under way. What was set on the graph's `kernels` by hand is not written.
+
+    A training graph has data sources that update their weights on the device or on the CPU, as the training styles of
+    its gradient nodes say, with ``optimizer`` or, where that is None, the one of a `TrainableConvolutionDataSource` or
+    `TrainableBatchNormalizationDataSource`; its vectors begin with zeros. ``notes`` are lines of the source's head.
+
+    The folder is there whole or not at all. The same graph gives the same bytes.
+
+    Raises:
+        MPSArgumentError: The name is none of a class.
+        MPSExportError: Something of the graph cannot be said in Swift: callbacks, allocators, padding policies and
+            updates in Python, and what openmps adds to the framework. It lists all of it.
+        MPSFileError: The folder is there, or cannot be written.
+    """
+    target = path_of(folder, _WHO, "folder")
+    if os.path.lexists(target):
+        raise MPSFileError(
+            _WHO, str(folder), "must be a new folder", "something there", "Choose another name, or remove it."
+        )
+    files = source(graph, name, half=half, optimizer=optimizer, notes=notes)
+    temporary = target.parent / f".openmps-{secrets.token_hex(8)}.tmp"
+    try:
+        temporary.mkdir()
+        for file, content in files.items():
+            write_atomic(temporary / file, content)
+        temporary.rename(target)
+    except OSError as error:
+        raise MPSFileError(_WHO, str(folder), "could not be written", error.strerror or error) from error
+    finally:
+        with suppress(OSError):
+            shutil.rmtree(temporary, ignore_errors=True)
+    return target

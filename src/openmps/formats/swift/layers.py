@@ -1,0 +1,222 @@
+"""Data sources as Swift: the numbers that kernels hold as files, and the statements that read them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from openmps.core.neuron import MPSNNNeuronDescriptor
+from openmps.formats.swift import classes
+from openmps.formats.swift.literals import camel, case, float32, literal, string
+from openmps.formats.swift.text import Text
+from openmps.formats.swift.trained import Trained
+from openmps.graph.nodes import MPSNNFilterNode
+from openmps.graph.releases import FIRST
+from openmps.kernels.batch_normalization import MPSCNNBatchNormalization
+from openmps.kernels.convolution import MPSCNNBinaryConvolution, MPSCNNConvolutionDescriptor
+from openmps.kernels.convolution.descriptor import (
+    MPSCNNDepthWiseConvolutionDescriptor,
+    MPSCNNSubPixelConvolutionDescriptor,
+)
+from openmps.kernels.group_normalization import MPSCNNGroupNormalization
+from openmps.types import MPSCNNNeuronType, MPSDataType, MPSImageFeatureChannelFormat
+
+_FLOAT16 = MPSDataType.FLOAT16
+_STRIDES = ("stride_in_pixels_x", "stride_in_pixels_y", "dilation_rate_x", "dilation_rate_y", "groups")
+_SUB_PIXEL = "sub_pixel_scale_factor"
+_ALIGNED = 4
+"""Bytes at a multiple of which biases begin behind weights of float16."""
+_SINCE_NEURON = {MPSCNNNeuronType.GELU: "10.15"}
+"""The first macOS of neurons that came later than the descriptors."""
+
+
+class _Normalization(NamedTuple):
+    """What one kind of normalization is called in Swift."""
+
+    kind: str
+    text: str
+    since: str
+
+
+_KINDS = {
+    "batch": _Normalization("BatchNormalization", classes.BATCH_NORMALIZATION, "10.13.4"),
+    "instance": _Normalization("InstanceNormalization", classes.INSTANCE_NORMALIZATION, "10.13.4"),
+    "group": _Normalization("GroupNormalization", classes.GROUP_NORMALIZATION, "10.15"),
+}
+
+
+class Layers:
+    """Writes the data sources of one model, each once, with its file."""
+
+    def __init__(self, text: Text, trained: Trained, *, half: bool, graph_format: MPSImageFeatureChannelFormat) -> None:
+        self._text, self._trained, self._half = text, trained, half
+        self._of_float32 = graph_format is MPSImageFeatureChannelFormat.FLOAT32
+        self._known: dict[int, str] = {}
+
+    def source_of(self, node: MPSNNFilterNode, kernel: Any) -> str:
+        """The variable of a node's data source, written when it is met first; shared where weights are."""
+        if isinstance(kernel, MPSCNNBinaryConvolution):
+            return self._known.get(id(kernel)) or self._binary(node, kernel)
+        if hasattr(kernel, "parameters"):
+            return self._known.get(id(kernel.parameters)) or self._convolution(node, kernel)
+        return self._known.get(id(kernel)) or self._normalization(node, kernel)
+
+    # --- convolutions -------------------------------------------------------------------------------------------------
+
+    def _convolution(self, node: MPSNNFilterNode, kernel: Any) -> str:
+        held = kernel.parameters
+        label = kernel.data_source.label()
+        variable = self._text.names.take(f"{label or self._text.stem(node)}Weights")
+        descriptor = self.descriptor(held.descriptor, variable)
+        weights = _numbers(held.weights_buffer)
+        biases = b"" if held.biases_buffer is None else _numbers(held.biases_buffer).tobytes()
+        self._known[id(held)] = variable
+        if self._trained.asks(kernel):
+            self._trained.convolution(label, variable, descriptor, weights, biases)
+            return variable
+        halves = self._half or held.precision is _FLOAT16
+        content = weights.astype("<f2" if self._half else "<f4").tobytes()
+        content += b"\0" * (-len(content) % _ALIGNED)
+        precise = not halves and (held.precision is MPSDataType.FLOAT32 or self._of_float32)
+        self._write(
+            variable, label, content, biases, descriptor, (_FLOAT16 if self._half else MPSDataType.FLOAT32, precise)
+        )
+        return variable
+
+    def _binary(self, node: MPSNNFilterNode, kernel: MPSCNNBinaryConvolution) -> str:
+        variable = self._text.names.take(f"{node.label or self._text.stem(node)}Weights")
+        descriptor = self.descriptor(kernel.convolution_descriptor, variable)
+        words = np.ascontiguousarray(kernel.weight_words(), "<u4").tobytes()
+        self._write(variable, node.label, words, b"", descriptor, (MPSDataType.UINT32, False))
+        self._known[id(kernel)] = variable
+        return variable
+
+    def _write(
+        self,
+        variable: str,
+        label: str | None,
+        weights: bytes,
+        biases: bytes,
+        descriptor: str,
+        kind: tuple[MPSDataType, bool],
+    ) -> None:
+        text = self._text
+        file = text.file(label or variable, weights + biases)
+        text.use(classes.CONVOLUTION)
+        precision = MPSDataType.FLOAT32 if kind[1] else _FLOAT16
+        text.call(
+            f"let {variable} = try {text.model}Weights",
+            {
+                "label": _text_or_nil(label),
+                "file": text.path(file),
+                "dataType": case(kind[0]),
+                "precision": case(precision),
+                "biasOffset": str(len(weights)),
+                "biasCount": str(len(biases) // 4),
+                "descriptor": descriptor,
+            },
+        )
+
+    def descriptor(self, descriptor: MPSCNNConvolutionDescriptor, variable: str) -> str:
+        """The variable of a convolution's descriptor, which is written."""
+        kinds = (MPSCNNSubPixelConvolutionDescriptor, MPSCNNDepthWiseConvolutionDescriptor, MPSCNNConvolutionDescriptor)
+        kind = next(each for each in kinds if isinstance(descriptor, each))
+        name = self._text.names.take(f"{variable.removesuffix('Weights')}Descriptor")
+        sizes = ("kernel_width", "kernel_height", "input_feature_channels", "output_feature_channels")
+        values = {camel(each): str(int(getattr(descriptor, each))) for each in sizes}
+        self._text.call(f"let {name} = {kind.__name__}", values)
+        further = [*_STRIDES, *[_SUB_PIXEL] * hasattr(descriptor, _SUB_PIXEL)]
+        for each in further:
+            if getattr(descriptor, each) != 1:
+                self._text.line(f"{name}.{camel(each)} = {int(getattr(descriptor, each))}")
+        fused = descriptor.fused_neuron_descriptor
+        if fused is not None and fused.neuron_type is not MPSCNNNeuronType.NONE:
+            self._text.line(f"{name}.fusedNeuronDescriptor = {self.neuron(fused, name)}")
+        if descriptor.batch_normalization is not None:
+            self._fold(name, descriptor)
+        return name
+
+    def _fold(self, name: str, descriptor: MPSCNNConvolutionDescriptor) -> None:
+        """Batch normalization as scale and shift: those of mean 0, variance 1 and epsilon 0."""
+        fold, text = descriptor.batch_normalization, self._text
+        assert fold is not None
+        channels = descriptor.output_feature_channels
+        rows = [self.numbers(f"{name}_{part}", row) for part, row in (("scale", fold.scale), ("shift", fold.shift))]
+        zeros, ones = (f"[Float](repeating: {value}, count: {channels})" for value in (0, 1))
+        arguments = f"{zeros}, variance: {ones}, gamma: {rows[0]}, beta: {rows[1]}, epsilon: 0"
+        text.line(f"{name}.setBatchNormalizationParametersForInferenceWithMean({arguments})")
+
+    def neuron(self, descriptor: MPSNNNeuronDescriptor, owner: str) -> str:
+        """A neuron's descriptor; PReLU's slopes are in a file."""
+        self._text.needs("10.13.4")
+        self._text.needs(_SINCE_NEURON.get(descriptor.neuron_type, FIRST))
+        if descriptor.neuron_type is MPSCNNNeuronType.PRELU:
+            return (
+                f"MPSNNNeuronDescriptor.cnnNeuronPReLUDescriptor(with: {self.slopes(descriptor, owner)}, noCopy: false)"
+            )
+        numbers = ", ".join(f"{name}: {float32(getattr(descriptor, name))}" for name in "abc")
+        return f"MPSNNNeuronDescriptor.cnnNeuronDescriptor(with: {case(descriptor.neuron_type)}, {numbers})"
+
+    def slopes(self, descriptor: MPSNNNeuronDescriptor, owner: str) -> str:
+        """PReLU's slopes, as data."""
+        assert descriptor.data is not None
+        content = np.ascontiguousarray(descriptor.data, "<f4").tobytes()
+        file = self._text.file(f"{owner}_slopes", content)
+        return f"try {self._text.model}Files.data({self._text.path(file)}, {len(content)})"
+
+    def numbers(self, stem: str, values: Any) -> str:
+        """Float32 numbers out of a file, as an array."""
+        row = np.ascontiguousarray(values, "<f4").reshape(-1)
+        self._text.use(classes.NUMBERS)
+        file = self._text.file(stem, row.tobytes())
+        return f"try {self._text.model}Files.numbers({self._text.path(file)}, {row.size})"
+
+    # --- normalizations -----------------------------------------------------------------------------------------------
+
+    def _normalization(self, node: MPSNNFilterNode, kernel: Any) -> str:
+        text, label = self._text, kernel.data_source.label()
+        variable = text.names.take(f"{label or text.stem(node)}Parameters")
+        self._known[id(kernel)] = variable
+        kind = _KINDS[_kind_of(kernel)]
+        rows, epsilon, groups = _parameters(kernel)
+        content = np.concatenate(rows).astype("<f4").tobytes()
+        text.needs(kind.since)
+        if self._trained.asks(kernel):
+            self._trained.normalization(label, variable, rows, content, epsilon, kernel.data_source)
+            return variable
+        text.use(classes.NUMBERS)
+        text.use(kind.text)
+        file = text.file(label or variable, content)
+        values = {"label": _text_or_nil(label), "file": text.path(file), "channels": str(rows[0].size)}
+        if kind is _KINDS["group"]:
+            values["groups"] = literal(groups)
+        text.call(f"let {variable} = try {text.model}{kind.kind}", {**values, "epsilon": float32(epsilon)})
+        return variable
+
+
+def _kind_of(kernel: Any) -> str:
+    if isinstance(kernel, MPSCNNBatchNormalization):
+        return "batch"
+    return "group" if isinstance(kernel, MPSCNNGroupNormalization) else "instance"
+
+
+def _parameters(kernel: Any) -> tuple[Sequence[NDArray[np.float32]], float, int]:
+    """The rows of a normalization, its epsilon, and its groups."""
+    if isinstance(kernel, MPSCNNBatchNormalization):
+        buffers = [buffer for pair in (kernel.gamma_and_beta, kernel.mean_and_variance) for buffer in pair]
+        return [_numbers(buffer) for buffer in buffers], kernel.epsilon, 1
+    rows = [_numbers(kernel.numbers.gamma.buffer), _numbers(kernel.numbers.beta.buffer)]
+    return rows, kernel.settings.epsilon, kernel.settings.groups
+
+
+def _numbers(buffer: Any) -> NDArray[np.float32]:
+    """A copy of a buffer's float32 numbers."""
+    return np.array(buffer.tensor(torch.float32).cpu().numpy())
+
+
+def _text_or_nil(text: str | None) -> str:
+    return "nil" if text is None else string(text)

@@ -1,0 +1,196 @@
+"""A whole model in Swift: the head that says how to use it, the class that makes the graph, what stands beside it."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+from openmps.core.image.image import MPSImage
+from openmps.core.image.temporary import MPSTemporaryImage
+from openmps.errors import MPSExportError
+from openmps.formats.swift.layers import Layers
+from openmps.formats.swift.literals import case, comment, literal, string
+from openmps.formats.swift.nodes import Nodes
+from openmps.formats.swift.text import Text
+from openmps.formats.swift.trained import Trained
+from openmps.graph.graph import MPSNNGraph
+from openmps.graph.releases import IOS, order_of
+from openmps.kernels.optimizers import MPSNNOptimizer
+
+_WIDTH = 100
+_CATALYST = "13.0"
+"""The first Mac Catalyst."""
+
+
+class Model:
+    """One graph as Swift: a source and the files that it reads.
+
+    Raises:
+        MPSExportError: Something of the graph cannot be said in Swift; the error lists all of it.
+    """
+
+    def __init__(
+        self,
+        graph: MPSNNGraph,
+        name: str,
+        *,
+        half: bool = False,
+        optimizer: MPSNNOptimizer | None = None,
+        notes: Sequence[str] = (),
+    ) -> None:
+        self._graph, self._name, self._notes = graph, name, notes
+        self._faults: list[str] = []
+        self._text = Text(name)
+        self._trained = Trained(graph, optimizer, self._text, self._faults)
+        self._layers = Layers(self._text, self._trained, half=half, graph_format=graph.format)
+        self._nodes = Nodes(graph, self._text, self._layers, self._faults)
+        self._check()
+        self._inputs = self._nodes.inputs()
+        for node, kernel in graph.kernels.items():
+            self._nodes.filter(node, kernel)
+        if self._faults:
+            raise MPSExportError("export to Swift", graph.name, self._faults)
+        self._graph_lines()
+
+    @property
+    def files(self) -> dict[str, bytes]:
+        """Every file by its name: the source, and what it reads."""
+        return {f"{self._name}.swift": self._source().encode(), **self._text.files}
+
+    def _check(self) -> None:
+        allocator = self._graph.destination_image_allocator
+        if allocator not in (MPSImage.default_allocator(), MPSTemporaryImage.default_allocator()):
+            name = type(allocator).__name__
+            self._faults.append(f"{self._graph.name}: its allocator {name} is Python; set one in Swift")
+        if not self._graph.kernels:
+            self._faults.append(f"{self._graph.name}: has no filter that runs")
+
+    # --- the graph ----------------------------------------------------------------------------------------------------
+
+    def _graph_lines(self) -> None:
+        text, interface = self._text, self._graph.interface
+        others = [image for image in interface.intermediates if image not in interface.exported]
+        result, needed = self._nodes.image(interface.result), literal(interface.result_is_needed)
+        made = f"MPSNNGraph(device: device, resultImage: {result}, resultImageIsNeeded: {needed})"
+        if others:
+            text.needs("10.15")
+            results = ", ".join(self._nodes.image(image) for image in (interface.result, *others))
+            text.line(f"var needed: [ObjCBool] = [{', '.join([needed, *['true'] * len(others)])}]")
+            made = f"MPSNNGraph(device: device, resultImages: [{results}], resultsAreNeeded: &needed)"
+        text.line(f"guard let graph = {made} else {{")
+        text.line(f'    throw {self._name}Error(description: "the device cannot run the graph")')
+        text.line("}")
+        text.line(f"graph.format = {case(self._graph.format)}")
+        if self._graph.output_state_is_temporary:
+            text.line("graph.outputStateIsTemporary = true")
+        if self._graph.label is not None:
+            text.line(f"graph.label = {string(self._graph.label)}")
+        if self._graph.destination_image_allocator is MPSTemporaryImage.default_allocator():
+            text.line("graph.destinationImageAllocator = MPSTemporaryImage.defaultAllocator()")
+
+    # --- the source ---------------------------------------------------------------------------------------------------
+
+    @property
+    def _available(self) -> str:
+        macos = self._text.since
+        ios = IOS[macos]
+        catalyst = max(ios, _CATALYST, key=order_of)
+        return f"macOS {macos}, iOS {ios}, tvOS {ios}, macCatalyst {catalyst}, *"
+
+    def _source(self) -> str:
+        text = self._text
+        beside = "".join(part.replace("AVAILABLE", self._available).replace("NAME", self._name) for part in text.beside)
+        trained = self._trained.variables
+        members = ["    /// The graph; encode it into a command buffer of the device that it was made for.",
+                   "    public let graph: MPSNNGraph"]  # fmt: skip
+        body = [f"        {line}" for line in text.lines]
+        body.append("        self.graph = graph")
+        if trained:
+            members += self._trained_members()
+            body += self._trained_lines()
+        return "\n".join(
+            [
+                self._head(),
+                "import Foundation",
+                "import Metal",
+                "import MetalPerformanceShaders",
+                "",
+                f"@available({self._available})",
+                f"public final class {self._name} {{",
+                *members,
+                "",
+                "    /// The graph on a device, with the weights of the files in a folder.",
+                "    public init(device: MTLDevice, folder: URL) throws {",
+                *body,
+                "    }",
+                *(self._save() if trained else ()),
+                "}",
+                beside,
+            ]
+        )
+
+    def _trained_members(self) -> list[str]:
+        return [f"    private let {group}: [{self._name}{kind}]" for group, kind in self._groups()]
+
+    def _groups(self) -> list[tuple[str, str]]:
+        kinds = (("trainedWeights", "TrainedWeights"), ("trainedNormalizations", "TrainedNormalization"))
+        return [(group, kind) for group, kind in kinds if self._of_kind(kind)]
+
+    def _of_kind(self, kind: str) -> list[str]:
+        """The variables of trained data sources of one class."""
+        start = f"{self._name}{kind}"
+        return [
+            name
+            for name in self._trained.variables
+            if any(line.startswith(f"let {name} = try {start}") for line in self._text.lines)
+        ]
+
+    def _trained_lines(self) -> list[str]:
+        return [f"        self.{group} = [{', '.join(self._of_kind(kind))}]" for group, kind in self._groups()]
+
+    def _save(self) -> list[str]:
+        return [
+            "",
+            "    /// Write all that was trained into a folder, in files of the same names, once no work is under way.",
+            "    public func save(to folder: URL) throws {",
+            *(f"        for each in {group} {{ try each.save(to: folder) }}" for group, _ in self._groups()),
+            "    }",
+        ]
+
+    def _head(self) -> str:
+        """How to use the model."""
+        interface, name = self._graph.interface, self._name
+        states = len(interface.input_states)
+        lines = [f"{name}.swift", ""]
+        lines += map(comment, self._notes)
+        lines.append(f"It needs macOS {self._text.since} or iOS {IOS[self._text.since]}.")
+        lines.append("")
+        lines.append(
+            f"Add this file to a target, and the {len(self._text.files)} .dat file(s) beside it to its resources:"
+        )
+        lines.append(f"    let model = try {name}(device: device, folder: Bundle.main.resourceURL!)")
+        if states:
+            lines.append("    model.graph.encodeBatch(to: commandBuffer, sourceImages: images, sourceStates: labels)")
+        else:
+            lines.append("    let result = model.graph.encode(to: commandBuffer, sourceImages: [image])")
+        lines.append("")
+        listed = ", ".join(repr(comment(label)) for label in self._inputs)
+        lines.append(f"Source images by the labels of graph.sourceImageHandles: {listed}.")
+        if states:
+            lines.append(
+                f"Source states by graph.sourceStateHandles: {states}, an MPSCNNLossLabels for each image of a batch."
+            )
+        if interface.exported:
+            lines.append(f"Exported images: {len(interface.exported)}; take them as intermediateImages.")
+        if self._trained.variables:
+            lines.append(
+                "Each encode asks the data sources for an update; save(to:) writes the numbers when it is done."
+            )
+        wrapped = [part for line in lines for part in _wrapped(line)]
+        return "\n".join(["//" if not line else f"//  {line}" for line in wrapped]) + "\n"
+
+
+def _wrapped(line: str) -> list[str]:
+    if line.startswith("    ") or len(line) <= _WIDTH:
+        return [line]
+    return textwrap.wrap(line, _WIDTH)

@@ -1,0 +1,208 @@
+"""The layers that a graph trains, and the optimizer that does it, as Swift."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from openmps.formats.swift import training_classes as classes
+from openmps.formats.swift.literals import case, float32, float64, literal, string
+from openmps.formats.swift.text import Text
+from openmps.graph.graph import MPSNNGraph
+from openmps.graph.nodes import MPSNNFilterNode, MPSNNGradientFilterNode
+from openmps.graph.trainable import TrainableNode, offered_updates, training_of
+from openmps.graph.training import STATES_OF_IMAGES
+from openmps.kernels.optimizers import (
+    MPSNNOptimizer,
+    MPSNNOptimizerAdam,
+    MPSNNOptimizerRMSProp,
+    MPSNNOptimizerStochasticGradientDescent,
+)
+from openmps.types import MPSImageFeatureChannelFormat, MPSNNRegularizationType, MPSNNTrainingStyle
+
+_NONE, _CPU, _DEVICE = (
+    MPSNNTrainingStyle.UPDATE_DEVICE_NONE,
+    MPSNNTrainingStyle.UPDATE_DEVICE_CPU,
+    MPSNNTrainingStyle.UPDATE_DEVICE_GPU,
+)
+_MOMENTUM = 0.1
+"""Of running statistics, for a data source that does not say."""
+_ASK = "pass optimizer, one of the framework's, for Swift to update with"
+
+
+class Trained:
+    """Which layers of a graph are trained, and by what; what Swift cannot do of it is among ``faults``."""
+
+    def __init__(self, graph: MPSNNGraph, optimizer: MPSNNOptimizer | None, text: Text, faults: list[str]) -> None:
+        self._graph, self._text, self._faults = graph, text, faults
+        self._given = optimizer
+        self._layers: dict[int, MPSNNTrainingStyle] = {}
+        self._rule: classes.Rule | None = None
+        self._values: dict[str, str] = {}
+        self.variables: list[str] = []
+        """The data sources that are trained."""
+        for node, kernel in graph.kernels.items():
+            if isinstance(node, MPSNNGradientFilterNode) and isinstance(node, TrainableNode):
+                self._look_at(node, kernel)
+        self._styles = set(self._layers.values())
+
+    @property
+    def numbers(self) -> dict[str, str]:
+        """The optimizer's numbers, for those who show them; empty where nothing is trained."""
+        return dict(self._values)
+
+    def asks(self, kernel: Any) -> bool:
+        """Whether a kernel's layer is trained."""
+        return _owner(kernel) in self._layers
+
+    def _look_at(self, node: Any, kernel: Any) -> None:
+        read = self._graph.interface.styles.get(node)
+        style: MPSNNTrainingStyle = node.training_style if read is None else read
+        own = kernel if hasattr(kernel, "parameters") else self._graph.kernels[node.forward]
+        training = training_of(node)
+        offered = offered_updates(node)
+        if style is _NONE or training is None or not (offered or self._given):
+            return
+        if training is STATES_OF_IMAGES:
+            if offered:
+                self._refuse(node, "its data source updates gamma and beta, which no optimizer of the framework does")
+            return
+        source = own.data_source
+        if self._given is None and not callable(getattr(source, "optimizer_for", None)):
+            self._refuse(node, f"its data source {type(source).__name__} updates in Python; {_ASK}")
+            return
+        known = self._layers.setdefault(_owner(own), style)
+        if known is not style:
+            self._refuse(node, f"its weights are updated in two styles, {known.name} and {style.name}")
+        self._take(
+            node, self._given or source.optimizer_for(self._graph.device), bool(getattr(source, "amsgrad", False))
+        )
+
+    def _refuse(self, node: MPSNNFilterNode, why: str) -> None:
+        self._faults.append(f"{node.name}: {why}")
+
+    def _take(self, node: MPSNNFilterNode, optimizer: MPSNNOptimizer, is_amsgrad: bool) -> None:
+        found = _rule_of(optimizer, is_amsgrad)
+        if found is None:
+            self._refuse(node, f"is trained by {type(optimizer).__name__}, which is none of the framework's optimizers")
+            return
+        if self._rule is None:
+            self._rule, self._values = found
+        elif (self._rule, self._values) != found:
+            self._refuse(node, f"is trained otherwise than the layers before it; {_ASK}")
+
+    # --- what is written ----------------------------------------------------------------------------------------------
+
+    def convolution(
+        self, label: str | None, variable: str, descriptor: str, weights: NDArray[np.float32], biases: bytes
+    ) -> None:
+        """The data source of a convolution that is trained."""
+        text = self._text
+        self._use(
+            classes.CONVOLUTION, (classes.CONVOLUTION_ON_DEVICE, classes.CONVOLUTION_ON_CPU),
+            "convolutionGradientState: gradientState,\n            convolutionSourceState: sourceState",
+        )  # fmt: skip
+        file = text.file(label or variable, weights.astype("<f4").tobytes() + biases)
+        self.variables.append(variable)
+        text.call(
+            f"let {variable} = try {text.model}TrainedWeights",
+            {
+                "device": "device",
+                "label": "nil" if label is None else string(label),
+                "file": text.path(file),
+                "weightCount": str(weights.size),
+                "biasCount": str(len(biases) // 4),
+                "descriptor": descriptor,
+            },
+        )
+
+    def normalization(
+        self,
+        label: str | None,
+        variable: str,
+        rows: Sequence[NDArray[np.float32]],
+        content: bytes,
+        epsilon: float,
+        source: Any,
+    ) -> None:
+        """The data source of a batch normalization that is trained."""
+        text = self._text
+        self._use(
+            classes.NORMALIZATION, (classes.NORMALIZATION_ON_DEVICE, classes.NORMALIZATION_ON_CPU),
+            "batchNormalizationState: batchNormalizationState",
+        )  # fmt: skip
+        file = text.file(label or variable, content)
+        self.variables.append(variable)
+        text.call(
+            f"let {variable} = try {text.model}TrainedNormalization",
+            {
+                "device": "device",
+                "label": "nil" if label is None else string(label),
+                "file": text.path(file),
+                "channels": str(rows[0].size),
+                "epsilon": float32(epsilon),
+                "momentum": float32(getattr(source, "momentum", _MOMENTUM)),
+            },
+        )
+
+    def _use(self, text: str, updates: tuple[str, str], states: str) -> None:
+        """The class of a data source with its updates, and what they need."""
+        rule = self._rule
+        if rule is None:  # refused: nothing will be written
+            return
+        styles = _DEVICE in self._styles, _CPU in self._styles
+        self._text.needs("10.15" if rule is classes.AMSGRAD else "10.14")
+        self._text.use(classes.MEMORY)
+        self._text.use(rule.text(styles, self._values))
+        methods = "".join(update for update, is_used in zip(updates, styles, strict=True) if is_used)
+        precise = self._graph.format is MPSImageFeatureChannelFormat.FLOAT32
+        filled = {
+            "UPDATES": methods.replace("ENCODE", rule.encode(states)),
+            "PRECISION": ".float32" if precise else ".float16",
+        }
+        self._text.use(classes.filled(text, filled))
+
+
+def _owner(kernel: Any) -> int:
+    """What kernels of one layer share: the weights, or the kernel of a normalization."""
+    return id(getattr(kernel, "parameters", kernel))
+
+
+def _rule_of(optimizer: MPSNNOptimizer, is_amsgrad: bool) -> tuple[classes.Rule, dict[str, str]] | None:
+    """How an optimizer is written, and its numbers."""
+    values = {
+        "LEARNING_RATE": float32(optimizer.learning_rate),
+        "RESCALE": float32(optimizer.gradient_rescale),
+        "CLIPPING": literal(optimizer.apply_gradient_clipping),
+        "CLIP_MAX": float32(optimizer.gradient_clip_max),
+        "CLIP_MIN": float32(optimizer.gradient_clip_min),
+        "REGULARIZATION": case(optimizer.regularization_type),
+        "DECAY": float32(optimizer.regularization_scale),
+        "REGULARIZED": _regularized(optimizer),
+    }
+    if isinstance(optimizer, MPSNNOptimizerAdam):
+        betas = {"BETA1": float64(optimizer.beta1), "BETA2": float64(optimizer.beta2)}
+        rule = classes.AMSGRAD if is_amsgrad else classes.ADAM
+        return rule, {**values, **betas, "EPSILON": float32(optimizer.epsilon)}
+    if isinstance(optimizer, MPSNNOptimizerRMSProp):
+        return classes.RMSPROP, {
+            **values, "RATE_OF_DECAY": float64(optimizer.decay), "EPSILON": float32(optimizer.epsilon)
+        }  # fmt: skip
+    if isinstance(optimizer, MPSNNOptimizerStochasticGradientDescent):
+        rule = classes.NESTEROV if optimizer.use_nesterov_momentum else classes.DESCENT
+        own = {"MOMENTUM": float32(optimizer.momentum_scale), "NESTEROV": literal(optimizer.use_nesterov_momentum)}
+        return rule, {**values, **own}
+    return None
+
+
+def _regularized(optimizer: MPSNNOptimizer) -> str:
+    scale = float32(optimizer.regularization_scale)
+    terms = {
+        MPSNNRegularizationType.L1: f"{scale} * (value[index] > 0 ? 1 : value[index] < 0 ? -1 : 0)",
+        MPSNNRegularizationType.L2: f"{scale} * value[index]",
+    }
+    term = terms.get(optimizer.regularization_type)
+    return "" if term is None else f"            g += {term}\n"

@@ -1,0 +1,465 @@
+"""Graphs as Swift: the source is followed statement by statement, and makes the same graph again, file by file."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+import openmps as mps
+import swift_reader
+from encoding import Bench
+from graph.node_initializers import INITIALIZERS
+from networks import NETWORKS, Weights, convolution, training_graph
+from node_catalogue import NODE_SAMPLES
+from openmps.formats import swift
+from openmps.formats.archive.values import Writer
+from openmps.formats.swift.forms import FORMS, NOT_EXPORTABLE
+from openmps.graph.catalog import rows
+from openmps.graph.neuron_nodes import MPSCNNNeuronNode
+from openmps.graph.releases import IOS, SINCE, newest
+from openmps.metal.device import mtl_device
+from openmps.training.network import Network, NetworkShape, optimizer_factory
+
+CPU = mtl_device("cpu")
+FLOAT16, FLOAT32 = mps.MPSImageFeatureChannelFormat.FLOAT16, mps.MPSImageFeatureChannelFormat.FLOAT32
+LABELS = {name: {tuple(form.split()) for form in forms} for forms, names in INITIALIZERS for name in names}
+"""The initializers of each node class that the header has, by the names of their arguments."""
+
+
+def plain(value: Any) -> Any:
+    """A part of an archive's document; numbers as the float32 that they are computed with."""
+    if isinstance(value, dict):
+        return {name: plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    return float(np.float32(value)) if isinstance(value, float) else value
+
+
+def document(graph: mps.MPSNNGraph) -> tuple[Any, Any, Any]:
+    """All that an archive keeps of a graph: classes, arguments, labels, padding, formats, exports, kernels, weights."""
+    writer = Writer()
+    root = plain(writer.value(graph))
+    arrays = {name: (array.dtype.str, array.shape, array.tobytes()) for name, array in writer.arrays.items()}
+    return root, plain(writer.objects), arrays
+
+
+def check(graph: mps.MPSNNGraph, **options: Any) -> swift_reader.Model:
+    """Export a graph, follow the source, and compare what it makes."""
+    files = swift.source(graph, "Net", **options)
+    assert files == swift.source(graph, "Net", **options), "the same graph gives the same bytes"
+    text = files["Net.swift"].decode()
+    assert swift_reader.faults(text) == []
+    model = swift_reader.read(graph.device, "Net", files)
+    if not options.get("half"):
+        assert document(model.graph) == document(graph)
+    assert set(model.read) == set(files) - {"Net.swift"}
+    for name, labels in model.called:
+        if name in LABELS:
+            assert tuple(map(swift_reader.snake, labels)) in LABELS[name], f"{name}({labels})"
+    made = [name for name, _ in model.called if name in LABELS]
+    concatenations = sum(isinstance(node, mps.MPSNNConcatenationGradientNode) for node in graph.kernels)
+    assert len(made) == len(graph.kernels) - concatenations
+    macos = text.partition("@available(macOS ")[2].partition(",")[0]
+    assert newest([macos, *(SINCE[type(node).__name__] for node in graph.kernels)]) == macos
+    assert f"@available(macOS {macos}, iOS {IOS[macos]}, tvOS {IOS[macos]}," in text
+    return model
+
+
+# --- networks ---------------------------------------------------------------------------------------------------------
+
+
+def inference(network: Any) -> mps.MPSNNGraph:
+    return mps.MPSNNGraph(CPU, network.loss.sources[0])
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_network_is_followed_back_to_its_graph(name: str) -> None:
+    network = NETWORKS[name](np.random.default_rng(0))
+    network.image.handle = mps.Handle("image")
+    model = check(inference(network))
+    for label, source in network.sources.items():
+        found = next(each for each in model.sources.values() if each.label() == label)
+        assert found.weights().tobytes() == source.array.tobytes()
+        assert found.bias_terms().tobytes() == source.bias.tobytes()
+
+
+@pytest.mark.parametrize("style", ["UPDATE_DEVICE_GPU", "UPDATE_DEVICE_CPU", "UPDATE_DEVICE_NONE"])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_its_training_graph_too(name: str, style: str) -> None:
+    network = NETWORKS[name](np.random.default_rng(0))
+    network.image.handle, network.loss.input_labels.handle = mps.Handle("image"), mps.Handle("labels")
+    graph = training_graph(Bench(CPU), network, style=mps.MPSNNTrainingStyle[style], needed=True)
+    optimizer = mps.MPSNNOptimizerAdam(CPU, 1e-3)
+    model = check(graph, optimizer=optimizer)
+    trained = [source for source in model.sources.values() if isinstance(source, swift_reader.TrainedWeights)]
+    assert len(trained) == (0 if style == "UPDATE_DEVICE_NONE" else len(network.sources))
+    text = swift.source(graph, "Net", optimizer=optimizer)["Net.swift"].decode()
+    assert ("@objc(updateWithCommandBuffer:gradientState:sourceState:)" in text) == (style == "UPDATE_DEVICE_GPU")
+    assert ("@objc(updateWithGradientState:sourceState:)" in text) == (style == "UPDATE_DEVICE_CPU")
+
+
+@pytest.mark.parametrize("form", [FLOAT16, FLOAT32], ids=["float16", "float32"])
+@pytest.mark.parametrize("name", ["sample", "tiny", "mobilenet", "resnet18", "inception"])
+def test_the_networks_that_are_trained_by_name(name: str, form: Any) -> None:
+    network = Network.create(NetworkShape(32, 32, 3, 10, name), seed=0, optimizer=optimizer_factory("adam", 1e-3))
+    model = check(_with_label(network.inference_graph(CPU, form)))
+    asked = mps.MPSDataType.FLOAT32 if form is FLOAT32 else mps.MPSDataType.FLOAT16
+    assert set(model.precisions.values()) == {asked}
+    graph = _with_label(network.training_graph(CPU, form, loss_weight=1 / 8, dropout_seed=3))
+    graph.stop_on_non_finite = False  # ours alone
+    model = check(graph)
+    assert all(isinstance(each, swift_reader.TrainedWeights | swift_reader.TrainedNormalization)
+               for each in model.sources.values())  # fmt: skip
+
+
+def _with_label(graph: mps.MPSNNGraph) -> mps.MPSNNGraph:
+    for image in graph.interface.inputs:
+        image.handle = image.handle or mps.Handle("image")
+    return graph
+
+
+def test_it_computes_the_same() -> None:
+    network = NETWORKS["digits"](np.random.default_rng(0))
+    graph = inference(network)
+    model = swift_reader.read(CPU, "Net", swift.source(graph, "Net"))
+    bench, images = Bench(CPU), np.random.default_rng(1).random((2, 1, 12, 12))
+    found = []
+    for each in (graph, model.graph):
+        command_buffer = bench.command_buffer()
+        result = each.encode_batch(command_buffer, [bench.batch(images)])
+        command_buffer.commit()
+        command_buffer.wait_until_completed()
+        found.append(result.numpy())
+    assert np.array_equal(*found)
+
+
+# --- every node class -------------------------------------------------------------------------------------------------
+
+
+def _graphs() -> list[Any]:
+    """Each sample of each node class: the node and its gradient nodes, all results needed."""
+    return [
+        pytest.param(kind, entry, sample, id=f"{kind.__name__} {sample}".replace(" ", "_"))
+        for kind, entry in NODE_SAMPLES.items()
+        for sample in entry.samples
+    ]
+
+
+def _images(count: int) -> list[mps.MPSNNImageNode]:
+    return [mps.MPSNNImageNode(mps.Handle(f"x{place}")) for place in range(count)]
+
+
+def _with_gradients(node: mps.MPSNNFilterNode) -> mps.MPSNNGraph:
+    """The graph of a node and its gradient nodes, as far as it has some."""
+    labels = getattr(node, "input_labels", None)
+    if labels is not None:
+        labels.handle = mps.Handle("labels")
+    images = [node.result_image]
+    try:
+        gradients = node.gradient_filters(mps.MPSNNImageNode(mps.Handle("gradient")))
+    except mps.MPSError:
+        gradients = []
+    images += [each.result_image for each in gradients]
+    if gradients and isinstance(node, mps.MPSCNNConvolutionTransposeNode | mps.MPSCNNConvolutionNode):
+        assert node.result_state is not None
+        node.result_state.export_from_graph = True
+    try:
+        return mps.MPSNNGraph(CPU, images)
+    except mps.MPSArgumentError:  # sub-pixels have no gradient
+        return mps.MPSNNGraph(CPU, node.result_image)
+
+
+@pytest.mark.parametrize(("kind", "entry", "sample"), _graphs())
+def test_every_sample_of_every_node_class(kind: Any, entry: Any, sample: Any) -> None:
+    count = 3 if kind is mps.MPSNNForwardLossNode else len(sample.shapes)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # groups of few channels
+        graph = _with_gradients(entry.make(sample.make(CPU), _images(count)))
+        if getattr(getattr(next(iter(graph.kernels)), "loss_descriptor", None), "labels_hold_raw_sizes", False):
+            with pytest.raises(mps.MPSExportError, match="labels_hold_raw_sizes"):
+                swift.source(graph)
+            return
+        check(graph)
+
+
+def _others() -> dict[str, Any]:
+    """Nodes without samples, and settings that no sample has."""
+    (x,) = _images(1)
+    size = mps.MTLSize(6, 4, 1)
+    scaled = mps.MPSNNAdditionNode(*_images(2))
+    scaled.primary_scale, scaled.bias, scaled.minimum_value = 0.1, -2.0, -1e-20
+    scaled.primary_stride_in_pixels_x = 0
+    reduced = mps.MPSNNReductionFeatureChannelsSumNode(x)
+    reduced.weight, reduced.clip_rect_source = 0.3, mps.MTLRegion(mps.MTLOrigin(1, 0, 0), mps.MTLSize(2, 3, 1))
+    weighted = mps.MPSNNForwardLossNode(
+        *_images(2), loss_descriptor=mps.MPSCNNLossDescriptor(mps.MPSCNNLossType.HUBER, mps.MPSCNNReductionType.MEAN)
+    )
+    across = mps.MPSCNNLossDescriptor(mps.MPSCNNLossType.LOG)
+    across.reduce_across_batch = True
+    return {
+        "reshape": mps.MPSNNReshapeNode(x, 1, 2, 3),
+        "bilinear": mps.MPSNNBilinearScaleNode(x, size),
+        "lanczos": mps.MPSNNLanczosScaleNode(x, size),
+        "scaled addition": scaled,
+        "weighted sum": reduced,
+        "loss": weighted,
+        "across the batch": mps.MPSCNNLossNode(x, across),
+        "plain dropout": mps.MPSCNNDropoutNode(x, 0.1, 2**40, mps.MTLSize(0, 1, 1)),
+        "infinite": mps.MPSNNPadNode(x, mps.MPSImageCoordinate(1, 2, 0), mps.MPSImageCoordinate(0, 0, 4),
+                                     mps.MPSImageEdgeMode.CONSTANT),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", _others())
+def test_nodes_without_samples(name: str) -> None:
+    node = _others()[name]
+    if name == "infinite":
+        node.fill_value = float("-inf")
+    check(_with_gradients(node))
+
+
+def test_every_node_class_is_exported_or_said_why_not() -> None:
+    kinds = [row.node for row in rows()] + _subclasses(MPSCNNNeuronNode)
+    missing = [kind.__name__ for kind in kinds if kind not in FORMS and kind not in NOT_EXPORTABLE]
+    assert missing == [], "add a Form to formats/swift/forms.py, or a reason to NOT_EXPORTABLE"
+    assert [kind for kind in FORMS if kind in NOT_EXPORTABLE] == []
+    assert [kind.__name__ for kind in kinds if kind.__name__ not in SINCE] == []
+    assert {kind.__name__ for kind in FORMS} == set(SINCE)
+
+
+def _subclasses(kind: type) -> list[type]:
+    return [each for each in kind.__subclasses__() if each.__name__.startswith("MPS")] + [
+        each for base in kind.__subclasses__() for each in _subclasses(base)
+    ]
+
+
+def test_every_exported_class_is_followed_somewhere() -> None:
+    seen: set[type] = set()
+    for _, entry, sample in (case.values for case in _graphs()):
+        count = 3 if entry is NODE_SAMPLES[mps.MPSNNForwardLossNode] else len(sample.shapes)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            seen.update(map(type, _with_gradients(entry.make(sample.make(CPU), _images(count))).kernels))
+    for node in _others().values():
+        seen.update(map(type, _with_gradients(node).kernels))
+    neurons = {type(mps.MPSCNNNeuronNode(x, d)) for x in _images(1) for d in _descriptors()}
+    abstract = {MPSCNNNeuronNode}
+    assert {kind.__name__ for kind in FORMS} - {kind.__name__ for kind in seen | neurons | abstract} == set()
+
+
+READ = dict.fromkeys(("NONE", "SIGMOID", "ABSOLUTE", "SOFT_SIGN", "GELU"), 0)
+READ |= {"RELU": 1, "ELU": 1, "LINEAR": 2, "HARD_SIGMOID": 2, "TANH": 2, "SOFT_PLUS": 2, "RELU_N": 2}
+READ |= dict.fromkeys(("POWER", "EXPONENTIAL", "LOGARITHM"), 3)
+"""How many of a, b and c a neuron reads."""
+
+
+def _descriptors() -> Iterator[mps.MPSNNNeuronDescriptor]:
+    for kind in mps.MPSCNNNeuronType:
+        if kind is mps.MPSCNNNeuronType.PRELU:
+            yield mps.MPSNNNeuronDescriptor(data=[0.1, -0.2])
+        elif kind is not mps.MPSCNNNeuronType.COUNT:
+            yield mps.MPSNNNeuronDescriptor(kind, *(0.1, 0.25, 1e-7)[: READ[kind.name]])
+
+
+@pytest.mark.parametrize("descriptor", [*_descriptors()], ids=lambda each: each.neuron_type.name)
+def test_every_neuron_and_its_gradient(descriptor: mps.MPSNNNeuronDescriptor) -> None:
+    (x,) = _images(1)
+    check(_with_gradients(mps.MPSCNNNeuronNode(x, descriptor)))
+
+
+@pytest.mark.parametrize("descriptor", [*_descriptors()], ids=lambda each: each.neuron_type.name)
+def test_fused_neurons(descriptor: mps.MPSNNNeuronDescriptor) -> None:
+    source = Weights.of(np.random.default_rng(0), (2, 3, 3, 1), "conv")
+    source.made.fused_neuron_descriptor = descriptor
+    if descriptor.neuron_type is mps.MPSCNNNeuronType.NONE:
+        source.made.fused_neuron_descriptor = None
+    check(mps.MPSNNGraph(CPU, convolution(_images(1)[0], source).result_image))
+
+
+def test_a_descriptor_with_everything() -> None:
+    rng = np.random.default_rng(0)
+    descriptor = mps.MPSCNNConvolutionDescriptor(3, 2, 8, 4)
+    descriptor.stride_in_pixels_x, descriptor.dilation_rate_y, descriptor.groups = 2, 3, 2
+    rows = [rng.normal(size=4).astype(np.float32) for _ in range(4)]
+    descriptor.set_batch_normalization_parameters_for_inference(rows[0], rows[1] ** 2, rows[2], rows[3], 1e-3)
+    source = mps.ArrayConvolutionDataSource(descriptor, rng.normal(size=(4, 2, 3, 4)), rows[0], "all of it")
+    with pytest.warns(UserWarning, match="multiples of 4"):
+        graph = mps.MPSNNGraph(CPU, mps.MPSCNNConvolutionNode(_images(1)[0], source).result_image)
+    model = swift_reader.read(CPU, "Net", swift.source(graph, "Net"))
+    (node,), (kernel,) = model.graph.kernels.keys(), model.graph.kernels.values()
+    assert node.label == "all of it"
+    found = kernel.parameters.descriptor
+    assert (found.stride_in_pixels_x, found.dilation_rate_y, found.groups) == (2, 3, 2)
+    assert np.array_equal(found.batch_normalization.scale, descriptor.batch_normalization.scale)
+    assert np.array_equal(found.batch_normalization.shift, descriptor.batch_normalization.shift)
+
+
+# --- padding ----------------------------------------------------------------------------------------------------------
+
+METHODS = [align | rest | size for align in (0, 1, 2) for rest in (0, 4, 8, 12) for size in (0, 16, 32)]
+POLICIES = [
+    *map(mps.MPSNNDefaultPadding, [*METHODS, 16 | 1 << 15, 16 | 1 << 13]),
+    mps.MPSNNDefaultPadding.padding_for_tensorflow_average_pooling(),
+    mps.MPSNNDefaultPadding.padding_for_tensorflow_average_pooling_valid_only(),
+    mps.ExplicitPadding(1, 2, 3, 4),
+    mps.ExplicitPadding(0, -1, 2, 1, ceil_mode=True, edge_mode=mps.MPSImageEdgeMode.CLAMP),
+    mps.ExplicitPadding.pytorch(1, count_include_pad=True),
+    mps.ExplicitPadding.pytorch(1, count_include_pad=False),
+]
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=repr)
+def test_padding_policies(policy: Any) -> None:
+    node = mps.MPSCNNPoolingAverageNode(_images(1)[0], 3, 2)
+    node.padding_policy = policy
+    check(_with_gradients(node))
+
+
+class Own:
+    """A policy with a step of its own."""
+
+    def padding_method(self) -> mps.MPSNNPaddingMethod:
+        return mps.MPSNNPaddingMethod.CUSTOM | mps.MPSNNPaddingMethod.SIZE_SAME
+
+    def destination_image_descriptor(self, images: Any, states: Any, kernel: Any, suggested: Any) -> Any:
+        return suggested
+
+
+# --- what is set on images and graphs ---------------------------------------------------------------------------------
+
+
+def test_handles_formats_exports_and_labels() -> None:
+    (x,) = _images(1)
+    x.handle, x.format = mps.Handle('a "quoted" \\ name\n\u00e9'), FLOAT32
+    first = mps.MPSCNNNeuronReLUNode(x, 0.1)
+    first.label = "func"
+    first.result_image.handle = mps.Handle("middle")
+    first.result_image.export_from_graph = first.result_image.synchronize_resource = True
+    first.result_image.image_allocator = mps.MPSImage.default_allocator()
+    second = mps.MPSCNNNeuronReLUNode(first.result_image, 0.2)
+    second.label = "func"
+    second.result_image.stop_gradient = True
+    assert second.result_state is not None
+    second.result_state.handle, second.result_state.export_from_graph = mps.Handle("state"), True
+    third = mps.MPSCNNNeuronReLUNode(first.result_image, 0.3)
+    graph = mps.MPSNNGraph(CPU, [second.result_image, third.result_image])
+    graph.format, graph.output_state_is_temporary, graph.label = FLOAT32, True, "graph"
+    graph.destination_image_allocator = mps.MPSTemporaryImage.default_allocator()
+    check(graph)
+
+
+def test_a_changed_graph_is_exported_as_it_was_made() -> None:
+    (x,) = _images(1)
+    node = mps.MPSCNNNeuronReLUNode(x)
+    graph = mps.MPSNNGraph(CPU, node.result_image)
+    before = swift.source(graph)
+    node.result_image.export_from_graph, node.result_image.format = True, FLOAT32
+    assert swift.source(graph) == before
+
+
+def test_labels_that_are_one_file_elsewhere() -> None:
+    (x,) = _images(1)
+    for label in ("a/b", "a:b", "A_B", "Net", "..", ""):
+        source = Weights.of(np.random.default_rng(0), (1, 1, 1, 1), label)
+        x = mps.MPSCNNConvolutionNode(x, source).result_image
+    model = check(mps.MPSNNGraph(CPU, x))
+    assert len({name.lower() for name in model.read}) == 6
+    assert not any(set(name) & set('/\\:*?"<>|') for name in model.read)
+
+
+def test_half_the_bytes() -> None:
+    network = NETWORKS["digits"](np.random.default_rng(0))
+    files, model = swift.source(inference(network), "Net", half=True), check(inference(network), half=True)
+    for label, source in network.sources.items():
+        found = next(each for each in model.sources.values() if each.label() == label)
+        assert np.array_equal(found.weights(), source.array.astype(np.float16))
+        assert found.bias_terms().tobytes() == source.bias.tobytes()
+        start = -(-2 * source.array.size // 4) * 4
+        assert len(files[f"{label}.dat"]) == start + 4 * source.bias.size
+    assert set(model.precisions.values()) == {mps.MPSDataType.FLOAT16}
+
+
+# --- what cannot be said, and what goes wrong -------------------------------------------------------------------------
+
+
+class Provider:
+    def transform_for_source_image(self, image: Any, handle: Any) -> Any:
+        return mps.MPSScaleTransform(1.0, 1.0, 0.0, 0.0)
+
+    def alpha_for_source_image(self, source_image: Any, destination_image: Any) -> float:
+        return 1.0
+
+    def image(self, command_buffer: Any, image_descriptor: Any, kernel: Any) -> Any:
+        return None
+
+
+def test_an_error_lists_all_that_is_python() -> None:
+    (x,) = _images(1)
+    scale = mps.MPSNNBilinearScaleNode(x, Provider(), mps.MTLSize(4, 4, 1))
+    pool = mps.MPSCNNPoolingMaxNode(scale.result_image, 2)
+    pool.label, pool.padding_policy = "pool", Own()
+    gram = mps.MPSNNGramMatrixCalculationNode(pool.result_image)
+    gram.property_call_back = Provider()
+    added = mps.MPSNNAdditionNode(gram.result_image, gram.result_image)
+    added.padding_policy = mps.ExplicitPadding(0, 0, 0, 0)
+    added.result_image.image_allocator, added.result_image.export_from_graph = Provider(), True
+    graph = mps.MPSNNGraph(CPU, added.result_image)
+    graph.destination_image_allocator = Provider()
+    with pytest.raises(mps.MPSExportError) as caught:
+        swift.source(graph)
+    words = ("transform_provider", "Own has a step", "property_call_back", "one source", "allocator", "allocator")
+    assert len(caught.value.faults) == len(words)
+    text = str(caught.value)
+    assert all(word in text for word in words)
+    assert text.count("\n") == len(words)
+    assert "'pool'" in text
+
+
+@pytest.mark.parametrize("name", ["", "net", "1Net", "My Net", "N\u00e9t", None, "Net-2"])
+def test_names_of_classes(name: Any) -> None:
+    graph = mps.MPSNNGraph(CPU, mps.MPSCNNNeuronReLUNode(_images(1)[0]).result_image)
+    with pytest.raises(mps.MPSArgumentError, match="name must be a name for a class of Swift"):
+        swift.source(graph, name)
+
+
+@pytest.mark.parametrize("arguments", [{"half": "yes"}, {"optimizer": "adam"}])
+def test_other_arguments(arguments: dict[str, Any]) -> None:
+    graph = mps.MPSNNGraph(CPU, mps.MPSCNNNeuronReLUNode(_images(1)[0]).result_image)
+    with pytest.raises(mps.MPSTypeError):
+        swift.source(graph, **arguments)
+    with pytest.raises(mps.MPSTypeError, match="graph must be"):
+        swift.source("graph")  # type: ignore[arg-type]
+
+
+def test_a_folder_is_whole_or_not_there(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = inference(NETWORKS["digits"](np.random.default_rng(0)))
+    folder = swift.export(graph, tmp_path / "app", "Digits")
+    assert sorted(os.listdir(folder)) == ["Digits.swift", "conv1.dat", "conv2.dat", "fc1.dat", "fc2.dat"]
+    assert {name: (folder / name).read_bytes() for name in os.listdir(folder)} == swift.source(graph, "Digits")
+    with pytest.raises(mps.MPSFileError, match="must be a new folder"):
+        swift.export(graph, tmp_path / "app", "Digits")
+    with pytest.raises(mps.MPSFileError, match="could not be written"):
+        swift.export(graph, tmp_path / "missing" / "app", "Digits")
+
+    def fail(*_: Any) -> None:
+        raise mps.MPSFileError("write_atomic", "x", "could not be written")
+
+    monkeypatch.setattr(swift, "write_atomic", fail)
+    with pytest.raises(mps.MPSFileError):
+        swift.export(graph, tmp_path / "other", "Digits")
+    assert os.listdir(tmp_path) == ["app"]
+
+
+def test_a_head_of_comments_alone() -> None:
+    (x,) = _images(1)
+    x.handle = mps.Handle("a\n*/ }")
+    graph = mps.MPSNNGraph(CPU, mps.MPSCNNNeuronReLUNode(x).result_image)
+    text = swift.source(graph, notes=["Trained on\nnothing."])["Model.swift"].decode()
+    assert swift_reader.faults(text) == []
+    head: Sequence[str] = text.split("\nimport")[0].strip().split("\n")
+    assert all(line.startswith("//") for line in head)
