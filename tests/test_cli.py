@@ -22,7 +22,7 @@ LAST_LINE = re.compile(r"test accuracy \d{1,3}\.\d %")
 PNG = "PIL.Image"
 
 
-COMMANDS = ("train", "evaluate", "predict", "summary", "export", "explain-padding")
+COMMANDS = ("train", "evaluate", "predict", "summary", "export", "lint", "explain-padding")
 
 
 @pytest.fixture(scope="module")
@@ -842,3 +842,47 @@ def test_exports_that_cannot_be(run, tmp_path, capsys, monkeypatch, arguments, w
     assert main(["export", *(str(run) if each == "RUN" else each for each in arguments)]) == 2
     assert words in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["TEXT"]
+
+
+# --- lint -------------------------------------------------------------------------------------------------------------
+
+
+def test_lint_of_a_run(run, tmp_path, capsys):
+    assert main(["lint", str(run), "--target", "macos-11"]) == 0
+    assert "0 error(s)" in capsys.readouterr().out
+    assert main(["lint", str(run), "--target", "macos-10.13"]) == 1  # the policy of its pooling is no class
+    np.savez(tmp_path / "images.npz", image=np.zeros((3, 4, 6, 1), np.uint8))
+    assert main(["lint", str(run), "--samples", str(tmp_path / "images.npz")]) == 0
+    assert "largest magnitudes of results" in capsys.readouterr().out
+    assert main(["lint", str(run), "--training", "--target", "macos-10.14"]) == 1
+    assert "MPSCNNFullyConnectedGradientNode came with macOS 10.15" in capsys.readouterr().out
+
+
+def test_lint_of_an_archive(tmp_path, capsys):
+    node = mps.MPSCNNNeuronReLUNode(mps.MPSNNImageNode(mps.Handle("x")))
+    mps.MPSKeyedArchiver.archive(mps.MPSNNGraph(mps.mtl_device("cpu"), node.result_image), tmp_path / "graph")
+    assert main(["lint", str(tmp_path / "graph"), "--image", "20000x1x1"]) == 1
+    assert "20000x1x1" in capsys.readouterr().out
+    np.save(tmp_path / "one.npy", np.full((1, 2, 2, 1), 1e5, np.float32))
+    assert main(["lint", str(tmp_path / "graph"), "--samples", str(tmp_path / "one.npy")]) == 1
+    assert "activation-range" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--target", "windows-11"], "macos-10.14"),
+        (["--image", "large"], "write 224x224x3"),
+        (["--samples", "missing.npz"], "missing.npz"),
+        (["--samples", "text.npz"], "must be arrays of NumPy"),
+        (["--samples", "objects.npz"], "must be arrays of NumPy"),
+        (["--samples", "wrong.npz"], "samples must be [images, height, width, channels]"),
+    ],
+)
+def test_lints_that_cannot_be(run, tmp_path, capsys, monkeypatch, arguments, words):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.npz").write_text("text")
+    np.savez(tmp_path / "objects.npz", image=np.array([{}], dtype=object))
+    np.savez(tmp_path / "wrong.npz", image=np.zeros(3))
+    assert main(["lint", str(run), *arguments]) == 2
+    assert words in capsys.readouterr().err

@@ -107,6 +107,12 @@ from openmps.graph.gram_matrix_nodes import (
     MPSNNGramMatrixCalculationNode as MPSNNGramMatrixCalculationNode,
 )
 from openmps.graph.graph import MPSNNGraph as MPSNNGraph
+from openmps.graph.lint import (
+    Finding as Finding,
+    LintReport as LintReport,
+    Severity as Severity,
+    lint as lint,
+)
 from openmps.graph.local_normalization_nodes import (
     MPSCNNCrossChannelNormalizationGradientNode as MPSCNNCrossChannelNormalizationGradientNode,
     MPSCNNCrossChannelNormalizationNode as MPSCNNCrossChannelNormalizationNode,

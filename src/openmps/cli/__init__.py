@@ -1,9 +1,9 @@
-"""The command line: ``openmps train | evaluate | predict | summary | export | explain-padding``.
+"""The command line: ``openmps train | evaluate | predict | summary | export | lint | explain-padding``.
 
 The engine is imported by the commands, when they run: ``--help`` and ``--version`` answer at once.
 
 Exit status: 0 when done, 2 for wrong usage and for every named error, 130 after Ctrl-C, 1 when the output cannot be
-written or nobody reads it.
+written or nobody reads it, and when ``lint`` finds errors.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from openmps import __version__
 from openmps.cli.evaluation import evaluate
 from openmps.cli.export import export
 from openmps.cli.layers import summary
+from openmps.cli.lint import lint
 from openmps.cli.options import sentence
 from openmps.cli.padding import explain_padding
 from openmps.cli.prediction import predict
@@ -41,7 +42,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _command in (train, evaluate, predict, summary, export):
+for _command in (train, evaluate, predict, summary, export, lint):
     app.command()(_command)
 app.command("explain-padding")(explain_padding)
 

@@ -1,0 +1,88 @@
+"""``openmps lint``: what an Apple GPU would refuse of a graph, or do otherwise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from openmps.cli.models import open_graph
+from openmps.errors import MPSFileError
+
+if TYPE_CHECKING:
+    from openmps.core.image.descriptor import MPSImageDescriptor
+
+_HAS_ERRORS = 1
+_MOST = 1 << 32
+"""Bytes of a file of samples."""
+
+
+def lint(
+    graph: Annotated[
+        Path, typer.Argument(metavar="RUN|ARCHIVE", help="A run folder, or a graph in an archive.", show_default=False)
+    ],
+    target: Annotated[
+        str | None,
+        typer.Option(metavar="SYSTEM", help="The oldest system: macos-10.14, ios-12, tvos-13.", show_default=False),
+    ] = None,
+    samples: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.npz",
+            help="Images [images, height, width, channels], by the labels of the source images.",
+            show_default=False,
+        ),
+    ] = None,
+    image: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="WIDTHxHEIGHTxCHANNELS", help="The size of each source image, for archives.", show_default=False
+        ),
+    ] = None,
+    training: Annotated[bool, typer.Option("--training", help="The graph that trains a run's network.")] = False,
+) -> None:
+    """Say what an Apple GPU would refuse of a graph, or do otherwise.
+
+    Findings are errors, warnings and notes, each with the filter, the rule, what was found and what to do. The exit
+    status is 1 if there are errors. Samples are run in float32 to see which images float16 cannot hold.
+    """
+    from openmps.graph.lint import lint as look
+
+    found = open_graph(graph, training=training)
+    given = None if samples is None else _arrays(samples)
+    shapes = found.images if not image else [_descriptor(each) for each in image]
+    report = look(found.graph, shapes if given is None else None, target=target, samples=given)
+    print(report)
+    if not report.ok:
+        raise typer.Exit(_HAS_ERRORS)
+
+
+def _descriptor(text: str) -> MPSImageDescriptor:
+    from openmps.core.image.descriptor import MPSImageDescriptor
+    from openmps.types import MPSImageFeatureChannelFormat
+
+    parts = text.lower().split("x")
+    if len(parts) != 3 or not all(part.isascii() and part.isdigit() for part in parts):
+        raise typer.BadParameter(f"{text!r} is no size; write 224x224x3", param_hint="--image")
+    width, height, channels = (int(part) for part in parts)
+    return MPSImageDescriptor(MPSImageFeatureChannelFormat.FLOAT16, width, height, channels)
+
+
+def _arrays(path: Path) -> dict[str, Any]:
+    """The arrays of a file; objects in it are refused, as they could run code."""
+    import numpy as np
+
+    from openmps.formats.paths import reading, require_file
+
+    require_file(path, "lint", _MOST)
+    try:
+        with reading(path, "lint"):
+            loaded = np.load(path, allow_pickle=False)
+            if isinstance(loaded, np.ndarray):
+                return {"image": loaded}
+            return {name: loaded[name] for name in loaded.files}
+    except (ValueError, EOFError, KeyError) as error:
+        if isinstance(error, MPSFileError):
+            raise
+        raise MPSFileError("lint", str(path), "must be arrays of NumPy, .npz or .npy", str(error)) from error
