@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -291,6 +292,13 @@ def test_edge_modes_and_detectors() -> None:
     boxes = mps.MPSCNNYOLOLossDescriptor(*[mps.MPSCNNLossType.HUBER] * 4, mps.MPSCNNReductionType.SUM, [[1.0, 2.0]])
     report = mps.lint(graph(mps.MPSCNNYOLOLossNode(image(), boxes)), target="macos-10.13.4")
     assert [finding.says for finding in report.findings] == ["MPSCNNYOLOLossDescriptor came with macOS 10.14"]
+
+
+@pytest.mark.parametrize("name", SINCE)
+def test_the_table_of_releases_is_that_of_the_docstrings(name: str) -> None:
+    said = re.search(r"MPSNNGraphNodes\.h, macOS ([\d.]+\d)", getattr(mps, name).__doc__ or "")
+    assert said is not None
+    assert said[1] == SINCE[name]
 
 
 def test_releases_are_releases() -> None:

@@ -55,7 +55,7 @@ class MPSCNNLossNode(_LabelledLoss):
 
 
 class MPSCNNYOLOLossNode(_LabelledLoss):
-    """The loss of an object detector (MPSNNGraphNodes.h, macOS 10.14.1); its result is the gradient of its source.
+    """The loss of an object detector (MPSNNGraphNodes.h, macOS 10.13.4); its result is the gradient of its source.
 
     `input_labels` is a state input of the graph: one `MPSCNNLossLabels` an image.
     """

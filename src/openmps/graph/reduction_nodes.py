@@ -1,4 +1,4 @@
-"""Reduction nodes (MPSNNGraphNodes.h, macOS 10.13.4 to 10.14.1)."""
+"""Reduction nodes (MPSNNGraphNodes.h, macOS 10.14.1)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from openmps.types import MPSRectNoClip, MTLRegion
 
 
 class MPSNNUnaryReductionNode(MPSNNFilterNode):
-    """The base of reduction nodes (MPSNNGraphNodes.h, macOS 10.13.4); see `MPSNNReduceUnary`.
+    """The base of reduction nodes (MPSNNGraphNodes.h, macOS 10.14.1); see `MPSNNReduceUnary`.
 
     There are no gradients but for `MPSNNReductionSpatialMeanNode`.
     """
@@ -31,15 +31,15 @@ class MPSNNUnaryReductionNode(MPSNNFilterNode):
 
 
 class MPSNNReductionRowMinNode(MPSNNUnaryReductionNode):
-    """The smallest number of each row and channel: 1 x H x C (MPSNNGraphNodes.h, macOS 10.13.4)."""
+    """The smallest number of each row and channel: 1 x H x C (MPSNNGraphNodes.h, macOS 10.14.1)."""
 
 
 class MPSNNReductionColumnMinNode(MPSNNUnaryReductionNode):
-    """The smallest number of each column and channel: W x 1 x C (MPSNNGraphNodes.h, macOS 10.13.4)."""
+    """The smallest number of each column and channel: W x 1 x C (MPSNNGraphNodes.h, macOS 10.14.1)."""
 
 
 class MPSNNReductionFeatureChannelsMinNode(MPSNNUnaryReductionNode):
-    """The smallest number of each pixel: W x H x 1 (MPSNNGraphNodes.h, macOS 10.13.4)."""
+    """The smallest number of each pixel: W x H x 1 (MPSNNGraphNodes.h, macOS 10.14.1)."""
 
 
 class MPSNNReductionFeatureChannelsArgumentMinNode(MPSNNUnaryReductionNode):
@@ -47,15 +47,15 @@ class MPSNNReductionFeatureChannelsArgumentMinNode(MPSNNUnaryReductionNode):
 
 
 class MPSNNReductionRowMaxNode(MPSNNUnaryReductionNode):
-    """The largest number of each row and channel: 1 x H x C (MPSNNGraphNodes.h, macOS 10.13.4)."""
+    """The largest number of each row and channel: 1 x H x C (MPSNNGraphNodes.h, macOS 10.14.1)."""
 
 
 class MPSNNReductionColumnMaxNode(MPSNNUnaryReductionNode):
-    """The largest number of each column and channel: W x 1 x C (MPSNNGraphNodes.h, macOS 10.13.4)."""
+    """The largest number of each column and channel: W x 1 x C (MPSNNGraphNodes.h, macOS 10.14.1)."""
 
 
 class MPSNNReductionFeatureChannelsMaxNode(MPSNNUnaryReductionNode):
-    """The largest number of each pixel: W x H x 1 (MPSNNGraphNodes.h, macOS 10.13.4)."""
+    """The largest number of each pixel: W x H x 1 (MPSNNGraphNodes.h, macOS 10.14.1)."""
 
 
 class MPSNNReductionFeatureChannelsArgumentMaxNode(MPSNNUnaryReductionNode):
@@ -63,15 +63,15 @@ class MPSNNReductionFeatureChannelsArgumentMaxNode(MPSNNUnaryReductionNode):
 
 
 class MPSNNReductionRowMeanNode(MPSNNUnaryReductionNode):
-    """The mean of each row and channel: 1 x H x C (MPSNNGraphNodes.h, macOS 10.13.4)."""
+    """The mean of each row and channel: 1 x H x C (MPSNNGraphNodes.h, macOS 10.14.1)."""
 
 
 class MPSNNReductionColumnMeanNode(MPSNNUnaryReductionNode):
-    """The mean of each column and channel: W x 1 x C (MPSNNGraphNodes.h, macOS 10.13.4)."""
+    """The mean of each column and channel: W x 1 x C (MPSNNGraphNodes.h, macOS 10.14.1)."""
 
 
 class MPSNNReductionFeatureChannelsMeanNode(MPSNNUnaryReductionNode):
-    """The mean of each pixel: W x H x 1 (MPSNNGraphNodes.h, macOS 10.13.4)."""
+    """The mean of each pixel: W x H x 1 (MPSNNGraphNodes.h, macOS 10.14.1)."""
 
 
 class MPSNNReductionSpatialMeanNode(MPSNNUnaryReductionNode):
@@ -83,15 +83,15 @@ class MPSNNReductionSpatialMeanGradientNode(MPSNNGradientFilterNode):
 
 
 class MPSNNReductionRowSumNode(MPSNNUnaryReductionNode):
-    """The sum of each row and channel: 1 x H x C (MPSNNGraphNodes.h, macOS 10.13.4)."""
+    """The sum of each row and channel: 1 x H x C (MPSNNGraphNodes.h, macOS 10.14.1)."""
 
 
 class MPSNNReductionColumnSumNode(MPSNNUnaryReductionNode):
-    """The sum of each column and channel: W x 1 x C (MPSNNGraphNodes.h, macOS 10.13.4)."""
+    """The sum of each column and channel: W x 1 x C (MPSNNGraphNodes.h, macOS 10.14.1)."""
 
 
 class MPSNNReductionFeatureChannelsSumNode(MPSNNUnaryReductionNode):
-    """`weight` times the sum of each pixel: W x H x 1 (MPSNNGraphNodes.h, macOS 10.13.4)."""
+    """`weight` times the sum of each pixel: W x H x 1 (MPSNNGraphNodes.h, macOS 10.14.1)."""
 
     weight: float = 1.0
     """Factor of every feature channel. Default 1."""

@@ -11,7 +11,7 @@ from openmps.types import MPSImageCoordinate, MPSImageEdgeMode, MTLSize
 
 
 class MPSNNReshapeNode(MPSNNFilterNode):
-    """The same numbers in another shape (MPSNNGraphNodes.h, macOS 10.13.4); see `MPSNNReshape`."""
+    """The same numbers in another shape (MPSNNGraphNodes.h, macOS 10.14.1); see `MPSNNReshape`."""
 
     def __init__(
         self, source: MPSNNImageNode, result_width: int, result_height: int, result_feature_channels: int
@@ -27,7 +27,7 @@ class MPSNNReshapeNode(MPSNNFilterNode):
 
 
 class MPSNNReshapeGradientNode(MPSNNGradientFilterNode):
-    """The gradient of a reshape: the gradient in the source's shape (MPSNNGraphNodes.h, macOS 10.13.4)."""
+    """The gradient of a reshape: the gradient in the source's shape (MPSNNGraphNodes.h, macOS 10.14.1)."""
 
 
 class MPSNNPadNode(MPSNNFilterNode):
