@@ -272,9 +272,8 @@ class Reader:
             label = each.child_by_field_name("name")
             word = "" if label is None else self._words(label)
             arguments.append((word, self._typed(each.child_by_field_name("value"), (last, word))))
-        if target == "[Float]":
-            given = dict(arguments)
-            return np.full(given["count"], given["repeating"], np.float32)
+        if target == "Int":
+            return dict(arguments)["bitPattern"]
         if self._words(node.named_children[1]).startswith("["):
             return self._value(node.named_children[0])[arguments[0][1]]
         self.model.called.append((last, tuple(label for label, _ in arguments)))

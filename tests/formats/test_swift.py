@@ -196,6 +196,8 @@ def _others() -> dict[str, Any]:
     scaled.primary_stride_in_pixels_x = 0
     reduced = mps.MPSNNReductionFeatureChannelsSumNode(x)
     reduced.weight, reduced.clip_rect_source = 0.3, mps.MTLRegion(mps.MTLOrigin(1, 0, 0), mps.MTLSize(2, 3, 1))
+    clipped = mps.MPSNNReductionRowMaxNode(x)
+    clipped.clip_rect_source = mps.MTLRegion(mps.MTLOrigin(1, 0, 0), mps.MTLSize(2, 2**64 - 1, 2**63))
     weighted = mps.MPSNNForwardLossNode(
         *_images(2), loss_descriptor=mps.MPSCNNLossDescriptor(mps.MPSCNNLossType.HUBER, mps.MPSCNNReductionType.MEAN)
     )
@@ -209,6 +211,7 @@ def _others() -> dict[str, Any]:
         "weighted sum": reduced,
         "loss": weighted,
         "across the batch": mps.MPSCNNLossNode(x, across),
+        "clipped below": clipped,
         "plain dropout": mps.MPSCNNDropoutNode(x, 0.1, 2**40, mps.MTLSize(0, 1, 1)),
         "infinite": mps.MPSNNPadNode(x, mps.MPSImageCoordinate(1, 2, 0), mps.MPSImageCoordinate(0, 0, 4),
                                      mps.MPSImageEdgeMode.CONSTANT),
@@ -281,6 +284,7 @@ def test_fused_neurons(descriptor: mps.MPSNNNeuronDescriptor) -> None:
     check(mps.MPSNNGraph(CPU, convolution(_images(1)[0], source).result_image))
 
 
+@pytest.mark.filterwarnings("ignore:.*multiples of 4")
 def test_a_descriptor_with_everything() -> None:
     rng = np.random.default_rng(0)
     descriptor = mps.MPSCNNConvolutionDescriptor(3, 2, 8, 4)
@@ -288,8 +292,7 @@ def test_a_descriptor_with_everything() -> None:
     rows = [rng.normal(size=4).astype(np.float32) for _ in range(4)]
     descriptor.set_batch_normalization_parameters_for_inference(rows[0], rows[1] ** 2, rows[2], rows[3], 1e-3)
     source = mps.ArrayConvolutionDataSource(descriptor, rng.normal(size=(4, 2, 3, 4)), rows[0], "all of it")
-    with pytest.warns(UserWarning, match="multiples of 4"):
-        graph = mps.MPSNNGraph(CPU, mps.MPSCNNConvolutionNode(_images(1)[0], source).result_image)
+    graph = mps.MPSNNGraph(CPU, mps.MPSCNNConvolutionNode(_images(1)[0], source).result_image)
     model = swift_reader.read(CPU, "Net", swift.source(graph, "Net"))
     (node,), (kernel,) = model.graph.kernels.keys(), model.graph.kernels.values()
     assert node.label == "all of it"
@@ -297,6 +300,14 @@ def test_a_descriptor_with_everything() -> None:
     assert (found.stride_in_pixels_x, found.dilation_rate_y, found.groups) == (2, 3, 2)
     assert np.array_equal(found.batch_normalization.scale, descriptor.batch_normalization.scale)
     assert np.array_equal(found.batch_normalization.shift, descriptor.batch_normalization.shift)
+
+
+def test_folded_batch_normalization_has_biases() -> None:
+    descriptor = mps.MPSCNNConvolutionDescriptor(1, 1, 1, 2)
+    descriptor.set_batch_normalization_parameters_for_inference([0.5, 1.0], [1.0, 4.0])
+    source = mps.ArrayConvolutionDataSource(descriptor, np.ones((2, 1, 1, 1)), label="conv")
+    files = swift.source(mps.MPSNNGraph(CPU, mps.MPSCNNConvolutionNode(_images(1)[0], source).result_image))
+    assert files["conv.dat"] == np.array([1, 1, 0, 0], "<f4").tobytes()
 
 
 # --- padding ----------------------------------------------------------------------------------------------------------
@@ -420,7 +431,7 @@ def test_an_error_lists_all_that_is_python() -> None:
     assert "'pool'" in text
 
 
-@pytest.mark.parametrize("name", ["", "net", "1Net", "My Net", "N\u00e9t", None, "Net-2"])
+@pytest.mark.parametrize("name", ["", "net", "1Net", "My Net", "N\u00e9t", None, "Net-2", "Data", "MPSNet", "URL"])
 def test_names_of_classes(name: Any) -> None:
     graph = mps.MPSNNGraph(CPU, mps.MPSCNNNeuronReLUNode(_images(1)[0]).result_image)
     with pytest.raises(mps.MPSArgumentError, match="name must be a name for a class of Swift"):

@@ -35,7 +35,7 @@ def export(
     if half and training:
         raise typer.BadParameter("cannot be trained: leave one of them out", param_hint="--half and --training")
     found = open_graph(graph, training=training)
-    chosen = name if name is not None else class_name(out.name) or "Model"
+    chosen = name if name is not None else class_name(out.name)
     folder = formats.export(found.graph, out, chosen, half=half, notes=found.notes)
     count = sum(path.suffix == ".dat" for path in folder.iterdir())
     print(f"{folder / chosen}.swift and {count} file(s) of weights")

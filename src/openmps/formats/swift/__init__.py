@@ -13,7 +13,7 @@ from openmps.checks import flag, of_kind
 from openmps.errors import MPSArgumentError, MPSFileError
 from openmps.formats.atomic import write_atomic
 from openmps.formats.paths import path_of
-from openmps.formats.swift.literals import class_name
+from openmps.formats.swift.literals import is_class_name
 from openmps.formats.swift.model import Model
 from openmps.graph.graph import MPSNNGraph
 from openmps.kernels.optimizers import MPSNNOptimizer
@@ -33,7 +33,7 @@ def source(
 ) -> dict[str, bytes]:
     """The files that `export` writes, by their names: ``NAME.swift``, and the ``.dat`` files that it reads."""
     of_kind(_WHO, "graph", graph, MPSNNGraph)
-    if not isinstance(name, str) or class_name(name) != name or not name:
+    if not isinstance(name, str) or not is_class_name(name):
         rule, remedy = "must be a name for a class of Swift: a capital, then letters and digits", "For example Digits"
         raise MPSArgumentError(_WHO, "name", rule, repr(name), remedy)
     half = flag(_WHO, "half", half)

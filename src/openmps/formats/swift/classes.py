@@ -40,6 +40,18 @@ private extension NAMEFiles {
 }
 """
 
+KEPT = """
+private extension NAMEFiles {
+    /// The float32 numbers of a file, in memory that stays: the framework does not say that it copies them.
+    static func kept(_ file: URL, _ count: Int) throws -> UnsafePointer<Float> {
+        let contents = try data(file, 4 * count)
+        let memory = UnsafeMutablePointer<Float>.allocate(capacity: count)
+        _ = contents.copyBytes(to: UnsafeMutableBufferPointer(start: memory, count: count))
+        return UnsafePointer(memory)
+    }
+}
+"""
+
 HANDLE = """
 /// The name of an image or of labels.
 @available(AVAILABLE)

@@ -74,6 +74,8 @@ class Layers:
         descriptor = self.descriptor(held.descriptor, variable)
         weights = _numbers(held.weights_buffer)
         biases = b"" if held.biases_buffer is None else _numbers(held.biases_buffer).tobytes()
+        if not biases and held.descriptor.batch_normalization is not None:
+            biases = bytes(4 * held.shape[0])  # the header asks for zeros where batch normalization is folded in
         self._known[id(held)] = variable
         if self._trained.asks(kernel):
             self._trained.convolution(label, variable, descriptor, weights, biases)
@@ -144,11 +146,15 @@ class Layers:
         """Batch normalization as scale and shift: those of mean 0, variance 1 and epsilon 0."""
         fold, text = descriptor.batch_normalization, self._text
         assert fold is not None
-        channels = descriptor.output_feature_channels
-        rows = [self.numbers(f"{name}_{part}", row) for part, row in (("scale", fold.scale), ("shift", fold.shift))]
-        zeros, ones = (f"[Float](repeating: {value}, count: {channels})" for value in (0, 1))
-        arguments = f"{zeros}, variance: {ones}, gamma: {rows[0]}, beta: {rows[1]}, epsilon: 0"
-        text.line(f"{name}.setBatchNormalizationParametersForInferenceWithMean({arguments})")
+        same = np.ones_like(fold.scale)
+        parts = {"mean": 0 * same, "variance": same, "gamma": fold.scale, "beta": fold.shift}
+        rows = {part: self.numbers(f"{name}_{part}", row) for part, row in parts.items()}
+        text.line(f"{name}.setBatchNormalizationParametersForInferenceWithMean(")
+        text.line(f"    {rows['mean']},")
+        for part in ("variance", "gamma", "beta"):
+            text.line(f"    {part}: {rows[part]},")
+        text.line("    epsilon: 0")
+        text.line(")")
 
     def neuron(self, descriptor: MPSNNNeuronDescriptor, owner: str) -> str:
         """A neuron's descriptor; PReLU's slopes are in a file."""
@@ -169,11 +175,11 @@ class Layers:
         return f"try {self._text.model}Files.data({self._text.path(file)}, {len(content)})"
 
     def numbers(self, stem: str, values: Any) -> str:
-        """Float32 numbers out of a file, as an array."""
+        """A pointer to float32 numbers out of a file."""
         row = np.ascontiguousarray(values, "<f4").reshape(-1)
-        self._text.use(classes.NUMBERS)
+        self._text.use(classes.KEPT)
         file = self._text.file(stem, row.tobytes())
-        return f"try {self._text.model}Files.numbers({self._text.path(file)}, {row.size})"
+        return f"try {self._text.model}Files.kept({self._text.path(file)}, {row.size})"
 
     # --- normalizations -----------------------------------------------------------------------------------------------
 

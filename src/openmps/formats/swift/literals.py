@@ -147,12 +147,17 @@ def options(value: IntEnum | IntFlag) -> str:
     return f"[{', '.join(listed)}]"
 
 
+def _whole(value: int) -> str:
+    """An integer of 64 bits without a sign, which Swift takes as an Int: the largest ones by their bits."""
+    return str(int(value)) if value < 2**63 else f"Int(bitPattern: {int(value)})"
+
+
 def _size(value: MTLSize) -> str:
-    return f"MTLSize(width: {value.width}, height: {value.height}, depth: {value.depth})"
+    return f"MTLSize(width: {_whole(value.width)}, height: {_whole(value.height)}, depth: {_whole(value.depth)})"
 
 
 def _origin(value: MTLOrigin) -> str:
-    return f"MTLOrigin(x: {value.x}, y: {value.y}, z: {value.z})"
+    return f"MTLOrigin(x: {_whole(value.x)}, y: {_whole(value.y)}, z: {_whole(value.z)})"
 
 
 def _region(value: MTLRegion) -> str:
@@ -167,8 +172,8 @@ _LITERALS: tuple[tuple[type, Callable[[Any], str]], ...] = (
     (bool, lambda value: "true" if value else "false"),
     *((kind, options) for kind in _OPTIONS),
     (IntEnum, case),
-    (int, str),
-    (np.integer, lambda value: str(int(value))),
+    (int, _whole),
+    (np.integer, _whole),
     (float, float32),
     (np.floating, float32),
     (MTLSize, _size),
@@ -202,10 +207,22 @@ class Names:
 
 
 def class_name(text: str) -> str:
-    """A name for a class, ``tiny yolo`` → ``TinyYolo``; empty if it has no letter."""
+    """A name for a class, ``tiny yolo`` → ``TinyYolo``; ``Model`` if that is none."""
     words = re.findall(r"[A-Za-z0-9]+", text)
     name = "".join(word[:1].upper() + word[1:] for word in words)
-    return name if name and name[0].isalpha() else ""
+    return name if is_class_name(name) else "Model"
+
+
+TAKEN = frozenset(
+    "Any Bool Bundle Data Double Error Float Int NSObject NSString NSZone Self String Type UInt8 URL".split()
+)
+"""Names of classes that a source uses itself."""
+
+
+def is_class_name(text: str) -> bool:
+    """Whether a model may be called so: a capital, letters and digits, and no class of Swift or the framework."""
+    is_plain = text.isascii() and text.isalnum() and text[:1].isupper()
+    return is_plain and text not in TAKEN and not text.startswith(("MPS", "MTL"))
 
 
 def file_stem(label: str) -> str:
