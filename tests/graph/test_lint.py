@@ -38,6 +38,17 @@ def graph(*nodes: mps.MPSNNFilterNode, form: Format = HALF) -> mps.MPSNNGraph:
     return made
 
 
+class Asking(mps.ArrayConvolutionDataSource):
+    """A data source that may ask for a precision."""
+
+    asked: mps.MPSDataType | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "kernel_weights_data_type" and self.asked is not None:
+            return lambda: self.asked
+        raise AttributeError(name)
+
+
 def convolution(
     inputs: int,
     outputs: int,
@@ -51,15 +62,13 @@ def convolution(
         setattr(descriptor, name, each)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        source = mps.ArrayConvolutionDataSource(
-            descriptor, np.full(descriptor.weight_shape(), value, np.float32), label="conv"
-        )
+        source = Asking(descriptor, np.full(descriptor.weight_shape(), value, np.float32), label="conv")
     return mps.MPSCNNConvolutionNode(image(), source)
 
 
 def asking(node: mps.MPSCNNConvolutionNode, kind: str = "FLOAT32") -> mps.MPSCNNConvolutionNode:
     """A convolution whose data source asks for a precision."""
-    node.weights.kernel_weights_data_type = lambda: mps.MPSDataType[kind]  # type: ignore[attr-defined]
+    node.weights.asked = mps.MPSDataType[kind]  # type: ignore[attr-defined]
     return node
 
 
