@@ -27,6 +27,8 @@ from openmps.ops.op import Kind, Op
 from openmps.types import MPSImageEdgeMode
 
 _UNPADDED = (0, 0)
+_MOST_TAPS = 64
+"""Of windows that are unrolled."""
 
 
 def max_pooling(
@@ -52,11 +54,21 @@ def max_pooling(
     window = _cut(window, edge_mode)
     if not with_choice and x.device.type == "cpu" and _is_faster_by_slices(window, edge_mode):
         return _largest(x, window, edge_mode), None
+    if not with_choice and _fits_one_pass(x, window):
+        from openmps.ops.triton.pooling import max_pooling as at_once
+
+        return at_once(x, window, clamps=edge_mode == MPSImageEdgeMode.CLAMP), None
     if edge_mode == MPSImageEdgeMode.ZERO and window.leaves_source:
         return _choose_or_zero(x, window)
     padding = library_max_padding(window, edge_mode)
     image = x if padding is not None else read(x, window, edge_mode)
     return _choose(image, window, padding or _UNPADDED)
+
+
+def _fits_one_pass(x: Tensor, window: Window) -> bool:
+    """Whether the form of `openmps.ops.triton` does this pooling."""
+    is_plain = x.dtype in (torch.float16, torch.float32) and x.is_contiguous(memory_format=torch.channels_last)
+    return x.is_cuda and is_plain and window.y.size * window.x.size <= _MOST_TAPS and triton.runs_on(x.device)
 
 
 def max_pooling_gradient(
@@ -100,7 +112,7 @@ def _gathered(gradient: Tensor, choice: Tensor | None, window: Window) -> Tensor
     """The gradient of the source in Triton, where that wins: windows that share pixels, few taps; None elsewhere."""
     if choice is None or not gradient.numel() or not _shares_pixels(window) or not triton.runs_on(gradient.device):
         return None
-    from openmps.ops.triton import pooling as kernels
+    from openmps.ops.triton import pooling_gradient as kernels
 
     pitches = pitch_of(gradient), pitch_of(choice)
     is_float = gradient.dtype in (torch.float16, torch.float32)
@@ -150,11 +162,17 @@ def average_pooling(
         zero_pad: Pixels around the source that count as zeros with ``CLAMP``, (x, y); ``ZERO`` ignores it.
 
     Returns:
-        [N, C, window.y.result, window.x.result].
+        [N, C, window.y.result, window.x.result]; float32 of a float16 source.
 
     Raises:
         MPSArgumentError: The window is dilated.
     """
+    is_counted = edge_mode == MPSImageEdgeMode.CLAMP and window.leaves_source
+    if not is_counted and window.dilation == (1, 1) and _fits_one_pass(x, window):
+        from openmps.ops.triton.pooling import average_pooling as at_once
+
+        return at_once(x, window)
+    x = x.to(torch.float32) if x.dtype == torch.float16 else x
     cut = window.cut(alike=_half_padding(window) is not None)
     plan = _average_plan(window, cut, edge_mode, zero_pad, _half_padding(cut))
     result = _averages(x, cut, MPSImageEdgeMode.ZERO, plan)
@@ -428,10 +446,15 @@ class MaxPoolingGradient(_Pooling):
         return max_pooling_gradient(gradient, x, choice, self.window, self.edge_mode)
 
 
-class AveragePooling(_Pooling, of=average_pooling):
-    """`average_pooling`."""
+class AveragePooling(_Pooling, of=average_pooling, half=True):
+    """`average_pooling`, which adds float16 up in float32."""
 
     zero_pad: tuple[int, int]
+
+    @property
+    def gives_half(self) -> bool:
+        """False: means are float32."""
+        return False
 
 
 class AveragePoolingGradient(_Pooling, of=average_pooling_gradient):

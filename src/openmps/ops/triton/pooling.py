@@ -1,4 +1,4 @@
-"""The gradient of max pooling in Triton: each source pixel gathers from the windows that hold it, in float32."""
+"""`openmps.ops.pooling` in Triton, where nobody asks which pixel a result came from: one pass over memory."""
 # A kernel's parameters have no types in Python, and the checker must do without Triton.
 # pyright: reportMissingParameterType=false, reportUnknownParameterType=false, reportInvalidTypeForm=false
 # pyright: reportUntypedFunctionDecorator=false
@@ -8,6 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from openmps.ops.geometry import Window, empty_image
@@ -15,53 +16,55 @@ from openmps.ops.geometry import Window, empty_image
 triton: Any = import_module("triton")
 tl: Any = import_module("triton.language")
 
-MOST_TAPS = 16
-"""Taps of a window that are gathered; of larger ones most are looked at in vain."""
-_NUMBERS, _CHANNELS = 2048, 64
-"""Numbers of a tile, and channels of it at most."""
+_BLOCK = 1024
+_ALL = tl.constexpr(tl.PropagateNan.ALL)
 
 
-@triton.jit
-def _max_pooling_gradient(
-    gradient, choice, dx, pixels, channels, rows, columns, result_rows, result_columns, pitch, pitch_of_choice,
-    TAPS_Y: tl.constexpr, TAPS_X: tl.constexpr, STRIDE_Y: tl.constexpr, STRIDE_X: tl.constexpr, FIRST_Y: tl.constexpr,
-    FIRST_X: tl.constexpr, DILATION_Y: tl.constexpr, DILATION_X: tl.constexpr, HELD: tl.constexpr,
-    COLUMNS: tl.constexpr,
+@triton.jit(do_not_specialize=["pixels"])
+def _pooling(
+    x, y, pixels, height, width, rows, columns, count, first_y, first_x, step_y, step_x, tap_y, tap_x,
+    AVERAGES: tl.constexpr, CLAMPS: tl.constexpr, TAPS_Y: tl.constexpr, TAPS_X: tl.constexpr, PIXELS: tl.constexpr,
+    CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of some source pixels and channels."""
-    across = tl.cdiv(channels, COLUMNS)
-    at = tl.program_id(0) % across * COLUMNS + tl.arange(0, COLUMNS)
-    pixel = tl.program_id(0) // across * HELD + tl.arange(0, HELD)
-    there = (pixel < pixels)[:, None] & (at < channels)[None, :]
-    x, y, image = pixel % columns, pixel // columns % rows, pixel // (columns * rows)
-    mine = (y * columns + x)[:, None]
-    total = tl.zeros([HELD, COLUMNS], tl.float32)
+    """Some pixels of the result times some channels."""
+    p = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
+    c = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
+    in_p, in_c = p < pixels, c < count
+    column, row, image = p % columns, (p // columns) % rows, (p // (columns * rows)).to(tl.int64)
+    found = tl.full([PIXELS, CHANNELS], 0.0 if AVERAGES else float("-inf"), tl.float32)
     for tap in tl.static_range(TAPS_Y * TAPS_X):
-        begin_y, begin_x = y - FIRST_Y - tap // TAPS_X * DILATION_Y, x - FIRST_X - tap % TAPS_X * DILATION_X
-        row, column = begin_y // STRIDE_Y, begin_x // STRIDE_X
-        holds = (begin_y >= 0) & (row < result_rows) & (row * STRIDE_Y == begin_y)
-        holds &= (begin_x >= 0) & (column < result_columns) & (column * STRIDE_X == begin_x)
-        place = ((image.to(tl.int64) * result_rows + row) * result_columns + column)[:, None]
-        read = there & holds[:, None]
-        chosen = tl.load(choice + place * pitch_of_choice + at[None, :], read, -1)
-        flow = tl.load(gradient + place * pitch + at[None, :], read, 0.0).to(tl.float32)
-        total += tl.where(chosen == mine, flow, 0.0)
-    tl.store(dx + pixel.to(tl.int64)[:, None] * channels + at[None, :], total.to(dx.dtype.element_ty), there)
+        v = first_y + row * step_y + (tap // TAPS_X) * tap_y
+        u = first_x + column * step_x + (tap % TAPS_X) * tap_x
+        if CLAMPS:
+            v, u, is_in = tl.minimum(tl.maximum(v, 0), height - 1), tl.minimum(tl.maximum(u, 0), width - 1), in_p
+        else:
+            is_in = in_p & (v >= 0) & (v < height) & (u >= 0) & (u < width)
+        at = ((image * height + v) * width + u) * count
+        e = tl.load(x + at[:, None] + c[None, :], is_in[:, None] & in_c[None, :], 0.0).to(tl.float32)
+        found = found + e if AVERAGES else tl.maximum(found, e, _ALL)
+    if AVERAGES:
+        found /= TAPS_Y * TAPS_X
+    tl.store(y + p.to(tl.int64)[:, None] * count + c[None, :], found, in_p[:, None] & in_c[None, :])
 
 
-def max_pooling_gradient(gradient: Tensor, choice: Tensor, window: Window, pitch: int, pitch_of_choice: int) -> Tensor:
-    """The gradient of the source, of the gradient's type; ``choice`` counts the source's pixels, -1 is none of them.
+def max_pooling(x: Tensor, window: Window, *, clamps: bool) -> Tensor:
+    """The largest value of each window of a channels-last image without gaps, on the current device."""
+    return _pooled(x, empty_image(x, x.shape[1], window.result), window, averages=False, clamps=clamps)
 
-    Both operands have their channels side by side, so many numbers from one pixel to the next.
-    """
-    images, channels, result_rows, result_columns = gradient.shape
-    rows, columns = window.source
-    made = empty_image(gradient, channels, window.source)
-    at_once = min(_CHANNELS, triton.next_power_of_2(channels))
-    held, pixels = _NUMBERS // at_once, images * rows * columns
-    grid = (triton.cdiv(pixels, held) * triton.cdiv(channels, at_once),)
-    _max_pooling_gradient[grid](
-        gradient, choice, made, pixels, channels, rows, columns, result_rows, result_columns, pitch, pitch_of_choice,
-        *window.size, *window.stride, window.y.first, window.x.first, *window.dilation, held, at_once,
-    )  # fmt: skip
-    return made
+
+def average_pooling(x: Tensor, window: Window) -> Tensor:
+    """The sum of each window, with zeros outside, by the number of its taps: float32."""
+    y = x.new_empty((x.shape[0], *window.result, x.shape[1]), dtype=torch.float32).permute(0, 3, 1, 2)
+    return _pooled(x, y, window, averages=True, clamps=False)
+
+
+def _pooled(x: Tensor, y: Tensor, window: Window, *, averages: bool, clamps: bool) -> Tensor:
+    pixels = y.shape[0] * y.shape[2] * y.shape[3]
+    if pixels:
+        channels = min(triton.next_power_of_2(x.shape[1]), 64)
+        block = max(1, min(_BLOCK // channels, triton.next_power_of_2(pixels)))
+        _pooling[(triton.cdiv(pixels, block), triton.cdiv(x.shape[1], channels))](
+            x, y, pixels, *window.source, *window.result, x.shape[1], window.y.first, window.x.first, *window.stride,
+            *window.dilation, averages, clamps, *window.size, block, channels,
+        )  # fmt: skip
+    return y
