@@ -66,10 +66,10 @@ def test_rows_by_hand():
 
 def test_a_kernel_that_is_fused_keeps_its_row_and_has_no_memory():
     rows = graph_summary(_graph(), IMAGE).rows
-    assert [row.is_fused for row in rows] == [False, True, False]
-    assert rows[1].result == (8, 5, 6)
-    assert rows[1].result_bytes == 0
-    assert rows[1].cells()[-2] == "fused"
+    assert [row.is_fused for row in rows] == [True, False, False]
+    assert rows[0].result == (8, 5, 6)
+    assert rows[0].result_bytes == 0
+    assert rows[0].cells()[-2] == "fused"
 
 
 def test_missing_biases_are_not_counted():

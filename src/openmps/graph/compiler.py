@@ -16,6 +16,7 @@ from openmps.graph.catalog import make_kernel
 from openmps.graph.encoding import batch_of
 from openmps.graph.fusion import fuse
 from openmps.graph.nodes import MPSNNFilterNode, MPSNNGradientFilterNode, MPSNNImageNode, MPSNNStateNode, row_of
+from openmps.graph.preparations import Preparations, Recipe
 from openmps.graph.program import Program, Question, Stage
 from openmps.graph.rows import Asked, GradientRow, Reads, Use
 from openmps.graph.trainable import exports_parameter_gradients, wants_parameter_gradients
@@ -25,6 +26,7 @@ from openmps.kernels.convolution.weights import ConvolutionWeights
 from openmps.kernels.loss.image_loss import LabelImages
 from openmps.metal.device import MTLDevice
 from openmps.ops import triton
+from openmps.ops.op import Input
 from openmps.types import MPSImageFeatureChannelFormat
 
 
@@ -118,11 +120,15 @@ class Compiler:
         wanted = {(program.places[node.producer], RESULT) for node in images if node.producer in program.places}
         wanted |= {(program.places[node.producer], SAVED) for node in states if node.producer in program.places}
         body, makers = program.assemble(wanted)
-        fused: frozenset[int] = frozenset()
+        fused, recipes = frozenset[int](), dict[Input, Recipe]()
         if allow_fusion:
-            body, gone = fuse(body, in_passes=triton.runs_on(self._device.torch_device))
+            whole, in_passes = body, triton.runs_on(self._device.torch_device)
+            body, gone, recipes = fuse(whole, self._count, in_passes=in_passes)
+            too_large = Preparations(recipes, stages).too_large()
+            if too_large:
+                body, gone, recipes = fuse(whole, self._count, too_large, in_passes=in_passes)
             fused = frozenset(makers[slot] for slot in gone if slot in makers)
-        program.use(body, frozenset(stages[place].node for place in fused))
+        program.use(body, frozenset(stages[place].node for place in fused), recipes)
         return program
 
     def _stage(self, node: MPSNNFilterNode, kernel: ImageKernel) -> Stage:

@@ -7,52 +7,58 @@ its own gradient, which must be followed by the ReLU's alone; images that come o
 
 `identities`, and on a GPU `normalized_neurons`: see `openmps.graph.normalization_fusion`.
 
+`fuse_convolutions`: where no gradients are computed, a convolution takes in the batch normalization with stored
+statistics behind it, the addition of another image, and a ReLU or ReLUN, each if nothing else reads the image between.
+Normalizations are folded into its weights and biases, which are prepared again only when they change.
+
 Every fusion is turned off with ``MPSNNGraph.allow_fusion``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
+from openmps.graph.convolution_fusion import FusedBody, fuse_convolutions
 from openmps.graph.normalization_fusion import identities, normalized_neurons
 from openmps.graph.passes import verify
-from openmps.ops.elements import Store
+from openmps.graph.readers import Readers
 from openmps.ops.geometry import Window
 from openmps.ops.neuron import Neuron, NeuronGradient, neuron_gradient
-from openmps.ops.op import Body, Kind, Op, Step
+from openmps.ops.op import Body, Input, Kind, Op, Step
 from openmps.ops.pooling import MaxPooling, MaxPoolingGradient, first_pixels, max_pooling_gradient
-from openmps.types import MPSCNNNeuronType, MPSImageEdgeMode, MPSImageFeatureChannelFormat
+from openmps.types import MPSCNNNeuronType, MPSImageEdgeMode
 
 _RELU = MPSCNNNeuronType.RELU
-_STORE_HALF = Store(MPSImageFeatureChannelFormat.FLOAT16)
 
 
-def fuse(body: Body, *, in_passes: bool = False) -> tuple[Body, set[int]]:
-    """The body after every fusion, and the slots that are never filled any more.
+def fuse(body: Body, images: int, apart: Container[Input] = (), *, in_passes: bool = False) -> FusedBody:
+    """The body after every fusion, for so many images.
 
-    ``in_passes`` says that fused operations run in one pass over memory each, as they do in Triton.
+    ``apart`` are prepared inputs that it must do without; ``in_passes`` says that fused operations run in one pass over
+    memory each, as they do in Triton.
     """
-    gone: set[int] = set()
+    body, gone, recipes = fuse_convolutions(body, images, apart)
     for rule in _RULES_IN_PASSES if in_passes else _RULES:
         body, never = rule(body)
         gone |= never
     verify(body)
-    return body, gone
+    return FusedBody(body, gone, recipes)
 
 
 def pools_before_relus(body: Body) -> tuple[Body, set[int]]:
     """The body with its poolings before its ReLUs, and the slots that are never filled any more."""
     gone: set[int] = set()
-    readers = _Readers(body)
+    readers = Readers(body)
     for step in body.steps:
         match = _match(readers, step)
         if match is not None:
             body = _pool_before_relu(body, match)
-            readers = _Readers(body)
+            readers = Readers(body)
             gone |= {*match.relu.writes, match.stored, *match.between}
     return body, gone
 
@@ -61,31 +67,6 @@ _RULES = (identities, pools_before_relus)
 _RULES_IN_PASSES = (identities, normalized_neurons, pools_before_relus)
 """What is done to a body, in order. Where a fused operation is no pass of its own, it costs a gradient the numbers that
 it computes again."""
-
-
-class _Readers:
-    """Who reads each slot of a body."""
-
-    def __init__(self, body: Body) -> None:
-        self.outputs = set(body.output_slots)
-        self._readers: dict[int, list[Step]] = {}
-        for step in body.steps:
-            for index in step.reads:
-                self._readers.setdefault(index, []).append(step)
-
-    def of(self, slot: int) -> list[Step]:
-        """The steps that read a slot."""
-        return self._readers.get(slot, [])
-
-    def only(self, slot: int) -> Step | None:
-        """The one step that reads a slot; None if there is another, or if the slot comes out."""
-        readers = self.of(slot)
-        return readers[0] if len(readers) == 1 and slot not in self.outputs else None
-
-    def stored(self, slot: int) -> int:
-        """The slot that ``slot`` is stored in as float16, if that is all that reads it; else the slot itself."""
-        reader = self.only(slot)
-        return reader.writes[0] if reader is not None and reader.op == _STORE_HALF else slot
 
 
 class _Match(NamedTuple):
@@ -101,7 +82,7 @@ class _Match(NamedTuple):
     """The slots between the two gradients."""
 
 
-def _match(readers: _Readers, relu: Step) -> _Match | None:
+def _match(readers: Readers, relu: Step) -> _Match | None:
     op = relu.op
     if not isinstance(op, Neuron) or op.function is not _RELU or op.a < 0:
         return None

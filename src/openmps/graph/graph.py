@@ -87,7 +87,11 @@ class MPSNNGraph(MPSKernel, NamedAttributes):
     output_state_is_temporary: bool = False
     """Whether exported states live on the command buffer only. Default False."""
     allow_fusion: bool = True
-    """Let neighbouring filters run as one where no number changes; may be changed at any time. Default True."""
+    """Let neighbouring filters run as one where numbers change by rounding at most; may be changed at any time.
+
+    Default True. A batch normalization that is folded into the weights of a convolution takes new numbers as they take
+    them: by its data source or by a reload, not by a write to its buffers.
+    """
     stop_on_non_finite: bool = False
     """Fail a run in which a loss, a gradient of weights or a result is NaN or infinite, before anything is updated.
 

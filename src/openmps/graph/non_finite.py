@@ -74,7 +74,7 @@ def _locate(program: Program, inputs: Sequence[Any], values: Sequence[Any]) -> N
     """Run every kernel again, one behind the other, with all images kept; raise at the first number at fault."""
     body, _ = program.assemble()
     found = dict(zip(inputs, values, strict=True))
-    given = [found.get(each) for each in body.inputs]
+    given = [found[each] if each in found else program.memory(each) for each in body.inputs]
     for each, value in zip(inputs, values, strict=True):
         if each.role is Role.SOURCE and value is not None:
             _check_image(f"source image {each.name} of the graph", value, "The image was passed like this")

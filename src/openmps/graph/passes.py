@@ -7,7 +7,8 @@ pass                  needs                                        ensures
 `required`            reachable filters, which results are needed  only filters that make a needed result, export
                                                                    something or update parameters, and what these read
 `check_gradients`     filters                                      no gradient filter mixes two layers
-`fuse`                a body, CPU                                  fewer steps, the same numbers (`graph.fusion`)
+`fuse`                a body                                       fewer steps, the same numbers but for rounding
+                                                                   (`graph.fusion`)
 `verify`              a body                                       each slot is filled once, before it is read
 ====================  ===========================================  ===================================================
 """

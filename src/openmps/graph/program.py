@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from types import MappingProxyType
 from typing import Any
 
 from openmps.core.image.batch import BatchTemplate
@@ -15,11 +16,13 @@ from openmps.core.kernel.encode import ImageKernel
 from openmps.core.kernel.plan import Plan, used_inputs
 from openmps.core.kernel.scene import RESULT, SAVED
 from openmps.core.state.batch import MPSStateBatch
-from openmps.graph.nodes import MPSNNFilterNode, MPSNNImageNode, MPSNNStateNode
+from openmps.graph.nodes import MPSNNFilterNode, MPSNNGradientFilterNode, MPSNNImageNode, MPSNNStateNode
+from openmps.graph.preparations import Preparations, Recipe
 from openmps.graph.rows import Asked
 from openmps.metal.device import MTLDevice
+from openmps.metal.resource import epoch
 from openmps.ops.elements import Place
-from openmps.ops.op import Body, Builder, Role, Slot
+from openmps.ops.op import Body, Builder, Input, Role, Slot
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +109,16 @@ class Program:
         """The inputs of the body that are bound anew in each encode; the others stay where they are."""
         self.used: tuple[bool, ...]
         self._bound: list[Any] | None = None
+        self._epoch = -1
+        self._preparations: Preparations
         self._templates: dict[tuple[MPSNNImageNode, bool], BatchTemplate] = {}
 
-    def use(self, body: Body, fused: frozenset[MPSNNFilterNode]) -> None:
-        """Run ``body``."""
+    def use(
+        self, body: Body, fused: frozenset[MPSNNFilterNode], recipes: Mapping[Input, Recipe] = MappingProxyType({})
+    ) -> None:
+        """Run ``body``, whose prepared inputs are made as ``recipes`` say."""
         self.body = body
+        self._preparations = Preparations(recipes, self.stages)
         self.fused = fused
         body.fused = tuple(stage.kernel.name for stage in self.stages if stage.node in fused)
         self.parts = tuple(self._part(role, name) for role, name in body.inputs)
@@ -120,6 +128,7 @@ class Program:
         together = [list(group) for _, group in groups]
         self.handed_out = tuple((group[0].stage, tuple(output.name for output in group)) for group in together)
         self.asked = tuple(index for index, part in enumerate(self.parts) if not _stays(part[0], part[3]))
+        self._prepared = [index for index, part in enumerate(self.parts) if part[0] is Role.PREPARED]
         self.used = used_inputs(body)
 
     def bound(self) -> list[Any]:
@@ -129,7 +138,16 @@ class Program:
             for index, (role, name, _, stage) in enumerate(self.parts):
                 if stage is not None and _stays(role, stage):
                     self._bound[index] = stage.kernel.bound(role, name, stage.plan, None)
+        if self._epoch != epoch.number:
+            self._epoch = epoch.number
+            for index in self._prepared:
+                self._bound[index] = self._preparations.bound(self.body.inputs[index])
         return self._bound.copy()
+
+    def memory(self, each: Input) -> Any:
+        """The memory that an input of a kernel is bound to, where the body that runs does without it."""
+        role, name, _, stage = self._part(*each)
+        return None if stage is None else stage.kernel.bound(role, name, stage.plan, None).value()
 
     def template(self, node: MPSNNImageNode, device: MTLDevice, is_temporary: bool) -> BatchTemplate:
         """What makes the batches of an image that the engine's own allocators give."""
@@ -142,6 +160,8 @@ class Program:
     def _part(self, role: Role, name: str) -> tuple[Role, str, int, Stage | None]:
         if role is Role.SOURCE:
             return role, name, int(name), None
+        if role is Role.PREPARED:
+            return role, name, -1, None
         place, what = name.split(":")
         return role, what, int(place), self.stages[int(place)]
 
@@ -156,9 +176,10 @@ class Program:
     def assemble(self, wanted: set[tuple[int, str]] | None = None) -> tuple[Body, dict[int, int]]:
         """All bodies end to end, and which stage made each image's slot.
 
-        ``wanted`` are the images and saved tensors that come out, by stage and name; all of them for None.
+        ``wanted`` are the images and saved tensors that come out, by stage and name; all of them for None. What kernels
+        give besides comes out where states may take it: those of the user, and all of them where there are gradients.
         """
-        builder = Builder()
+        builder, filled = Builder(), self._filled({place for place, name in wanted or () if name == SAVED})
         images = {node: builder.input(Role.SOURCE, str(index)) for index, node in enumerate(self.inputs)}
         saved: dict[MPSNNStateNode, Slot] = {}
         makers: dict[int, int] = {}
@@ -172,13 +193,22 @@ class Program:
                     makers[slot.index] = place
                 elif name == SAVED and stage.node.result_state is not None:
                     saved[stage.node.result_state] = slot
-                if name not in (RESULT, SAVED) or wanted is None or (place, name) in wanted:
+                if wanted is None or (place, name) in wanted or (name not in (RESULT, SAVED) and place in filled):
                     builder.output(f"{place}:{name}", slot)
         return builder.finish(), makers
 
+    def _filled(self, exported: set[int]) -> set[int]:
+        """The stages with a state that takes what they give besides images; ``exported`` ones come out."""
+        nodes = [stage.node for stage in self.stages]
+        if any(isinstance(node, MPSNNGradientFilterNode) for node in nodes):
+            return set(range(len(nodes)))
+        return exported | {place for place, node in enumerate(nodes) if node.source_states}
+
 
 def _stays(role: Role, stage: Stage | None) -> bool:
-    """Whether an input is bound to the same in every encode."""
+    """Whether an input is bound to the same in every encode, unless memory is replaced."""
+    if role is Role.PREPARED:
+        return True
     if stage is None:
         return False
     bound_to = stage.kernel._bound_to  # pyright: ignore[reportPrivateUsage]

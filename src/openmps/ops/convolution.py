@@ -99,8 +99,8 @@ def convolution(
         [N, O, window.y.result, window.x.result].
     """
     x, weights = multiplied(x, weights)
-    window, padding = _placed(window, edge_mode)
-    operand = _operand(x, window, padding, edge_mode)
+    window, padding = placed(window, edge_mode)
+    operand = operand_of(x, window, padding, edge_mode)
     kernel = weights.permute(0, 3, 1, 2)
     own = None if biases is None or biases.dtype != x.dtype else biases
     with precision(x, allow_tf32):
@@ -148,8 +148,8 @@ def convolution_gradient(
     gradient, x, weights = multiplied(gradient, x, weights)
     if with_parameters and x.dtype == torch.float16:
         return _half_gradients(gradient, x, weights, window, groups, edge_mode, (with_source, with_biases))
-    window, padding = _placed(window, edge_mode)
-    operand = _operand(x, window, padding, edge_mode)
+    window, padding = placed(window, edge_mode)
+    operand = operand_of(x, window, padding, edge_mode)
     kernel = weights.permute(0, 3, 1, 2)
     with precision(x, allow_tf32):
         # For strided 1 by 1 kernels over few channels, oneDNN's x86 code for the weights' gradient writes past the end
@@ -366,7 +366,7 @@ def with_biases(result: Tensor, biases: Tensor | None) -> Tensor:
 
 
 @lru_cache(maxsize=1024)
-def _placed(window: Window, edge_mode: MPSImageEdgeMode) -> tuple[Window, tuple[int, int] | None]:
+def placed(window: Window, edge_mode: MPSImageEdgeMode) -> tuple[Window, tuple[int, int] | None]:
     """Return the windows as the library is to place them, and its padding; see `library_padding`.
 
     Where there is only one column of windows their horizontal stride means nothing, but where it is 2 or more and the
@@ -389,7 +389,7 @@ def library_padding(window: Window, edge_mode: MPSImageEdgeMode) -> tuple[int, i
     return (vertical, horizontal) if edge_mode == MPSImageEdgeMode.ZERO or not window.leaves_source else None
 
 
-class _Operand(NamedTuple):
+class Operand(NamedTuple):
     """What the engine's convolution is given; pairs are (vertical, horizontal)."""
 
     image: Tensor
@@ -398,10 +398,11 @@ class _Operand(NamedTuple):
     is_source: bool  # whether the image is the source as a whole
 
 
-def _operand(x: Tensor, window: Window, padding: tuple[int, int] | None, edge_mode: MPSImageEdgeMode) -> _Operand:
+def operand_of(x: Tensor, window: Window, padding: tuple[int, int] | None, edge_mode: MPSImageEdgeMode) -> Operand:
+    """Return what the engine is given for windows and padding as `placed` returns them."""
     if padding is not None:
-        return _Operand(regular(x), window.stride, padding, True)
-    return _Operand(regular(read(x, window, edge_mode)), window.stride, (0, 0), False)
+        return Operand(regular(x), window.stride, padding, True)
+    return Operand(regular(read(x, window, edge_mode)), window.stride, (0, 0), False)
 
 
 def regular(x: Tensor) -> Tensor:
@@ -416,7 +417,7 @@ def regular(x: Tensor) -> Tensor:
     return x.as_strided(x.shape, (height * width * channels, 1, width * channels, channels))
 
 
-def _stepped(operand: _Operand, window: Window) -> _Operand:
+def _stepped(operand: Operand, window: Window) -> Operand:
     """Give the same 1 by 1 windows a stride of 1: the image is reduced to the pixels that they read."""
     rows = slice(0, (window.y.result - 1) * operand.stride[0] + 1, operand.stride[0])
     columns = slice(0, (window.x.result - 1) * operand.stride[1] + 1, operand.stride[1])
@@ -424,7 +425,7 @@ def _stepped(operand: _Operand, window: Window) -> _Operand:
 
 
 def _backward(
-    gradient: Tensor, operand: _Operand, kernel: Tensor, window: Window, groups: int, wanted: tuple[bool, bool]
+    gradient: Tensor, operand: Operand, kernel: Tensor, window: Window, groups: int, wanted: tuple[bool, bool]
 ) -> tuple[Tensor | None, Tensor | None]:
     """Return the gradients for the operand's image and for the kernel, OIHW; ``None`` where they are not wanted."""
     if wanted == (False, False):

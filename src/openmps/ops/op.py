@@ -12,7 +12,7 @@ body serves every encode of equal kernels over equal shapes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import Field, FrozenInstanceError, dataclass
 from enum import Enum, auto
 from typing import Any, ClassVar, NamedTuple, NoReturn, dataclass_transform
@@ -133,6 +133,8 @@ class Role(Enum):
     """What a forward encode left for its gradient."""
     BUFFER = auto()
     """Memory that stays: weights, statistics, labels."""
+    PREPARED = auto()
+    """What follows from memory that stays, made again when that changes."""
     CONSTANT = auto()
     """Numbers that the configuration holds, the same at every encode."""
     NUMBER = auto()
@@ -302,9 +304,10 @@ class Body:
         names, slots = tuple(name for name, _ in kept), tuple(slot for _, slot in kept)
         return Body(self.inputs, self.steps, names, slots, self.slots, self.input_slots)
 
-    def with_steps(self, steps: Sequence[Step], slots: int) -> Body:
-        """The body with other steps, over so many slots."""
-        return Body(self.inputs, steps, self.outputs, self.output_slots, slots, self.input_slots)
+    def with_steps(self, steps: Sequence[Step], slots: int, inputs: Mapping[Input, int] | None = None) -> Body:
+        """The body with other steps, over so many slots, and with other inputs, in these slots, if they are given."""
+        given = dict(zip(self.inputs, self.input_slots, strict=True)) if inputs is None else inputs
+        return Body(tuple(given), steps, self.outputs, self.output_slots, slots, tuple(given.values()))
 
     def operations(self) -> tuple[str, ...]:
         """The names of the operations of all steps, in order."""

@@ -19,6 +19,7 @@ from openmps.core.kernel.checks import Images, check_command_buffer
 from openmps.core.kernel.configuration import Fixed, KernelProperty
 from openmps.core.kernel.encoding import Numbers
 from openmps.core.kernel.plan import Plan
+from openmps.core.kernel.preparation import Followers
 from openmps.core.kernel.scene import Scene
 from openmps.core.kernel.unary import MPSCNNKernel
 from openmps.core.neuron import MPSNNNeuronDescriptor
@@ -392,6 +393,10 @@ class MPSCNNBatchNormalization(
         found = load_parameters(self.name, self._data_source)
         pairs = ((self._gamma_and_beta, found.gamma_and_beta), (self._mean_and_variance, found.mean_and_variance))
         return not all(pair.equal(rows) for pair, rows in pairs if pair.held in self.held_weights)
+
+    def followers(self, name: str) -> Followers:
+        """What follows from the stored rows ``name`` is one of; for those who schedule kernels."""
+        return (self._gamma_and_beta if name in _ROWS[:2] else self._mean_and_variance).followers
 
     def _unshare(self) -> None:
         super()._unshare()

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from openmps.core.kernel.encoding import Numbers, record_step
+from openmps.core.kernel.preparation import Followers
 from openmps.core.weight_versions import Held, Lineage, Part, fingerprint
 from openmps.metal.device import CommandBuffer, MTLBuffer, MTLDevice
 from openmps.ops.elements import Overwrite
@@ -42,6 +43,8 @@ class HeldPair:
     def __init__(self, buffers: Pair, held: Held) -> None:
         self.buffers = buffers
         self.held = held
+        self.followers = Followers()
+        """What follows from the numbers in these buffers."""
 
     @classmethod
     def of(cls, device: MTLDevice, source: object, part: Part, rows: Rows) -> HeldPair:
@@ -57,6 +60,7 @@ class HeldPair:
         self.held.read(fingerprint(*rows), lambda: not self.equal(rows))
         # New buffers: work that is recorded already keeps the numbers that it was encoded with.
         self.buffers = Pair.of(device, rows)
+        self.followers = self.followers.replaced()
 
     def equal(self, rows: Rows) -> bool:
         """Whether these are the numbers that a data source gave. Reads them; queued work is not waited for."""
@@ -68,3 +72,4 @@ class HeldPair:
         channels = self.buffers.first.length // 4
         places = (*map(Numbers, self.buffers), *(Numbers(buffer, 0, channels) for buffer in given))
         record_step(command_buffer, f"{who} reload", Overwrite(), places)
+        self.followers.record(command_buffer, f"{who} preparation")

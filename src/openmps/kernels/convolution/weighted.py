@@ -12,6 +12,7 @@ from openmps.core.kernel.base import KernelProperties
 from openmps.core.kernel.checks import check_command_buffer
 from openmps.core.kernel.configuration import KernelProperty, Setting
 from openmps.core.kernel.encoding import Bound
+from openmps.core.kernel.preparation import Followers
 from openmps.core.kernel.scene import Scene
 from openmps.core.neuron import NeuronParameters
 from openmps.core.state.batch import MPSStateBatch
@@ -177,6 +178,10 @@ class WeightedKernel(KernelProperties, HoldsWeights):
         if is_wrong and not self._has_warned:
             warnings.warn(message(), MPSTrainingWarning, stacklevel=3)
         self._has_warned = is_wrong
+
+    def followers(self, name: str) -> Followers:
+        """What follows from the memory that an input of its bodies is bound to; for those who schedule kernels."""
+        return self.parameters.followers
 
     # --- copies -------------------------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from openmps.core.kernel.encoding import Bound, Held, Numbers, bound_last, record_step
+from openmps.core.kernel.preparation import Followers
 from openmps.core.weight_versions import Fingerprint, Lineage, Part, fingerprint
 from openmps.core.weight_versions import Held as HeldVersion
 from openmps.errors import MPSArgumentError
@@ -25,6 +26,7 @@ from openmps.metal.device import CommandBuffer, MTLBuffer, MTLDevice
 from openmps.metal.pending import Region
 from openmps.metal.resource import epoch
 from openmps.ops.convolution import CopyNumbers, TakeWeights
+from openmps.ops.fused_convolution import Unrounded
 from openmps.types import MPSDataType
 
 
@@ -47,6 +49,8 @@ USES = {
     "weights for float16 as float16": Use((MPSDataType.FLOAT32,), torch.float16),
 }
 """What bodies call the weights that they multiply with."""
+UNROUNDED = ", unrounded"
+"""Behind such a name: the numbers before they are rounded to operands of float16, and the type of these."""
 _AS_GIVEN = ("biases", "weights")
 """Inputs for which nothing is made from the weights, unless the data source calls for float16."""
 _FLOAT16 = MPSDataType.FLOAT16
@@ -70,7 +74,7 @@ class Used:
 
     __slots__ = ("find", "mark")
 
-    def __init__(self, find: Callable[[], Tensor | tuple[Tensor, ...] | None]) -> None:
+    def __init__(self, find: Callable[[], Any]) -> None:
         self.find = find
         self.mark: Any = None
 
@@ -119,6 +123,8 @@ class ConvolutionWeights:
         self._is_derived = loaded.descriptor.batch_normalization is not None or loaded.precision is _FLOAT16
         """Whether numbers that follow from the weights may be held, here or by the time that queued work has run."""
         self._state: MPSCNNConvolutionWeightsAndBiasesState | None = None
+        self.followers = Followers()
+        """What follows from the weights besides."""
         fold, parts = loaded.descriptor.batch_normalization, [self._raw_weights, self._raw_biases]
         if fold is not None:
             scale, shift = (torch.from_numpy(row.copy()).to(device.torch_device) for row in (fold.scale, fold.shift))
@@ -166,6 +172,7 @@ class ConvolutionWeights:
         self._is_derived = self._is_derived or loaded.precision is _FLOAT16
         biases = None if loaded.biases is None else torch.from_numpy(loaded.biases)
         self._prepare(torch.from_numpy(loaded.weights).view(-1), biases)
+        self.followers.expire()
 
     def equal(self, loaded: LoadedWeights) -> bool:
         """Whether these are the numbers that a data source gave. Reads them; queued work is not waited for."""
@@ -211,6 +218,7 @@ class ConvolutionWeights:
             self.held.take(self.weights_buffer)
             if self._is_derived and not any(each is self._roundings for each in bound_last(command_buffer)):
                 record_step(command_buffer, f"{who} reload", TakeWeights(), [Held(None), Held(None), *self._parts])
+            self.followers.record(command_buffer, f"{who} preparation")
             return
         weights, biases = self.counts
         state.check_holds(who, "state.", 4 * weights, 4 * biases if self.biases_buffer is not None else 0)
@@ -222,6 +230,7 @@ class ConvolutionWeights:
         if self.biases_buffer is not None and given is not None and given is not self.biases_buffer:
             operands[1] = Numbers(given, state.biases_offset, biases)
         record_step(command_buffer, f"{who} reload", TakeWeights(), operands + self._parts)
+        self.followers.record(command_buffer, f"{who} preparation")
 
     def export_to(self, who: str, command_buffer: CommandBuffer, state: MPSCNNConvolutionWeightsAndBiasesState) -> None:
         """Record that the numbers are copied into a state made by `empty_state`."""
@@ -231,7 +240,9 @@ class ConvolutionWeights:
         record_step(command_buffer, f"{who} export", CopyNumbers(), operands)
 
     def bound(self, name: str) -> Used:
-        """What an input of a body is bound to: one of `USES`, or ``biases``."""
+        """What an input of a body is bound to: one of `USES`, `UNROUNDED` too, or ``biases``."""
+        if name.endswith(UNROUNDED):
+            return Used(partial(self._unrounded, name.removesuffix(UNROUNDED)))
         # Not kept: what holds itself goes only when the collector comes, and its version of the weights with it.
         self._is_derived = self._is_derived or name not in _AS_GIVEN
         return Used((lambda: self.biases) if name == "biases" else partial(self.used, name))
@@ -257,6 +268,12 @@ class ConvolutionWeights:
             epoch.end()  # what is rounded, all of it, has one part more
             made = self._rounded[use.dtype] = self._single.to(torch.float16).to(use.dtype)
         return made
+
+    def _unrounded(self, name: str) -> Unrounded:
+        use = USES[name]
+        if use.dtype == torch.float16 and self.precision not in use.rounded_unless:
+            return Unrounded(self._single, torch.float16)
+        return Unrounded(self.used(name), torch.float32)
 
     def _prepare(self, weights: Tensor | None = None, biases: Tensor | None = None) -> None:
         """Take numbers and make again what follows from them, at once."""

@@ -1,0 +1,143 @@
+"""What follows from memory that stays and is made again only when that changes: weights folded, rounded and packed.
+
+Whoever owns such memory, the weights of a convolution or the rows of a normalization, has `Followers`. Where new
+numbers are written by recorded work, a step behind it makes all that follows again, in the order of the queue; where
+they are written at once, it is made again when it is next read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from threading import Lock
+from typing import Any
+from weakref import WeakSet
+
+from torch import Tensor
+
+from openmps.core.kernel.encoding import Bound, record_step
+from openmps.metal.device import CommandBuffer
+from openmps.metal.pending import Region
+from openmps.metal.resource import epoch
+from openmps.ops.op import Kind, Op
+
+
+class _Cell:
+    """Stands for memory that stays the same."""
+
+    __slots__ = ("__weakref__",)
+
+
+class Preparation:
+    """What an operation gives of memory that stays: tensors, some of them left out. A body finds it made."""
+
+    __slots__ = ("__weakref__", "_is_stale", "_lock", "_made", "_op", "_operands", "cell", "mark")
+
+    def __init__(self, op: Op, operands: Sequence[Bound]) -> None:
+        self.mark: Any = None
+        self.cell = _Cell()
+        """Another one where the tensors have become others."""
+        self._op = op
+        self._operands = operands
+        self._made: tuple[Tensor | None, ...] | None = None
+        self._is_stale = True
+        self._lock = Lock()
+
+    def value(self) -> Any:
+        """The tensors, of what the memory holds now."""
+        if self._is_stale:
+            self.make()
+        return self._made
+
+    def kept(self) -> tuple[object]:
+        """What stays the same while the tensors do. They are up to date then, for what reads them without asking."""
+        self.value()
+        return (self.cell,)
+
+    def regions(self) -> tuple[()]:
+        """None that anybody else could read."""
+        return ()
+
+    def expire(self) -> None:
+        """Have it made again before it is next read."""
+        self._is_stale = True
+        epoch.end()
+
+    def make(self) -> None:
+        """Make it of what the memory holds now, in the tensors that are there."""
+        with self._lock:
+            self._is_stale = False  # before anything is read: what is written from here on makes it stale again
+            found: Any = self._op.run((True,), *[each.value() for each in self._operands])
+            made = self._made
+            if made is not None and all(map(_are_alike, made, found)):
+                for place, tensor in zip(made, found, strict=True):
+                    if place is not None:
+                        place.copy_(tensor)
+                return
+            self._made = found
+            if any(each is not None and each.is_cuda for each in found):
+                # Captured work knows tensors by where they lie; on the CPU it asks for the value.
+                self.cell = _Cell()
+                epoch.end()
+
+
+def _are_alike(mine: Tensor | None, other: Tensor | None) -> bool:
+    """Whether one tensor can take the other's numbers; those that are packed cannot."""
+    if mine is None or other is None:
+        return mine is other
+    return not mine.is_mkldnn and mine.shape == other.shape and mine.dtype == other.dtype
+
+
+class Followers:
+    """All that follows from some memory; as what a step is bound to, all there is when it runs."""
+
+    __slots__ = ("_all", "mark")
+
+    def __init__(self) -> None:
+        self.mark: Any = None
+        self._all: WeakSet[Preparation] = WeakSet()
+
+    def add(self, preparation: Preparation) -> None:
+        """Have this follow, too, for as long as somebody holds it."""
+        self._all.add(preparation)
+        epoch.end()
+
+    def replaced(self) -> Followers:
+        """Those of other memory that takes the place of this one; what is bound to this one must be bound anew."""
+        if self._all:
+            epoch.end()
+        return Followers()
+
+    def expire(self) -> None:
+        """The memory has new numbers, at once."""
+        for each in tuple(self._all):
+            each.expire()
+
+    def record(self, command_buffer: CommandBuffer, label: str) -> None:
+        """Record that all is made again, behind a step that writes the memory."""
+        if self._all:
+            record_step(command_buffer, label, Refresh(), [self])
+
+    def value(self) -> tuple[Preparation, ...]:
+        """All of it now."""
+        return tuple(self._all)
+
+    def kept(self) -> tuple[object, ...]:
+        """What stays the same as long as the same is to be made."""
+        return tuple([each.cell for each in self._all])
+
+    def regions(self) -> tuple[Region, ...]:
+        """None that anybody else could read."""
+        return ()
+
+
+class Refresh(Op, kind=Kind.UPDATE, has_effect=True):
+    """What follows from memory, made again: the preparations of its operand."""
+
+    def overwritten(self, operands: int) -> Iterable[int]:
+        """All of them."""
+        return range(operands)
+
+    def run(self, wanted: tuple[bool, ...], *operands: Iterable[Preparation]) -> None:
+        """Make each."""
+        for each in operands[0]:
+            each.make()

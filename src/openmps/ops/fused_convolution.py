@@ -1,0 +1,305 @@
+"""Convolution with what stands behind it in one operation: batch normalization, an added image, a rectifier.
+
+A normalization with stored statistics is folded into weights and biases, which are prepared once and not in each
+encode: ``gamma (W x + b - mean) / sqrt(variance + epsilon) + beta`` is ``W' x + b'`` with ``s = gamma / sqrt(variance +
+epsilon)``, ``W' = s W`` and ``b' = s (b - mean) + beta``. What remains is ``neuron(W' x + b' + residual)``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from openmps.ops import triton
+from openmps.ops.convolution import convolution, operand_of, placed, regular, with_biases
+from openmps.ops.geometry import Window
+from openmps.ops.neuron import neuron
+from openmps.ops.op import Kind, Op
+from openmps.types import MPSCNNNeuronType, MPSImageEdgeMode
+
+_RELU, _RELU_N = MPSCNNNeuronType.RELU, MPSCNNNeuronType.RELU_N
+RECTIFIERS = frozenset({_RELU, _RELU_N})
+"""The neurons that a convolution takes in."""
+_LARGEST_HALF = 65504.0
+
+
+class Unrounded(NamedTuple):
+    """Weights before they are rounded, and the type that they are multiplied in."""
+
+    numbers: Tensor
+    dtype: torch.dtype
+
+
+class Prepared(NamedTuple):
+    """What a fused convolution multiplies with and adds."""
+
+    weights: Tensor
+    """OHWI; on the CPU packed for the engine, if it takes them so."""
+    biases: Tensor | None
+    """Float32."""
+    rounded_biases: Tensor | None
+    """Float16, beside float16 weights."""
+
+
+class Rectifier(NamedTuple):
+    """A neuron behind a convolution."""
+
+    function: MPSCNNNeuronType
+    a: float
+    b: float
+
+    def of(self, x: Tensor) -> Tensor:
+        """`neuron` of an image, which it may overwrite."""
+        if self.a == 0.0:
+            return x.clamp_min_(0.0) if self.function is _RELU else x.clamp_(0.0, self.b)
+        return neuron(x, self.function, self.a, self.b, 0.0)
+
+
+_PLAIN_RELU = Rectifier(_RELU, 0.0, 0.0)
+
+
+def folded(
+    weights: Tensor,
+    biases: Tensor | None,
+    mean: Tensor,
+    correction: Tensor | None,
+    variance: Tensor,
+    gamma: Tensor,
+    beta: Tensor,
+    *,
+    epsilon: float,
+) -> tuple[Tensor, Tensor]:
+    """Weights, OHWI, and biases of a convolution that normalizes what it gives; see the module."""
+    scale = gamma * (variance + epsilon).rsqrt_()
+    centre = mean if biases is None else mean - biases
+    if correction is not None:
+        centre = centre + correction
+    return weights * scale.view(-1, 1, 1, 1), torch.addcmul(beta, centre, scale, value=-1.0)
+
+
+def rounded_to_half(x: Tensor) -> Tensor:
+    """Float16, with finite numbers that are too large as the largest one."""
+    return torch.where(x.isinf(), x, x.clamp(-_LARGEST_HALF, _LARGEST_HALF)).to(torch.float16)
+
+
+def packed(weights: Tensor, window: Window, edge_mode: MPSImageEdgeMode, groups: int, images: int) -> Tensor:
+    """Float32 weights, OHWI, as oneDNN wants them for a convolution of ``images``."""
+    window, padding = placed(window, edge_mode)
+    size = window.region if padding is None else window.source
+    where = (padding or (0, 0), window.stride, window.dilation, groups)
+    kernel = weights.permute(0, 3, 1, 2)
+    shape = (max(images, 1), kernel.shape[1] * groups, *size)
+    return torch.ops.mkldnn._reorder_convolution_weight(kernel, *where, shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Fused:
+    """How a fused convolution computes: see `fused_convolution`."""
+
+    window: Window
+    edge_mode: MPSImageEdgeMode
+    groups: int
+    allow_tf32: bool
+    rectifier: Rectifier | None
+
+
+def fused_convolution(x: Tensor, prepared: Prepared, residual: Tensor | None, how: Fused) -> Tensor:
+    """``rectifier(W' * x + b' + residual)``: `convolution` by prepared weights, what is added, what is rectified."""
+    if x.is_cuda and x.dtype in _DTYPES and x.dtype == prepared.weights.dtype and x.numel():
+        fits = residual is None or _lies_like_results(residual, x, prepared.weights, how)
+        x = regular(x.contiguous(memory_format=torch.channels_last))
+        for form in _FORMS if fits else ():
+            found = form(x, prepared, residual, how)
+            if found is not None:
+                return found
+    return _by_steps(_plain(x, prepared.weights, prepared.biases, how), None, residual, how)
+
+
+def _lies_like_results(residual: Tensor, x: Tensor, weights: Tensor, how: Fused) -> bool:
+    shape = (x.shape[0], weights.shape[0], *how.window.result)
+    is_last = residual.is_contiguous(memory_format=torch.channels_last)
+    return residual.shape == shape and residual.dtype == x.dtype and is_last
+
+
+def _plain(x: Tensor, weights: Tensor, biases: Tensor | None, how: Fused) -> Tensor:
+    """The convolution and its biases."""
+    if not weights.is_mkldnn:
+        more: Any = {"groups": how.groups, "edge_mode": how.edge_mode, "allow_tf32": how.allow_tf32}
+        return convolution(x, weights, biases, how.window, **more)
+    window, padding = placed(how.window, how.edge_mode)
+    operand = operand_of(x.to(torch.float32), window, padding, how.edge_mode)
+    return torch.ops.mkldnn._convolution_pointwise(
+        operand.image, weights, biases, operand.padding, operand.stride, window.dilation, how.groups, "none", [], ""
+    )
+
+
+def _by_steps(y: Tensor, biases: Tensor | None, residual: Tensor | None, how: Fused) -> Tensor:
+    """What stands behind a convolution, over its result."""
+    y = with_biases(y, biases)
+    if residual is not None:
+        y = y.add_(residual) if (residual.shape, residual.dtype) == (y.shape, y.dtype) else y + residual
+    return y if how.rectifier is None else how.rectifier.of(y)
+
+
+# --- forms for GPUs: None where one does not fit ----------------------------------------------------------------------
+
+
+def _in_one_kernel(x: Tensor, prepared: Prepared, residual: Tensor | None, how: Fused) -> Tensor | None:
+    """Few terms a number: by kernels that add and rectify what they sum up."""
+    is_depthwise, adds = _is_depthwise(prepared.weights, how.groups), residual is not None
+    is_ours = is_depthwise or _is_ours(prepared.weights, how, is_half=x.dtype == torch.float16, adds=adds)
+    if not is_ours or not triton.runs_on(x.device):
+        return None
+    from openmps.ops.triton import fused_convolution as fast
+
+    form = fast.depthwise if is_depthwise else fast.contraction
+    clamps = how.edge_mode == MPSImageEdgeMode.CLAMP
+    name, slope, limit = _named(how.rectifier)
+    return form(
+        x, prepared.weights, prepared.biases, residual, how.window, clamps=clamps, rectifier=name, slope=slope,
+        limit=limit,
+    )  # fmt: skip
+
+
+def _is_depthwise(weights: Tensor, groups: int) -> bool:
+    return groups > 1 and weights.shape[3] == 1
+
+
+def _is_ours(weights: Tensor, how: Fused, *, is_half: bool, adds: bool) -> bool:
+    """Whether cuDNN is slower: exact float32 of more than a few channels, few terms of float16 before an addition."""
+    outputs, rows, columns, inputs = weights.shape
+    if how.groups != 1:
+        return False
+    if is_half:
+        return adds and rows * columns * inputs <= _FEW_TERMS < outputs
+    return inputs >= _MANY_TERMS and not how.allow_tf32
+
+
+def _by_cudnn(x: Tensor, prepared: Prepared, residual: Tensor | None, how: Fused) -> Tensor | None:
+    """Float16 before a ReLU: cuDNN adds and rectifies what it sums up; what is not a number stays so."""
+    if how.rectifier != _PLAIN_RELU or prepared.rounded_biases is None or how.groups != 1:
+        return None
+    if not torch.backends.cudnn.is_acceptable(x):
+        return None
+    window, padding = placed(how.window, how.edge_mode)
+    operand = operand_of(x, window, padding, how.edge_mode)
+    kernel, where = prepared.weights.permute(0, 3, 1, 2), (operand.stride, operand.padding, window.dilation, 1)
+    aten: Any = torch.ops.aten
+    if residual is None:
+        return aten.cudnn_convolution_relu(operand.image, kernel, prepared.rounded_biases, *where)
+    return aten.cudnn_convolution_add_relu(operand.image, kernel, residual, 1.0, prepared.rounded_biases, *where)
+
+
+def _in_two_passes(x: Tensor, prepared: Prepared, residual: Tensor | None, how: Fused) -> Tensor | None:
+    """The convolution, then everything else in its result's place."""
+    name, slope, limit = _named(how.rectifier)
+    y = _plain(x, prepared.weights, None, how)
+    is_all = prepared.biases is None and residual is None and name == "NONE"
+    if is_all or not triton.runs_on(x.device) or not y.is_contiguous(memory_format=torch.channels_last):
+        return _by_steps(y, prepared.biases, residual, how)
+    from openmps.ops.triton import fused_convolution as fast
+
+    return fast.finish(y, prepared.biases, residual, name, slope, limit)
+
+
+_FORMS = (_in_one_kernel, _by_cudnn, _in_two_passes)
+_DTYPES = (torch.float16, torch.float32)
+_FEW_TERMS = 64
+"""Of float16, which take less time than the image that is added."""
+_MANY_TERMS = 16
+"""Fewer channels are padded by a form that takes a run of them at a time."""
+
+
+def _named(rectifier: Rectifier | None) -> tuple[str, float, float]:
+    """What kernels call a rectifier, its slope and its limit."""
+    if rectifier is None:
+        return "NONE", 0.0, 0.0
+    name = "RELU" if rectifier.a == 0.0 else "LEAKY"
+    return name if rectifier.function is _RELU else name + "_N", rectifier.a, rectifier.b
+
+
+# --- operations -------------------------------------------------------------------------------------------------------
+
+
+class Source(NamedTuple):
+    """Where weights and biases come from: whether there are rows of a batch normalization, and its epsilon."""
+
+    epsilon: float | None
+
+
+class PrepareConvolution(Op, kind=Kind.CONTRACTION):
+    """What a `FusedConvolution` multiplies with and adds.
+
+    The operands are weights before rounding, biases, which may be left out, and with an epsilon mean, correction,
+    variance, gamma and beta of a batch normalization. With ``addend`` there follow those of the convolution that made
+    the image which is added: its biases are added here, and ``keeps_biases`` says so there.
+    """
+
+    window: Window
+    edge_mode: MPSImageEdgeMode
+    groups: int
+    images: int
+    epsilon: float | None
+    addend: Source | None = None
+    keeps_biases: bool = True
+
+    def run(self, wanted: tuple[bool, ...], *operands: Any) -> Any:
+        """See the class."""
+        weights, biases = self._exact(*operands)
+        dtype = operands[0].dtype
+        if dtype == torch.float16:
+            half = None if biases is None else rounded_to_half(biases)
+            return Prepared(self._laid_out(rounded_to_half(weights)), biases, half)
+        if weights.device.type == "cpu" and weights.dtype == torch.float32 and torch.backends.mkldnn.is_available():
+            return Prepared(packed(weights, self.window, self.edge_mode, self.groups, self.images), biases, None)
+        if self.epsilon is None:
+            # Its own numbers: whoever prepares them writes later ones over them.
+            weights, biases = weights.clone(), None if biases is None else biases.clone()
+        return Prepared(self._laid_out(weights), biases, None)
+
+    def _exact(self, given: Unrounded, *operands: Any) -> tuple[Tensor, Tensor | None]:
+        """Weights and biases before they are rounded."""
+        count = 1 if self.epsilon is None else 6
+        weights, biases = given.numbers, operands[0]
+        if self.epsilon is not None:
+            weights, biases = folded(weights, *operands[:count], epsilon=self.epsilon)
+        if self.addend is not None:
+            biases = _sum(biases, self._biases_of_addend(self.addend, *operands[count:]))
+        return weights, biases if self.keeps_biases else None
+
+    def overflows(self, *operands: Any) -> bool:
+        """Whether finite numbers become too large when they are rounded, so that they must not be folded."""
+        if operands[0].dtype != torch.float16 or self.epsilon is None:
+            return False
+        exact = [each for each in self._exact(*operands) if each is not None]
+        return any(bool(((each.abs() > _LARGEST_HALF) & each.isfinite()).any()) for each in exact)
+
+    @staticmethod
+    def _biases_of_addend(addend: Source, weights: Unrounded, biases: Tensor | None, *rows: Any) -> Tensor | None:
+        if addend.epsilon is None:
+            return biases
+        return folded(weights.numbers[:, :1, :1, :1], biases, *rows, epsilon=addend.epsilon)[1]
+
+    def _laid_out(self, weights: Tensor) -> Tensor:
+        """Weights in the memory that kernels want, OHWI all the same: the taps of depthwise ones side by side."""
+        if weights.is_cuda and _is_depthwise(weights, self.groups) and triton.runs_on(weights.device):
+            return weights.permute(1, 2, 3, 0).contiguous().permute(3, 0, 1, 2)
+        return weights
+
+
+def _sum(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+    return b if a is None else a if b is None else a + b
+
+
+class FusedConvolution(Op, kind=Kind.CONTRACTION, half=True):
+    """`fused_convolution` of an image, by what `PrepareConvolution` gives, and of an image to add, if there is one."""
+
+    how: Fused
+
+    def run(self, wanted: tuple[bool, ...], *operands: Any) -> Tensor:
+        """See the function."""
+        x, prepared, *others = operands
+        return fused_convolution(x, prepared, others[0] if others else None, self.how)
