@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import openmps  # noqa: F401 - all operations
+from openmps.core.kernel.preparation import Refresh
 from openmps.ops.batch_normalization import RunningAverages
 from openmps.ops.convolution import CopyNumbers, TakeWeights
 from openmps.ops.elements import Clear, Overwrite
@@ -23,6 +24,21 @@ class Words:
 
     def take(self, count: int) -> torch.Tensor:
         return torch.arange(5, 5 + count)
+
+
+class Remade:
+    """Stands for a preparation."""
+
+    def __init__(self) -> None:
+        self.numbers = torch.ones(2)
+
+    def make(self) -> None:
+        self.numbers = self.numbers + 1
+
+    def clone(self) -> Remade:
+        twin = Remade()
+        twin.numbers = self.numbers
+        return twin
 
 
 def row(*numbers: float) -> torch.Tensor:
@@ -53,6 +69,7 @@ EFFECTS: dict[type[Op], Callable[[], tuple[Op, list[Any]]]] = {
         ],
     ),
     Overwrite: lambda: (Overwrite(), rows(4)),
+    Refresh: lambda: (Refresh(), [(Remade(), Remade())]),
     Clear: lambda: (Clear(), rows(2)),
     ImagesToRows: lambda: (ImagesToRows(True), [torch.zeros(1, 2), torch.ones(1, 2, 1, 1)]),
     HandOn: lambda: (HandOn(), rows(2)),
@@ -101,4 +118,6 @@ def _copy(operand: Any) -> Any:
 def _differ(now: Any, then: Any) -> bool:
     if isinstance(now, tuple):
         return any(_differ(*pair) for pair in zip(now, then, strict=True))
+    if isinstance(now, Remade):
+        return _differ(now.numbers, then.numbers)
     return isinstance(now, torch.Tensor) and not torch.equal(now, then)
