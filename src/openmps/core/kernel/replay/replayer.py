@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from openmps.core.kernel.replay.recorder import CudaRecorder, Recorder, Recording
-from openmps.core.kernel.replay.segment import Key, Seen, Segment, look, things_of
+from openmps.core.kernel.replay.segment import Segment, analyse, things_of, values_of
+from openmps.core.kernel.replay.sight import Key, Looker, Sight
 from openmps.core.kernel.replay.tape import Tape
 from openmps.metal.execution import MAX_CAPTURE_COUNT, Release, Work, players
 from openmps.metal.explanation import Passage, WorkOutcome
@@ -32,19 +33,21 @@ class _Capture:
         self.fixed = tape.fixed
         self.upload = tape.upload
         self.sinks = tape.sinks
+        self.outs = tape.outs
         self.is_guarded = tape.is_guarded
         self.recording = recording
 
 
 class _Entry:
-    """What is known of segments with one key."""
+    """What is known of runs with one key."""
 
-    def __init__(self, kept: list[ref[Any]]) -> None:
+    def __init__(self, kept: list[ref[Any]], segment: Segment) -> None:
         self.kept = kept
         """What the key tells by identity: when it goes, the key means nothing any more."""
+        self.segment = segment
         self.sightings = 0
         self.needed = 2
-        """How many equal segments must come before they are captured; more after each time that a capture had to go."""
+        """How many equal runs must come before they are captured; more after each time that a capture had to go."""
         self.refusal = ""
         self.capture: _Capture | None = None
 
@@ -59,7 +62,7 @@ class Replayer:
         self._min_steps = min_steps
         self._entries: OrderedDict[Key, _Entry] = OrderedDict()
         self._dead: deque[Key] = deque()
-        self._seen: dict[int, Seen] = {}
+        self._looker = Looker()
 
     @property
     def captures(self) -> int:
@@ -81,24 +84,29 @@ class Replayer:
         elif self._recorder.is_taken():
             count, reason = len(works), "not replayed: the program itself captures what is launched"
         else:
-            segment = look(works, self._seen)
-            if not segment.works:
-                count, reason = 1, f"not replayed: {segment.refusal.partition(': ')[2]}"
-            elif segment.steps < self._min_steps:
-                count = segment.works
-                reason = f"not replayed: {segment.steps} step(s) are too few to gain by it"
+            sight = self._looker.look(works)
+            if not sight.works:
+                count, reason = 1, f"not replayed: {_reason(sight.refusal)}"
+            elif sight.steps < self._min_steps:
+                count, reason = sight.works, _too_few(sight.steps)
             else:
-                outcome, reason = self._play(works, segment)
+                entry = self._entry(works, sight)
+                segment = entry.segment
+                outcome, reason = self._play(works, entry, sight)
                 if outcome is not None:
                     passages.append(Passage(segment.works, outcome, reason))
                     return 0
-                count = segment.works
+                count = max(1, segment.works)
         passages.append(Passage(count, WorkOutcome.RUN, reason))
         return count
 
-    def _play(self, works: deque[tuple[str, Work]], segment: Segment) -> tuple[WorkOutcome | None, str]:
+    def _play(self, works: deque[tuple[str, Work]], entry: _Entry, sight: Sight) -> tuple[WorkOutcome | None, str]:
         """Replay a segment, and say whether it was captured before; or None, and why it was not."""
-        entry, outcome = self._entry(works, segment), WorkOutcome.REPLAYED
+        outcome, segment = WorkOutcome.REPLAYED, entry.segment
+        if not segment.works:
+            return None, f"not replayed: {_reason(segment.refusal)}"
+        if segment.steps < self._min_steps:
+            return None, _too_few(segment.steps)
         if entry.refusal:
             return None, f"not replayed: {entry.refusal}"
         if entry.capture is None:
@@ -107,25 +115,26 @@ class Replayer:
                 return None, _FIRST
             outcome = WorkOutcome.CAPTURED
             try:
-                tape = Tape(works, segment, self._device)
+                tape = Tape(sight, segment, self._device)
                 entry.capture = _Capture(tape, self._recorder.record(tape.run))
             except Exception as fault:
                 entry.refusal = f"it cannot be captured, {type(fault).__name__}: {fault}".partition("\n")[0]
                 return None, f"not replayed: {entry.refusal}"
             self._trim()
-        if not _replay(entry.capture, segment, works):
+        if not _replay(entry.capture, segment, sight, works):
             return None, "not replayed: a result may not be finite, and it is looked for where"
         return outcome, ""
 
     # --- what is remembered -------------------------------------------------------------------------------------------
 
-    def _entry(self, works: deque[tuple[str, Work]], segment: Segment) -> _Entry:
-        key = segment.key
+    def _entry(self, works: deque[tuple[str, Work]], sight: Sight) -> _Entry:
+        key = sight.key
         entry = self._entries.get(key)
         if entry is None:
             forget = partial(_note, self._dead, key)
             # The callbacks run anywhere, so they only note the key: what it holds goes when this thread comes by.
-            entry = self._entries[key] = _Entry([ref(each, forget) for each in things_of(works, segment)])
+            kept = [ref(each, forget) for each in things_of(sight)]
+            entry = self._entries[key] = _Entry(kept, analyse(works, sight))
         self._entries.move_to_end(key)
         return entry
 
@@ -152,27 +161,35 @@ def _note(dead: deque[Key], key: Key, _: ref[Any]) -> None:
     dead.append(key)
 
 
-def _replay(capture: _Capture, segment: Segment, works: deque[tuple[str, Work]]) -> bool:
+def _reason(refusal: str) -> str:
+    return refusal.partition(": ")[2]
+
+
+def _too_few(steps: int) -> str:
+    return f"not replayed: {steps} step(s) are too few to gain by it"
+
+
+def _replay(capture: _Capture, segment: Segment, sight: Sight, works: deque[tuple[str, Work]]) -> bool:
     """Play a capture in the place of the works, which are taken off; False, and nothing has changed, if it fails."""
-    for place, value in zip(capture.fixed, segment.values, strict=True):
+    for place, value in zip(capture.fixed, values_of(segment, sight), strict=True):
         place.copy_(value)
-    segment.values.clear()
-    capture.upload.send(segment.numbers)
+    capture.upload.send(sight.numbers[: segment.numbers])
     capture.recording.replay()
     values = capture.recording.values
     if capture.is_guarded:
         *values, sound = values
         if sound is not None and not bool(sound):
             return False
-    segment.guard = None
+    outs = [[ref(sight.cells[number]) for number in numbers] for numbers in capture.outs]
+    sight.let_go()
     # The works must be gone for what they alone hold to be gone; this one says meanwhile what is yet to be written.
-    works.insert(segment.works, ("replay", _HandOut(segment.outs)))
+    works.insert(segment.works, ("replay", _HandOut(outs)))
     for _ in range(segment.works):
         _, work = works.popleft()
         if isinstance(work, Release):
             work()
         del work
-    _hand_out(capture.sinks, segment.outs, values)
+    _hand_out(capture.sinks, outs, values)
     works.popleft()
     return True
 
@@ -182,7 +199,7 @@ class _HandOut(Writer):
 
     __slots__ = ("_outs",)
 
-    def __init__(self, outs: Sequence[tuple[ref[Any], ...]]) -> None:
+    def __init__(self, outs: Sequence[Sequence[ref[Any]]]) -> None:
         self._outs = outs
 
     def __call__(self) -> None:
@@ -194,7 +211,7 @@ class _HandOut(Writer):
         return [Region(cell, (), cell.present if isinstance(cell.present, Tensor) else None) for cell in cells]
 
 
-def _hand_out(sinks: Sequence[Any], outs: Sequence[tuple[ref[Any], ...]], values: Sequence[Tensor | None]) -> None:
+def _hand_out(sinks: Sequence[Any], outs: Sequence[Sequence[ref[Any]]], values: Sequence[Tensor | None]) -> None:
     """Bring what comes out to its places, as far as anybody still holds these."""
     for sink, places, value in zip(sinks, outs, values, strict=True):
         cells = [place() for place in places]

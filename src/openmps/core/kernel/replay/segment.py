@@ -1,6 +1,6 @@
-"""What a command buffer holds, looked at: what must be equal for a replay, what is new each time, what comes out.
+"""A run of works analysed, once for all that are equal: how its inputs are bound, what comes out, what is in the way.
 
-A segment is a run of works that can be captured together. What its works are bound to falls into four kinds:
+Each input and each sink is bound in one of these ways:
 
 ==========  ========================================================================================================
 kept        memory that stays, weights and the vectors of optimizers: used as it is, and must be the same each time
@@ -14,430 +14,239 @@ What comes out goes to its place after the replay, unless a later work of the se
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from functools import lru_cache
+from collections.abc import Iterable, Sequence
 from itertools import islice
-from operator import itemgetter
 from typing import Any, NamedTuple
-from weakref import ref
 
 from torch import Tensor
 
 from openmps.core.image.storage import Block
-from openmps.core.kernel.encoding import Bound, Encoding, Nowhere, Number, Several, Sink
-from openmps.metal.execution import Release, Work, keep_place
-from openmps.metal.resource import epoch
-from openmps.ops.op import Body, Role
+from openmps.core.kernel.encoding import Encoding, Nowhere, Number
+from openmps.core.kernel.replay.sight import Mark, Sight, cells_of, flat, mark_of, stay, storage_of, traits_of
+from openmps.metal.execution import Release, Work
+from openmps.ops.op import Body
 
-VALUE, INNER, NUMBER, SAME_NUMBER = "value", "inner", "number", "same number"
-"""How an input of a body is bound. For kept memory there is a serial number instead, for what is not read None."""
-OUT, GONE, NOTHING = "out", "gone", "nothing"
-"""Where an output goes, besides kept and inner memory: to its place, or nowhere since that is released."""
-
-Key = tuple[Hashable, ...]
+KEPT, VALUE, INNER, NUMBER, SAME_NUMBER, NOTHING = "kept", "value", "inner", "number", "same number", "nothing"
+Cells = tuple[int, ...]
+"""New memory, by its places among that of the run."""
 
 
 class UnfitError(Exception):
     """A work that cannot be captured, at least not together with those before it; the text says why."""
 
 
-class Traits(NamedTuple):
-    """What a body says of its inputs."""
+class Source(NamedTuple):
+    """How an input is bound."""
 
-    numbers_move: tuple[bool, ...]
-    """Whether an input is a number that all its readers can read on the device."""
-    written: tuple[bool, ...]
-    """Whether its memory may be written."""
-
-
-@lru_cache(maxsize=1024)
-def traits_of(body: Body) -> Traits:
-    """The traits of a body."""
-    has_effect = any(step.op.has_effect for step in body.steps)
-    # What one step makes may be a view of an input that another one writes.
-    written = range(len(body.inputs)) if has_effect and len(body.steps) > 1 else body.overwritten()
-    readers = {slot: [step.op for step in body.steps if slot in step.reads] for slot in body.input_slots}
-    return Traits(
-        tuple(
-            role is Role.NUMBER and all(op.takes_device_numbers for op in readers[slot])
-            for (role, _), slot in zip(body.inputs, body.input_slots, strict=True)
-        ),
-        tuple(place in written for place in range(len(body.inputs))),
-    )
+    how: str
+    cells: Cells = ()
+    """Of an inner one."""
 
 
-class Mark(NamedTuple):
-    """What a look at kept memory found, left with what is bound to it; good for one epoch."""
+class Target(NamedTuple):
+    """Where an output goes."""
 
-    epoch: int
-    serial: int
-    """The same number for the same part of the same memory, seen in the same way."""
-    held: tuple[Any, ...]
-    """What must stay the same: tensors, or buffers, with their memory."""
-
-    def things(self) -> list[Any]:
-        """All of that. The mark itself does not hold the memory of buffers, which may give it back."""
-        return [*self.held, *[each.present for each in self.held if hasattr(each, "stays")]]
+    how: str
+    """Kept or inner, a value that nobody in the segment reads, or nothing."""
+    cells: Cells = ()
+    comes_out: bool = False
+    """Whether it goes to its place after the replay; not where that is given back by then."""
 
 
-class Seen(NamedTuple):
-    """What the last look found at one place of a record: if it is there again, the next look is short."""
+class Part(NamedTuple):
+    """One work of a segment."""
 
     body: Body
-    epoch: int
-    serials: list[int]
-    found: list[Hashable]
-    new: tuple[int, ...]
-    """The inputs that are to be looked at each time."""
-
-
-_serials: dict[Hashable, int] = {}
-_next_serial = itertools.count(1)
-_MOST_SERIALS = 1 << 16
+    sources: list[Source]
+    targets: list[Target]
+    """Of the sinks one by one."""
 
 
 class Segment:
-    """A run of works from the front of a record that can be captured together, and what they are bound to now."""
+    """The works of a run, from its front, that can be captured together. It holds none of their memory."""
 
     def __init__(self) -> None:
         self.works = 0
         """How many there are, those that give memory back with them."""
         self.steps = 0
-        self.key: Key = ()
-        """Equal for segments that compute the same in the same kept memory."""
-        self.values: list[Tensor] = []
-        """What is copied in, in order; last the contents of inner memory that there was before."""
-        self.numbers: list[float] = []
-        """What is uploaded, in order."""
-        self.outs: list[tuple[ref[Any], ...]] = []
-        """Where each output goes that goes to its place."""
-        self.guard: Encoding | None = None
-        """The work that looks at its own results; it is alone then."""
+        self.parts: list[Part] = []
+        self.values: list[tuple[int, int]] = []
+        """What is copied in, as encoding and input of it, in order."""
+        self.numbers = 0
+        """How many of the run's numbers are uploaded."""
+        self.beginnings: list[int] = []
+        """Inner memory that has contents before the segment, which are copied in behind the values."""
         self.refusal = ""
         """Why the segment ends where it does."""
 
 
-def look(works: Iterable[tuple[str, Work]], seen: dict[int, Seen] | None = None) -> Segment:
-    """The segment that a record begins with; one of no works if its first work is unfit.
-
-    ``seen`` is what earlier looks of the same lane leave for the next.
-    """
-    return _Look(works, {} if seen is None else seen).segment
+def analyse(works: Iterable[tuple[str, Work]], sight: Sight) -> Segment:
+    """What can be captured of the works of a run."""
+    return _Analysis([*islice(works, sight.works)], sight).segment
 
 
-class _Written(NamedTuple):
-    """Memory that outputs of the segment go to."""
-
-    number: int
-    cell: Any
-
-
-class _Look:
-    """One look at a record."""
-
-    def __init__(self, works: Iterable[tuple[str, Work]], seen: dict[int, Seen]) -> None:
-        self._seen = seen
+class _Analysis:
+    def __init__(self, works: Sequence[tuple[str, Work]], sight: Sight) -> None:
+        self._released = sight.released
+        self._numbers = {id(cell): number for number, cell in enumerate(sight.cells)}
         self._begin()
         for count, (label, work) in enumerate(works):
-            refusal = self._refusal(work)
-            if not refusal:
-                try:
-                    self._take(work)
-                    continue
-                except UnfitError as fault:
-                    refusal = str(fault)
-                except Exception as fault:  # The work itself will raise it again.
-                    refusal = f"{type(fault).__name__} when its memory was looked at"
-                # What was noted of this work is forgotten.
-                self._begin()
-                for _, before in islice(works, count):
-                    self._take(before)
+            try:
+                self._take(work)
+                continue
+            except UnfitError as fault:
+                refusal = str(fault)
+            except Exception as fault:  # The work itself will raise it again.
+                refusal = f"{type(fault).__name__} when its memory was looked at"
+            # What was noted of this work is forgotten, and what is given back behind it.
+            self._begin()
+            before = works[:count]
+            gone = [each for _, release in before if isinstance(release, Release) for each in release.memories]
+            self._released = {id(part) for memory in gone for part in (memory, *cells_of(memory))}
+            for _, each in before:
+                self._take(each)
             self.segment.refusal = f"{label}: {refusal}"
             break
         self._finish()
 
     def _begin(self) -> None:
         self.segment = Segment()
-        self._released: set[int] = set()
-        self._written: dict[int, _Written] = {}
-        self._inner: dict[int, _Written] = {}
-        self._in_place: list[Encoding] = []
+        self._written: set[int] = set()
+        """New memory that outputs so far go to, or that is looked for among it."""
+        self._inner: dict[int, Any] = {}
+        """That of it which a later work reads."""
+        self._in_place: set[int] = set()
+        """Storages of kept memory that works so far write."""
         self._pasted: set[int] = set()
-        self._encodings: list[tuple[Encoding, Key, list[_Sink]]] = []
-
-    def _refusal(self, work: Work) -> str:
-        """What stands in the way of taking a work, as far as can be said without looking at its memory."""
-        if isinstance(work, Release) or work is keep_place:
-            return ""
-        if not isinstance(work, Encoding) or (type(work) is not Encoding and not work.guards):
-            return "it is no encode of a kernel or graph"
-        if self._encodings and (work.guards or self.segment.guard is not None):
-            return "results are looked at before what follows may run"
-        return ""
+        """Storages that images had before and that works so far write a part of."""
+        self._encodings: list[tuple[Encoding, list[Source]]] = []
 
     def _take(self, work: Work) -> None:
         segment = self.segment
-        if isinstance(work, Release):
-            self._released.update([id(each) for each in _released(work)])
-        elif isinstance(work, Encoding):
-            inputs = self._inputs(work)
-            self._encodings.append((work, inputs, self._sinks(work)))
+        if isinstance(work, Encoding):
+            sources = self._sources(work)
+            self._encodings.append((work, sources))
+            for sink in flat(work.sinks):
+                self._note(sink)
             segment.steps += len(work.body.actions)
-            segment.guard = work if work.guards else None
         segment.works += 1
 
     # --- inputs -------------------------------------------------------------------------------------------------------
 
-    def _inputs(self, work: Encoding) -> Key:
-        place, traits = len(self._encodings), traits_of(work.body)
-        serials = [0 if (mark := getattr(bound, "mark", None)) is None else mark.serial for bound in work.inputs]
-        seen = self._seen.get(place)
-        if seen is None or seen.body is not work.body or seen.epoch != epoch.number or seen.serials != serials:
-            seen = self._look_at_all(place, work, traits)
-            found = seen.found
-        else:
-            found = seen.found.copy()
-            for index in seen.new:
-                found[index] = self._input(work.inputs[index], traits.numbers_move[index], traits.written[index])
-        if any(traits.written):
-            self._in_place.append(work)
-        if self._pasted:
-            for bound in work.inputs:
-                mark: Mark | None = getattr(bound, "mark", None)
-                if mark is not None and any(_storage(each) in self._pasted for each in _tensors(mark.things())):
-                    raise UnfitError("it reads memory that an image before it shares")
-        return tuple(found)
+    def _sources(self, work: Encoding) -> list[Source]:
+        traits = traits_of(work.body)
+        found: list[Source] = []
+        in_place: set[int] = set()
+        for index, (bound, used, moves, written) in enumerate(zip(work.inputs, work.used, *traits, strict=True)):
+            source = self._source(bound, moves, written) if used else Source(NOTHING)
+            if source.how is VALUE:
+                self.segment.values.append((len(self._encodings), index))
+            elif source.how is NUMBER:
+                self.segment.numbers += 1
+            elif source.how is KEPT and written:
+                in_place |= _storages(mark_of(bound))
+            found.append(source)
+        self._in_place |= in_place
+        return found
 
-    def _look_at_all(self, place: int, work: Encoding, traits: Traits) -> Seen:
-        found: list[Hashable] = []
-        for bound, used, moves, written in zip(work.inputs, work.used, *traits, strict=True):
-            found.append(self._input(bound, moves, written) if used else None)
-        new = tuple([index for index, how in enumerate(found) if how is not None and not isinstance(how, int)])
-        serials = [0 if (mark := getattr(bound, "mark", None)) is None else mark.serial for bound in work.inputs]
-        seen = self._seen[place] = Seen(work.body, epoch.number, serials, found, new)
-        return seen
-
-    def _input(self, bound: Any, moves: bool, written: bool) -> Hashable:
+    def _source(self, bound: Any, moves: bool, written: bool) -> Source:
         """How an input is bound."""
         if type(bound) is Number:
-            if not moves:
-                return SAME_NUMBER, bound.number
-            self.segment.numbers.append(bound.number)
-            return NUMBER, type(bound.number)
-        if hasattr(bound, "kept"):
-            return _marked(bound, bound.kept(), None)
-        cells = _cells(bound)
-        if getattr(bound, "stays", True) and _stay(cells):
-            return _marked(bound, tuple(cells), bound.form())
+            return Source(NUMBER if moves else SAME_NUMBER)
+        mark = mark_of(bound)
+        if mark is not None:
+            if self._pasted and _storages(mark) & self._pasted:
+                raise UnfitError("it reads memory that an image before it shares")
+            return Source(KEPT)
+        if not hasattr(bound, "cells"):
+            raise UnfitError(f"it is bound to {type(bound).__name__.strip('_')}, which is not fixed memory")
+        cells = bound.cells()
         if written:
-            raise UnfitError(f"it writes memory that is new each time ({', '.join(sorted(_names(cells)))})")
-        for cell in cells:
-            if id(cell) in self._written:
-                return self._read_inner(bound, cells)
+            names = sorted({type(cell).__name__ for cell in cells})
+            raise UnfitError(f"it writes memory that is new each time ({', '.join(names)})")
+        if any(self._numbers[id(cell)] in self._written for cell in cells):
+            return self._read_inner(cells)
         return self._read_value(bound)
 
-    def _read_inner(self, bound: Any, cells: Sequence[Any]) -> Hashable:
-        for cell in cells:
-            written = self._written.get(id(cell))
-            if written is None:
-                if cell.stays and cell.present is not None:
-                    raise UnfitError("it reads memory of two kinds")
-                written = self._written[id(cell)] = _Written(len(self._written), cell)
-            self._inner[id(cell)] = written
-        return INNER, type(bound), bound.form(), tuple([self._written[id(cell)].number for cell in cells])
+    def _read_inner(self, cells: Sequence[Any]) -> Source:
+        numbers = tuple([self._numbers[id(cell)] for cell in cells])
+        for number, cell in zip(numbers, cells, strict=True):
+            if number not in self._written and cell.stays and cell.present is not None:
+                raise UnfitError("it reads memory of two kinds")
+            self._written.add(number)
+            self._inner[number] = cell
+        return Source(INNER, numbers)
 
-    def _read_value(self, bound: Bound) -> Hashable:
+    def _read_value(self, bound: Any) -> Source:
         value = bound.value()
         if value is None:
-            return VALUE
+            return Source(NOTHING)
         if not isinstance(value, Tensor):
             raise UnfitError(f"it reads a {type(value).__name__}")
-        if self._in_place or self._pasted:
-            storage = _storage(value)
-            if storage in self._pasted or storage in self._storages_in_place():
-                raise UnfitError("it reads memory that a work before it shares")
-        self.segment.values.append(value)
-        return VALUE, _layout(value)
-
-    def _storages_in_place(self) -> set[int]:
-        """The memory that works so far write as it is."""
-        writers = ((work, traits_of(work.body).written) for work in self._in_place)
-        things = [each for work, written in writers for each in _written_things(work, written)]
-        things += [
-            cell.present for _, _, sinks in self._encodings for sink in sinks if sink.stays for cell in sink.cells
-        ]
-        return {_storage(each) for each in _tensors(things)}
+        if storage_of(value) in self._pasted | self._in_place:
+            raise UnfitError("it reads memory that a work before it shares")
+        return Source(VALUE)
 
     # --- outputs ------------------------------------------------------------------------------------------------------
 
-    def _sinks(self, work: Encoding) -> list[_Sink]:
-        """What the outputs are written to, noted so that later works can be seen to read it."""
-        sinks: list[_Sink] = []
-        for sink in flat(work.sinks):
-            if isinstance(sink, Nowhere):
-                sinks.append(_NOWHERE)
-                continue
-            cells = _cells(sink)
-            found = _Sink(sink, cells, _stay(cells))
-            sinks.append(found)
-            if not found.stays:
-                for cell in cells:
-                    self._note(cell)
-        return sinks
+    def _note(self, sink: Any) -> None:
+        """Note what an output is written to, so that later works can be seen to read it."""
+        if isinstance(sink, Nowhere):
+            return
+        if not hasattr(sink, "cells"):
+            raise UnfitError(f"it is bound to {type(sink).__name__.strip('_')}, which is not fixed memory")
+        cells = sink.cells()
+        if stay(cells):
+            self._in_place.update(storage_of(cell.present) for cell in cells)
+            return
+        for cell in cells:
+            memory = cell.present
+            if isinstance(memory, Tensor):
+                if cell.stays:
+                    raise UnfitError("it writes memory of two kinds")
+                self._pasted.add(storage_of(memory))
+            self._written.add(self._numbers[id(cell)])
 
-    def _note(self, cell: Any) -> None:
-        memory = cell.present
-        if isinstance(memory, Tensor):
-            if cell.stays:
-                raise UnfitError("it writes memory of two kinds")
-            self._pasted.add(_storage(memory))
-        if id(cell) not in self._written:
-            self._written[id(cell)] = _Written(len(self._written), cell)
-
-    def _output(self, found: _Sink) -> Hashable:
+    def _target(self, sink: Any) -> Target:
         """Where an output goes."""
-        sink, cells, stays = found
-        if sink is None:
-            return NOTHING
-        form = sink.form()
-        if stays:
-            return _serial((type(sink), form, tuple([id(each) for cell in cells for each in (cell, cell.present)])))
-        is_inner, is_gone = False, True
-        for cell in cells:
-            is_inner = is_inner or id(cell) in self._inner
-            is_gone = is_gone and id(cell) in self._released
-        if not is_gone:
-            self.segment.outs.append(tuple([ref(cell) for cell in cells]))
-        where = GONE if is_gone else OUT
-        if not is_inner:
-            return where, type(sink), form, tuple([cell.likeness() for cell in cells])
-        for cell in cells:
-            self._inner[id(cell)] = self._written[id(cell)]
-        return INNER, where, type(sink), form, tuple([self._written[id(cell)].number for cell in cells])
+        if isinstance(sink, Nowhere):
+            return Target(NOTHING)
+        cells = sink.cells()
+        if stay(cells):
+            return Target(KEPT)
+        numbers = tuple([self._numbers[id(cell)] for cell in cells])
+        comes_out = not all(id(cell) in self._released for cell in cells)
+        if not any(number in self._inner for number in numbers):
+            return Target(VALUE, numbers, comes_out)
+        self._inner.update(zip(numbers, cells, strict=True))
+        return Target(INNER, numbers, comes_out)
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def _finish(self) -> None:
-        segment, parts = self.segment, list[Hashable]()
-        if segment.guard is not None and (self._in_place or any(sink.stays for sink in self._encodings[0][2])):
+        segment = self.segment
+        for work, sources in self._encodings:
+            segment.parts.append(Part(work.body, sources, [self._target(sink) for sink in flat(work.sinks)]))
+        if any(work.guards for work, _ in self._encodings) and self._in_place:
             segment.works, segment.refusal = 0, ": its results are looked at, and it writes in place"
-            return
-        for work, inputs, sinks in self._encodings:
-            outputs = tuple([self._output(sink) for sink in sinks])
-            parts.append((work.body, type(work), work.used, inputs, outputs))
-        cells: list[Hashable] = []
-        for number, cell in sorted(self._inner.values(), key=itemgetter(0)):
-            memory = cell.present if isinstance(cell, Block) else None
-            if memory is not None:
-                segment.values.append(memory)
-            cells.append((number, type(cell), cell.likeness(), None if memory is None else _layout(memory)))
-        segment.key = (*parts, tuple(cells))
+        inner = sorted(self._inner.items())
+        segment.beginnings = [number for number, cell in inner if isinstance(cell, Block) and cell.present is not None]
 
 
-class _Sink(NamedTuple):
-    """Where an output goes, as it was found."""
-
-    sink: Any
-    cells: Sequence[Any]
-    stays: bool
+def _storages(mark: Mark | None) -> set[int]:
+    """The kept memory of a mark."""
+    return set() if mark is None else {storage_of(each) for each in mark.things() if isinstance(each, Tensor)}
 
 
-_NOWHERE = _Sink(None, (), False)
+def values_of(segment: Segment, sight: Sight) -> list[Tensor]:
+    """What is copied in, as the run is bound now."""
+    values: list[Any] = [sight.encodings[place].inputs[index].value() for place, index in segment.values]
+    return values + [sight.cells[number].present for number in segment.beginnings]
 
 
-def things_of(works: Iterable[tuple[str, Work]], segment: Segment) -> list[Any]:
-    """All that the key of a segment tells by identity."""
-    things: dict[int, Any] = {}
-    for _, work in islice(works, segment.works):
-        if isinstance(work, Encoding):
-            marks = [getattr(bound, "mark", None) or _found_again(bound) for bound in work.inputs]
-            kept = [each for mark in marks if mark is not None for each in mark.things()]
-            sinks = [each for sink in flat(work.sinks) if not isinstance(sink, Nowhere) for each in sink.cells()]
-            kept += [each for cell in sinks if _stay((cell,)) for each in (cell, cell.present)]
-            things.update((id(each), each) for each in kept if each is not None)
-    return list(things.values())
-
-
-def _found_again(bound: Any) -> Mark | None:
-    """The mark of what cannot be marked, if it is kept memory."""
-    cells = bound.cells() if hasattr(bound, "cells") else ()
-    stays = cells and getattr(bound, "stays", True) and _stay(cells)
-    return Mark(0, 0, tuple(cells)) if stays else None
-
-
-def _written_things(work: Encoding, written: Sequence[bool]) -> list[Any]:
-    """The kept memory that a work may write by its inputs."""
-    marks = [getattr(bound, "mark", None) or _found_again(bound) for bound in work.inputs]
-    found = [mark for mark, is_written in zip(marks, written, strict=True) if mark is not None and is_written]
-    return [each for mark in found for each in mark.things()]
-
-
-def inner_cells(works: Iterable[tuple[str, Work]], segment: Segment) -> dict[int, Any]:
-    """The inner memory of a segment by number, as its works are bound to it now."""
-    found: dict[int, Any] = {}
-    parts = iter(segment.key)
-    for _, work in islice(works, segment.works):
-        if isinstance(work, Encoding):
-            part: Any = next(parts)
-            ends: tuple[Any, ...] = (*work.inputs, *flat(work.sinks))
-            bound = zip(ends, (*part[3], *part[4]), strict=True)
-            for each, how in bound:
-                if isinstance(how, tuple) and how[0] == INNER:
-                    found.update(zip(how[-1], each.cells(), strict=True))
-    return found
-
-
-def flat(sinks: Sequence[Sink]) -> list[Any]:
-    """Sinks one by one, those that take a value together too."""
-    return [each for sink in sinks for each in (sink.sinks if isinstance(sink, Several) else (sink,))]
-
-
-def _cells(bound: Any) -> Sequence[Any]:
-    find: Callable[[], Sequence[Any]] | None = getattr(bound, "cells", None)
-    if find is None:
-        raise UnfitError(f"it is bound to {type(bound).__name__.strip('_')}, which is not fixed memory")
-    return find()
-
-
-def _released(work: Release) -> list[Any]:
-    return [part for memory in work.memories for part in (memory, *getattr(memory, "cells", tuple)())]
-
-
-def _names(things: Sequence[Any]) -> set[str]:
-    return {type(each).__name__ for each in things}
-
-
-def _stay(cells: Sequence[Any]) -> bool:
-    """Whether all of this is kept memory."""
-    return all(not (not cell.stays or cell.present is None) for cell in cells)
-
-
-def _marked(bound: Any, held: tuple[Any, ...], form: Hashable) -> int:
-    mark = Mark(epoch.number, 0, held)
-    serial = _serial((type(bound), form, tuple([id(each) for each in mark.things()])))
-    if hasattr(bound, "mark"):
-        bound.mark = mark._replace(serial=serial)
-    return serial
-
-
-def _serial(how: Hashable) -> int:
-    """A number for how memory is seen: the same each time while the memory is there."""
-    serial = _serials.get(how)
-    if serial is None:
-        if len(_serials) >= _MOST_SERIALS:
-            _serials.clear()
-        serial = _serials[how] = next(_next_serial)
-    return serial
-
-
-def _tensors(things: Sequence[Any]) -> list[Tensor]:
-    return [each for each in things if isinstance(each, Tensor)]
-
-
-def _storage(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
-
-
-def _layout(tensor: Tensor) -> Hashable:
-    return tuple(tensor.shape), tensor.stride(), tensor.dtype
+def things_of(sight: Sight) -> list[Any]:
+    """All that the key of a run tells by identity."""
+    marks = [mark_of(bound) for work in sight.encodings for bound in work.inputs if type(bound) is not Number]
+    kept = [each for mark in marks if mark is not None for each in mark.things()]
+    kept += [each for cell in sight.cells if stay((cell,)) for each in (cell, cell.present)]
+    return list({id(each): each for each in kept if each is not None}.values())

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from openmps.core.kernel.encoding import Bound, Encoding, Several, Sink
+from openmps.core.kernel.encoding import Bound, Encoding, Several
 from openmps.core.kernel.replay.segment import (
-    GONE,
     INNER,
-    NOTHING,
+    KEPT,
     NUMBER,
-    OUT,
     SAME_NUMBER,
     VALUE,
+    Part,
     Segment,
-    flat,
-    inner_cells,
+    Source,
+    Target,
+    values_of,
 )
+from openmps.core.kernel.replay.sight import Sight, flat
 from openmps.core.kernel.replay.upload import Upload
-from openmps.metal.execution import Work
 from openmps.ops.op import Body
 
 Cells = Mapping[int, Any]
@@ -86,62 +86,57 @@ class _Step(NamedTuple):
 class Tape:
     """The works of a segment over memory that stays the same: what is read is copied in, numbers are uploaded."""
 
-    def __init__(self, works: Iterable[tuple[str, Work]], segment: Segment, device: torch.device) -> None:
-        self.fixed = [_place_like(value) for value in segment.values]
+    def __init__(self, sight: Sight, segment: Segment, device: torch.device) -> None:
+        self.fixed = [_place_like(value) for value in values_of(segment, sight)]
         """Where what the works read is copied to, in the order of the segment's values."""
-        self.upload = Upload(segment.numbers, device)
+        self.upload = Upload(sight.numbers[: segment.numbers], device)
         self.sinks: list[Any] = []
         """Of each output that comes out the sink, over memory of nobody's."""
-        self.is_guarded = segment.guard is not None
+        self.outs: list[tuple[int, ...]] = []
+        """Of each output that comes out, the places of its memory among that of the run."""
+        self.is_guarded = sight.is_guarded
         """Whether the last output says that the others are in order."""
-        self._twins: dict[int, Any] = {n: cell.twin() for n, cell in inner_cells(works, segment).items()}
-        *parts, cells = segment.key
-        self._fixed, self._numbers = iter(self.fixed), iter(self.upload.tensors)
-        encodings = [work for _, work in islice(works, segment.works) if isinstance(work, Encoding)]
+        parts, values = segment.parts, len(segment.values)
+        used = {number for part in parts for numbers in _inner_of(part) for number in numbers}
+        self._twins: dict[int, Any] = {number: sight.cells[number].twin() for number in used}
+        self._fixed, self._numbers = iter(self.fixed[:values]), iter(self.upload.tensors)
         self._writers = _writers(parts)
-        self._steps = [self._step(work, part) for work, part in zip(encodings, parts, strict=True)]
-        found: Any = cells
-        self._beginnings = {number: next(self._fixed) for number, _, _, layout in found if layout is not None}
+        self._steps = [self._step(work, part) for work, part in zip(sight.encodings, parts, strict=False)]
+        self._beginnings = dict(zip(segment.beginnings, self.fixed[values:], strict=True))
         self._ends = _ends(parts)
 
-    def _step(self, work: Encoding, part: Any) -> _Step:
-        inputs, outputs = part[3], iter(part[4])
-        readers = [self._reader(bound, how) for bound, how in zip(work.inputs, inputs, strict=True)]
+    def _step(self, work: Encoding, part: Part) -> _Step:
+        readers = [self._reader(bound, source) for bound, source in zip(work.inputs, part.sources, strict=True)]
         takers: list[tuple[int, _Taker]] = []
+        targets = iter(part.targets)
         for place, (sink, is_shared) in enumerate(zip(work.sinks, work.body.may_share, strict=True)):
             is_one = not isinstance(sink, Several)
             for each in flat((sink,)):
-                takers.append((place, self._taker(each, next(outputs), is_shared or not is_one)))
+                takers.append((place, self._taker(each, next(targets), is_shared or not is_one)))
         return _Step(work.body, readers, takers, work if work.guards else None)
 
-    def _reader(self, bound: Bound, how: Any) -> _Fixed | _Kept | _Inner:
-        if isinstance(how, int):
+    def _reader(self, bound: Any, source: Source) -> _Fixed | _Kept | _Inner:
+        if source.how is KEPT:
             return _Kept(bound)
-        kind = how[0] if isinstance(how, tuple) else how
-        if kind == INNER:
-            found: Any = bound
-            return _Inner(_over_nothing(found), how[-1])
-        if kind == SAME_NUMBER:
-            return _Fixed(how[1])
-        if kind == NUMBER:
-            return _Fixed(next(self._numbers))
-        return _Fixed(next(self._fixed) if isinstance(how, tuple) and kind == VALUE else None)
+        if source.how is INNER:
+            return _Inner(_over_nothing(bound), source.cells)
+        if source.how is SAME_NUMBER:
+            return _Fixed(bound.value())
+        return _Fixed(
+            next(self._numbers) if source.how is NUMBER else next(self._fixed) if source.how is VALUE else None
+        )
 
-    def _taker(self, sink: Sink, how: Any, is_shared: bool) -> _Taker:
-        if how == NOTHING:
-            return _Taker(None, None, False, is_shared)
-        if isinstance(how, int):
+    def _taker(self, sink: Any, target: Target, is_shared: bool) -> _Taker:
+        if target.how is KEPT:
             return _Taker(sink, None, False, is_shared)
-        found: Any = sink
-        comes_out = OUT in how[:2]
-        if comes_out:
-            self.sinks.append(_over_nothing(found))
-        if how[0] != INNER:
-            assert how[0] in (OUT, GONE)
-            return _Taker(None, None, comes_out, is_shared)
+        if target.comes_out:
+            self.sinks.append(_over_nothing(sink))
+            self.outs.append(target.cells)
+        if target.how is not INNER:
+            return _Taker(None, None, target.comes_out, is_shared)
         # What comes out must not change when a later work writes the inner memory again.
-        several = any(self._writers[number] > 1 for number in how[-1])
-        return _Taker(_over_nothing(found), how[-1], comes_out, is_shared or (comes_out and several))
+        several = any(self._writers[number] > 1 for number in target.cells)
+        return _Taker(_over_nothing(sink), target.cells, target.comes_out, is_shared or (target.comes_out and several))
 
     def run(self) -> list[Tensor | None]:
         """Run the works; what comes out, in order."""
@@ -171,22 +166,18 @@ def _place_like(value: Tensor) -> Tensor:
     return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
 
 
-def _numbers_of(part: Any) -> Iterable[tuple[int, ...]]:
-    return (how[-1] for how in (*part[3], *part[4]) if isinstance(how, tuple) and how[0] == INNER)
+def _inner_of(part: Part) -> Iterable[tuple[int, ...]]:
+    """The inner memory that a work uses."""
+    return (each.cells for each in (*part.sources, *part.targets) if each.how is INNER)
 
 
-def _writers(parts: Sequence[Any]) -> dict[int, int]:
+def _writers(parts: Sequence[Part]) -> Counter[int]:
     """How many outputs are written to each inner memory."""
-    counts: dict[int, int] = {}
-    for part in parts:
-        for how in part[4]:
-            if not isinstance(how, int) and how[0] == INNER:
-                for number in how[-1]:
-                    counts[number] = counts.get(number, 0) + 1
-    return counts
+    targets = (target for part in parts for target in part.targets if target.how is INNER)
+    return Counter(number for target in targets for number in target.cells)
 
 
-def _ends(parts: Sequence[Any]) -> list[list[int]]:
+def _ends(parts: Sequence[Part]) -> list[list[int]]:
     """After each work, the inner memory that no later one uses."""
-    last = {number: place for place, part in enumerate(parts) for numbers in _numbers_of(part) for number in numbers}
+    last = {number: place for place, part in enumerate(parts) for numbers in _inner_of(part) for number in numbers}
     return [[number for number, end in last.items() if end == place] for place in range(len(parts))]

@@ -1,0 +1,341 @@
+"""What is looked at each time that a record comes: as much as tells whether it equals one that was analysed before.
+
+Inputs of a body fall into three kinds:
+
+========  ======================================================================================================
+kept      bound to memory that stays by an object that stays: told by a serial number that a look leaves with it
+number    told by its type alone where the operations can read it on the device, else by its value
+new       everything else, sinks too: told by how memory is seen, and by which memory it is among that of the run
+========  ======================================================================================================
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Hashable, Iterable, Sequence
+from functools import lru_cache
+from itertools import islice
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from openmps.core.kernel.encoding import Encoding, Nowhere, Number, Several, Sink
+from openmps.metal.execution import Release, Work, keep_place
+from openmps.metal.resource import epoch
+from openmps.ops.op import Body, Role
+
+Key = tuple[Hashable, ...]
+
+
+class Traits(NamedTuple):
+    """What a body says of its inputs."""
+
+    numbers_move: tuple[bool, ...]
+    """Whether an input is a number that all its readers can read on the device."""
+    written: tuple[bool, ...]
+    """Whether its memory may be written."""
+
+
+@lru_cache(maxsize=1024)
+def traits_of(body: Body) -> Traits:
+    """The traits of a body."""
+    has_effect = any(step.op.has_effect for step in body.steps)
+    # What one step makes may be a view of an input that another one writes.
+    written = range(len(body.inputs)) if has_effect and len(body.steps) > 1 else body.overwritten()
+    readers = {slot: [step.op for step in body.steps if slot in step.reads] for slot in body.input_slots}
+    return Traits(
+        tuple(
+            role is Role.NUMBER and all(op.takes_device_numbers for op in readers[slot])
+            for (role, _), slot in zip(body.inputs, body.input_slots, strict=True)
+        ),
+        tuple(place in written for place in range(len(body.inputs))),
+    )
+
+
+# --- memory that stays ------------------------------------------------------------------------------------------------
+
+
+class Mark(NamedTuple):
+    """What a look at kept memory found, left with what is bound to it; good for one epoch."""
+
+    epoch: int
+    serial: int
+    """The same number for the same part of the same memory, seen in the same way."""
+    held: tuple[Any, ...]
+    """What must stay the same: tensors, or buffers, with their memory."""
+
+    def things(self) -> list[Any]:
+        """All of that. The mark itself does not hold the memory of buffers, which may give it back."""
+        return [*self.held, *[each.present for each in self.held if hasattr(each, "stays")]]
+
+
+_serials: dict[Hashable, int] = {}
+_next_serial = itertools.count(1)
+_MOST_SERIALS = 1 << 16
+
+
+def serial_of(how: Hashable) -> int:
+    """A number for how memory is seen: the same each time while the memory is there."""
+    serial = _serials.get(how)
+    if serial is None:
+        if len(_serials) >= _MOST_SERIALS:
+            _serials.clear()
+        serial = _serials[how] = next(_next_serial)
+    return serial
+
+
+def mark_of(bound: Any) -> Mark | None:
+    """The mark of what is bound to memory that stays; None for everything else."""
+    mark: Mark | None = getattr(bound, "mark", None)
+    if mark is not None and mark.epoch == epoch.number:
+        return mark
+    if hasattr(bound, "kept"):
+        held, form = bound.kept(), None
+    elif getattr(bound, "stays", True) and stay(cells := cells_of(bound)):
+        held, form = tuple(cells), bound.form()
+    else:
+        return None
+    mark = Mark(epoch.number, 0, held)
+    mark = mark._replace(serial=serial_of((type(bound), form, tuple([id(each) for each in mark.things()]))))
+    if hasattr(bound, "mark"):
+        bound.mark = mark
+    return mark
+
+
+def stay(cells: Sequence[Any]) -> bool:
+    """Whether all of this is memory that stays, and is there."""
+    return bool(cells) and all(not (not cell.stays or cell.present is None) for cell in cells)
+
+
+def cells_of(bound: Any) -> Sequence[Any]:
+    """The memory that something is bound to; none where that cannot be told."""
+    return bound.cells() if hasattr(bound, "cells") else ()
+
+
+def flat(sinks: Sequence[Sink]) -> list[Any]:
+    """Sinks one by one, those that take a value together too."""
+    return [each for sink in sinks for each in (sink.sinks if isinstance(sink, Several) else (sink,))]
+
+
+def storage_of(tensor: Tensor) -> int:
+    """The memory of a tensor, the same for all that share it."""
+    return tensor.untyped_storage().data_ptr()
+
+
+def layout_of(tensor: Tensor) -> Key:
+    """How a tensor lies in memory."""
+    return tuple(tensor.shape), tensor.stride(), tensor.dtype
+
+
+# --- one look ---------------------------------------------------------------------------------------------------------
+
+
+class _Inputs(NamedTuple):
+    """How the inputs of a body were bound at the last look; good for one epoch."""
+
+    epoch: int
+    types: list[type]
+    used: tuple[bool, ...]
+    kept: tuple[int, ...]
+    serials: list[int]
+    new: tuple[int, ...]
+    moving: tuple[int, ...]
+    """Numbers that are uploaded."""
+    fixed: tuple[int, ...]
+    """Other numbers."""
+    storages: frozenset[int]
+    """The kept memory."""
+    token: int
+    """A number for all this."""
+
+    def are_again(self, work: Encoding) -> bool:
+        """Whether an encoding is bound in the same way to the same kept memory."""
+        inputs = work.inputs
+        try:
+            return (
+                self.epoch == epoch.number
+                and [*map(type, inputs)] == self.types
+                and self.used == work.used
+                and [inputs[index].mark.serial for index in self.kept] == self.serials  # type: ignore[attr-defined]
+            )
+        except AttributeError:  # Something is not marked yet.
+            return False
+
+
+class Sight:
+    """A run of works from the front of a record that may be captured together, as a look has found it."""
+
+    def __init__(self) -> None:
+        self.works = 0
+        """How many there are, those that give memory back with them."""
+        self.encodings: list[Encoding] = []
+        self.steps = 0
+        self.is_guarded = False
+        """Whether its one encoding looks at its own results."""
+        self.key: Key = ()
+        """Equal for runs that compute the same in the same kept memory, of new memory that lies in the same way."""
+        self.cells: list[Any] = []
+        """All new memory, in the order in which it is met."""
+        self.released: set[int] = set()
+        """What is given back within the run, by identity."""
+        self.numbers: list[float] = []
+        """What is uploaded, in order."""
+        self.refusal = ""
+        """Why the run ends where it does."""
+
+    def let_go(self) -> None:
+        """Hold no work and no memory any more."""
+        self.encodings.clear()
+        self.cells.clear()
+
+
+class Looker:
+    """Looks at records of one lane. What it remembers makes the next look short; it holds no memory."""
+
+    def __init__(self) -> None:
+        self._inputs: dict[tuple[int, Body], _Inputs] = {}
+        self._tokens: dict[Key, int] = {}
+
+    def look(self, works: Iterable[tuple[str, Work]]) -> Sight:
+        """The run that a record begins with; of no works if the first one cannot be captured."""
+        return _Look(works, self).sight
+
+    def inputs(self, place: int, work: Encoding) -> _Inputs:
+        """How the inputs of the encoding at this place of its run are bound."""
+        found = self._inputs.get((place, work.body))
+        if found is None or not found.are_again(work):
+            if len(self._inputs) >= _MOST_KNOWN:
+                self._inputs.clear()
+            found = self._inputs[place, work.body] = self._look_at(work)
+        return found
+
+    def _look_at(self, work: Encoding) -> _Inputs:
+        kinds: dict[str, list[int]] = {"kept": [], "new": [], "moving": [], "fixed": []}
+        serials: list[int] = []
+        things: list[Any] = []
+        for index, (bound, used, moves) in enumerate(
+            zip(work.inputs, work.used, traits_of(work.body).numbers_move, strict=True)
+        ):
+            mark = mark_of(bound) if used and hasattr(bound, "mark") else None
+            if mark is not None:
+                kinds["kept"].append(index)
+                serials.append(mark.serial)
+                things += mark.things()
+            elif used:
+                kinds["new" if type(bound) is not Number else "moving" if moves else "fixed"].append(index)
+        split = {kind: tuple(places) for kind, places in kinds.items()}
+        how: Key = (work.body, type(work), work.used, tuple(serials), *split.values())
+        if len(self._tokens) >= _MOST_KNOWN:
+            self._tokens.clear()
+        token = self._tokens.get(how)
+        if token is None:
+            token = self._tokens[how] = next(_next_serial)
+        storages = frozenset(storage_of(each) for each in things if isinstance(each, Tensor))
+        types = [*map(type, work.inputs)]
+        return _Inputs(epoch.number, types, work.used, serials=serials, storages=storages, token=token, **split)
+
+
+_MOST_KNOWN = 1 << 12
+
+
+class _Look:
+    """One look at a record."""
+
+    def __init__(self, works: Iterable[tuple[str, Work]], looker: Looker) -> None:
+        self._looker = looker
+        self._begin()
+        for count, (label, work) in enumerate(works):
+            refusal = self._refusal(work)
+            if not refusal:
+                try:
+                    self._take(work)
+                    continue
+                except Exception as fault:  # The work itself will raise it again.
+                    refusal = f"{type(fault).__name__} when its memory was looked at"
+                # What was noted of this work is forgotten.
+                self._begin()
+                for _, before in islice(works, count):
+                    self._take(before)
+            self.sight.refusal = f"{label}: {refusal}"
+            break
+        self.sight.key = (*self._parts, *self._states())
+
+    def _begin(self) -> None:
+        self.sight = Sight()
+        self._parts: list[Hashable] = []
+        self._numbers: dict[int, int] = {}
+        self._storages: list[frozenset[int]] = []
+
+    def _refusal(self, work: Work) -> str:
+        """What stands in the way of taking a work, as far as can be said without looking at its memory."""
+        if isinstance(work, Release) or work is keep_place:
+            return ""
+        if not isinstance(work, Encoding) or (type(work) is not Encoding and not work.guards):
+            return "it is no encode of a kernel or graph"
+        if self.sight.encodings and (work.guards or self.sight.is_guarded):
+            return "results are looked at before what follows may run"
+        return ""
+
+    def _take(self, work: Work) -> None:
+        sight = self.sight
+        if isinstance(work, Release):
+            for memory in work.memories:
+                sight.released.update([id(part) for part in (memory, *cells_of(memory))])
+            self._parts.append(Release)
+        elif isinstance(work, Encoding):
+            self._take_encoding(work)
+            sight.encodings.append(work)
+            sight.steps += len(work.body.actions)
+            sight.is_guarded = work.guards
+        else:
+            self._parts.append(keep_place)
+        sight.works += 1
+
+    def _take_encoding(self, work: Encoding) -> None:
+        parts, numbers, cells, inputs = self._parts, self._numbers, self.sight.cells, work.inputs
+        found = self._looker.inputs(len(self.sight.encodings), work)
+        self._storages.append(found.storages)
+        parts.append(found.token)
+        for index in found.moving:
+            moving = inputs[index].value()
+            self.sight.numbers.append(moving)
+            parts.append(type(moving))
+        for index in found.fixed:
+            fixed = inputs[index].value()
+            parts.append((type(fixed), fixed))
+        ends: list[Any] = [inputs[index] for index in found.new]
+        for sink in work.sinks:
+            if type(sink) is Several:
+                parts.append(len(sink.sinks))
+                ends += sink.sinks
+            else:
+                ends.append(sink)
+        for end in ends:
+            parts.append(type(end))
+            if type(end) is not Nowhere and hasattr(end, "cells"):
+                parts.append(end.form())
+                for cell in end.cells():
+                    number = numbers.setdefault(id(cell), len(cells))
+                    if number == len(cells):
+                        cells.append(cell)
+                    parts.append(number)
+
+    def _states(self) -> list[Hashable]:
+        """What there is of the new memory before the run, and what is given back."""
+        states: list[Hashable] = []
+        storages: dict[int, int] = {}
+        for number, cell in enumerate(self.sight.cells):
+            memory = cell.present
+            if memory is None:
+                states.append((None, cell.likeness()))
+            elif cell.stays:
+                states.append(serial_of((id(cell), id(memory))))
+            elif isinstance(memory, Tensor):
+                storage = storage_of(memory)
+                shares = [place for place, kept in enumerate(self._storages) if storage in kept]
+                states.append((layout_of(memory), storages.setdefault(storage, number), *shares))
+            else:
+                states.append(type(memory))
+        if self.sight.released:
+            states += [n for n, cell in enumerate(self.sight.cells) if id(cell) in self.sight.released]
+        return states
