@@ -108,7 +108,7 @@ def test_running_out_of_memory_is_told_by_the_command_buffer(monkeypatch: pytest
     def refuse(_: Block) -> torch.Tensor:
         raise MPSMemoryError("MPSImage", "image", "must fit")
 
-    monkeypatch.setattr(Block, "_zeros", refuse)
+    monkeypatch.setattr(Block, "_begun", refuse)
     command_buffer = CPU.new_command_queue().command_buffer()
     command_buffer.record("Kernel", lambda: image.stack(0, 1).values())
     command_buffer.commit()
@@ -127,14 +127,14 @@ def test_other_faults_are_not_called_lack_of_memory(monkeypatch: pytest.MonkeyPa
 
 
 def test_threads_that_use_an_image_first_get_the_same_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    zeros, gate = Block._zeros, threading.Barrier(4)
+    zeros, gate = Block._begun, threading.Barrier(4)
 
     def slowly(block: Block) -> torch.Tensor:
         made = zeros(block)
         threading.Event().wait(0.02)
         return made
 
-    monkeypatch.setattr(Block, "_zeros", slowly)
+    monkeypatch.setattr(Block, "_begun", slowly)
     block, seen = Block(torch.device("cpu"), FLOAT32, Extent(2, 2, 1, 1)), []
 
     def use() -> None:

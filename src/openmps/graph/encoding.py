@@ -167,7 +167,7 @@ def make_outputs(
     made: dict[MPSNNImageNode, Images] = {}
     for node, allocator in allocators.items():
         if not single and (allocator is ORDINARY or allocator is TEMPORARY):
-            made[node] = program.template(node, command_buffer.device, allocator is TEMPORARY).batch(command_buffer)
+            made[node] = program.batch(node, command_buffer, is_temporary=allocator is TEMPORARY)
             continue
         descriptor = program.descriptors[node]
         made[node] = _allocate(allocator, command_buffer, descriptor, kernel, program.images, single)

@@ -8,7 +8,7 @@ from itertools import groupby
 from types import MappingProxyType
 from typing import Any
 
-from openmps.core.image.batch import BatchTemplate
+from openmps.core.image.batch import BatchTemplate, MPSImageBatch, TemporaryTemplate
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.image.image import MPSImage
 from openmps.core.image.storage import Extent, Shape, Target
@@ -19,7 +19,7 @@ from openmps.core.state.batch import MPSStateBatch
 from openmps.graph.nodes import MPSNNFilterNode, MPSNNGradientFilterNode, MPSNNImageNode, MPSNNStateNode
 from openmps.graph.preparations import Preparations, Recipe
 from openmps.graph.rows import Asked
-from openmps.metal.device import MTLDevice
+from openmps.metal.device import CommandBuffer
 from openmps.metal.resource import epoch
 from openmps.ops.elements import Place
 from openmps.ops.op import Body, Builder, Input, Role, Slot
@@ -111,7 +111,8 @@ class Program:
         self._bound: list[Any] | None = None
         self._epoch = -1
         self._preparations: Preparations
-        self._templates: dict[tuple[MPSNNImageNode, bool], BatchTemplate] = {}
+        self._ordinary: dict[MPSNNImageNode, BatchTemplate] = {}
+        self._temporary: dict[MPSNNImageNode, TemporaryTemplate] = {}
 
     def use(
         self, body: Body, fused: frozenset[MPSNNFilterNode], recipes: Mapping[Input, Recipe] = MappingProxyType({})
@@ -149,13 +150,18 @@ class Program:
         role, name, _, stage = self._part(*each)
         return None if stage is None else stage.kernel.bound(role, name, stage.plan, None).value()
 
-    def template(self, node: MPSNNImageNode, device: MTLDevice, is_temporary: bool) -> BatchTemplate:
-        """What makes the batches of an image that the engine's own allocators give."""
-        made = self._templates.get((node, is_temporary))
-        if made is None:
-            made = BatchTemplate(device, self.descriptors[node], self.images, is_temporary=is_temporary)
-            self._templates[node, is_temporary] = made
-        return made
+    def batch(self, node: MPSNNImageNode, command_buffer: CommandBuffer, *, is_temporary: bool) -> MPSImageBatch:
+        """A new batch of an image, as the engine's own allocators give it."""
+        device, descriptor = command_buffer.device, self.descriptors[node]
+        if is_temporary:
+            temporary = self._temporary.get(node)
+            if temporary is None:
+                temporary = self._temporary[node] = TemporaryTemplate(device, descriptor, self.images)
+            return temporary.on(command_buffer)
+        ordinary = self._ordinary.get(node)
+        if ordinary is None:
+            ordinary = self._ordinary[node] = BatchTemplate(device, descriptor, self.images)
+        return ordinary.batch()
 
     def _part(self, role: Role, name: str) -> tuple[Role, str, int, Stage | None]:
         if role is Role.SOURCE:

@@ -18,6 +18,7 @@ import torch
 from openmps.errors import MTLExecutionError
 from openmps.metal.explanation import Content, Passage, WorkOutcome, contents_of
 from openmps.metal.pending import be_in_queue, is_in_queue
+from openmps.metal.stream import current_stream, is_default_stream
 from openmps.types import MTLCommandBufferStatus as Status
 
 WAIT_SLICE = 0.2
@@ -150,10 +151,9 @@ class StreamOrder:
 
     def enter(self) -> torch.cuda.Stream:
         """The current stream, made to wait for the record launched before this one, and for numbers on their way."""
-        stream = torch.cuda.current_stream(self.device)
-        default = torch.cuda.default_stream(self.device)
-        if stream != default:
-            stream.wait_stream(default)
+        stream = current_stream(self.device)
+        if not is_default_stream(self.device):
+            stream.wait_stream(torch.cuda.default_stream(self.device))
         if self._tail is not None and self._tail[0] != stream:
             stream.wait_event(self._tail[1])
         return stream

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import lru_cache
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -12,40 +13,61 @@ from torch import Tensor
 from openmps.checks import optional_flag
 from openmps.core.arrays import check_has_no_mask
 from openmps.core.image.descriptor import MPSImageDescriptor, check_fits
-from openmps.core.image.storage import Block, Extent
+from openmps.core.image.storage import Block, Extent, Shape
 from openmps.core.lifetime import check_is_device
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.device import MTLDevice
 from openmps.ops.elements import DTYPES, encode
 from openmps.types import MPSImageFeatureChannelFormat as Format
 
+Axes = tuple[int, ...]
+LEAST_PINNED_BYTES = 1 << 16
+"""Arrays for a GPU that are smaller are staged together with the numbers of a replay."""
+_ELEMENTS = {np.dtype(each): getattr(torch, each) for each in ("uint8", "uint16", "float16", "float32", "float64")}
 _FORMATS = {dtype: channel_format for channel_format, dtype in DTYPES.items()}
 _NUMPY_AXES = {3: "[height, width, channels]", 4: "[images, height, width, channels]"}
 _TENSOR_AXES = {3: "[channels, height, width]", 4: "[images, channels, height, width]"}
 
 
-def from_numpy(who: str, device: MTLDevice, array: Any, channel_format: Format | None, axes: tuple[int, ...]) -> Block:
+def from_numpy(who: str, device: MTLDevice, array: Any, channel_format: Format | None, axes: Axes) -> Block:
     """A block with a copy of an array whose last axis is the channels, with one of ``axes`` many axes."""
-    device = check_is_device(who, "device", device)
-    if type(array) is not np.ndarray:
-        check_has_no_mask(who, "array", array)
+    if not isinstance(device, MTLDevice):
+        check_is_device(who, "device", device)
+    numbers = array if type(array) is np.ndarray else _as_array(who, array)
+    if numbers.ndim not in axes or not numbers.size:
+        _refuse_axes(who, "array", numbers.shape, [_NUMPY_AXES[count] for count in axes])
+    if torch.is_inference_mode_enabled():
+        with torch.inference_mode(False):
+            return from_numpy(who, device, numbers, channel_format, axes)
+    plain = _copy(who, numbers, device)
+    batch = plain if numbers.ndim == 4 else plain.unsqueeze(0)
+    return _block(who, device, batch.permute(0, 3, 1, 2), channel_format, "array", is_own=True)
+
+
+def _as_array(who: str, array: Any) -> NDArray[Any]:
+    check_has_no_mask(who, "array", array)
     try:
-        numbers = np.asarray(array)
+        return np.asarray(array)
     except (TypeError, ValueError, RuntimeError) as fault:
         rule = "must be an array, or something that NumPy can view as one"
         raise MPSTypeError(who, "array", rule, type(array).__name__, "For tensors there is from_tensor") from fault
-    _check_axes(who, "array", numbers.shape, {count: _NUMPY_AXES[count] for count in axes})
+
+
+def _copy(who: str, numbers: NDArray[Any], device: MTLDevice) -> Tensor:
+    """A copy of an array, in the byte order of this machine; a large one that goes to a GPU in pinned memory."""
+    dtype = _ELEMENTS.get(numbers.dtype)
+    if dtype is not None and numbers.nbytes >= LEAST_PINNED_BYTES and device.torch_device.type == "cuda":
+        pinned = torch.empty(numbers.shape, dtype=dtype, pin_memory=True)
+        np.copyto(pinned.numpy(), numbers)
+        return pinned
     if numbers.dtype == np.longdouble:
         numbers = numbers.astype(np.float64)
-    with torch.inference_mode(False):
-        try:
-            # A copy of its own, in the byte order of this machine.
-            plain = torch.from_numpy(np.array(numbers, dtype=numbers.dtype.newbyteorder("="), order="C"))
-        except TypeError as fault:
-            rule = "must hold uint8, uint16 or floating point numbers"
-            raise MPSTypeError(who, "array", rule, numbers.dtype) from fault
-        batch = plain if plain.dim() == 4 else plain.unsqueeze(0)
-        return _block(who, device, batch.permute(0, 3, 1, 2), channel_format, "array")
+    try:
+        native = numbers.dtype if numbers.dtype.isnative else numbers.dtype.newbyteorder("=")
+        return torch.from_numpy(np.array(numbers, native, order="C"))
+    except TypeError as fault:
+        rule = "must hold uint8, uint16 or floating point numbers"
+        raise MPSTypeError(who, "array", rule, numbers.dtype) from fault
 
 
 def from_tensor(
@@ -54,12 +76,13 @@ def from_tensor(
     tensor: Any,
     channel_format: Format | None,
     copy: bool | None,
-    axes: tuple[int, ...],
+    axes: Axes,
 ) -> Block:
     """A block that shares, or copies, a tensor ``[C, H, W]`` or ``[N, C, H, W]``; see `MPSImage.from_tensor`."""
     device, copy = check_is_device(who, "device", device), optional_flag(who, "copy", copy)
     given = _as_tensor(who, tensor)
-    _check_axes(who, "tensor", tuple(given.shape), {count: _TENSOR_AXES[count] for count in axes})
+    if given.dim() not in axes or not given.numel():
+        _refuse_axes(who, "tensor", tuple(given.shape), [_TENSOR_AXES[count] for count in axes])
     with torch.inference_mode(False):
         batch = given if given.dim() == 4 else given.unsqueeze(0)
         # Memory made in inference mode cannot be written outside it.
@@ -109,33 +132,65 @@ def _as_tensor(who: str, tensor: Any) -> Tensor:
     return given
 
 
-def _check_axes(who: str, argument: str, shape: tuple[int, ...], allowed: dict[int, str]) -> None:
-    if len(shape) not in allowed or 0 in shape:
-        rule = f"must be shaped {' or '.join(allowed.values())}, no axis of size 0"
-        raise MPSArgumentError(who, argument, rule, f"shape {shape}", "A missing axis is added by indexing with None")
+def _refuse_axes(who: str, argument: str, shape: tuple[int, ...], allowed: list[str]) -> NoReturn:
+    rule = f"must be shaped {' or '.join(allowed)}, no axis of size 0"
+    raise MPSArgumentError(who, argument, rule, f"shape {shape}", "A missing axis is added by indexing with None")
 
 
-def _block(who: str, device: MTLDevice, values: Tensor, channel_format: Format | None, argument: str) -> Block:
-    """A block of elements or numbers ``[N, C, H, W]``."""
-    channel_format = _format(who, values.dtype, channel_format, argument)
-    images, channels, height, width = values.shape
-    extent = Extent(width, height, channels, images)
-    check_fits(who, device, channel_format, extent)
+def _block(
+    who: str,
+    device: MTLDevice,
+    values: Tensor,
+    channel_format: Format | None,
+    argument: str,
+    *,
+    is_own: bool = False,
+) -> Block:
+    """A block of elements or numbers ``[N, C, H, W]``; of those that are its own, channels-last, no copy is made."""
+    shape = _shape(who, device, values.shape, values.dtype, _wanted(who, channel_format), argument)
+    channel_format = shape.channel_format
     if values.dtype is torch.float64 and channel_format is Format.FLOAT32:
         _check_is_float32(who, argument, values)
-    stored = values if values.dtype is DTYPES[channel_format] else encode(values, channel_format)
+    is_stored = values.dtype is DTYPES[channel_format]
+    stored = values if is_stored else encode(values, channel_format)
     place = device.torch_device
-    block = Block(place, channel_format, extent)
-    if (
-        place.type == "cuda"
-        and not stored.is_cuda
-        and torch.cuda.current_stream(place) == torch.cuda.default_stream(place)
-    ):
-        # The host goes on while the device copies; records that are committed under another stream wait for this one.
-        block.adopt(stored.pin_memory().to(place, non_blocking=True))
+    block = Block(place, channel_format, shape.extent)
+    if place.type == "cuda" and not stored.is_cuda:
+        block.hold(stored if is_own and is_stored else _apart(stored, values))
+    elif is_own and is_stored:
+        block.hold(stored)
     else:
         block.adopt(stored.to(place))
     return block
+
+
+def _apart(stored: Tensor, given: Tensor) -> Tensor:
+    """Elements on the host, channels-last, in memory that is not what was given; pinned if they are many."""
+    stored = stored.contiguous(memory_format=torch.channels_last)
+    if stored.nbytes >= LEAST_PINNED_BYTES and stored.data_ptr() != given.data_ptr():
+        return stored.pin_memory()
+    return stored if stored.data_ptr() != given.data_ptr() else stored.clone()
+
+
+def _wanted(who: str, channel_format: Any) -> Format | None:
+    """A format that can be stored, or none."""
+    if channel_format is None or (isinstance(channel_format, int) and channel_format in DTYPES):
+        found: Any = channel_format
+        return found
+    rule = "must be UNORM8, UNORM16, FLOAT16 or FLOAT32"
+    raise MPSArgumentError(who, "channel_format", rule, getattr(channel_format, "name", repr(channel_format)))
+
+
+@lru_cache(maxsize=512)
+def _shape(
+    who: str, device: MTLDevice, sizes: tuple[int, ...], dtype: torch.dtype, wanted: Format | None, argument: str
+) -> Shape:
+    """What tensors of these sizes, ``[N, C, H, W]``, and this type become."""
+    channel_format = _format(who, dtype, wanted, argument)
+    images, channels, height, width = sizes
+    extent = Extent(width, height, channels, images)
+    check_fits(who, device, channel_format, extent)
+    return Shape(extent, channel_format)
 
 
 def _check_is_float32(who: str, argument: str, values: Tensor) -> None:
@@ -147,9 +202,6 @@ def _check_is_float32(who: str, argument: str, values: Tensor) -> None:
 
 def _format(who: str, dtype: torch.dtype, wanted: Format | None, argument: str) -> Format:
     """The format for elements of this type: what was wanted, or the type's own."""
-    if wanted is not None and wanted not in DTYPES:
-        rule = "must be UNORM8, UNORM16, FLOAT16 or FLOAT32"
-        raise MPSArgumentError(who, "channel_format", rule, getattr(wanted, "name", repr(wanted)))
     if dtype.is_floating_point:
         return Format(wanted) if wanted is not None else _FORMATS.get(dtype, Format.FLOAT32)
     own = _FORMATS.get(dtype)

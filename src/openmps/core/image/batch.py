@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from threading import Lock
 from typing import Any, overload
 
@@ -176,7 +177,7 @@ class MPSImageBatch(KnownAttributes, Sequence[MPSImage]):
         See `MPSImage.from_numpy`.
         """
         block = arrays.from_numpy("MPSImageBatch", device, array, channel_format, (4,))
-        return cls._of(Members(block, arrays.descriptor_of(block, 1), device))
+        return _like(device, block.channel_format, block.extent).over(block)
 
     @classmethod
     def from_tensor(
@@ -191,7 +192,7 @@ class MPSImageBatch(KnownAttributes, Sequence[MPSImage]):
         See `MPSImage.from_tensor`.
         """
         block = arrays.from_tensor("MPSImageBatch", device, tensor, channel_format, copy, (4,))
-        return cls._of(Members(block, arrays.descriptor_of(block, 1), device))
+        return _like(device, block.channel_format, block.extent).over(block)
 
     @classmethod
     def _of(cls, members: Members, span: range | None = None) -> MPSImageBatch:
@@ -203,19 +204,12 @@ class MPSImageBatch(KnownAttributes, Sequence[MPSImage]):
         return batch
 
     @classmethod
-    def _of_template(cls, template: BatchTemplate, command_buffer: CommandBuffer) -> MPSImageBatch:
-        extent, channel_format = template.shape
-        block = Block(template.torch_device, channel_format, extent)
-        members = (
-            TemporaryMembers(block, template.descriptor, command_buffer)
-            if template.is_temporary
-            else Members(block, template.descriptor, template.device)
-        )
+    def _all_of(cls, members: Members, span: range, shape: Shape) -> MPSImageBatch:
         batch = cls.__new__(cls)
         store(batch, "_images", ())
         store(batch, "_members", members)
-        store(batch, "_span", template.span)
-        store(batch, "_stack", Stack((members.storage,), template.shape))
+        store(batch, "_span", span)
+        store(batch, "_stack", Stack((members.storage,), shape))
         return batch
 
     # --- a sequence -------------------------------------------------------------------------------------------------
@@ -397,20 +391,46 @@ defined_above.batch_of = MPSImageBatch
 class BatchTemplate:
     """Makes batches of one shape on one device, which was checked once; see `allocate` and `allocate_temporary`."""
 
-    __slots__ = ("descriptor", "device", "is_temporary", "shape", "span", "torch_device")
+    __slots__ = ("descriptor", "device", "shape", "span", "torch_device")
 
-    def __init__(
-        self, device: MTLDevice, descriptor: MPSImageDescriptor, count: int, *, is_temporary: bool = True
-    ) -> None:
-        self.device, self.torch_device, self.is_temporary = device, device.torch_device, is_temporary
-        self.descriptor = private_copy("MPSImageBatch", descriptor) if is_temporary else descriptor.copy()
+    def __init__(self, device: MTLDevice, descriptor: MPSImageDescriptor, count: int) -> None:
+        self.device, self.torch_device, self.descriptor = device, device.torch_device, descriptor.copy()
         block = new_storage("MPSImageBatch", device, self.descriptor, _count(self.descriptor, count)).block
         self.shape = Shape(block.extent, block.channel_format)
         self.span = range(count)
 
-    def batch(self, command_buffer: CommandBuffer) -> MPSImageBatch:
+    def batch(self) -> MPSImageBatch:
+        """A new batch."""
+        return self.over(Block(self.torch_device, self.shape.channel_format, self.shape.extent))
+
+    def over(self, block: Block) -> MPSImageBatch:
+        """The batch of a block of this shape."""
+        return MPSImageBatch._all_of(  # pyright: ignore[reportPrivateUsage]
+            Members(block, self.descriptor, self.device), self.span, self.shape
+        )
+
+
+class TemporaryTemplate(BatchTemplate):
+    """Makes temporary ones."""
+
+    __slots__ = ()
+
+    def __init__(self, device: MTLDevice, descriptor: MPSImageDescriptor, count: int) -> None:
+        super().__init__(device, private_copy("MPSImageBatch", descriptor), count)
+
+    def on(self, command_buffer: CommandBuffer) -> MPSImageBatch:
         """A new batch; the command buffer is open and of the device."""
-        return MPSImageBatch._of_template(self, command_buffer)  # pyright: ignore[reportPrivateUsage]
+        block = Block(self.torch_device, self.shape.channel_format, self.shape.extent)
+        return MPSImageBatch._all_of(  # pyright: ignore[reportPrivateUsage]
+            TemporaryMembers(block, self.descriptor, command_buffer), self.span, self.shape
+        )
+
+
+@lru_cache(maxsize=512)
+def _like(device: MTLDevice, channel_format: MPSImageFeatureChannelFormat, extent: Extent) -> BatchTemplate:
+    """What makes batches of images of this shape."""
+    width, height, channels, images = extent
+    return BatchTemplate(device, MPSImageDescriptor(channel_format, width, height, channels), images)
 
 
 def fewest_reads(images: MPSImage | MPSImageBatch) -> int | None:

@@ -16,6 +16,7 @@ from torch import Tensor
 from openmps.checks import Shown, memory_for
 from openmps.errors import MPSArgumentError, MPSLifetimeError, MPSMemoryError
 from openmps.metal.pending import Region
+from openmps.metal.stream import is_default_stream
 from openmps.ops.elements import DTYPES, decode
 from openmps.types import ELEMENT_BYTES
 from openmps.types import MPSImageFeatureChannelFormat as Format
@@ -54,9 +55,12 @@ class Shape(NamedTuple):
 
 
 class Block:
-    """Memory of equally sized images: allocated, filled with zeros, on first use; or adopted from an operation."""
+    """Memory of equally sized images: allocated, filled with zeros, on first use; or adopted from an operation.
 
-    __slots__ = ("__weakref__", "_tensor", "channel_format", "device", "extent", "released")
+    Elements that came from the host stay there until they are used on the device.
+    """
+
+    __slots__ = ("__weakref__", "_host", "_tensor", "channel_format", "device", "extent", "released")
 
     stays = False
     """Whether memory that is there is used as it is by what is encoded again and again."""
@@ -68,16 +72,19 @@ class Block:
         self.released = False
         """Whether the memory was given back for good."""
         self._tensor: Tensor | None = None
+        self._host: Tensor | None = None
 
     @property
     def is_allocated(self) -> bool:
         """Whether there is memory."""
-        return self._tensor is not None
+        return self.present is not None
 
     @property
     def present(self) -> Tensor | None:
-        """The memory, if there is any."""
-        return self._tensor
+        """The memory, if there is any: on the host as long as the device has not needed it."""
+        # In this order: another thread may bring it to the device meanwhile.
+        host, stored = self._host, self._tensor
+        return host if stored is None else stored
 
     def likeness(self) -> Hashable:
         """What blocks that can stand for one another have in common."""
@@ -109,30 +116,42 @@ class Block:
             present = self._tensor
         present.copy_(stored)
 
+    def hold(self, host: Tensor) -> None:
+        """Take elements ``[N, C, H, W]``, channels-last, that are on the host and nobody else's."""
+        if self.device.type == "cpu":
+            self._tensor = host
+        else:
+            self._host = host
+
     def discard(self) -> None:
         """Give the memory back; the next use finds zeros."""
-        self._tensor = None
+        self._tensor = self._host = None
 
     def release(self) -> None:
         """Give the memory back; there is no next use."""
         self.released = True
-        self._tensor = None
+        self._tensor = self._host = None
 
     def _allocate(self) -> Tensor:
         if self.released:
             rule = "cannot be used after its last read"
             raise MPSLifetimeError("MPSTemporaryImage", "memory", rule, self.extent, "Raise read_count before it")
-        fresh = self._zeros()
+        fresh = self._begun()
         with _allocation:
             if self._tensor is None:
                 self._tensor = fresh
+            self._host = None
             return self._tensor
 
-    def _zeros(self) -> Tensor:
-        dtype = DTYPES[self.channel_format]
+    def _begun(self) -> Tensor:
+        """The memory at the first use: what the host holds, or zeros."""
+        dtype, host = DTYPES[self.channel_format], self._host
         try:
             # Made in inference mode, the memory could not be written outside it.
             with torch.inference_mode(False):
+                if host is not None:
+                    # Records under another stream wait for the default one, and for no third one.
+                    return host.to(self.device, non_blocking=is_default_stream(self.device))
                 memory = torch.empty(
                     self.extent.shape, dtype=dtype, device=self.device, memory_format=torch.channels_last
                 )
@@ -174,7 +193,14 @@ class Storage:
 
     def tensor(self) -> Tensor:
         """The stored elements of this run, sharing the block's memory."""
-        stored = self.block.tensor()
+        return self._part(self.block.tensor())
+
+    def anywhere(self) -> Tensor:
+        """The stored elements, on the host as long as the device has not needed them."""
+        present = self.block.present
+        return self._part(self.block.tensor() if present is None else present)
+
+    def _part(self, stored: Tensor) -> Tensor:
         if self.is_whole:
             return stored
         return stored[self.first : self.first + self.count, self.channel : self.channel + self.channels]
@@ -266,6 +292,10 @@ class Stack:
     def value(self) -> Tensor:
         """The stored elements, as the input of a body."""
         return self.stored()
+
+    def anywhere(self) -> Tensor:
+        """The same, on the host as long as the device has not needed it."""
+        return self.parts[0].anywhere() if len(self.parts) == 1 else self.stored()
 
     def regions(self) -> list[Region]:
         """The memory of all parts."""

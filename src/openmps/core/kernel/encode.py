@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from openmps.checks import flag, store
 from openmps.core.image.allocator import ORDINARY, TEMPORARY
-from openmps.core.image.batch import BatchTemplate, MPSImageBatch, as_batch
+from openmps.core.image.batch import MPSImageBatch, TemporaryTemplate, as_batch
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.image.image import MPSImage
 from openmps.core.image.storage import Shape, Stack
@@ -326,12 +326,12 @@ class ImageKernel(PlannedKernel):
             template = sized.template
             if template is None or template.device is not self._device:
                 count = sized.shape.extent.images
-                template = sized.template = BatchTemplate(self._device, descriptor_of(sized), count)
+                template = sized.template = TemporaryTemplate(self._device, descriptor_of(sized), count)
             plan = sized.plan
             if plan is None:
                 plan = self._plan_with(sized.configuration, shapes, template.shape, given, is_batch=True)
                 sized.plan = plan
-            return template.batch(command_buffer), plan
+            return template.on(command_buffer), plan
         descriptor, configuration = descriptor_of(sized), sized.configuration
         if is_custom:
             descriptor = self._custom(descriptor, _specimens(sources), states.counted() if states is not None else [])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from openmps.core.image.batch import BatchTemplate
+from openmps.core.image.batch import TemporaryTemplate
 from openmps.core.image.storage import Shape, Target
 from openmps.core.kernel.configuration import Configuration
 from openmps.core.kernel.encoding import Constant
@@ -72,7 +72,7 @@ class Sized:
         """The kernel's properties afterwards: the padding policy, or a state, places its windows."""
         self.is_custom = is_custom
         """Whether the padding policy has a say of its own, at each encode."""
-        self.template: BatchTemplate | None = None
+        self.template: TemporaryTemplate | None = None
         """Makes the temporary batch, once one was made."""
         self.plan: Plan | None = None
         """How the encode goes on, where the result is of this shape."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from functools import lru_cache
 from types import NoneType
 from typing import Any, NamedTuple, overload
 
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from openmps.checks import NamedAttributes, Shown, of_kind, store
 from openmps.core.arrays import numbers
-from openmps.core.image.batch import MPSImageBatch
+from openmps.core.image.batch import BatchTemplate, MPSImageBatch
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.image.image import MPSImage
 from openmps.core.image.storage import Block, Extent, Storage, gather, merge
@@ -192,14 +193,17 @@ class MPSCNNLossLabels(MPSState):
             check_is_device(cls.__name__, "device", device)
         images = _blocks(device, "labels", labels)
         factors = None if weights is None else _blocks(device, "weights", weights)
-        if factors is not None and len(factors) != len(images):
-            raise MPSArgumentError(cls.__name__, "weights", f"must be of {len(images)} images", len(factors))
-        losses = MPSImageBatch.allocate(device, _loss_descriptor(cls.__name__, loss_image_size), len(images))
+        count = len(images)
+        if loss_image_size is not None:
+            _size(cls.__name__, "loss_image_size", loss_image_size)
+        if factors is not None and len(factors) != count:
+            raise MPSArgumentError(cls.__name__, "weights", f"must be of {count} images", len(factors))
+        losses = _losses(cls.__name__, device, loss_image_size, count).batch()
         if factors is not None and factors.stack().extent != images.stack().extent:
             rule = f"must have the labels' size, {images[0]!r}"
             raise MPSArgumentError(cls.__name__, "weights", rule, repr(factors[0]))
         if cls is MPSCNNLossLabels:
-            return LabelsBatch.of_images(LabelBlocks(device, images, factors, losses, cls._member), len(images))
+            return LabelsBatch.of_images(LabelBlocks(device, images, factors, losses, cls._member), count)
         made: list[MPSState] = []
         for index, image in enumerate(images):
             weight = None if factors is None else factors[index]
@@ -255,6 +259,12 @@ def _image(device: MTLDevice, descriptor: MPSCNNLossDataDescriptor) -> MPSImage:
     of_kind("MPSCNNLossLabels", "descriptor", descriptor, MPSCNNLossDataDescriptor)
     values = torch.from_numpy(descriptor.values()).contiguous()
     return MPSImage.from_tensor(device, values, MPSImageFeatureChannelFormat.FLOAT32, copy=True)
+
+
+@lru_cache(maxsize=256)
+def _losses(who: str, device: MTLDevice, size: MTLSize | None, count: int) -> BatchTemplate:
+    """What makes the loss images of a batch."""
+    return BatchTemplate(device, _loss_descriptor(who, size), count)
 
 
 def _loss_descriptor(who: str, size: MTLSize | None) -> MPSImageDescriptor:

@@ -30,7 +30,6 @@ class _Capture:
     """A segment that was captured."""
 
     def __init__(self, tape: Tape, recording: Recording) -> None:
-        self.fixed = tape.fixed
         self.upload = tape.upload
         self.sinks = tape.sinks
         self.outs = tape.outs
@@ -171,9 +170,7 @@ def _too_few(steps: int) -> str:
 
 def _replay(capture: _Capture, segment: Segment, sight: Sight, works: deque[tuple[str, Work]]) -> bool:
     """Play a capture in the place of the works, which are taken off; False, and nothing has changed, if it fails."""
-    for place, value in zip(capture.fixed, values_of(segment, sight), strict=True):
-        place.copy_(value)
-    capture.upload.send(sight.numbers[: segment.numbers])
+    capture.upload.send(values_of(segment, sight), sight.numbers[: segment.numbers])
     capture.recording.replay()
     values = capture.recording.values
     if capture.is_guarded:

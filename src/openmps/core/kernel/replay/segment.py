@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from openmps.core.image.storage import Block
+from openmps.core.image.storage import Block, Stack
 from openmps.core.kernel.encoding import Encoding, Nowhere, Number
 from openmps.core.kernel.replay.sight import Mark, Sight, cells_of, flat, mark_of, stay, storage_of, traits_of
 from openmps.metal.execution import Release, Work
@@ -178,7 +178,7 @@ class _Analysis:
         return Source(INNER, numbers)
 
     def _read_value(self, bound: Any) -> Source:
-        value = bound.value()
+        value = bound.anywhere() if type(bound) is Stack else bound.value()
         if value is None:
             return Source(NOTHING)
         if not isinstance(value, Tensor):
@@ -239,8 +239,9 @@ def _storages(mark: Mark | None) -> set[int]:
 
 
 def values_of(segment: Segment, sight: Sight) -> list[Tensor]:
-    """What is copied in, as the run is bound now."""
-    values: list[Any] = [sight.encodings[place].inputs[index].value() for place, index in segment.values]
+    """What is copied in, as the run is bound now: on the host what the device has not needed yet."""
+    bound: list[Any] = [sight.encodings[place].inputs[index] for place, index in segment.values]
+    values = [each.anywhere() if type(each) is Stack else each.value() for each in bound]
     return values + [sight.cells[number].present for number in segment.beginnings]
 
 

@@ -87,9 +87,8 @@ class Tape:
     """The works of a segment over memory that stays the same: what is read is copied in, numbers are uploaded."""
 
     def __init__(self, sight: Sight, segment: Segment, device: torch.device) -> None:
-        self.fixed = [_place_like(value) for value in values_of(segment, sight)]
-        """Where what the works read is copied to, in the order of the segment's values."""
-        self.upload = Upload(sight.numbers[: segment.numbers], device)
+        self.upload = Upload(values_of(segment, sight), sight.numbers[: segment.numbers], device)
+        """Where what the works read is copied to."""
         self.sinks: list[Any] = []
         """Of each output that comes out the sink, over memory of nobody's."""
         self.outs: list[tuple[int, ...]] = []
@@ -99,10 +98,10 @@ class Tape:
         parts, values = segment.parts, len(segment.values)
         used = {number for part in parts for numbers in _inner_of(part) for number in numbers}
         self._twins: dict[int, Any] = {number: sight.cells[number].twin() for number in used}
-        self._fixed, self._numbers = iter(self.fixed[:values]), iter(self.upload.tensors)
+        self._fixed, self._numbers = iter(self.upload.values), iter(self.upload.numbers)
         self._writers = _writers(parts)
         self._steps = [self._step(work, part) for work, part in zip(sight.encodings, parts, strict=False)]
-        self._beginnings = dict(zip(segment.beginnings, self.fixed[values:], strict=True))
+        self._beginnings = dict(zip(segment.beginnings, self.upload.values[values:], strict=True))
         self._ends = _ends(parts)
 
     def _step(self, work: Encoding, part: Part) -> _Step:
@@ -159,11 +158,6 @@ class Tape:
 def _over_nothing(bound: Any) -> Any:
     """A bound or a sink over memory of nobody's, so that it holds none alive."""
     return bound.over([cell.twin() for cell in bound.cells()])
-
-
-def _place_like(value: Tensor) -> Tensor:
-    """Memory for tensors of the same layout."""
-    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
 
 
 def _inner_of(part: Part) -> Iterable[tuple[int, ...]]:

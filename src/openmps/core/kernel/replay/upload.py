@@ -1,4 +1,4 @@
-"""Numbers that are new at each encode, in memory of the device: all of them in one copy."""
+"""What is new at each replay, brought to the device: small things of the host's together, in one copy."""
 
 from __future__ import annotations
 
@@ -7,43 +7,86 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
+
+from openmps.metal.stream import current_stream
 
 _STAGES = 4
 """Copies that may be under way before the host waits for the oldest."""
+_ALIGNMENT = 256
+"""Of each value, in bytes, as the device allocates memory."""
+_WORD = 8
+MOST_STAGED_BYTES = 1 << 16
+"""Larger values go to the device by themselves: to put them into the stage would cost more than a copy."""
 
 
 class _Stage:
-    """Host memory for the numbers of one copy."""
+    """Host memory for one copy."""
 
-    def __init__(self, count: int, device: torch.device) -> None:
-        self.words = torch.zeros(count, dtype=torch.int64, pin_memory=device.type == "cuda")
-        self.array: Any = self.words.numpy()
+    def __init__(self, size: int, slots: Sequence[_Slot], device: torch.device) -> None:
+        self.bytes = torch.zeros(size, dtype=torch.uint8, pin_memory=device.type == "cuda")
+        self.array: Any = self.bytes.numpy()
+        self.places = [slot.of(self.bytes) for slot in slots]
         self.sent = torch.cuda.Event(blocking=True) if device.type == "cuda" else None
 
 
-class Upload:
-    """So many numbers on the device, float64 or int64 each, as tensors without axes."""
+class _Slot:
+    """Where one value lies among the bytes."""
 
-    def __init__(self, numbers: Sequence[float], device: torch.device) -> None:
-        self._words = torch.zeros(len(numbers), dtype=torch.int64, device=device)
-        self.tensors = [
-            word if isinstance(number, int) else word.view(torch.float64)
-            for word, number in zip(self._words.unbind(), numbers, strict=True)
-        ]
-        """Where operations read them."""
+    def __init__(self, value: Tensor, first: int) -> None:
+        self._shape, self._strides, self._dtype = value.shape, value.stride(), value.dtype
+        last = sum((size - 1) * stride for size, stride in zip(self._shape, self._strides, strict=True))
+        self._first, self.end = first, first + (last + 1) * value.element_size()
+
+    def of(self, memory: Tensor) -> Tensor:
+        return memory[self._first : self.end].view(self._dtype).as_strided(self._shape, self._strides)
+
+
+class Upload:
+    """Memory of a capture for values like those given and for so many numbers, float64 or int64 each."""
+
+    def __init__(self, values: Sequence[Tensor], numbers: Sequence[float], device: torch.device) -> None:
         self._layout = "=" + "".join("q" if isinstance(number, int) else "d" for number in numbers)
-        self._stages = [_Stage(len(numbers), device) for _ in range(_STAGES if device.type == "cuda" else 1)]
+        end, slots, self._staged = _WORD * len(numbers), list[_Slot](), list[int]()
+        for place, value in enumerate(values):
+            if value.device.type == "cpu" and value.nbytes <= MOST_STAGED_BYTES:
+                slots.append(_Slot(value, -(-end // _ALIGNMENT) * _ALIGNMENT))
+                self._staged.append(place)
+                end = slots[-1].end
+        self._bytes = torch.zeros(end, dtype=torch.uint8, device=device)
+        words = self._bytes[: _WORD * len(numbers)].view(torch.int64).unbind()
+        self.numbers = [
+            word if isinstance(number, int) else word.view(torch.float64)
+            for word, number in zip(words, numbers, strict=True)
+        ]
+        """Where operations read the numbers, as tensors without axes."""
+        staged = dict(zip(self._staged, [slot.of(self._bytes) for slot in slots], strict=True))
+        self.values = [
+            staged[place]
+            if place in staged
+            else torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=device)
+            for place, value in enumerate(values)
+        ]
+        """Where they read the values."""
+        self._device = device
+        self._stages = [_Stage(end, slots, device) for _ in range(_STAGES if device.type == "cuda" else 1)]
         self._turn = 0
 
-    def send(self, numbers: Sequence[float]) -> None:
-        """Bring other numbers to the device, in the order of the stream."""
-        if not numbers:
-            return
-        stage = self._stages[self._turn]
-        self._turn = (self._turn + 1) % len(self._stages)
-        if stage.sent is not None:
-            stage.sent.synchronize()
-        struct.pack_into(self._layout, stage.array, 0, *numbers)
-        self._words.copy_(stage.words, non_blocking=True)
-        if stage.sent is not None:
-            stage.sent.record()
+    def send(self, values: Sequence[Tensor], numbers: Sequence[float]) -> None:
+        """Bring other values and numbers to the device, in the order of the stream."""
+        alone = [*range(len(values))]
+        if self._bytes.numel():
+            stage = self._stages[self._turn]
+            self._turn = (self._turn + 1) % len(self._stages)
+            if stage.sent is not None:
+                stage.sent.synchronize()
+            struct.pack_into(self._layout, stage.array, 0, *numbers)
+            for place, slot in zip(self._staged, stage.places, strict=True):
+                if values[place].device.type == "cpu":
+                    slot.copy_(values[place])
+                    alone.remove(place)
+            self._bytes.copy_(stage.bytes, non_blocking=True)
+            if stage.sent is not None:
+                stage.sent.record(current_stream(self._device))
+        for place in alone:
+            self.values[place].copy_(values[place], non_blocking=True)
