@@ -402,7 +402,7 @@ class MPSNNGraph(MPSKernel, NamedAttributes):
         update = self._updates.begin(program, working)
         kind = CheckedEncoding if self.stop_on_non_finite else Encoding
         bound = bindings(program, sources, working)
-        encoding = kind(program.body, bound, program.used, sinks(program, outputs, working))
+        encoding = kind(program.body, bound, program.used, sinks(program, outputs, working), program.asked)
         if isinstance(encoding, CheckedEncoding):
             encoding.program = program
         command_buffer.record(self.name, encoding)

@@ -57,7 +57,7 @@ class Updates:
             state = stage.kernel.make_state()
             if state is None:
                 continue
-            store(state, "record", stage.plan.record)
+            store(state, "_record", stage.plan.record)
             if layer.is_whole:
                 batch = MPSStateBatch.repeated(state, program.images)
             else:

@@ -459,10 +459,13 @@ class MTLCommandBuffer(CommandBuffer):
     was recorded holds the memory that it uses either way.
     """
 
+    _device: MTLDevice
+    _recording: Recording
+    _retained_references: bool
+
     def __init__(self, command_queue: MTLCommandQueue, lane: Lane, retained_references: bool = True) -> None:
-        self._device = command_queue.device
-        self._recording = Recording(command_queue, lane)
-        self._retained_references = retained_references
+        recording = Recording(command_queue, lane)
+        vars(self).update(_device=command_queue.device, _recording=recording, _retained_references=retained_references)
 
     def __del__(self) -> None:
         # There is no recording if __init__ failed.

@@ -128,6 +128,15 @@ class MPSCommandBuffer(CommandBuffer):
     `wait_until_completed` report the first fault of all parts.
     """
 
+    _command_buffer: CommandBuffer
+    _inner: MPSCommandBuffer | None
+    _stream: _Stream
+    _device: MTLDevice
+    _lifetime: Lifetime
+    _predicate: MPSPredicate | None
+    _heap_provider: MPSHeapProvider | None
+    _heaps: list[MTLHeap]
+
     def __init__(
         self, command_queue: MTLCommandQueue | None = None, command_buffer: CommandBuffer | None = None
     ) -> None:
@@ -147,13 +156,18 @@ class MPSCommandBuffer(CommandBuffer):
         if command_buffer.status >= MTLCommandBufferStatus.COMMITTED:
             got = f"status {command_buffer.status.name}"
             raise MTLCommandBufferError("MPSCommandBuffer", "command_buffer", "must not be committed yet", got)
-        self._command_buffer = command_buffer
-        self._inner = command_buffer if isinstance(command_buffer, MPSCommandBuffer) else None
-        self._stream = _Stream(command_buffer.root_command_buffer) if self._inner is None else self._inner._stream
-        self._device, self._lifetime = command_buffer.device, command_buffer.lifetime
-        self._predicate: MPSPredicate | None = None
-        self._heap_provider: MPSHeapProvider | None = None
-        self._heaps: list[MTLHeap] = []
+        inner = command_buffer if isinstance(command_buffer, MPSCommandBuffer) else None
+        # Written at once: every step of a program makes one.
+        vars(self).update(
+            _command_buffer=command_buffer,
+            _inner=inner,
+            _stream=_Stream(command_buffer.root_command_buffer) if inner is None else inner._stream,
+            _device=command_buffer.device,
+            _lifetime=command_buffer.lifetime,
+            _predicate=None,
+            _heap_provider=None,
+            _heaps=[],
+        )
 
     # --- what it wraps -----------------------------------------------------------------------------------------------
 

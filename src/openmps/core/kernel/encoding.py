@@ -247,13 +247,22 @@ NOWHERE = Nowhere()
 class Encoding(Writer):
     """One encode: a body and its bindings. Running it reads the inputs, computes, and hands the outputs out."""
 
-    __slots__ = ("body", "inputs", "sinks", "used")
+    __slots__ = ("anew", "body", "inputs", "sinks", "used")
 
     guards: ClassVar[bool] = False
     """Whether it looks at its results when it runs, and may raise; see `sound`."""
 
-    def __init__(self, body: Body, inputs: tuple[Bound, ...], used: tuple[bool, ...], sinks: tuple[Sink, ...]) -> None:
+    def __init__(
+        self,
+        body: Body,
+        inputs: tuple[Bound, ...],
+        used: tuple[bool, ...],
+        sinks: tuple[Sink, ...],
+        anew: tuple[int, ...] | None = None,
+    ) -> None:
         self.body = body
+        self.anew = anew
+        """The inputs that each encode binds. All encodings of the body with this very tuple share the other ones."""
         self.inputs = inputs
         """What each input of the body is bound to, in the body's order."""
         self.used = used

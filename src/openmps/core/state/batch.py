@@ -58,19 +58,17 @@ class MPSStateBatch(KnownAttributes, Sequence[StateT]):
         command_buffer = shared.lives_on if command_buffer is None else command_buffer
         if command_buffer is not None:
             shared.make_temporary(command_buffer, count)
-        return cls._over(shared, [None] * count, apart=True)
+        batch = cls.__new__(cls)
+        batch._states, batch.shared, batch._apart = [None] * count, shared, True
+        return batch
 
     @classmethod
     def repeated(cls, shared: MPSState, count: int) -> MPSStateBatch:
         """One state that serves ``count`` images."""
-        return cls._over(shared, [shared] * count, apart=False)
-
-    @classmethod
-    def _over(cls, shared: MPSState, states: list[MPSState | None], *, apart: bool) -> MPSStateBatch:
         batch = cls.__new__(cls)
-        store(batch, "_states", states)
+        store(batch, "_states", [shared] * count)
         store(batch, "shared", shared)
-        store(batch, "_apart", apart)
+        store(batch, "_apart", False)
         return batch
 
     def __len__(self) -> int:

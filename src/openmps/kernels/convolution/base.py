@@ -19,6 +19,7 @@ from openmps.core.neuron import MPSNNNeuronDescriptor
 from openmps.core.state.batch import MPSStateBatch, StateT
 from openmps.core.state.gradient import ForwardRecord, MPSNNGradientState
 from openmps.core.state.resources import Slot as Place
+from openmps.core.state.state import Saved
 from openmps.errors import MPSArgumentError, MPSLifetimeError, MPSTypeError
 from openmps.kernels.convolution.data_source import MPSCNNConvolutionDataSource, check_data_source
 from openmps.kernels.convolution.descriptor import MPSCNNConvolutionDescriptor
@@ -176,11 +177,10 @@ class ConvolutionGradientState(MPSNNGradientState):
     _forward_images = _differentiated = 0
 
     def __init__(self, device: MTLDevice, kernel: ConvolutionKernel) -> None:
-        super().__init__(device)
-        store(self, "kernel", kernel)
         weights, biases = kernel.parameters.counts
-        store(self, "_sums", (ParameterSum(weights, device), ParameterSum(biases, device)))
-        store(self, "_slots", list(self._sums))
+        sums = ParameterSum(weights, device), ParameterSum(biases, device)
+        # Written at once: a training step makes one a layer.
+        vars(self).update(saved=Saved(), _device=device, kernel=kernel, _sums=sums, _slots=[*sums])
 
     @classmethod
     def temporary_state(cls, *arguments: Any, **options: Any) -> NoReturn:
@@ -280,7 +280,7 @@ class ParameterSum(Place):
     __slots__ = ("__weakref__", "count", "device", "is_private")
 
     stays = False
-    present = None
+    present = Shown[Any]("resource", "The buffer, once somebody has asked for it.")
 
     def __init__(self, count: int, device: MTLDevice) -> None:
         self.size, self.descriptor, self.resource = 4 * count, None, None

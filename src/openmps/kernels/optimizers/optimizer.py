@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from openmps.checks import Shown, finite, store
 from openmps.core.kernel.base import MPSKernel
 from openmps.core.kernel.checks import check_command_buffer
-from openmps.core.kernel.encoding import Bound, Held, Number, record_body, record_step, step_body
+from openmps.core.kernel.encoding import Bound, Encoding, Held, Number, record_step, step_body
 from openmps.core.state.state import MPSState
 from openmps.core.training_state import TrainingState, check_names, finite_number
 from openmps.core.vector import MPSMatrix, MPSVector, numbers_of
@@ -112,7 +112,7 @@ class MPSNNOptimizer(MPSKernel):
 
     def _encode(self, command_buffer: CommandBuffer, arguments: Mapping[str, Any]) -> None:
         """The arguments of encode by name: states, or vectors, or matrices."""
-        check_command_buffer(self.name, command_buffer, self._device)
+        check_command_buffer(self._name or self.name, command_buffer, self._device)
         if self._last is not None and self._encode_again(command_buffer, arguments, self._last):
             return
         forms, layers = _forms(tuple([name for name, value in arguments.items() if value is not None]))
@@ -209,21 +209,24 @@ class MPSNNOptimizer(MPSKernel):
         if [*arguments.values()][_GIVEN_ANEW:] != last.arguments:
             return False
         state = arguments[_GRADIENTS]
-        gradients = convolution_gradients(self.name, state, command_buffer)
+        gradients = convolution_gradients(self._name or self.name, state, command_buffer)
         if (gradients[0].count, gradients[1].count) != last.lengths:
             return False
-        self._record(command_buffer, last.parameters, [*gradients[: last.parameters], *last.operands])
+        operands = [*gradients[: last.parameters], *last.operands]
+        self._record(command_buffer, last.parameters, operands, last.anew)
         state.count_read()
         return True
 
-    def _record(self, command_buffer: CommandBuffer, vectors: int, operands: list[Bound]) -> None:
+    def _record(
+        self, command_buffer: CommandBuffer, vectors: int, operands: list[Bound], anew: tuple[int, ...] | None = None
+    ) -> None:
         """Update so many vectors: gradients, values, accumulators and results, kind by kind, then what is rounded."""
-        key = vectors, len(operands), bool(self.apply_gradient_clipping)
+        key = vectors, len(operands), self.apply_gradient_clipping
         bound = (Number(self._rate()), *operands)
         body = self._bodies.get(key)
         if body is None:
             body = self._bodies[key] = step_body(self._update(vectors, self._rule()), tuple(map(type, bound)))
-        record_body(command_buffer, self.name, body, bound)
+        command_buffer.record(self._name or self.name, Encoding(body, bound, (True,) * len(bound), (), anew))
 
 
 class _Found(NamedTuple):
@@ -235,6 +238,8 @@ class _Found(NamedTuple):
     parameters: int
     """How many of them are updated."""
     operands: list[Bound]
+    anew: tuple[int, ...]
+    """The inputs besides them: the rate and the gradients."""
 
     @classmethod
     def of(
@@ -252,7 +257,7 @@ class _Found(NamedTuple):
         if any(numbers_of(vector) is None for vectors in kept for vector in vectors):
             return None
         given = [copy(value) if any(value is each for each in kept) else value for value in arguments.values()]
-        return cls(given[_GIVEN_ANEW:], lengths, parameters, operands)
+        return cls(given[_GIVEN_ANEW:], lengths, parameters, operands, tuple(range(1 + parameters)))
 
 
 @lru_cache(maxsize=256)

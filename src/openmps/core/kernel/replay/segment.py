@@ -22,7 +22,17 @@ from torch import Tensor
 
 from openmps.core.image.storage import Block, Stack
 from openmps.core.kernel.encoding import Encoding, Nowhere, Number
-from openmps.core.kernel.replay.sight import Mark, Sight, cells_of, flat, mark_of, stay, storage_of, traits_of
+from openmps.core.kernel.replay.sight import (
+    Mark,
+    Sight,
+    cells_of,
+    flat,
+    is_own_cell,
+    mark_of,
+    stay,
+    storage_of,
+    traits_of,
+)
 from openmps.metal.execution import Release, Work
 from openmps.ops.op import Body
 
@@ -158,9 +168,7 @@ class _Analysis:
             if self._pasted and _storages(mark) & self._pasted:
                 raise UnfitError("it reads memory that an image before it shares")
             return Source(KEPT)
-        if not hasattr(bound, "cells"):
-            raise UnfitError(f"it is bound to {type(bound).__name__.strip('_')}, which is not fixed memory")
-        cells = bound.cells()
+        cells = self._cells(bound)
         if written:
             names = sorted({type(cell).__name__ for cell in cells})
             raise UnfitError(f"it writes memory that is new each time ({', '.join(names)})")
@@ -187,15 +195,24 @@ class _Analysis:
             raise UnfitError("it reads memory that a work before it shares")
         return Source(VALUE)
 
+    @staticmethod
+    def _cells(bound: Any) -> Sequence[Any]:
+        """The memory that something is bound to."""
+        name = type(bound).__name__.strip("_")
+        if not hasattr(bound, "cells"):
+            raise UnfitError(f"it is bound to {name}, which is not fixed memory")
+        cells: Sequence[Any] = bound.cells()
+        if is_own_cell(bound) and any(cell is not bound for cell in cells):
+            raise UnfitError(f"it is bound to the buffer of a {name}, which is new each time")
+        return cells
+
     # --- outputs ------------------------------------------------------------------------------------------------------
 
     def _note(self, sink: Any) -> None:
         """Note what an output is written to, so that later works can be seen to read it."""
         if isinstance(sink, Nowhere):
             return
-        if not hasattr(sink, "cells"):
-            raise UnfitError(f"it is bound to {type(sink).__name__.strip('_')}, which is not fixed memory")
-        cells = sink.cells()
+        cells = self._cells(sink)
         if stay(cells):
             self._in_place.update(storage_of(cell.present) for cell in cells)
             return

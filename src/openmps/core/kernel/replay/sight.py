@@ -91,7 +91,7 @@ def mark_of(bound: Any) -> Mark | None:
         return mark
     if hasattr(bound, "kept"):
         held, form = bound.kept(), None
-    elif getattr(bound, "stays", True) and stay(cells := cells_of(bound)):
+    elif not is_own_cell(bound) and stay(cells := cells_of(bound)):
         held, form = tuple(cells), bound.form()
     else:
         return None
@@ -110,6 +110,11 @@ def stay(cells: Sequence[Any]) -> bool:
 def cells_of(bound: Any) -> Sequence[Any]:
     """The memory that something is bound to; none where that cannot be told."""
     return bound.cells() if hasattr(bound, "cells") else ()
+
+
+def is_own_cell(bound: Any) -> bool:
+    """Whether what is bound is itself the memory: what a state carries."""
+    return not getattr(bound, "stays", True)
 
 
 def flat(sinks: Sequence[Sink]) -> list[Any]:
@@ -134,10 +139,14 @@ class _Inputs(NamedTuple):
     """How the inputs of a body were bound at the last look; good for one epoch."""
 
     epoch: int
+    anew: tuple[int, ...] | None
+    """Those that each encode binds, where that is known."""
     types: list[type]
     used: tuple[bool, ...]
     kept: tuple[int, ...]
     serials: list[int]
+    looked_at: tuple[int, ...]
+    """Kept ones that each encode binds: as far as is known all."""
     new: tuple[int, ...]
     moving: tuple[int, ...]
     """Numbers that are uploaded."""
@@ -150,16 +159,16 @@ class _Inputs(NamedTuple):
 
     def are_again(self, work: Encoding) -> bool:
         """Whether an encoding is bound in the same way to the same kept memory."""
-        inputs = work.inputs
+        if self.epoch != epoch.number or self.used != work.used:
+            return False
+        inputs: tuple[Any, ...] = work.inputs
+        if self.anew is not None and self.anew is work.anew and not self.looked_at:
+            return True
         try:
-            return (
-                self.epoch == epoch.number
-                and [*map(type, inputs)] == self.types
-                and self.used == work.used
-                and [inputs[index].mark.serial for index in self.kept] == self.serials  # type: ignore[attr-defined]
-            )
+            serials = [inputs[index].mark.serial for index in self.kept]
         except AttributeError:  # Something is not marked yet.
             return False
+        return serials == self.serials and [*map(type, inputs)] == self.types
 
 
 class Sight:
@@ -202,11 +211,15 @@ class Looker:
 
     def inputs(self, place: int, work: Encoding) -> _Inputs:
         """How the inputs of the encoding at this place of its run are bound."""
-        found = self._inputs.get((place, work.body))
-        if found is None or not found.are_again(work):
+        known = self._inputs.get((place, work.body))
+        if known is not None and known.are_again(work):
+            return known
+        found = self._look_at(work)
+        # What has no memory yet will have some when the work has run.
+        if not any(hasattr(work.inputs[index], "mark") for index in found.new):
             if len(self._inputs) >= _MOST_KNOWN:
                 self._inputs.clear()
-            found = self._inputs[place, work.body] = self._look_at(work)
+            self._inputs[place, work.body] = found
         return found
 
     def _look_at(self, work: Encoding) -> _Inputs:
@@ -231,8 +244,19 @@ class Looker:
         if token is None:
             token = self._tokens[how] = next(_next_serial)
         storages = frozenset(storage_of(each) for each in things if isinstance(each, Tensor))
-        types = [*map(type, work.inputs)]
-        return _Inputs(epoch.number, types, work.used, serials=serials, storages=storages, token=token, **split)
+        kept, types = split["kept"], [*map(type, work.inputs)]
+        looked_at = tuple(index for index in kept if work.anew is None or index in work.anew)
+        return _Inputs(
+            epoch.number,
+            work.anew,
+            types,
+            work.used,
+            serials=serials,
+            looked_at=looked_at,
+            storages=storages,
+            token=token,
+            **split,
+        )
 
 
 _MOST_KNOWN = 1 << 12
@@ -311,14 +335,23 @@ class _Look:
             else:
                 ends.append(sink)
         for end in ends:
-            parts.append(type(end))
-            if type(end) is not Nowhere and hasattr(end, "cells"):
-                parts.append(end.form())
-                for cell in end.cells():
-                    number = numbers.setdefault(id(cell), len(cells))
-                    if number == len(cells):
-                        cells.append(cell)
-                    parts.append(number)
+            kind = type(end)
+            if is_own_cell(end):
+                parts.append(kind)
+                memory: Sequence[Any] = (end,)
+            elif kind is Nowhere or not hasattr(end, "cells"):
+                mark = mark_of(end)
+                parts.append(kind if mark is None else mark.serial)
+                continue
+            else:
+                parts.append((kind, end.form()))
+                memory = end.cells()
+            for cell in memory:
+                number = numbers.get(id(cell))
+                if number is None:
+                    number = numbers[id(cell)] = len(cells)
+                    cells.append(cell)
+                parts.append(number)
 
     def _states(self) -> list[Hashable]:
         """What there is of the new memory before the run, and what is given back."""
