@@ -28,7 +28,7 @@ SHAPE = (2, 3, 4, 3)
 def bench(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> Bench:
     if device.type == "cpu":
         monkeypatch.setattr(Block, "hold", lambda block, host: setattr(block, "_host", host))
-        monkeypatch.setattr(storage, "is_default_stream", lambda device: True)
+        monkeypatch.setattr(storage, "brought", lambda host, device: host.clone())
     made = Bench.on(device)
     made.queue = replaying_queue(device)
     return made
@@ -72,9 +72,20 @@ def test_a_replay_reads_what_is_on_the_host(bench: Bench, double: Any) -> None:
         made, found = _encoded(bench, double, x)
         np.testing.assert_array_equal(made.numpy(), 2 * _array(number))
         assert found == [["run"], ["captured"], *[["replayed"]] * 3][number]
-        # What runs by itself has brought it to the device; a replay has not.
-        assert _is_on_host(x) == (number > 0)
+        # What runs by itself has brought it to the device, and so has what was captured; a replay has not.
+        assert _is_on_host(x) == (number > 1)
         np.testing.assert_array_equal(x.numpy(), _array(number))
+
+
+def test_what_is_read_again_is_brought_to_the_device_once(bench: Bench, double: Any) -> None:
+    for number in range(3):
+        _encoded(bench, double, _batch(bench, number))
+    x = _batch(bench, 7)
+    for turn in range(4):
+        made, found = _encoded(bench, double, x)
+        assert found == ["replayed"]
+        assert _is_on_host(x) == (turn == 0)
+        np.testing.assert_array_equal(made.numpy(), 2 * _array(7))
 
 
 def test_the_device_and_the_host_by_turns(bench: Bench, double: Any) -> None:
@@ -153,6 +164,25 @@ def test_two_threads_that_need_them_at_once_share_them(bench: Bench) -> None:
             thread.join()
         assert len({each.data_ptr() for each in found}) == 1
         np.testing.assert_array_equal(x.numpy(), _array(number))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
+def test_a_program_that_captures_by_itself_finds_them_on_the_device() -> None:
+    bench = Bench.on(torch.device("cuda", torch.cuda.current_device()))
+    kernel = mps.MPSCNNNeuronLinear(bench.device, 2.0, 0.0)
+    kernel.destination_image_allocator = mps.MPSImage.default_allocator()
+    _encoded(bench, kernel, _batch(bench, 0))
+    x, graph = _batch(bench, 1), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        command_buffer = bench.command_buffer()
+        made = kernel.encode_batch(command_buffer, x)
+        command_buffer.commit()
+    for factor in (1.0, 3.0):
+        x.tensor().copy_(torch.from_numpy(factor * _array(1)).permute(0, 3, 1, 2))
+        graph.replay()
+        torch.cuda.synchronize()
+        found = made.stack().parts[0].block.tensor().permute(0, 2, 3, 1).cpu().numpy()
+        np.testing.assert_array_equal(found, 2 * np.float32(factor) * _array(1))
 
 
 @pytest.mark.parametrize("side", [8, 160])

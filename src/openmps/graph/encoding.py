@@ -49,7 +49,10 @@ def batch_list(who: str, batches: object) -> list[MPSImageBatch]:
     if isinstance(batches, MPSImage | MPSImageBatch) or not isinstance(batches, Sequence):
         rule, remedy = "must be a sequence, one batch a source", "Pass [batch]"
         raise MPSTypeError(who, "source_images", rule, type(batches).__name__, remedy)
-    return [as_batch(who, f"source_images[{index}]", batch) for index, batch in enumerate(batches)]
+    return [
+        batch if type(batch) is MPSImageBatch else as_batch(who, f"source_images[{index}]", batch)
+        for index, batch in enumerate(batches)
+    ]
 
 
 def state_list(who: str, states: object) -> list[MPSStateBatch]:
@@ -60,7 +63,10 @@ def state_list(who: str, states: object) -> list[MPSStateBatch]:
 def state_batch_list(who: str, states: object) -> list[MPSStateBatch]:
     """``source_states`` of an encode of batches."""
     listed = _sequence(who, "one batch of states a state input", states)
-    return [as_state_batch(who, f"source_states[{index}]", batch) for index, batch in enumerate(listed)]
+    return [
+        batch if isinstance(batch, MPSStateBatch) else as_state_batch(who, f"source_states[{index}]", batch)
+        for index, batch in enumerate(listed)
+    ]
 
 
 def _sequence(who: str, rule: str, states: object) -> Sequence[Any]:
@@ -237,7 +243,7 @@ class StagesStates:
 
     def known(self) -> dict[int, MPSStateBatch]:
         """Those that each kernel finds its memory by."""
-        return self.given | {place: taking[0] for place, taking in self.held.items()}
+        return {**self.given, **{place: taking[0] for place, taking in self.held.items()}}
 
     def sinks(self, place: int, names: Sequence[str]) -> Sequence[Sink]:
         """Where what one kernel gives besides images and saved tensors goes."""
@@ -292,13 +298,15 @@ def batch_of(
 def count_reads(interface: Interface, sources: Sequence[Images], states: Sequence[MPSStateBatch]) -> None:
     """Take from temporary inputs as many reads as filters make, or one if they have fewer: MPSNNGraph.h says both."""
     for node, images in zip(interface.inputs, sources, strict=True):
-        reads, fewest = interface.reads(node), fewest_reads(images)
+        fewest = fewest_reads(images)
         if fewest is not None:
+            reads = interface.reads(node)
             images.count_read(reads if fewest >= reads else 1)
     for node, batch in zip(interface.input_states, states, strict=True):
-        reads = interface.reads(node)
         for state in batch.counted():
-            state.count_read(reads if state.lives_on is None or state.read_count >= reads else 1)
+            if state.lives_on is not None:
+                reads = interface.reads(node)
+                state.count_read(reads if state.read_count >= reads else 1)
 
 
 def tell(who: str, handler: Callable[[Any, Any], object], result: object, error: object) -> None:

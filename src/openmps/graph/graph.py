@@ -331,9 +331,10 @@ class MPSNNGraph(MPSKernel, NamedAttributes):
         """Record the graph for a batch of each source: ``source_images[i]`` is a whole batch; otherwise as `encode`."""
         if type(command_buffer) not in COMMAND_BUFFERS:
             check_is_open(self.name, command_buffer)
-        states = state_batch_list(self.name, source_states)
+        who = self._name or self.name
+        states = state_batch_list(who, source_states)
         receivers = (intermediate_images, destination_states)
-        outputs, made = self._encode(command_buffer, batch_list(self.name, source_images), states, receivers)
+        outputs, made = self._encode(command_buffer, batch_list(who, source_images), states, receivers)
         if intermediate_images is not None:
             intermediate_images.extend(_batch(outputs[node]) for node in self._interface.intermediates)
         if destination_states is not None:
@@ -374,16 +375,17 @@ class MPSNNGraph(MPSKernel, NamedAttributes):
         receivers: tuple[object, object],
     ) -> tuple[dict[MPSNNImageNode, Images], list[MPSStateBatch]]:
         """Check everything, make what comes out, record the work and ask for updates."""
-        interface = self._interface
-        check_command_buffer(self.name, command_buffer, self._device)
+        interface, who = self._interface, self._name or self.name
+        check_command_buffer(who, command_buffer, self._device)
         for argument, receiver in zip(("intermediate_images", "destination_states"), receivers, strict=True):
-            check_receiver(self.name, argument, receiver)
-        check_sources(self.name, interface, command_buffer, sources, states)
+            if receiver is not None:
+                check_receiver(who, argument, receiver)
+        check_sources(who, interface, command_buffer, sources, states)
         if not self._kernels:
             count_reads(interface, sources, states)
             return {}, []
         given = dict(zip(interface.input_states, states, strict=True))
-        shapes = tuple(images.whole().shape for images in sources)
+        shapes = tuple([images.whole().shape for images in sources])
         program = self._program(shapes, {}, given)
         allocators = {
             **interface.allocators,
@@ -391,13 +393,12 @@ class MPSNNGraph(MPSKernel, NamedAttributes):
         }
         single = isinstance(sources[0], MPSImage)
         outputs = make_outputs(self, command_buffer, program, allocators, single=single)
-        formats = _other_formats(program, outputs)
+        formats = _other_formats(program, outputs) if outputs else {}
         program = self._program(shapes, formats, given) if formats else program
         working = StagesStates(program)
         working.give(given)
-        made = make_states(
-            command_buffer, program, working, interface.result_states, temporary=self.output_state_is_temporary
-        )
+        exported, is_temporary = interface.result_states, self.output_state_is_temporary
+        made = make_states(command_buffer, program, working, exported, temporary=is_temporary) if exported else []
         self._stale_weights.warn()
         update = self._updates.begin(program, working)
         kind = CheckedEncoding if self.stop_on_non_finite else Encoding
@@ -405,7 +406,7 @@ class MPSNNGraph(MPSKernel, NamedAttributes):
         encoding = kind(program.body, bound, program.used, sinks(program, outputs, working), program.asked)
         if isinstance(encoding, CheckedEncoding):
             encoding.program = program
-        command_buffer.record(self.name, encoding)
+        command_buffer.record(who, encoding)
         if interface.result in interface.allocators and interface.result_is_needed:
             outputs[interface.result].add_reads(1)
         count_reads(interface, sources, states)
@@ -444,7 +445,7 @@ class MPSNNGraph(MPSKernel, NamedAttributes):
     ) -> Program:
         """The program for these source shapes and states; ``formats`` overrules what graph and nodes say on images."""
         fusing = allow_fusion and self.allow_fusion
-        given = tuple(kernel.given(states[node]) for node, kernel in self._state_readers if node in states)
+        given = tuple([kernel.given(states[node]) for node, kernel in self._state_readers if node in states])
         key = (shapes, given, self._format, fusing, tuple(formats.items()))
         if [*map(_PROPERTIES, self._kernels.values())] != self._properties:
             self._look_at_kernels()
@@ -483,8 +484,8 @@ class MPSNNGraph(MPSKernel, NamedAttributes):
 
 def _other_formats(program: Program, outputs: Mapping[MPSNNImageNode, Images]) -> Formats:
     """The formats of images that an allocator made in another one than it was asked for: it may, and they are exact."""
-    formats = {node: images.whole().channel_format for node, images in outputs.items()}
-    return {node: made for node, made in formats.items() if made is not program.descriptors[node].channel_format}
+    formats = [(node, images.whole().channel_format) for node, images in outputs.items()]
+    return {node: made for node, made in formats if made is not program.descriptors[node].channel_format}
 
 
 def _one(images: Images) -> MPSImage:

@@ -53,15 +53,14 @@ class Updates:
             places = [self._places_of(program, layer, nodes) for layer, nodes in self._layers.items()]
             self._places = program, places
         made: list[tuple[Layer, MPSStateBatch]] = []
+        count = program.images
         for layer, stage, filled in places:
             state = stage.kernel.make_state()
             if state is None:
                 continue
             store(state, "_record", stage.plan.record)
-            if layer.is_whole:
-                batch = MPSStateBatch.repeated(state, program.images)
-            else:
-                batch = batch_of(stage.kernel, state, program.images)
+            whole = layer.is_whole
+            batch = MPSStateBatch.repeated(state, count) if whole else batch_of(stage.kernel, state, count)
             for place in filled:
                 states.hold(place, batch)
             made.append((layer, batch))
@@ -124,13 +123,13 @@ class UpdatePass(NamedTuple):
 def _update_on_device(command_buffer: CommandBuffer, layer: Layer, callback: Callback, states: MPSStateBatch) -> None:
     kernel = layer.kernel
     given = states if callback.takes_batch else states.shared
+    update = getattr(layer.source, callback.method)
     weights, source = None, None
     if callback.takes_source:
         # The source state is the kernel's own memory: an update in place needs no copy.
         weights = kernel.parameters
         source = weights.state()
-    arguments = (given,) if source is None else (given, source)
-    new = getattr(layer.source, callback.method)(command_buffer, *arguments)
+    new = update(command_buffer, given) if source is None else update(command_buffer, given, source)
     if new is None:
         return
     if not isinstance(new, callback.result):

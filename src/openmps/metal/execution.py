@@ -8,7 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from functools import partial
 from traceback import clear_frames
 from typing import Any, Protocol
@@ -262,9 +262,8 @@ class Execution:
         Only what is meant for the calling thread itself (an interrupt) is raised as well.
         """
         label = "(start)"
-        with ExitStack() as stack:
-            _shield(stack)
-            stack.callback(be_in_queue, is_in_queue())
+        was_in_queue = is_in_queue()
+        with _shield():
             be_in_queue()
             try:
                 self.contents = contents_of(tuple(self.works))
@@ -289,6 +288,7 @@ class Execution:
                 self._skip_the_rest()
                 self._end_timer()
                 self.launched = True
+                be_in_queue(was_in_queue)
 
     def announce(self) -> None:
         """Everything before this record is done: call the scheduled handlers."""
@@ -415,13 +415,16 @@ def _name_of(handler: Handler) -> str:
     return name if isinstance(name, str) else type(function).__name__
 
 
-def _shield(stack: ExitStack) -> None:
+def _shield() -> AbstractContextManager[object]:
     """Keep modes of the calling thread from changing what recorded work computes: a worker thread has none of them."""
+    casting = [kind for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
+    if not casting and not torch.is_inference_mode_enabled():
+        return torch.no_grad()
+    stack = ExitStack()
     # This one comes first: it turns gradients on.
     if torch.is_inference_mode_enabled():
         stack.enter_context(torch.inference_mode(mode=False))
-    if torch.is_grad_enabled():
-        stack.enter_context(torch.no_grad())
-    for kind in ("cpu", "cuda"):
-        if torch.is_autocast_enabled(kind):
-            stack.enter_context(torch.autocast(kind, enabled=False))
+    stack.enter_context(torch.no_grad())
+    for kind in casting:
+        stack.enter_context(torch.autocast(kind, enabled=False))
+    return stack

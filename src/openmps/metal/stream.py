@@ -30,3 +30,13 @@ def is_default_stream(device: torch.device) -> bool:
     if _handle_of is None:
         return torch.cuda.current_stream(device) == torch.cuda.default_stream(device)
     return _handle_of(device.index) == _DEFAULT
+
+
+def brought(host: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """A copy on a CUDA device of what is on the host, for whatever stream is current when it is used."""
+    if torch.cuda.is_current_stream_capturing():
+        # It is to be there now, not each time that the program replays what it captures.
+        with torch.cuda.stream(torch.cuda.Stream(device)):
+            return host.to(device)
+    # Records under another stream wait for the default one, and for no third one.
+    return host.to(device, non_blocking=is_default_stream(device))

@@ -16,7 +16,7 @@ from torch import Tensor
 from openmps.checks import Shown, memory_for
 from openmps.errors import MPSArgumentError, MPSLifetimeError, MPSMemoryError
 from openmps.metal.pending import Region
-from openmps.metal.stream import is_default_stream
+from openmps.metal.stream import brought
 from openmps.ops.elements import DTYPES, decode
 from openmps.types import ELEMENT_BYTES
 from openmps.types import MPSImageFeatureChannelFormat as Format
@@ -60,7 +60,7 @@ class Block:
     Elements that came from the host stay there until they are used on the device.
     """
 
-    __slots__ = ("__weakref__", "_host", "_tensor", "channel_format", "device", "extent", "released")
+    __slots__ = ("__weakref__", "_host", "_tensor", "_was_copied", "channel_format", "device", "extent", "released")
 
     stays = False
     """Whether memory that is there is used as it is by what is encoded again and again."""
@@ -73,6 +73,7 @@ class Block:
         """Whether the memory was given back for good."""
         self._tensor: Tensor | None = None
         self._host: Tensor | None = None
+        self._was_copied = False
 
     @property
     def is_allocated(self) -> bool:
@@ -98,6 +99,11 @@ class Block:
         """The stored elements ``[N, C, H, W]``."""
         stored = self._tensor
         return self._allocate() if stored is None else stored
+
+    def to_copy(self) -> Tensor:
+        """The stored elements for one copy of them: the first one is made from the host, if they are there yet."""
+        host, is_first, self._was_copied = self._host, not self._was_copied, True
+        return host if host is not None and self._tensor is None and is_first else self.tensor()
 
     def adopt(self, stored: Tensor) -> None:
         """Take elements ``[N, C, H, W]`` as the block's memory, without a copy if they lie channels-last.
@@ -150,8 +156,7 @@ class Block:
             # Made in inference mode, the memory could not be written outside it.
             with torch.inference_mode(False):
                 if host is not None:
-                    # Records under another stream wait for the default one, and for no third one.
-                    return host.to(self.device, non_blocking=is_default_stream(self.device))
+                    return brought(host, self.device)
                 memory = torch.empty(
                     self.extent.shape, dtype=dtype, device=self.device, memory_format=torch.channels_last
                 )
@@ -195,10 +200,9 @@ class Storage:
         """The stored elements of this run, sharing the block's memory."""
         return self._part(self.block.tensor())
 
-    def anywhere(self) -> Tensor:
-        """The stored elements, on the host as long as the device has not needed them."""
-        present = self.block.present
-        return self._part(self.block.tensor() if present is None else present)
+    def to_copy(self) -> Tensor:
+        """The stored elements of this run for one copy of them; see `Block.to_copy`."""
+        return self._part(self.block.to_copy())
 
     def _part(self, stored: Tensor) -> Tensor:
         if self.is_whole:
@@ -293,9 +297,9 @@ class Stack:
         """The stored elements, as the input of a body."""
         return self.stored()
 
-    def anywhere(self) -> Tensor:
-        """The same, on the host as long as the device has not needed it."""
-        return self.parts[0].anywhere() if len(self.parts) == 1 else self.stored()
+    def to_copy(self) -> Tensor:
+        """The same for one copy of it; see `Block.to_copy`."""
+        return self.parts[0].to_copy() if len(self.parts) == 1 else self.stored()
 
     def regions(self) -> list[Region]:
         """The memory of all parts."""

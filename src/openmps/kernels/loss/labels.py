@@ -338,6 +338,8 @@ class LabelBlocks(BatchableState):
             store(self, "_given", given)
         return given
 
+    members = Shown[dict[int, MPSCNNLossLabels]]("_made", "Those that somebody has asked for.")
+
     def temporary_members(self) -> list[MPSState]:
         """The members that were tied to a command buffer, each with a read count of its own."""
         return [member for member in self._made.values() if member.lives_on is not None]
@@ -353,7 +355,9 @@ class LabelsBatch(MPSStateBatch):
     def counted(self) -> list[MPSState]:
         """The states whose read counts the batch goes by."""
         blocks = blocks_of(self)
-        return super().counted() if blocks is None else [blocks, *blocks.temporary_members()]
+        if blocks is None:
+            return super().counted()
+        return [blocks, *blocks.temporary_members()] if blocks.members else [blocks]
 
 
 def blocks_of(states: MPSStateBatch) -> LabelBlocks | None:

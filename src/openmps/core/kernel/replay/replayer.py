@@ -212,7 +212,7 @@ def _hand_out(sinks: Sequence[Any], outs: Sequence[Sequence[ref[Any]]], values: 
     """Bring what comes out to its places, as far as anybody still holds these."""
     for sink, places, value in zip(sinks, outs, values, strict=True):
         cells = [place() for place in places]
-        if any(cell is not None for cell in cells):
+        if cells.count(None) < len(cells):
             held = [twin.twin() if cell is None else cell for cell, twin in zip(cells, sink.cells(), strict=True)]
             # The memory is the capture's: it is copied.
             sink.over(held).take(value, is_shared=True)

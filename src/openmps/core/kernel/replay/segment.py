@@ -186,7 +186,10 @@ class _Analysis:
         return Source(INNER, numbers)
 
     def _read_value(self, bound: Any) -> Source:
-        value = bound.anywhere() if type(bound) is Stack else bound.value()
+        # Of images the memory is looked at, and not needed on the device.
+        stays_there = type(bound) is Stack and len(bound.parts) == 1
+        value = bound.parts[0].block.present if stays_there else None
+        value = bound.value() if value is None else value
         if value is None:
             return Source(NOTHING)
         if not isinstance(value, Tensor):
@@ -256,9 +259,9 @@ def _storages(mark: Mark | None) -> set[int]:
 
 
 def values_of(segment: Segment, sight: Sight) -> list[Tensor]:
-    """What is copied in, as the run is bound now: on the host what the device has not needed yet."""
+    """What is copied in, as the run is bound now."""
     bound: list[Any] = [sight.encodings[place].inputs[index] for place, index in segment.values]
-    values = [each.anywhere() if type(each) is Stack else each.value() for each in bound]
+    values = [each.to_copy() if type(each) is Stack else each.value() for each in bound]
     return values + [sight.cells[number].present for number in segment.beginnings]
 
 

@@ -321,9 +321,9 @@ class _Look:
         self._storages.append(found.storages)
         parts.append(found.token)
         for index in found.moving:
-            moving = inputs[index].value()
-            self.sight.numbers.append(moving)
-            parts.append(type(moving))
+            moving: Any = inputs[index]
+            self.sight.numbers.append(moving.number)
+            parts.append(type(moving.number))
         for index in found.fixed:
             fixed = inputs[index].value()
             parts.append((type(fixed), fixed))
@@ -336,7 +336,7 @@ class _Look:
                 ends.append(sink)
         for end in ends:
             kind = type(end)
-            if is_own_cell(end):
+            if not getattr(end, "stays", True):  # `is_own_cell`, without the call
                 parts.append(kind)
                 memory: Sequence[Any] = (end,)
             elif kind is Nowhere or not hasattr(end, "cells"):

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from openmps.metal.stream import current_stream
 
-_STAGES = 4
-"""Copies that may be under way before the host waits for the oldest."""
+_STAGES = 8
+"""Copies that may be under way at most; the host looks after half of them at a time."""
 _ALIGNMENT = 256
 """Of each value, in bytes, as the device allocates memory."""
 _WORD = 8
@@ -27,7 +27,6 @@ class _Stage:
         self.bytes = torch.zeros(size, dtype=torch.uint8, pin_memory=device.type == "cuda")
         self.array: Any = self.bytes.numpy()
         self.places = [slot.of(self.bytes) for slot in slots]
-        self.sent = torch.cuda.Event(blocking=True) if device.type == "cuda" else None
 
 
 class _Slot:
@@ -70,6 +69,8 @@ class Upload:
         """Where they read the values."""
         self._device = device
         self._stages = [_Stage(end, slots, device) for _ in range(_STAGES if device.type == "cuda" else 1)]
+        self._sent = [torch.cuda.Event(blocking=True) for _ in range(2)] if device.type == "cuda" else []
+        """Behind the last copy of the first half of the stages, and of the second one."""
         self._turn = 0
 
     def send(self, values: Sequence[Tensor], numbers: Sequence[float]) -> None:
@@ -77,16 +78,17 @@ class Upload:
         alone = [*range(len(values))]
         if self._bytes.numel():
             stage = self._stages[self._turn]
+            half, place_in_half = divmod(self._turn, _STAGES // 2)
             self._turn = (self._turn + 1) % len(self._stages)
-            if stage.sent is not None:
-                stage.sent.synchronize()
+            if self._sent and not place_in_half:
+                self._sent[half].synchronize()
             struct.pack_into(self._layout, stage.array, 0, *numbers)
             for place, slot in zip(self._staged, stage.places, strict=True):
                 if values[place].device.type == "cpu":
                     slot.copy_(values[place])
                     alone.remove(place)
             self._bytes.copy_(stage.bytes, non_blocking=True)
-            if stage.sent is not None:
-                stage.sent.record(current_stream(self._device))
+            if self._sent and place_in_half == _STAGES // 2 - 1:
+                self._sent[half].record(current_stream(self._device))
         for place in alone:
             self.values[place].copy_(values[place], non_blocking=True)
