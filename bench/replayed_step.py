@@ -25,34 +25,21 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn, profiler
+from torch import profiler
 
 import openmps as mps
+from bench.torch_peers import training
 from openmps.training.network import NetworkShape, SampleNetwork, optimizer_factory
 
 BATCH, STEPS, IMAGES, CLASSES = 40, 50, 2000, 10
 Format = mps.MPSImageFeatureChannelFormat
-Turn = Callable[[], None]
+Turn = Callable[[], object]
 
 
 def data() -> tuple[np.ndarray, np.ndarray]:
     """Images and classes; their contents make no difference to the time."""
     generator = np.random.default_rng(0)
     return generator.integers(0, 256, (IMAGES, 28, 28, 1), np.uint8), generator.integers(0, CLASSES, IMAGES)
-
-
-class TorchNetwork(nn.Module):
-    """The same network in PyTorch."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv1, self.conv2 = nn.Conv2d(1, 32, 5, padding=2), nn.Conv2d(32, 64, 5, padding=2)
-        self.fc1, self.fc2, self.dropout = nn.Linear(7 * 7 * 64, 1024), nn.Linear(1024, CLASSES), nn.Dropout(0.5)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = nn.functional.max_pool2d(torch.relu(self.conv1(x)), 2)
-        x = nn.functional.max_pool2d(torch.relu(self.conv2(x)), 2)
-        return self.fc2(self.dropout(torch.relu(self.fc1(x.flatten(1)))))
 
 
 class Ours:
@@ -94,65 +81,11 @@ class Ours:
         return float(sum(label.loss_image().numpy().sum() for label in self.labels))
 
 
-def eager_turn(dtype: torch.dtype) -> Turn:
-    """PyTorch as it comes, fused Adam; float16 by autocast."""
-    step, pixels, targets = _torch_step(dtype)
-    images, classes = data()
-    generator = np.random.default_rng(1)
-
-    def turn() -> None:
-        for _ in range(STEPS):
-            picked = generator.integers(0, len(images), BATCH)
-            pixels.copy_(torch.from_numpy(images[picked]))
-            targets.copy_(torch.from_numpy(classes[picked]))
-            step()
-        torch.cuda.synchronize()
-
-    return turn
-
-
-def graph_turn(dtype: torch.dtype) -> Turn:
-    """The whole eager step in one CUDA graph."""
-    step, pixels, targets = _torch_step(dtype)
-    images, classes = data()
-    generator = np.random.default_rng(1)
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            step()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step()
-
-    def turn() -> None:
-        for _ in range(STEPS):
-            picked = generator.integers(0, len(images), BATCH)
-            pixels.copy_(torch.from_numpy(images[picked]))
-            targets.copy_(torch.from_numpy(classes[picked]))
-            graph.replay()
-        torch.cuda.synchronize()
-
-    turn.step = step  # type: ignore[attr-defined]  # holds what the graph works on
-    return turn
-
-
-def _torch_step(dtype: torch.dtype) -> tuple[Turn, torch.Tensor, torch.Tensor]:
-    network = TorchNetwork().to(device="cuda", memory_format=torch.channels_last)
-    optimizer = torch.optim.Adam(network.parameters(), 1e-3, fused=True, capturable=True)
-    pixels = torch.zeros((BATCH, 28, 28, 1), dtype=torch.uint8, device="cuda")
-    targets = torch.zeros(BATCH, dtype=torch.int64, device="cuda")
-
-    def step() -> None:
-        x = pixels.permute(0, 3, 1, 2).to(torch.float32).div_(255)
-        optimizer.zero_grad(set_to_none=True)
-        with torch.autocast("cuda", torch.float16, enabled=dtype is torch.float16, cache_enabled=False):
-            loss = nn.functional.cross_entropy(network(x), targets)
-        loss.backward()
-        optimizer.step()
-
-    return step, pixels, targets
+def peer_turn(how: str, *, half: bool) -> Turn:
+    """Steps of PyTorch, as `bench.torch_peers` makes them."""
+    work = {"network": "sample", "batch": BATCH, "side": 28, "channels": 1, "classes": CLASSES}
+    steps = training("cuda", how, **work, optimizer="adam", images=IMAGES, half=half).run
+    return lambda: steps(STEPS)
 
 
 def measure(turns: dict[str, Turn], rounds: int) -> dict[str, list[float]]:
@@ -235,11 +168,8 @@ def main() -> None:
               max(abs(a - b) for a, b in zip(losses[16], losses[0], strict=True)))  # fmt: skip
         print(ours[16].last.explain())
         turns[f"ours replayed, {name}"], turns[f"ours unreplayed, {name}"] = ours[16].turn, ours[0].turn
-        dtype = getattr(torch, name)
-        turns[f"torch eager, {name}"], turns[f"torch eager in one CUDA graph, {name}"] = (
-            eager_turn(dtype),
-            graph_turn(dtype),
-        )
+        for title, how in (("torch eager", "eager"), ("torch eager in one CUDA graph", "graph")):
+            turns[f"{title}, {name}"] = peer_turn(how, half=channel_format is Format.FLOAT16)
         ours[16].turn()
         rows[f"replay alone, {name}"] = replay_alone(ours[16])
         rows[f"host alone, {name}"] = host_alone(ours[16])
