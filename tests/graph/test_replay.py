@@ -5,6 +5,7 @@ On the CPU the twin of the CUDA graphs replays, and numbers are equal bit for bi
 
 from __future__ import annotations
 
+import threading
 import weakref
 from typing import Any
 
@@ -162,6 +163,125 @@ def test_a_random_order_of_rates_shapes_and_sources(device: torch.device) -> Non
     _same(*trainings)
     found = [outcome for each in trainings[0].buffers for outcome in outcomes(each)]
     assert found.count("replayed") > 0.6 * len(found)
+
+
+class Changing(Training):
+    """Steps that differ from the one before in what an encode may depend on."""
+
+    def __init__(self, queue: mps.MTLCommandQueue) -> None:
+        super().__init__(queue)
+        self.kept: mps.MPSImageBatch | None = None
+
+    def images(self, how: int) -> mps.MPSImageBatch:
+        """Four images: a batch, a part of one, one put together, images that the program writes, those of before."""
+        pixels = self.random.integers(0, 256, (6, 12, 12, 1), np.uint8)
+        whole = mps.MPSImageBatch.from_numpy(self.device, pixels if how == 1 else pixels[:4])
+        if how == 1:
+            return whole[1:5]
+        if how == 2:
+            return mps.MPSImageBatch([whole[index] for index in (2, 0, 3, 1)])
+        if self.kept is None or how == 3:
+            self.kept = (
+                mps.MPSImageBatch.allocate(self.device, whole[0].descriptor(), 4) if self.kept is None else self.kept
+            )
+            for image, each in zip(self.kept, pixels, strict=False):
+                image.write_bytes(each)
+        return whole if how == 0 else self.kept
+
+    def labels(self, how: int) -> list[Any]:
+        """Labels of four images: in blocks, one by one, with weights."""
+        one_hot = np.eye(CLASSES, dtype=np.float32)[self.random.integers(0, CLASSES, 4)]
+        weights = np.ones_like(one_hot) * np.float32(0.5)
+        if how == 1:
+            descriptors = map(mps.MPSCNNLossDataDescriptor, one_hot)
+            return [mps.MPSCNNLossLabels(self.device, each) for each in descriptors]
+        made: Any = mps.MPSCNNLossLabels.batch(self.device, one_hot, weights=weights if how == 2 else None)
+        return made
+
+    def change(self, what: int, order: np.random.Generator) -> None:
+        """Change something that the graph is encoded with."""
+        graph, kernels = self.graph, list(self.graph.kernels.values())
+        weighted = [each for each in kernels if hasattr(each, "weights_fp16")]
+        if what == 0:
+            weighted[int(order.integers(len(weighted)))].weights_fp16 = [None, True][int(order.integers(2))]
+        elif what == 1:
+            kernels[int(order.integers(len(kernels)))].label = f"kernel {order.integers(9)}"
+        elif what == 2:
+            graph.format = [Format.FLOAT32, Format.FLOAT16][int(order.integers(2))]
+        elif what == 3:
+            graph.stop_on_non_finite = not graph.stop_on_non_finite
+        elif what == 4:
+            graph.label = f"graph {order.integers(9)}"
+        elif what == 5:
+            self.network.set_learning_rate(float(order.uniform(1e-4, 1e-2)))
+
+
+def test_what_may_change_between_two_encodes(device: torch.device) -> None:
+    """Properties, labels, formats, images and labels of every kind, queues, buffers and handlers that fail."""
+    trainings = Changing(replaying_queue(device)), Changing(mps.mtl_device(device).new_command_queue())
+    trainings[1].queue.max_capture_count = 0
+    for training in trainings:
+        order, queues = np.random.default_rng(5), [training.queue]
+        other = training.device.new_command_queue() if training is trainings[1] else replaying_queue(device)
+        other.max_capture_count = queues[0].max_capture_count
+        queues.append(other)
+        for number in range(200):
+            if order.random() < 0.12:
+                training.change(int(order.integers(6)), order)
+            fails = number > 10 and order.random() < 0.06
+            how, kind = (int(each) for each in order.choice([0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4], 2))
+            images, states = training.images(how), training.labels(kind % 3)
+            command_buffer = mps.MPSCommandBuffer(queues[int(order.random() < 0.2)])
+            if fails:
+                command_buffer.record("fails", lambda: [][0])
+            training.graph.encode_batch(command_buffer, [images], [states])
+            if order.random() < 0.05:
+                command_buffer.add_completed_handler(lambda _: {}["a handler that fails"])
+                fails = True
+            command_buffer.commit()
+            # Of two queues nobody keeps the order, and images that are written again are to be read first.
+            if fails:
+                with pytest.raises(mps.MTLExecutionError):
+                    command_buffer.wait_until_completed()
+            else:
+                command_buffer.wait_until_completed()
+                training.buffers.append(command_buffer)
+                training.losses.append(states)
+    _same(*trainings)
+    found = [outcome for each in trainings[0].buffers for outcome in outcomes(each)]
+    assert found.count("replayed") > 0.3 * len(found)
+
+
+def test_threads_that_encode_one_graph_at_once(device: torch.device) -> None:
+    """Each on a queue of its own: every result is that of its own images, and states go with their images."""
+    bench = Bench.on(device)
+    network = SampleNetwork.create(SHAPE, seed=1, optimizer=optimizer_factory("adam", 1e-3))
+    graph = network.inference_graph(bench.device, Format.FLOAT32)
+    pixels = np.random.default_rng(0).integers(0, 256, (40, 2, 12, 12, 1), np.uint8)
+
+    def probabilities(queue: mps.MTLCommandQueue, index: int) -> Array:
+        command_buffer = queue.command_buffer()
+        made = graph.encode_batch(command_buffer, [mps.MPSImageBatch.from_numpy(bench.device, pixels[index])])
+        finish(command_buffer)
+        return made.numpy()
+
+    bench.queue.max_capture_count = 0
+    expected = [probabilities(bench.queue, index) for index in range(len(pixels))]
+    found: dict[int, Array] = {}
+
+    def work(first: int) -> None:
+        queue = replaying_queue(device)
+        for index in range(first, len(pixels), 4):
+            found[index] = probabilities(queue, index)
+
+    threads = [threading.Thread(target=work, args=(first,)) for first in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(found) == list(range(len(pixels)))
+    for index, wanted in enumerate(expected):
+        assert_same(found[index], wanted, device, f"batch {index}")
 
 
 def test_a_rate_counts_from_the_step_on_that_it_is_set_before(device: torch.device) -> None:
