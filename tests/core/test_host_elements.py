@@ -16,6 +16,7 @@ import openmps as mps
 from encoding import Bench, finish
 from openmps.core.image import storage
 from openmps.core.image.storage import Block
+from openmps.metal import stream
 from openmps.types import NUMPY_DTYPES
 from replay_twin import outcomes, replaying_queue
 
@@ -149,6 +150,12 @@ def test_elements_that_are_discarded_are_zero(bench: Bench) -> None:
     assert not image.numpy().any()
 
 
+def test_what_a_program_captures_itself_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    with pytest.raises(mps.MPSDeviceError, match="before the program captures"):
+        stream.brought(torch.zeros(1), torch.device("cpu"))
+
+
 def test_two_threads_that_need_them_at_once_share_them(bench: Bench) -> None:
     for number in range(20):
         x, found, gate = _batch(bench, number), list[torch.Tensor](), threading.Barrier(4)
@@ -167,12 +174,18 @@ def test_two_threads_that_need_them_at_once_share_them(bench: Bench) -> None:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
-def test_a_program_that_captures_by_itself_finds_them_on_the_device() -> None:
+def test_a_program_that_captures_by_itself_brings_them_to_the_device_first() -> None:
     bench = Bench.on(torch.device("cuda", torch.cuda.current_device()))
     kernel = mps.MPSCNNNeuronLinear(bench.device, 2.0, 0.0)
     kernel.destination_image_allocator = mps.MPSImage.default_allocator()
     _encoded(bench, kernel, _batch(bench, 0))
-    x, graph = _batch(bench, 1), torch.cuda.CUDAGraph()
+    x, graph, ones = _batch(bench, 1), torch.cuda.CUDAGraph(), torch.ones(4, device=bench.device.torch_device)
+    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        ones.add_(ones)
+        with pytest.raises(mps.MPSDeviceError, match="before the program captures"):
+            x.tensor()
+    assert _is_on_host(x)
+    x.tensor()
     with torch.cuda.graph(graph):
         command_buffer = bench.command_buffer()
         made = kernel.encode_batch(command_buffer, x)

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from openmps.errors import MPSDeviceError
+
 _engine: Any = getattr(torch, "_C", None)
 _handle_of: Callable[[int], int] | None = getattr(_engine, "_cuda_getCurrentRawStream", None)
 _streams: dict[tuple[int, int], torch.cuda.Stream] = {}
@@ -33,10 +35,13 @@ def is_default_stream(device: torch.device) -> bool:
 
 
 def brought(host: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """A copy on a CUDA device of what is on the host, for whatever stream is current when it is used."""
+    """A copy on a CUDA device of what is on the host, for whatever stream is current when it is used.
+
+    Raises:
+        MPSDeviceError: The program captures a CUDA graph by itself, which would make the copy again at each replay.
+    """
     if torch.cuda.is_current_stream_capturing():
-        # It is to be there now, not each time that the program replays what it captures.
-        with torch.cuda.stream(torch.cuda.Stream(device)):
-            return host.to(device)
+        rule = "made from an array must be on the device before the program captures what reads them"
+        raise MPSDeviceError("MPSImage", "elements", rule, None, "Call tensor() of the images before the capture")
     # Records under another stream wait for the default one, and for no third one.
     return host.to(device, non_blocking=is_default_stream(device))
