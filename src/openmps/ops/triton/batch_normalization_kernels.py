@@ -1,0 +1,360 @@
+"""The kernels of batch normalization's passes in Triton; `openmps.ops.triton.batch_normalization` launches them."""
+# A kernel's parameters have no types in Python, and the checker must do without Triton.
+# pyright: reportMissingParameterType=false, reportUnknownParameterType=false, reportInvalidTypeForm=false
+# pyright: reportUntypedFunctionDecorator=false
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+triton: Any = import_module("triton")
+tl: Any = import_module("triton.language")
+
+_ALL = tl.constexpr(tl.PropagateNan.ALL)
+
+
+# --- neurons ----------------------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def _activated(z, a, b, NEURON: tl.constexpr, IS_PLAIN: tl.constexpr):
+    """The neuron of z; plain rectifiers have the slope 0."""
+    if NEURON == "RELU":
+        if IS_PLAIN:
+            z = tl.maximum(z, 0.0, _ALL)
+        else:
+            z = tl.where(z >= 0.0, z, a * z)
+    if NEURON == "RELU_N":
+        z = tl.minimum(tl.maximum(z, 0.0, _ALL), b, _ALL)
+    return z
+
+
+@triton.jit
+def _passes(z, b, NEURON: tl.constexpr, IS_PLAIN: tl.constexpr):
+    """Whether the neuron lets gradients pass as they are."""
+    passes = z >= 0.0
+    if NEURON == "RELU_N":
+        passes = (z >= 0.0) & (z < b)
+    if IS_PLAIN:
+        passes |= z != z
+    return passes
+
+
+@triton.jit
+def _passed(gradient, passes, a, IS_PLAIN: tl.constexpr):
+    """What a neuron lets pass; what does not pass a plain rectifier is 0, whatever it is."""
+    if IS_PLAIN:
+        gradient = tl.where(passes, gradient, 0.0)
+    else:
+        gradient = tl.where(passes, gradient, a * gradient)
+    return gradient
+
+
+# --- tiles, and rows of numbers, one a channel ------------------------------------------------------------------------
+
+
+@triton.jit
+def _place(channels, COLUMNS: tl.constexpr):
+    """Which of the programs over the same channels this one is, how many there are, and its channels."""
+    across = tl.cdiv(channels, COLUMNS)
+    at = tl.program_id(0) % across * COLUMNS + tl.arange(0, COLUMNS)
+    return tl.program_id(0) // across, tl.num_programs(0) // across, at
+
+
+@triton.jit
+def _read(image, row, at, there, pitch):
+    return tl.load(image + row.to(tl.int64)[:, None] * pitch + at[None, :], there, 0.0).to(tl.float32)
+
+
+@triton.jit
+def _inverse_deviation(variance, at, is_in, epsilon):
+    return tl.div_rn(1.0, tl.sqrt_rn(tl.load(variance + at, is_in, 1.0) + epsilon))
+
+
+@triton.jit
+def _mean(mean, correction, at, is_in, HAS_CORRECTION: tl.constexpr):
+    """Mean and what rounding took from it."""
+    first = tl.load(mean + at, is_in, 0.0)
+    second = first * 0.0
+    if HAS_CORRECTION:
+        second = tl.load(correction + at, is_in, 0.0)
+    return first, second
+
+
+@triton.jit
+def _affine(rows, at, is_in, epsilon, HAS_CORRECTION: tl.constexpr):
+    """What a normalization subtracts, multiplies by and adds; rows are mean, correction, variance, gamma and beta."""
+    mean, correction = _mean(rows[0], rows[1], at, is_in, HAS_CORRECTION)
+    scale = tl.load(rows[3] + at, is_in, 0.0) * _inverse_deviation(rows[2], at, is_in, epsilon)
+    return mean, scale, tl.load(rows[4] + at, is_in, 0.0) - correction * scale
+
+
+@triton.jit
+def _added(parts, count, row, at, is_in, channels, ROWS: tl.constexpr, HELD: tl.constexpr, COLUMNS: tl.constexpr):
+    """The sum of one of so many rows over all programs, in their order."""
+    total = tl.zeros([HELD, COLUMNS], tl.float32)
+    for first in range(0, count, HELD):
+        part = first + tl.arange(0, HELD)
+        places = parts + (part * ROWS + row)[:, None] * channels + at[None, :]
+        total += tl.load(places, (part < count)[:, None] & is_in[None, :], 0.0)
+    return tl.sum(total, 0)
+
+
+@triton.jit
+def _octets(masks, row, rows, channels, HELD: tl.constexpr, COLUMNS: tl.constexpr):
+    """Where the bytes are that hold a bit for each number of a tile, and which of them are there."""
+    wide = tl.cdiv(channels, 8)
+    at = tl.program_id(0) % tl.cdiv(channels, COLUMNS) * (COLUMNS // 8) + tl.arange(0, COLUMNS // 8)
+    return masks + row.to(tl.int64)[:, None] * wide + at[None, :], (row < rows)[:, None] & (at < wide)[None, :]
+
+
+# --- statistics -------------------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def _middle(a, b, c):
+    """The one of three numbers that lies between the others."""
+    return tl.maximum(tl.minimum(a, b), tl.minimum(tl.maximum(a, b), c))
+
+
+@triton.jit
+def moments_parts(x, parts, rows, channels, pitch, HELD: tl.constexpr, COLUMNS: tl.constexpr):
+    """A number near those of a program's pixels, their mean less that, and their squared differences from the mean.
+
+    What is near is the middle one of three pixels, lest an outlier costs the digits of all others (Welford's scheme).
+    """
+    part, programs, at = _place(channels, COLUMNS)
+    is_in, lane = at < channels, tl.arange(0, HELD)
+    begin = part.to(tl.int64) * HELD
+    near = tl.load(x + begin * pitch + at, is_in, 0.0).to(tl.float32)
+    third = tl.load(x + tl.minimum(begin + HELD - 1, rows - 1) * pitch + at, is_in, 0.0).to(tl.float32)
+    near = _middle(
+        near, tl.load(x + tl.minimum(begin + HELD // 2, rows - 1) * pitch + at, is_in, 0.0).to(tl.float32), third
+    )
+    mean = tl.zeros([HELD, COLUMNS], tl.float32)
+    squares = tl.zeros([HELD, COLUMNS], tl.float32)
+    tiles = tl.cdiv(rows, HELD)
+    seen = 0.0
+    for tile in range(part, tiles, programs):
+        row = tile * HELD + lane
+        there = (row < rows)[:, None] & is_in[None, :]
+        value = _read(x, row, at, there, pitch) - near[None, :]
+        seen += 1.0
+        step = tl.where(there, value - mean, 0.0)
+        mean += step * (1.0 / seen)
+        squares += step * (value - mean)
+    last = (part + (tl.cdiv(tiles - part, programs) - 1) * programs) * HELD + lane
+    weight = tl.where(last < rows, seen, seen - 1.0)[:, None]
+    pixels = tl.sum(tl.where(last < rows, seen, seen - 1.0), 0)
+    whole = tl.sum(mean * weight, 0) / pixels
+    # Once more, of the small differences that are left: the first sum may have lost digits.
+    whole += tl.sum((mean - whole[None, :]) * weight, 0) / pixels
+    away = mean - whole[None, :]
+    place = parts + part * 3 * channels + at
+    tl.store(place, near, is_in)
+    tl.store(place + channels, whole, is_in)
+    tl.store(place + 2 * channels, tl.sum(squares + weight * away * away, 0), is_in)
+
+
+@triton.jit
+def _part(parts, first, base, count, rows, channels, each, at, is_in, HELD: tl.constexpr):
+    """Of some programs: their means less ``base``, their squared differences, their pixels, and which there are."""
+    part, tiles = first + tl.arange(0, HELD), tl.cdiv(rows, each)
+    pixels = tl.cdiv(tiles - part, count) * each - tl.where((tiles - 1) % count == part, tiles * each - rows, 0)
+    there = (part < count)[:, None] & is_in[None, :]
+    place = parts + (part * 3)[:, None] * channels + at[None, :]
+    mean = tl.load(place, there, 0.0) - base[None, :] + tl.load(place + channels, there, 0.0)
+    return mean, tl.load(place + 2 * channels, there, 0.0), pixels.to(tl.float32)[:, None], there
+
+
+@triton.jit
+def moments_end(
+    parts, means, corrections, variances, count, rows, channels, each, HELD: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """Mean, correction and variance of some channels from the parts of all programs (Chan, Golub and LeVeque)."""
+    at = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    is_in = at < channels
+    base = _middle(
+        tl.load(parts + at, is_in, 0.0),
+        tl.load(parts + count // 2 * 3 * channels + at, is_in, 0.0),
+        tl.load(parts + (count - 1) * 3 * channels + at, is_in, 0.0),
+    )
+    total = tl.zeros([HELD, COLUMNS], tl.float32)
+    for first in range(0, count, HELD):
+        mean, _, pixels, there = _part(parts, first, base, count, rows, channels, each, at, is_in, HELD)
+        total += tl.where(there, mean * pixels, 0.0)
+    whole = tl.sum(total, 0) / rows
+    squares = tl.zeros([HELD, COLUMNS], tl.float32)
+    for first in range(0, count, HELD):
+        mean, found, pixels, there = _part(parts, first, base, count, rows, channels, each, at, is_in, HELD)
+        away = mean - whole[None, :]
+        squares += tl.where(there, found + pixels * away * away, 0.0)
+    # What the sum rounds off, exactly (Knuth's two-sum).
+    rounded = base + whole
+    kept = rounded - base
+    tl.store(means + at, rounded, is_in)
+    tl.store(corrections + at, (base - (rounded - kept)) + (whole - kept), is_in)
+    tl.store(variances + at, tl.sum(squares, 0) / rows, is_in)
+
+
+# --- normalization ----------------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def normalized(
+    x, other, y, masks, rows_of, rows, channels, pitch, pitch_of_other, epsilon, a, b, HAS_CORRECTION: tl.constexpr,
+    HAS_OTHER: tl.constexpr, HAS_MASKS: tl.constexpr, NEURON: tl.constexpr, IS_PLAIN: tl.constexpr,
+    ROUNDS: tl.constexpr, ROUNDS_SUM: tl.constexpr, HELD: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """The normalization of tiles, with another image added and a neuron behind."""
+    first, programs, at = _place(channels, COLUMNS)
+    is_in = at < channels
+    mean, scale, shift = _affine(rows_of, at, is_in, epsilon, HAS_CORRECTION)
+    for tile in range(first, tl.cdiv(rows, HELD), programs):
+        row = tile * HELD + tl.arange(0, HELD)
+        there = (row < rows)[:, None] & is_in[None, :]
+        value = _read(x, row, at, there, pitch)
+        z = (value - mean[None, :]) * scale[None, :] + shift[None, :]
+        if ROUNDS:
+            z = z.to(tl.float16).to(tl.float32)
+        if HAS_OTHER:
+            z += _read(other, row, at, there, pitch_of_other)
+            if ROUNDS_SUM:
+                z = z.to(tl.float16).to(tl.float32)
+        if HAS_MASKS:
+            bits = tl.reshape(_passes(z, b, NEURON, IS_PLAIN).to(tl.int32), [HELD, COLUMNS // 8, 8])
+            places, known = _octets(masks, row, rows, channels, HELD, COLUMNS)
+            tl.store(places, tl.sum(bits << tl.arange(0, 8)[None, None, :], 2).to(tl.uint8), known)
+        z = _activated(z, a, b, NEURON, IS_PLAIN)
+        tl.store(y + row.to(tl.int64)[:, None] * channels + at[None, :], z.to(y.dtype.element_ty), there)
+
+
+# --- gradients --------------------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def _flow(
+    gradient, value, row, at, there, pitch, affine, a, b, NEURON: tl.constexpr, IS_PLAIN: tl.constexpr,
+    ROUNDS: tl.constexpr, ROUNDS_FLOW: tl.constexpr,
+):  # fmt: skip
+    """The gradient of the normalization's result: what the neuron lets pass, whose source is computed again."""
+    flow = _read(gradient, row, at, there, pitch)
+    if NEURON != "NONE":
+        z = (value - affine[0][None, :]) * affine[1][None, :] + affine[2][None, :]
+        if ROUNDS:
+            z = z.to(tl.float16).to(tl.float32)
+        flow = _passed(flow, _passes(z, b, NEURON, IS_PLAIN), a, IS_PLAIN)
+        if ROUNDS_FLOW:
+            flow = flow.to(tl.float16).to(tl.float32)
+    return flow
+
+
+@triton.jit
+def gradient_parts(
+    gradient, x, parts, rows_of, rows, channels, pitch, pitch_of_x, epsilon, a, b, HAS_CORRECTION: tl.constexpr,
+    NEURON: tl.constexpr, IS_PLAIN: tl.constexpr, ROUNDS: tl.constexpr, ROUNDS_FLOW: tl.constexpr, HELD: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """The sums of ``g (x - mean)`` and ``g`` over a program's pixels."""
+    part, programs, at = _place(channels, COLUMNS)
+    is_in = at < channels
+    mean, correction = _mean(rows_of[0], rows_of[1], at, is_in, HAS_CORRECTION)
+    affine = mean, mean, mean
+    if NEURON != "NONE":
+        affine = _affine(rows_of, at, is_in, epsilon, HAS_CORRECTION)
+    products = tl.zeros([HELD, COLUMNS], tl.float32)
+    sums = tl.zeros([HELD, COLUMNS], tl.float32)
+    for tile in range(part, tl.cdiv(rows, HELD), programs):
+        row = tile * HELD + tl.arange(0, HELD)
+        there = (row < rows)[:, None] & is_in[None, :]
+        value = _read(x, row, at, there, pitch_of_x)
+        flow = _flow(gradient, value, row, at, there, pitch, affine, a, b, NEURON, IS_PLAIN, ROUNDS, ROUNDS_FLOW)
+        sums += flow
+        products += tl.where(there, flow * ((value - mean[None, :]) - correction[None, :]), 0.0)
+    place = parts + part * 2 * channels + at
+    tl.store(place, tl.sum(products, 0), is_in)
+    tl.store(place + channels, tl.sum(sums, 0), is_in)
+
+
+@triton.jit
+def masked_parts(
+    gradient, second, x, masks, flows, parts, rows_of, rows, channels, pitch, pitch_of_second, pitch_of_x, a,
+    HAS_CORRECTION: tl.constexpr, HAS_SECOND: tl.constexpr, IS_PLAIN: tl.constexpr, ROUNDS_SUM: tl.constexpr,
+    HELD: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """What a neuron lets pass of a gradient, or of the sum of two, by its bits; and its sums as `gradient_parts`."""
+    part, programs, at = _place(channels, COLUMNS)
+    is_in = at < channels
+    mean, correction = _mean(rows_of[0], rows_of[1], at, is_in, HAS_CORRECTION)
+    products = tl.zeros([HELD, COLUMNS], tl.float32)
+    sums = tl.zeros([HELD, COLUMNS], tl.float32)
+    for tile in range(part, tl.cdiv(rows, HELD), programs):
+        row = tile * HELD + tl.arange(0, HELD)
+        there = (row < rows)[:, None] & is_in[None, :]
+        flow = _read(gradient, row, at, there, pitch)
+        if HAS_SECOND:
+            flow += _read(second, row, at, there, pitch_of_second)
+            if ROUNDS_SUM:
+                flow = flow.to(tl.float16).to(tl.float32)
+        places, known = _octets(masks, row, rows, channels, HELD, COLUMNS)
+        bits = tl.load(places, known, 0).to(tl.int32)[:, :, None] >> tl.arange(0, 8)[None, None, :]
+        flow = _passed(flow, tl.reshape(bits & 1, [HELD, COLUMNS]) != 0, a, IS_PLAIN).to(flows.dtype.element_ty)
+        tl.store(flows + row.to(tl.int64)[:, None] * channels + at[None, :], flow, there)
+        flow = flow.to(tl.float32)
+        sums += flow
+        value = _read(x, row, at, there, pitch_of_x)
+        products += tl.where(there, flow * ((value - mean[None, :]) - correction[None, :]), 0.0)
+    place = parts + part * 2 * channels + at
+    tl.store(place, tl.sum(products, 0), is_in)
+    tl.store(place + channels, tl.sum(sums, 0), is_in)
+
+
+@triton.jit
+def gradient_end(
+    parts, variance, before, gammas, betas, count, channels, epsilon, JOINS: tl.constexpr, HELD: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """The gradients of gamma and beta of some channels, added to those before."""
+    at = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    is_in = at < channels
+    gamma = _added(parts, count, 0, at, is_in, channels, 2, HELD, COLUMNS)
+    gamma *= _inverse_deviation(variance, at, is_in, epsilon)
+    beta = _added(parts, count, 1, at, is_in, channels, 2, HELD, COLUMNS)
+    if JOINS:
+        gamma += tl.load(before[0] + at, is_in, 0.0)
+        beta += tl.load(before[1] + at, is_in, 0.0)
+    tl.store(gammas + at, gamma, is_in)
+    tl.store(betas + at, beta, is_in)
+
+
+@triton.jit(do_not_specialize=["pixels"])
+def data_gradient(
+    gradient, x, dx, rows_of, sums, rows, channels, pitch, pitch_of_x, pixels, epsilon, a, b,
+    HAS_CORRECTION: tl.constexpr, HAS_SUMS: tl.constexpr, NEURON: tl.constexpr, IS_PLAIN: tl.constexpr,
+    ROUNDS: tl.constexpr, ROUNDS_FLOW: tl.constexpr, HELD: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """The gradient of the images, tiles of it."""
+    first, programs, at = _place(channels, COLUMNS)
+    is_in = at < channels
+    mean, correction = _mean(rows_of[0], rows_of[1], at, is_in, HAS_CORRECTION)
+    inverse = _inverse_deviation(rows_of[2], at, is_in, epsilon)
+    scale = tl.load(rows_of[3] + at, is_in, 0.0) * inverse
+    affine = mean, mean, mean
+    if NEURON != "NONE":
+        affine = mean, scale, tl.load(rows_of[4] + at, is_in, 0.0) - correction * scale
+    slope, level = mean, mean
+    if HAS_SUMS:
+        slope = scale * inverse * tl.load(sums[0] + at, is_in, 0.0) / -pixels
+        level = scale * tl.load(sums[1] + at, is_in, 0.0) / -pixels - correction * slope
+    for tile in range(first, tl.cdiv(rows, HELD), programs):
+        row = tile * HELD + tl.arange(0, HELD)
+        there = (row < rows)[:, None] & is_in[None, :]
+        value = tl.zeros([HELD, COLUMNS], tl.float32)
+        if HAS_SUMS or NEURON != "NONE":
+            value = _read(x, row, at, there, pitch_of_x)
+        flow = _flow(gradient, value, row, at, there, pitch, affine, a, b, NEURON, IS_PLAIN, ROUNDS, ROUNDS_FLOW)
+        found = flow * scale[None, :]
+        if HAS_SUMS:
+            found += (value - mean[None, :]) * slope[None, :] + level[None, :]
+        tl.store(dx + row.to(tl.int64)[:, None] * channels + at[None, :], found.to(dx.dtype.element_ty), there)
