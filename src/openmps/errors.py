@@ -9,6 +9,8 @@ from collections.abc import Sequence
 
 _LONGEST_PART = 800
 """Characters of each part of a sentence: what a file says may be of any length."""
+_MOST_PROBLEMS = 1000
+"""Lines of an error that lists all that it found."""
 
 
 def _short(part: object) -> str:
@@ -79,6 +81,18 @@ class MPSExportError(MPSArgumentError):
 
     def __str__(self) -> str:
         return "\n  ".join([super().__str__(), *map(_short, self.faults)])
+
+
+class MPSWeightsError(MPSArgumentError):
+    """Weights do not fit a network; ``problems`` are all that were found, a line each."""
+
+    def __init__(self, who: str, argument: str, rule: str, problems: Sequence[str], remedy: str = "") -> None:
+        super().__init__(who, argument, rule, None, remedy)
+        self.problems = tuple(map(_short, problems))
+        shown = self.problems[:_MOST_PROBLEMS]
+        more = len(self.problems) - len(shown)
+        lines = [f"{_short(who)}: {_short(argument)} {_short(rule)}:", *(f"  {problem}" for problem in shown)]
+        self.args = ("\n".join([*lines, *([f"  and {more} more"] if more else []), *([remedy] if remedy else [])]),)
 
 
 class MPSNonFiniteError(MPSError, ArithmeticError):

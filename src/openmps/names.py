@@ -63,6 +63,7 @@ from openmps.errors import (
     MPSNonFiniteError as MPSNonFiniteError,
     MPSTrainingWarning as MPSTrainingWarning,
     MPSTypeError as MPSTypeError,
+    MPSWeightsError as MPSWeightsError,
     MTLCommandBufferError as MTLCommandBufferError,
     MTLExecutionError as MTLExecutionError,
 )

@@ -243,6 +243,15 @@ def weights() -> dict[str, np.ndarray]:
     }
 
 
+def sparse_weights() -> dict[str, np.ndarray]:
+    """The same with three numbers of four at 0, by other names: what packs well."""
+    found = {name.replace("weights", "weight").replace("biases", "bias"): array for name, array in weights().items()}
+    return {
+        name: np.where(np.arange(array.size).reshape(array.shape) % 4, np.float32(0), array)
+        for name, array in found.items()
+    }
+
+
 def trained(device: MTLDevice) -> dict[str, Any]:
     """What a checkpoint keeps: a data source with an optimizer that has taken a step, a dropout, an optimizer."""
     source = _source(3, 2, 2, "conv", lambda *arrays: TrainableConvolutionDataSource(*arrays, optimizer=_adam))

@@ -5,16 +5,21 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import struct
+import warnings
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from fuzzing import seeds
 from fuzzing.mutations import (
     BLIND,
     SAFETENSORS,
+    Mutation,
     Random,
     changed_json,
     changed_offsets,
@@ -30,9 +35,12 @@ from openmps.errors import MPSError
 from openmps.formats.archive import MPSKeyedArchiver, MPSKeyedUnarchiver
 from openmps.formats.archive.container import seal, unpack
 from openmps.formats.archive.forms import classes
+from openmps.formats.exchange.raw import load_raw
+from openmps.formats.exchange.tensors import load_tensors, save_tensors
 from openmps.formats.weights import load_dat_files, load_safetensors, save_dat_files, save_safetensors
 from openmps.graph.catalog import rows
 from openmps.graph.graph import MPSNNGraph
+from openmps.kernels.convolution import MPSCNNConvolutionDescriptor
 from openmps.kernels.loss import MPSCNNLossLabels
 from openmps.metal.device import mtl_device
 from openmps.training.checkpoint import Checkpoint, CheckpointFolder
@@ -202,7 +210,151 @@ def _write_raw(folder: Path) -> None:
     save_dat_files(folder, {name: array for name, array in seeds.weights().items() if not name.startswith("fc")})
 
 
+_RAW_LAYERS = {
+    label: MPSCNNConvolutionDescriptor(width, height, inputs, outputs)
+    for label, (outputs, height, width, inputs) in (("conv1", (16, 5, 5, 1)), ("conv2", (32, 5, 5, 16)))
+}
 _RAW_SHAPES = {name: shape for name, shape in _SHAPES.items() if not name.startswith("fc")}
+
+
+# --- weights of other frameworks --------------------------------------------------------------------------------------
+
+
+def _numbers_are_there(folder: Path, arrays: dict[str, np.ndarray]) -> bool:
+    """The numbers of each array are bytes of the file, or of one of its members."""
+    (file,) = (path for path in folder.iterdir() if path.is_file())
+    contents = [file.read_bytes()]
+    if zipfile.is_zipfile(file):
+        with zipfile.ZipFile(file) as archive:
+            contents += [archive.read(member) for member in archive.infolist()]
+    return all(any(_has(each, array) for each in contents) for array in arrays.values())
+
+
+def _has(content: bytes, array: np.ndarray) -> bool:
+    if any(array.tobytes(order) in content for order in "CF"):
+        return True
+    return all(number.tobytes() in content for number in np.sort(array, axis=None)[-50:])  # other strides
+
+
+def _rezipped(data: bytes, change: Callable[[str, bytes], Any], method: int) -> bytes:
+    """An archive of the same members, one of them changed, with checksums that fit."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(data)) as honest, zipfile.ZipFile(file, "w", method) as archive:
+        for member in honest.infolist():
+            name, content = change(member.filename, honest.read(member))
+            archive.writestr(zipfile.ZipInfo(name), content, method)
+    return file.getvalue()
+
+
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA)
+_MEMBERS = ("../escaped.npy", "/escaped.npy", "a\\b.npy", "", "x.pkl", "archive/data.pkl", "archive/data/0", "x" * 3000)
+
+
+def changed_member(data: bytes, random: Random) -> bytes:
+    """What is in one member changed, or what it is called, or how it is packed, under checksums that fit."""
+    with zipfile.ZipFile(io.BytesIO(data)) as honest:
+        names = [member.filename for member in honest.infolist()]
+        method = honest.infolist()[0].compress_type
+    chosen = names[int(random.integers(len(names)))]
+    if chosen.endswith("0") or random.random() < 0.4:
+        chosen = next((name for name in names if name.endswith("data.pkl")), chosen)
+    kind = int(random.integers(8))
+
+    def change(name: str, content: bytes) -> tuple[str, Any]:
+        if name != chosen:
+            return name, content
+        if kind == 0:
+            return _MEMBERS[int(random.integers(len(_MEMBERS)))], content
+        if kind == 1:
+            return name, bytes(int(random.choice([1, 1000, 10_000_000])))
+        return name, BLIND[int(random.integers(7))](content, random)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return _rezipped(data, change, _METHODS[int(random.integers(4))] if kind == 2 else method)
+
+
+_SHAPES_OF_OLD = (
+    b"(4294967296, 4294967296)", b"(9223372036854775807,)", b"(-1,)", b"()", b"(0,)", b"(1,) * 9", b"(2, 2, 2)",
+    b"((((((1,),),),),),)", b"(1" + b", 1" * 40 + b")", b"(1000000000,)",
+)  # fmt: skip
+_TYPES_OF_OLD = (b"|O", b"<f2", b">f4", b"<f8", b"<c8", b"<U9", b"<M8[s]", b"|V4", b"<i4", b"<f16", b"<f4, <f4")
+
+
+def changed_npy_header(data: bytes, random: Random) -> bytes:
+    """Another shape or type in the header of one array."""
+    with zipfile.ZipFile(io.BytesIO(data)) as honest:
+        members = honest.infolist()
+    chosen = members[int(random.integers(len(members)))]
+    shape = _SHAPES_OF_OLD[int(random.integers(len(_SHAPES_OF_OLD)))]
+    kind = _TYPES_OF_OLD[int(random.integers(len(_TYPES_OF_OLD)))]
+
+    def change(name: str, content: bytes) -> tuple[str, bytes]:
+        if name != chosen.filename:
+            return name, content
+        length = int.from_bytes(content[8:10], "little")
+        header = content[10 : 10 + length].rstrip()
+        at = header.index(b"'shape': ") + 9
+        if random.random() < 0.6:
+            header = header[:at] + shape + b", }"
+        if random.random() < 0.6:
+            header = header.replace(b"<f4", kind)
+        header = header.ljust(length - 1)[: length - 1] + b"\n"
+        return name, content[:10] + header + content[10 + length :]
+
+    return _rezipped(data, change, chosen.compress_type)
+
+
+_INTEGERS = (0, 1, 2, 255, 2**16 - 1, 2**31 - 1, -1, -(2**31))
+
+
+def changed_pickle(data: bytes, random: Random) -> bytes:
+    """Numbers, names and instructions of the pickle changed."""
+
+    def changed(content: bytes) -> bytes:
+        found = bytearray(content)
+        for _ in range(int(random.integers(1, 4))):
+            at = int(random.integers(len(found)))
+            kind = int(random.integers(5))
+            if kind == 0:
+                found[at] = int(random.choice(list(b"(}])NKMJ\x8aGX\x8cUc\x93Qt\x85\x86\x87qr\x94hjsuaeRb.\x810")))
+            elif kind == 1:
+                number = int(_INTEGERS[int(random.integers(len(_INTEGERS)))])
+                found[at : at + 5] = b"J" + struct.pack("<i", number)
+            elif kind == 2:
+                found[at:at] = bytes(found[at : at + 40]) * int(random.integers(1, 200))
+            elif kind == 3:
+                words = (b"FloatStorage", b"_rebuild_tensor_v2", b"OrderedDict", b"torch._utils")
+                word = words[int(random.integers(len(words)))]
+                found = bytearray(bytes(found).replace(word, [b"system", b"DoubleStorage", b"eval"][at % 3]))
+            else:
+                found[at:at] = [b"cos\nsystem\n(X\x04\0\0\0truetR", b"\x8a\xff", b"j\xff\xff\xff\x7f"][at % 3]
+        return bytes(found)
+
+    if data[:2] != b"PK":
+        return changed(data[:600]) + data[600:]
+    return _rezipped(
+        data,
+        lambda name, content: (name, changed(content) if name.endswith("data.pkl") else content),
+        zipfile.ZIP_STORED,
+    )
+
+
+def _tensors(name: str, suffix: str, write: Callable[[Path], object], *knowing: Mutation) -> Target:
+    return Target(
+        name=name,
+        write=lambda folder: write(folder / f"weights{suffix}"),
+        load=lambda folder: load_tensors(folder / f"weights{suffix}"),
+        says=_arrays_say,
+        is_as_written=_numbers_are_there,
+        knowing=knowing,
+        has_checksum=False,
+    )
+
+
+def _write_legacy(path: Path) -> None:
+    tensors = {name: torch.from_numpy(array) for name, array in seeds.sparse_weights().items()}
+    torch.save(tensors, path, _use_new_zipfile_serialization=False)
 
 
 # --- training's files -------------------------------------------------------------------------------------------------
@@ -325,6 +477,25 @@ TARGETS: tuple[Target, ...] = (
     Target(
         "raw weights", _write_raw, lambda folder: load_dat_files(folder, _RAW_SHAPES), _arrays_say, _raw_is_as_written,
         knowing=(), has_checksum=False,
+    ),
+    _tensors(
+        "npz", ".npz", lambda path: save_tensors(path, seeds.sparse_weights()), changed_member, changed_npy_header
+    ),
+    _tensors(
+        "npz, compressed", ".npz", lambda path: np.savez_compressed(path, **seeds.sparse_weights()),
+        changed_member, changed_npy_header,
+    ),
+    _tensors(
+        "state dict", ".pt", lambda path: save_tensors(path, seeds.sparse_weights()), changed_member, changed_pickle,
+        changed_pickle,
+    ),
+    _tensors("state dict before PyTorch 1.6", ".pt", _write_legacy, changed_pickle),
+    _tensors(
+        "safetensors of others", ".safetensors", lambda path: save_tensors(path, seeds.sparse_weights()), *SAFETENSORS
+    ),
+    Target(
+        "raw weights by layers", _write_raw, lambda folder: dict(load_raw(folder, _RAW_LAYERS).arrays), _arrays_say,
+        _raw_is_as_written, knowing=(), has_checksum=False,
     ),
     Target(
         "IDX", _write_idx(bytes), load_idx, _idx_says, _idx_is_as_written, knowing=(idx_lengths,), has_checksum=False

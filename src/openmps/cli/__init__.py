@@ -1,4 +1,4 @@
-"""The command line: ``openmps train | evaluate | predict | summary | export | lint | explain-padding``.
+"""The command line: ``openmps train | evaluate | predict | summary | export | weights | lint | explain-padding``.
 
 The engine is imported by the commands, when they run: ``--help`` and ``--version`` answer at once.
 
@@ -27,6 +27,7 @@ from openmps.cli.options import sentence
 from openmps.cli.padding import explain_padding
 from openmps.cli.prediction import predict
 from openmps.cli.training import train
+from openmps.cli.weights import weights_app
 from openmps.errors import MPSError, MPSTrainingWarning
 
 _USAGE = 2
@@ -44,6 +45,7 @@ app = typer.Typer(
 )
 for _command in (train, evaluate, predict, summary, export, lint):
     app.command()(_command)
+app.add_typer(weights_app)
 app.command("explain-padding")(explain_padding)
 
 

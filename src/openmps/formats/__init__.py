@@ -5,6 +5,17 @@ from types import ModuleType as _ModuleType
 from openmps.formats import swift as swift
 from openmps.formats.arrays import Array as Array
 from openmps.formats.atomic import write_atomic as write_atomic
+from openmps.formats.exchange.conventions import WeightLayout as WeightLayout
+from openmps.formats.exchange.layers import (
+    LayerKind as LayerKind,
+    WeightLayer as WeightLayer,
+    network_arrays as network_arrays,
+    network_layers as network_layers,
+)
+from openmps.formats.exchange.mapping import export_weights as export_weights, import_weights as import_weights
+from openmps.formats.exchange.raw import load_raw as load_raw, save_raw as save_raw
+from openmps.formats.exchange.rows import WeightMapping as WeightMapping, WeightRow as WeightRow
+from openmps.formats.exchange.tensors import load_tensors as load_tensors, save_tensors as save_tensors
 from openmps.formats.layouts import (
     conv_transpose_to_ohwi as conv_transpose_to_ohwi,
     depthwise_to_hwcm as depthwise_to_hwcm,

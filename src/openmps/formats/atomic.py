@@ -8,7 +8,7 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
@@ -54,6 +54,33 @@ def write_atomic(path: str | os.PathLike[str], content: Content) -> None:
         _discard(temporary)
         raise
     _sync_folder(target.parent)
+
+
+def write_all_atomic(contents: Mapping[Path, bytes]) -> list[Path]:
+    """Write several files: all are written, flushed and read back before the first older one is replaced.
+
+    Whatever fails before that leaves every older file untouched. Returns the paths. Raises as `write_atomic`.
+    """
+    who = "write_all_atomic"
+    targets = {path: Path(os.path.realpath(path_of(path, who))) for path in contents}
+    permissions = {path: _permissions(who, target) for path, target in targets.items()}
+    temporary: dict[Path, Path] = {}
+    try:
+        for path, content in contents.items():
+            temporary[path] = targets[path].parent / f".openmps-{secrets.token_hex(8)}.tmp"
+            _write_new(temporary[path], content, permissions[path])
+        for path in contents:
+            temporary[path].replace(targets[path])
+    except BaseException as error:
+        for path in temporary.values():
+            _discard(path)
+        if not isinstance(error, OSError):
+            raise
+        rule = "could not be written"
+        raise MPSFileError(who, str(next(reversed(temporary))), rule, error.strerror or error) from error
+    for folder in {target.parent for target in targets.values()}:
+        _sync_folder(folder)
+    return list(contents)
 
 
 def remove_leftovers(folder: str | os.PathLike[str]) -> list[str]:

@@ -29,7 +29,7 @@ from openmps.formats.atomic import write_atomic
 from openmps.formats.paths import path_of, reading, require_file
 
 VERSION = 1
-_METADATA_KEY = "openmps.weights"
+METADATA_KEY = "openmps.weights"
 _LAYOUT = "OHWI"
 _FACTS = frozenset({"version", "layout", "layers", "sha256"})
 _PART_ORDER = ("weights", "biases")
@@ -140,7 +140,7 @@ def _packed(arrays: Mapping[str, Array], who: str) -> bytes:
     layers = list(dict.fromkeys(split_name(name, who)[0] for name in values))
     # One key: safetensors writes several in an order that changes from call to call.
     facts = {"version": VERSION, "layout": _LAYOUT, "layers": layers, "sha256": _checksum(layers, values)}
-    metadata = {_METADATA_KEY: json.dumps(facts)}
+    metadata = {METADATA_KEY: json.dumps(facts)}
     return save(cast("dict[str, NDArray[Any]]", values), metadata)
 
 
@@ -218,15 +218,15 @@ def _stored_label(name: str, path: str, who: str) -> str:
 
 def _read_facts(metadata: dict[str, str] | None, path: str, who: str) -> dict[str, Any]:
     """What the metadata say: ``layers``, and ``sha256`` where there is a checksum."""
-    text = (metadata or {}).get(_METADATA_KEY)
+    text = (metadata or {}).get(METADATA_KEY)
     if text is None:
-        rule = f"must carry the metadata {_METADATA_KEY!r}: without it the order of the weights is not known"
+        rule = f"must carry the metadata {METADATA_KEY!r}: without it the order of the weights is not known"
         remedy = "Convert the arrays to OHWI (openmps.formats.layouts) and write them with save_safetensors."
         raise MPSFileError(who, path, rule, f"the keys {sorted(metadata or {})}", remedy)
     try:
         found: object = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise MPSFileError(who, path, f"must have JSON as metadata {_METADATA_KEY!r}", error) from error
+        raise MPSFileError(who, path, f"must have JSON as metadata {METADATA_KEY!r}", error) from error
     facts = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
     layers = facts.get("layers")
     if facts.get("version") != VERSION or facts.get("layout") != _LAYOUT:

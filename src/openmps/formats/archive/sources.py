@@ -99,6 +99,26 @@ class ArchivedNormalizationParameters(ArraySource):
         return self.name
 
 
+def convolution_numbers(kernel: Any) -> ArchivedConvolutionWeights:
+    """What a convolution computes with now, before folding and rounding."""
+    weights = kernel.parameters
+    biases = None if weights.biases_buffer is None else _row(weights.biases_buffer)
+    array = _row(weights.weights_buffer).reshape(weights.shape)
+    name = _label(kernel.data_source, kernel)
+    return ArchivedConvolutionWeights(weights.descriptor, array, biases, name, weights.precision)
+
+
+def normalization_numbers(kernel: Any) -> ArchivedNormalizationParameters:
+    """What a batch, instance or group normalization computes with now."""
+    name = _label(kernel.data_source, kernel)
+    if isinstance(kernel, MPSCNNBatchNormalization):
+        rows = [_row(buffer) for pair in (kernel.gamma_and_beta, kernel.mean_and_variance) for buffer in pair]
+        return ArchivedNormalizationParameters(*rows, epsilon_value=kernel.epsilon, name=name)
+    rows = [_row(kernel.numbers.gamma.buffer), _row(kernel.numbers.beta.buffer)]
+    settings = kernel.settings
+    return ArchivedNormalizationParameters(*rows, epsilon_value=settings.epsilon, groups=settings.groups, name=name)
+
+
 class StandIns:
     """What one archive keeps of data sources: themselves, if they can be archived, or the numbers that kernels hold.
 
@@ -114,13 +134,7 @@ class StandIns:
         source = kernel.data_source
         if is_archivable(source):
             return source
-        weights = kernel.parameters
-        biases = None if weights.biases_buffer is None else _row(weights.biases_buffer)
-        array = _row(weights.weights_buffer).reshape(weights.shape)
-        name = _label(source, kernel)
-        return self._shared(
-            source, ArchivedConvolutionWeights(weights.descriptor, array, biases, name, weights.precision)
-        )
+        return self._shared(source, convolution_numbers(kernel))
 
     def weights(self, kernel: Any) -> Any:
         """For the weights of any convolution, those of one bit among them."""
@@ -135,17 +149,7 @@ class StandIns:
         source = kernel.data_source
         if is_archivable(source):
             return source
-        name = _label(source, kernel)
-        if isinstance(kernel, MPSCNNBatchNormalization):
-            rows = [_row(buffer) for pair in (kernel.gamma_and_beta, kernel.mean_and_variance) for buffer in pair]
-            made = ArchivedNormalizationParameters(*rows, epsilon_value=kernel.epsilon, name=name)
-        else:
-            rows = [_row(kernel.numbers.gamma.buffer), _row(kernel.numbers.beta.buffer)]
-            settings = kernel.settings
-            made = ArchivedNormalizationParameters(
-                *rows, epsilon_value=settings.epsilon, groups=settings.groups, name=name
-            )
-        return self._shared(source, made)
+        return self._shared(source, normalization_numbers(kernel))
 
     def _shared(self, source: Any, made: Any) -> Any:
         """``made``, or what an earlier kernel over the same data source has made, if it is the same."""

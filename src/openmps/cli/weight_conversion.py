@@ -1,0 +1,212 @@
+"""``openmps weights convert``: what is read, mapped and written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from openmps.cli.weight_files import KnownNetwork, is_tensors, named_network, run_or_archive
+from openmps.errors import MPSArgumentError, MPSFileError, MPSWeightsError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from openmps.formats.exchange.layers import WeightLayer
+    from openmps.formats.exchange.rows import WeightMapping
+
+_WHO = "openmps weights convert"
+_REMEDY = (
+    "--map LAYER=NAME sets what names do not tell, --prefix TEXT what stands before all of\n"
+    "them, --leave PATTERN leaves tensors out, --from says whose layout SOURCE has."
+)
+_ROUNDING = "--allow-rounding rounds them; numbers that are too large cannot be written."
+
+
+class Layout(StrEnum):
+    """Whose names and order of axes a file has."""
+
+    OPENMPS = "openmps"
+    PYTORCH = "pytorch"
+    KERAS = "keras"
+    MLX = "mlx"
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """What the options say."""
+
+    from_layout: Layout | None
+    to_layout: Layout | None
+    network: Path | None
+    names: Mapping[str, str]
+    prefix: str
+    leave: tuple[str, ...]
+    flatten: tuple[str, ...]
+    fold: Mapping[str, str]
+    epsilon: float | None
+    half: bool
+    allow_rounding: bool
+    one_file: bool
+    force: bool
+
+
+@dataclass(frozen=True)
+class Converted:
+    """What was done: the tables of what took what, and how many arrays were written."""
+
+    tables: tuple[WeightMapping, ...]
+    count: int
+
+
+def convert_weights(source: Path, destination: Path, options: Conversion) -> Converted:
+    """Read ``source``, map its weights onto the network, and write ``destination``."""
+    own = run_or_archive(source)
+    target = run_or_archive(destination) if (destination / "run.json").is_file() else None
+    _check_destination(destination, target, options)
+    layers = _network(source, own, target, options)
+    options = replace(options, to_layout=options.to_layout or Layout.OPENMPS)
+    try:
+        incoming = _read(source, own, layers, options)
+        outgoing = _laid_out(incoming.arrays, layers, own is not None or options.from_layout is Layout.OPENMPS, options)
+    except MPSWeightsError as error:
+        if error.who == _WHO:
+            raise
+        raise MPSWeightsError(_WHO, str(source), error.rule, error.problems, _REMEDY) from error
+    _write(destination, target, outgoing, options)
+    tables = (*(() if own is not None else (incoming,)), *(() if options.to_layout is Layout.OPENMPS else (outgoing,)))
+    return Converted(tables or (outgoing,), len(outgoing.arrays))
+
+
+def _check_destination(destination: Path, target: KnownNetwork | None, options: Conversion) -> None:
+    """Refuse what cannot be written before anything is read."""
+    who_has = os.path.lexists(destination)
+    is_file = is_tensors(destination)
+    if not is_file and destination.suffix and not destination.is_dir():
+        raise MPSFileError(_WHO, str(destination), "must be a folder, or end in .npz, .safetensors, .pt or .pth")
+    if not is_file and options.to_layout not in (None, Layout.OPENMPS):
+        rule = "must be openmps for raw files and runs, which are OHWI"
+        raise MPSArgumentError(_WHO, "--to", rule, options.to_layout.value, "Give DEST the suffix .npz or .safetensors")
+    if who_has and not options.force and (is_file or target is not None):
+        raise MPSFileError(_WHO, str(destination), "must be new", "one that is there", "--force replaces it.")
+    if options.one_file and (is_file or target is not None):
+        raise MPSArgumentError(_WHO, "--one-file", "must be left out but for raw files", str(destination))
+    if options.half and target is not None:
+        raise MPSArgumentError(_WHO, "--half", "must be left out: runs are float32", str(destination))
+
+
+def _network(
+    source: Path, own: KnownNetwork | None, target: KnownNetwork | None, options: Conversion
+) -> Mapping[str, WeightLayer]:
+    """Whose weights they are: what SOURCE says, or ``--network``, or the run that DEST is."""
+    if own is not None:
+        for option, value in (("--network", options.network), ("--from", options.from_layout)):
+            if value is not None:
+                raise MPSArgumentError(_WHO, option, f"must be left out: {source} says itself what it is", value)
+        return own.layers
+    if options.from_layout is None:
+        rule = f"must be one of {', '.join(Layout)}"
+        raise MPSArgumentError(_WHO, "--from", rule, None, f"{source} does not say whose layout it has")
+    if options.network is not None:
+        return named_network(options.network).layers
+    if target is None:
+        rule = "must be given: files of weights do not say what their layers are"
+        remedy = "Give a run folder, or an archive of the graph (MPSKeyedArchiver.archive)"
+        raise MPSArgumentError(_WHO, "--network", rule, None, remedy)
+    return target.layers
+
+
+def _flattened(options: Conversion) -> Mapping[str, str] | str | None:
+    """``CHW`` for all, or ``fc1=WHC``."""
+    orders: dict[str, str] = {}
+    for text in options.flatten:
+        layer, sign, order = text.rpartition("=")
+        if not sign:
+            if len(options.flatten) > 1:
+                raise MPSArgumentError(_WHO, "--flatten", "must be one order for all, or LAYER=ORDER for each", text)
+            return text
+        orders[layer] = order
+    return orders or None
+
+
+def _read(
+    source: Path, own: KnownNetwork | None, layers: Mapping[str, WeightLayer], options: Conversion
+) -> WeightMapping:
+    """The arrays of the network, from whatever SOURCE is."""
+    from openmps.formats.exchange.mapping import export_weights, import_weights
+    from openmps.formats.exchange.raw import load_raw
+    from openmps.formats.exchange.tensors import load_tensors
+
+    if own is not None:
+        if own.arrays is None:
+            raise MPSFileError(_WHO, str(source), "must hold weights", "a run that has saved none", "Train it again.")
+        return export_weights(own.arrays, layers, Layout.OPENMPS.value)
+    assert options.from_layout is not None
+    is_from_own = options.from_layout is Layout.OPENMPS
+    is_to_own = options.to_layout in (None, Layout.OPENMPS)
+    if source.is_dir():
+        if not is_from_own:
+            rule = "must be openmps for raw files, which are OHWI"
+            raise MPSArgumentError(_WHO, "--from", rule, options.from_layout.value)
+        return load_raw(source, layers, names=options.names if is_to_own else None)
+    return import_weights(
+        load_tensors(source),
+        layers,
+        options.from_layout.value,
+        names=options.names if is_to_own or not is_from_own else None,
+        prefix=options.prefix,
+        leave=options.leave,
+        flatten=None if is_from_own else _flattened(options),
+        fold=options.fold,
+        epsilon=options.epsilon,
+    )
+
+
+def _laid_out(
+    arrays: Mapping[str, NDArray[Any]], layers: Mapping[str, WeightLayer], is_from_own: bool, options: Conversion
+) -> WeightMapping:
+    """The tensors that are written: names and flattening are those of the file that is not ours."""
+    from openmps.formats.exchange.mapping import export_weights
+    from openmps.formats.exchange.precision import stored
+
+    is_abroad = is_from_own and options.to_layout is not Layout.OPENMPS
+    assert options.to_layout is not None
+    mapping = export_weights(
+        arrays,
+        layers,
+        options.to_layout.value,
+        names=options.names if is_abroad else None,
+        flatten=_flattened(options) if is_abroad else None,
+    )
+    half = True if options.half else None
+    try:
+        numbers = stored(mapping.arrays, _WHO, half=half, allow_rounding=options.allow_rounding)
+    except MPSWeightsError as error:
+        what = "--half" if options.half else "float32"
+        raise MPSWeightsError(_WHO, what, error.rule, error.problems, _ROUNDING) from error
+    return replace(mapping, arrays=numbers)
+
+
+def _write(destination: Path, target: KnownNetwork | None, mapping: WeightMapping, options: Conversion) -> None:
+    from openmps.formats.atomic import make_folder, write_all_atomic
+    from openmps.formats.exchange.raw import raw_files
+    from openmps.formats.exchange.tensors import save_tensors
+    from openmps.formats.weights import save_safetensors
+
+    if target is not None and target.run is not None:
+        with target.run.in_training():
+            target.run.save_weights(mapping.arrays)
+    elif is_tensors(destination):
+        is_own = options.to_layout is Layout.OPENMPS and destination.suffix.lower() == ".safetensors"
+        (save_safetensors if is_own and not options.half else save_tensors)(destination, mapping.arrays)
+    else:
+        files = raw_files(mapping.arrays, one_file=options.one_file)
+        there = [name for name in files if os.path.lexists(destination / name)]
+        if there and not options.force:
+            rule = f"must have none of the {len(files)} files"
+            raise MPSFileError(_WHO, str(destination), rule, ", ".join(there[:8]), "--force replaces them.")
+        make_folder(destination)
+        write_all_atomic({destination / name: data for name, data in files.items()})

@@ -1,0 +1,152 @@
+"""What a path of ``openmps weights`` names: a run, an archive, a folder of raw files, or a file of named arrays."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from openmps.errors import MPSArgumentError, MPSFileError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from openmps.formats.exchange.layers import WeightLayer
+    from openmps.training.run_folder import RunFolder
+
+WHO = "openmps weights"
+_RAW = (".dat", ".bin")
+
+
+@dataclass(frozen=True)
+class KnownNetwork:
+    """The layers of a run or an archive, and its own numbers: none of a run that has not saved any."""
+
+    layers: Mapping[str, WeightLayer]
+    arrays: Mapping[str, NDArray[Any]] | None
+    run: RunFolder | None = None
+
+
+def run_or_archive(path: Path) -> KnownNetwork | None:
+    """The network that a path names; None where it is neither a run folder nor an archive."""
+    if (path / "run.json").is_file():
+        return _of_run(path)
+    return _of_archive(path) if path.is_file() and not is_tensors(path) and path.suffix.lower() not in _RAW else None
+
+
+def named_network(path: Path) -> KnownNetwork:
+    """The network of ``--network``."""
+    found = run_or_archive(path)
+    if found is None:
+        has = "nothing there" if not os.path.lexists(path) else "neither"
+        raise MPSArgumentError(WHO, "--network", "must be a run folder, or an archive of a graph", f"{path}: {has}")
+    return found
+
+
+def is_tensors(path: Path) -> bool:
+    """Whether a path has the suffix of a file of named arrays."""
+    from openmps.formats.exchange.tensors import SUFFIXES
+
+    return path.suffix.lower() in SUFFIXES
+
+
+def _of_run(path: Path) -> KnownNetwork:
+    import numpy as np
+
+    from openmps.formats.exchange.layers import network_layers
+    from openmps.metal.device import mtl_device
+    from openmps.training.inference import described_network
+    from openmps.training.network import Network
+    from openmps.training.run_folder import RunFolder
+    from openmps.types import MPSImageFeatureChannelFormat
+
+    run = RunFolder.open(path)
+    shape, _ = described_network(run)
+    shapes = shape.arrays()
+    arrays = run.load_weights(shapes) if run.weights_path.exists() else None
+    ones = {name: np.ones(lengths, np.float32) for name, lengths in shapes.items()}
+    network = Network.from_arrays(shape, arrays or ones)
+    graph = network.inference_graph(mtl_device("cpu"), MPSImageFeatureChannelFormat.FLOAT32)
+    return KnownNetwork(network_layers(graph), arrays, run)
+
+
+def _of_archive(path: Path) -> KnownNetwork:
+    from openmps.formats.archive import MPSKeyedUnarchiver
+    from openmps.formats.exchange.layers import network_arrays, network_layers
+    from openmps.graph.graph import MPSNNGraph
+    from openmps.metal.device import mtl_device
+
+    try:
+        root = MPSKeyedUnarchiver(path, mtl_device("cpu")).decode_root_object()
+    except MPSFileError as error:
+        rule = "must be a run folder, a folder of raw files, an archive, or end in .npz, .safetensors, .pt or .pth"
+        raise MPSFileError(WHO, str(path), rule, str(error).removeprefix(f"{error.who}: ")) from error
+    graphs = [each for each in (root if isinstance(root, list) else [root]) if isinstance(each, MPSNNGraph)]
+    if len(graphs) != 1:
+        raise MPSFileError(WHO, str(path), "must hold one graph", f"{len(graphs)} graphs")
+    return KnownNetwork(network_layers(graphs[0]), network_arrays(graphs[0]))
+
+
+class RawFormat(StrEnum):
+    """The numbers of raw files."""
+
+    FLOAT32 = "float32"
+    FLOAT16 = "float16"
+
+
+def shown_arrays(path: Path, network: Path | None, raw: RawFormat | None) -> dict[str, NDArray[Any]]:
+    """All arrays that a path has, for ``show``."""
+    found = run_or_archive(path)
+    if found is not None:
+        if found.arrays is None:
+            raise MPSFileError(WHO, str(path), "must hold weights", "a run that has saved none", "Train it again.")
+        return dict(found.arrays)
+    if path.is_file() and is_tensors(path) and not (path.suffix.lower() == ".bin" and not _is_zip(path)):
+        from openmps.formats.exchange.tensors import load_tensors
+
+        return load_tensors(path)
+    if network is not None:
+        from openmps.formats.exchange.raw import load_raw
+
+        return dict(load_raw(path, named_network(network).layers).arrays)
+    files = [path] if path.suffix.lower() in _RAW and path.is_file() else _raw_files(path)
+    if raw is None:
+        rule = "must be given, or --as: raw files do not say what they hold"
+        raise MPSArgumentError(WHO, "--network", rule, None, "Give a run or an archive, or --as float32")
+    return {file.name: _raw(file, raw) for file in files}
+
+
+def _is_zip(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(2) == b"PK"
+    except OSError:
+        return False
+
+
+def _raw_files(path: Path) -> list[Path]:
+    from openmps.formats.paths import visible_entries
+
+    if not os.path.lexists(path):
+        raise MPSFileError(WHO, str(path), "must be a file or folder of weights", "nothing there")
+    files = [file for file in visible_entries(path, WHO) if file.suffix.lower() in _RAW and file.is_file()]
+    if not files:
+        rule = "must be a run folder, or hold raw files, .dat or .bin"
+        raise MPSFileError(WHO, str(path), rule, "a folder without them")
+    return files
+
+
+def _raw(path: Path, raw: RawFormat) -> NDArray[Any]:
+    """The numbers of a raw file."""
+    import numpy as np
+
+    from openmps.formats.paths import read_file
+
+    data = read_file(path, WHO)
+    kind = np.dtype(raw.value).newbyteorder("<")
+    if not data or len(data) % kind.itemsize:
+        raise MPSFileError(WHO, str(path), f"must hold numbers of {raw.value}", f"{len(data)} bytes")
+    return np.frombuffer(data, kind)

@@ -1,0 +1,188 @@
+"""``openmps weights``: what is in files of weights, and weights of one framework as those of another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from openmps.checks import lengths_text
+from openmps.cli.weight_conversion import Conversion, Layout, convert_weights
+from openmps.cli.weight_files import RawFormat, shown_arrays
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+weights_app = typer.Typer(
+    name="weights",
+    help="Look at files of weights, and convert them between frameworks.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+Source = Annotated[
+    Path,
+    typer.Argument(
+        help="A run folder, an archive, a folder of raw .dat or .bin files, or an .npz, .safetensors or .pt file.",
+        show_default=False,
+    ),
+]
+_HEADINGS = ("shape", "type", "smallest", "largest", "bytes")
+
+
+@weights_app.command()
+def show(
+    source: Source,
+    network: Annotated[
+        Path | None,
+        typer.Option(metavar="RUN|ARCHIVE", help="The network whose raw files they are.", show_default=False),
+    ] = None,
+    raw: Annotated[
+        RawFormat | None,
+        typer.Option("--as", help="What raw files hold, where no network says it.", show_default=False),
+    ] = None,
+) -> None:
+    """List the arrays of a file, folder, run or archive: shape, type, smallest and largest number, bytes.
+
+    Raw files do not say what they hold: --network gives their shapes, and so their types; --as shows them as rows of
+    numbers. Numbers that are not finite are counted below their array.
+    """
+    from openmps.formats.exchange.rows import in_columns
+
+    arrays = shown_arrays(source, network, raw)
+    rows = [_cells(array) for array in arrays.values()]
+    widths = [max(len(row[place]) for row in [_HEADINGS, *rows]) for place in range(len(_HEADINGS))]
+    print("\n".join(in_columns("array", _aligned(_HEADINGS, widths))))
+    for (name, array), row in zip(arrays.items(), rows, strict=True):
+        print("\n".join(in_columns(_printable(name), _aligned(row, widths))))
+        for line in _non_finite(array):
+            print(f"  {line}")
+    count = sum(array.size for array in arrays.values())
+    total = sum(array.nbytes for array in arrays.values())
+    print(f"{len(arrays):,} arrays, {count:,} numbers, {total:,} bytes")
+
+
+def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
+    return "  ".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
+
+
+def _printable(name: str) -> str:
+    return name if name.isprintable() else repr(name)
+
+
+def _cells(array: NDArray[Any]) -> tuple[str, ...]:
+    import numpy as np
+
+    finite = array[np.isfinite(array)] if array.dtype.kind == "f" else array
+    ends = (f"{float(finite.min()):.4g}", f"{float(finite.max()):.4g}") if finite.size else ("-", "-")
+    return (lengths_text(array.shape) or "1", str(array.dtype.newbyteorder("=")), *ends, f"{array.nbytes:,}")
+
+
+def _non_finite(array: NDArray[Any]) -> list[str]:
+    import numpy as np
+
+    if array.dtype.kind != "f":
+        return []
+    counts = {"NaN": int(np.isnan(array).sum()), "infinite": int(np.isinf(array).sum())}
+    return [f"{count:,} of {array.size:,} are {kind}" for kind, count in counts.items() if count]
+
+
+@weights_app.command()
+def convert(
+    source: Source,
+    destination: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DEST",
+            help="An .npz, .safetensors, .pt or .pth file, a folder for raw files, or a run folder (with --force).",
+            show_default=False,
+        ),
+    ],
+    from_layout: Annotated[
+        Layout | None,
+        typer.Option("--from", help="Whose names and orders SOURCE has; those of runs and archives are known."),
+    ] = None,
+    to_layout: Annotated[
+        Layout | None, typer.Option("--to", help="Whose names and orders DEST gets.  [default: openmps]")
+    ] = None,
+    network: Annotated[
+        Path | None,
+        typer.Option(metavar="RUN|ARCHIVE", help="The network whose weights they are.", show_default=False),
+    ] = None,
+    map: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--map",
+            metavar="LAYER=NAME",
+            help="What names do not tell: a layer, or an array such as fc1.weights, and its name in the other file. "
+            "conv1.biases= stands for biases of 0. May be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    prefix: Annotated[
+        str, typer.Option(metavar="TEXT", help="What stands before all names in SOURCE.", show_default=False)
+    ] = "",
+    leave: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PATTERN", help="Tensors that no layer is to take, head.*. May be repeated.", show_default=False
+        ),
+    ] = None,
+    flatten: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[LAYER=]ORDER",
+            help="In what order the other framework flattens an image before a fully connected layer, the last letter "
+            "fastest.  [default: CHW for pytorch, HWC for keras and mlx]",
+            show_default=False,
+        ),
+    ] = None,
+    fold: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="LAYER=NAME",
+            help="Fold the batch normalization NAME of SOURCE into a convolution. May be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    epsilon: Annotated[float | None, typer.Option(help="Of the folded normalizations.", show_default=False)] = None,
+    half: Annotated[
+        bool, typer.Option("--half", help="Write float16; numbers that it cannot hold are an error.")
+    ] = False,
+    allow_rounding: Annotated[
+        bool, typer.Option("--allow-rounding", help="Round numbers; those too large for float16 stay an error.")
+    ] = False,
+    one_file: Annotated[
+        bool, typer.Option("--one-file", help="Raw files: one a layer, weights then biases, in the place of two.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing when all fits.")] = False,
+) -> None:
+    """Convert the weights of a network from one framework's names and order of axes to another's.
+
+    Prints which array of the network took which tensor, with shapes and orders of axes. Nothing is guessed: what does
+    not fit is listed, all at once, and then nothing is written. Numbers keep their bits unless --half says otherwise.
+    """
+    options = Conversion(
+        from_layout, to_layout, network, _pairs("--map", map), prefix, tuple(leave or ()), tuple(flatten or ()),
+        _pairs("--fold", fold), epsilon, half, allow_rounding, one_file, force,
+    )  # fmt: skip
+    done = convert_weights(source, destination, options)
+    if not quiet:
+        print("\n".join(str(table) for table in done.tables))
+        print(f"{destination}: {done.count:,} arrays")
+
+
+def _pairs(option: str, given: list[str] | None) -> Mapping[str, str]:
+    """``LAYER=NAME`` of each."""
+    found: dict[str, str] = {}
+    for text in given or ():
+        layer, sign, name = text.partition("=")
+        if not sign or not layer:
+            raise typer.BadParameter(f"{text!r} is no LAYER=NAME", param_hint=option)
+        if layer in found:
+            raise typer.BadParameter(f"{layer!r} is named twice", param_hint=option)
+        found[layer] = name
+    return found

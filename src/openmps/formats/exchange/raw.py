@@ -1,0 +1,169 @@
+"""Raw files of numbers alone, as an app's bundle holds them: little-endian float32 or float16, OHWI."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from openmps.errors import MPSArgumentError, MPSError, MPSFileError, MPSWeightsError
+from openmps.formats.arrays import Array, to_numpy
+from openmps.formats.atomic import write_all_atomic
+from openmps.formats.exchange.conventions import WeightLayout, orders
+from openmps.formats.exchange.layers import Network, WeightLayer, network_layers
+from openmps.formats.exchange.precision import stored
+from openmps.formats.exchange.rows import WeightMapping, WeightRow
+from openmps.formats.paths import is_there, path_of, reading, require_file, require_folder
+from openmps.formats.weights import dat_file_name, dat_file_names
+
+RAW_SUFFIXES = (".dat", ".bin")
+_WIDTHS = {4: "<f4", 2: "<f2"}
+
+
+def load_raw(
+    folder: str | os.PathLike[str], network: Network, *, names: Mapping[str, str] | None = None
+) -> WeightMapping:
+    """The arrays of a network from raw files: ``conv1_weights.dat`` and ``conv1_biases.dat``, or ``conv1.dat`` alone.
+
+    A file of one layer has its arrays one after another: weights, biases; gamma, beta, mean, variance. The suffix may
+    be ``.bin``. Files hold float32 or float16: their length, which has to be that of the network's shapes, says which.
+    ``names`` gives files other names, by layer, ``conv1``, or by array, ``conv1.weights``. Other files in the folder
+    are not looked at.
+
+    Raises:
+        MPSWeightsError: All that does not fit: files that are missing or of another length.
+        MPSArgumentError: ``names`` names no layer, or no plain file.
+    """
+    who = "load_raw"
+    root, layers = path_of(folder, who, "folder"), network_layers(network)
+    require_folder(root, who)
+    _check_names(names or {}, layers)
+    problems: list[str] = []
+    rows: list[WeightRow] = []
+    arrays: dict[str, NDArray[Any]] = {}
+    for layer in layers.values():
+        try:
+            for row, array in _of_layer(root, layer, names or {}):
+                rows.append(row)
+                arrays[row.array] = array
+        except MPSFileError as error:
+            problems.append(str(error).removeprefix(f"{error.who}: "))
+    if problems:
+        raise MPSWeightsError(who, "folder", "must have the files of the network", problems)
+    return WeightMapping(tuple(rows), arrays)
+
+
+def save_raw(
+    folder: str | os.PathLike[str],
+    arrays: Mapping[str, Array],
+    *,
+    half: bool = False,
+    allow_rounding: bool = False,
+    one_file: bool = False,
+) -> list[Path]:
+    """Write arrays that are named by layer and part as raw files into a folder, and return their paths.
+
+    ``conv1.weights`` is ``conv1_weights.dat``; with ``one_file`` all arrays of a layer are in ``conv1.dat``, in the
+    order in which they are given. All files are written and read back before any older one is replaced.
+
+    Raises:
+        MPSWeightsError: With ``half``, numbers that float16 cannot hold; `import_weights` keeps those of float16 files.
+        MPSArgumentError: A layer's name is none for a file.
+    """
+    who = "save_raw"
+    root = path_of(folder, who, "folder")
+    plain = {name: to_numpy(array, who, name) for name, array in arrays.items()}
+    numbers = stored(plain, who, half=half, allow_rounding=allow_rounding)
+    return write_all_atomic({root / file: data for file, data in raw_files(numbers, one_file=one_file).items()})
+
+
+def raw_files(numbers: Mapping[str, NDArray[Any]], *, one_file: bool) -> dict[str, bytes]:
+    """The names of the raw files and what they hold."""
+    files = dat_file_names(numbers)
+    if not one_file:
+        return {files[name]: array.tobytes() for name, array in numbers.items()}
+    found: dict[str, bytes] = {}
+    for name, array in numbers.items():
+        file = f"{name.rpartition('.')[0]}.dat"
+        found[file] = found.get(file, b"") + array.tobytes()
+    dat_file_names(f"{file.removesuffix('.dat')}.layer" for file in found)
+    return found
+
+
+def _check_names(names: Mapping[str, str], layers: Mapping[str, WeightLayer]) -> None:
+    known = {*layers, *(f"{layer.label}.{part}" for layer in layers.values() for part in layer.parts)}
+    for name, file in names.items():
+        if name not in known:
+            raise MPSArgumentError("load_raw", "names", "must name a layer of the network or an array", repr(name))
+        if not file or "/" in file or "\\" in file or "\0" in file or file in (".", ".."):
+            raise MPSArgumentError("load_raw", "names", "must give names of files in the folder", repr(file))
+
+
+def _of_layer(root: Path, layer: WeightLayer, names: Mapping[str, str]) -> list[tuple[WeightRow, NDArray[Any]]]:
+    """The arrays of a layer, from a file of their own each, or from one."""
+    whole = _first(root, names.get(layer.label), layer.label)
+    if whole is not None:
+        return _cut(root / whole, layer)
+    found: list[tuple[WeightRow, NDArray[Any]]] = []
+    for part in layer.parts:
+        name = f"{layer.label}.{part}"
+        own_name = dat_file_name(name)
+        file = _first(root, names.get(name), own_name.removesuffix(".dat"))
+        if file is None:
+            if part in layer.optional:
+                continue
+            rule = f"must have {own_name}, or {layer.label}.dat for the whole layer"
+            raise MPSFileError("load_raw", str(root), rule, "neither")
+        found += _cut(root / file, layer, (part,))
+    return found
+
+
+def _first(root: Path, given: str | None, stem: str) -> str | None:
+    """The file that is there: of the name given, or of the stem with a suffix."""
+    if given is not None:
+        return given
+    try:
+        return next(
+            (f"{stem}{suffix}" for suffix in RAW_SUFFIXES if is_there(root / f"{stem}{suffix}", "load_raw")), None
+        )
+    except MPSError:
+        return None
+
+
+def _cut(path: Path, layer: WeightLayer, parts: Sequence[str] | None = None) -> list[tuple[WeightRow, NDArray[Any]]]:
+    """The arrays that a file holds one after another, by its length."""
+    wanted = [list(parts or layer.parts)]
+    if parts is None and layer.optional:
+        wanted.append([part for part in layer.parts if part not in layer.optional])
+    own = {part: orders(WeightLayout.OPENMPS, layer, part)[0] for part in layer.parts}
+    counts = [sum(int(np.prod(own[part].shape)) for part in each) for each in wanted]
+    found = require_file(path, "load_raw")
+    fits = [
+        (each, width) for each, count in zip(wanted, counts, strict=True) for width in _WIDTHS if width * count == found
+    ]
+    if len(fits) != 1:
+        lengths = " or ".join(f"{4 * count:,} bytes (float32) or {2 * count:,} (float16)" for count in counts)
+        if fits:
+            raise MPSFileError(
+                "load_raw", str(path), "must say what it is by its length", f"{found:,} bytes, which two are"
+            )
+        raise MPSFileError("load_raw", str(path), f"must hold {lengths}", f"{found:,} bytes")
+    chosen, width = fits[0]
+    with reading(path, "load_raw"):
+        numbers = np.fromfile(path, _WIDTHS[width], found // width)
+    if numbers.nbytes != found:
+        raise MPSFileError("load_raw", str(path), f"must hold {found:,} bytes", f"{numbers.nbytes:,} while reading")
+    rows: list[tuple[WeightRow, NDArray[Any]]] = []
+    place = 0
+    for part in chosen:
+        order = own[part]
+        count = int(np.prod(order.shape))
+        array = numbers[place : place + count].reshape(order.shape)
+        place += count
+        name = f"{layer.label}.{part}"
+        rows.append((WeightRow(name, order.shape, str(order), path.name, array.shape, f"{order}"), array))
+    return rows
