@@ -22,7 +22,10 @@ LAST_LINE = re.compile(r"test accuracy \d{1,3}\.\d %")
 PNG = "PIL.Image"
 
 
-COMMANDS = ("train", "evaluate", "predict", "summary", "export", "lint", "explain-padding")
+COMMANDS = (
+    *("train", "evaluate", "predict", "summary", "export", "lint", "explain-padding"),
+    *("weights show", "weights convert"),
+)
 
 
 @pytest.fixture(scope="module")
@@ -465,7 +468,8 @@ def test_what_every_command_prints_fits_80_columns(capsys, tmp_path, run, idx):
         training, deep, ("evaluate", tmp_path / "d"), ("summary", tmp_path / "d"), ("evaluate", run), ("summary", run),
         ("predict", run, tmp_path / "a.png"), ("explain-padding", "224x200"), ("explain-padding", 1000, "full"),
         ("explain-padding", "7", "onnx:100,100,100,100", "--kernel", 25, "--dilation", 3), ("--help",),
-        *((name, "--help") for name in COMMANDS),
+        ("weights", "convert", tmp_path / "d", tmp_path / "w.npz", "--to", "keras"),
+        ("weights", "show", tmp_path / "d"), ("weights", "--help"), *((*name.split(), "--help") for name in COMMANDS),
     ]  # fmt: skip
     for command in commands:
         status, out, _ = _call(capsys, *command)

@@ -22,17 +22,22 @@ Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:N, or auto: the first
 _RUNS = Path("runs")
 _WHO = "openmps"
 _SHOWN_RUNS = 8
-_API = ("load_dataset", "load_image_folder", "TrainingOptions", "resume", "mtl_device", "optimizer_factory")
+_API = (
+    *("load_dataset", "load_image_folder", "TrainingOptions", "resume", "mtl_device", "optimizer_factory"),
+    *("import_weights", "export_weights", "load_raw"),
+)
 _OPTIONS = {
     "which": "--device",
     "size": "--image-size",
     "checkpoints_kept": "--keep-checkpoints",
     "channel_format": "--format",
+    "names": "--map",
 }
 """Arguments of theirs that are options of another name."""
 _REMEDIES = {
     "size=(height, width)": "--image-size WIDTHxHEIGHT",
     "or take it away.": "take it away, or give --skip-broken.",
+    "must be given with fold:": "must be given with --fold:",
 }
 
 

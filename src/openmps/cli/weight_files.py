@@ -68,8 +68,8 @@ def _of_run(path: Path) -> KnownNetwork:
     shapes = shape.arrays()
     arrays = run.load_weights(shapes) if run.weights_path.exists() else None
     ones = {name: np.ones(lengths, np.float32) for name, lengths in shapes.items()}
-    network = Network.from_arrays(shape, arrays or ones)
-    graph = network.inference_graph(mtl_device("cpu"), MPSImageFeatureChannelFormat.FLOAT32)
+    # What the layers are, whatever the numbers are.
+    graph = Network.from_arrays(shape, ones).inference_graph(mtl_device("cpu"), MPSImageFeatureChannelFormat.FLOAT32)
     return KnownNetwork(network_layers(graph), arrays, run)
 
 

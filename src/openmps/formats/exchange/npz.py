@@ -49,7 +49,7 @@ def npz_bytes(tensors: Mapping[str, NDArray[Any]]) -> bytes:
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         for name, array in tensors.items():  # np.savez takes no array of the name "file"
             with archive.open(zipfile.ZipInfo(f"{name}{_SUFFIX}"), "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, np.ascontiguousarray(array), allow_pickle=False)
+                np.lib.format.write_array(member, np.asarray(array, order="C"), allow_pickle=False)
     return file.getvalue()
 
 

@@ -48,7 +48,7 @@ class Order:
         return frozenset(_bare(letter) for axis in self.axes for letter in axis if letter.startswith(_TURNED))
 
     def __str__(self) -> str:
-        """The order without letters of length 1 that stand beside others, ``O(CHW)``, ``OIHW, ~H ~W``."""
+        """The order in few characters, ``O(CHW)``."""
         axes = ("".join(map(_bare, axis)) for axis in self.axes)
         short = "".join(f"({axis})" if len(axis) > 1 else axis for axis in axes)
         return f"{short}, turned" if self.turned else short
@@ -60,12 +60,13 @@ def _bare(letter: str) -> str:
 
 def rearranged(array: NDArray[Any], now: Order, wanted: Order) -> NDArray[Any]:
     """The same numbers in another order, in C order; what has them in that order already is not copied."""
-    sizes = now.sizes
-    split = array.reshape([sizes[letter] for letter in now.letters])
-    moved = split.transpose([now.letters.index(letter) for letter in wanted.letters])
+    both = [letter for letter in now.letters if letter in wanted.letters]  # the others have the length 1
+    places = [letter for letter in wanted.letters if letter in both]
+    split = array.reshape([now.sizes[letter] for letter in both])
+    moved = split.transpose([both.index(letter) for letter in places])
     backwards = now.turned ^ wanted.turned
     if backwards:
-        moved = np.flip(moved, tuple(place for place, letter in enumerate(wanted.letters) if letter in backwards))
+        moved = np.flip(moved, tuple(place for place, letter in enumerate(places) if letter in backwards))
     return np.ascontiguousarray(moved).reshape(wanted.shape)
 
 

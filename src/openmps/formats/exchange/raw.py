@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,12 +46,14 @@ def load_raw(
     rows: list[WeightRow] = []
     arrays: dict[str, NDArray[Any]] = {}
     for layer in layers.values():
-        try:
-            for row, array in _of_layer(root, layer, names or {}):
-                rows.append(row)
-                arrays[row.array] = array
-        except MPSFileError as error:
-            problems.append(str(error).removeprefix(f"{error.who}: "))
+        for file, parts in _files(root, layer, names or {}):
+            try:
+                found = _cut(file, layer, parts) if file is not None else _absent(root, layer, parts)
+            except MPSFileError as error:
+                problems.append(str(error).removeprefix(f"{error.who}: "))
+                continue
+            rows += [row for row, _ in found]
+            arrays |= {row.array: array for row, array in found}
     if problems:
         raise MPSWeightsError(who, "folder", "must have the files of the network", problems)
     return WeightMapping(tuple(rows), arrays)
@@ -103,23 +105,28 @@ def _check_names(names: Mapping[str, str], layers: Mapping[str, WeightLayer]) ->
             raise MPSArgumentError("load_raw", "names", "must give names of files in the folder", repr(file))
 
 
-def _of_layer(root: Path, layer: WeightLayer, names: Mapping[str, str]) -> list[tuple[WeightRow, NDArray[Any]]]:
-    """The arrays of a layer, from a file of their own each, or from one."""
+_Found = list[tuple[WeightRow, NDArray[Any]]]
+
+
+def _files(root: Path, layer: WeightLayer, names: Mapping[str, str]) -> Iterator[tuple[Path | None, tuple[str, ...]]]:
+    """The file of each array of a layer, or the one of all of them; None where there is none."""
     whole = _first(root, names.get(layer.label), layer.label)
     if whole is not None:
-        return _cut(root / whole, layer)
-    found: list[tuple[WeightRow, NDArray[Any]]] = []
+        yield root / whole, layer.parts
+        return
     for part in layer.parts:
         name = f"{layer.label}.{part}"
-        own_name = dat_file_name(name)
-        file = _first(root, names.get(name), own_name.removesuffix(".dat"))
-        if file is None:
-            if part in layer.optional:
-                continue
-            rule = f"must have {own_name}, or {layer.label}.dat for the whole layer"
-            raise MPSFileError("load_raw", str(root), rule, "neither")
-        found += _cut(root / file, layer, (part,))
-    return found
+        file = _first(root, names.get(name), dat_file_name(name).removesuffix(".dat"))
+        yield None if file is None else root / file, (part,)
+
+
+def _absent(root: Path, layer: WeightLayer, parts: tuple[str, ...]) -> _Found:
+    """Nothing, where a part may be missing."""
+    (part,) = parts
+    if part in layer.optional:
+        return []
+    rule = f"must have {dat_file_name(f'{layer.label}.{part}')}, or {layer.label}.dat for the whole layer"
+    raise MPSFileError("load_raw", str(root), rule, "neither")
 
 
 def _first(root: Path, given: str | None, stem: str) -> str | None:
@@ -134,11 +141,11 @@ def _first(root: Path, given: str | None, stem: str) -> str | None:
         return None
 
 
-def _cut(path: Path, layer: WeightLayer, parts: Sequence[str] | None = None) -> list[tuple[WeightRow, NDArray[Any]]]:
+def _cut(path: Path, layer: WeightLayer, parts: tuple[str, ...]) -> _Found:
     """The arrays that a file holds one after another, by its length."""
-    wanted = [list(parts or layer.parts)]
-    if parts is None and layer.optional:
-        wanted.append([part for part in layer.parts if part not in layer.optional])
+    wanted = [parts]
+    if parts == layer.parts and layer.optional:
+        wanted.append(tuple(part for part in parts if part not in layer.optional))
     own = {part: orders(WeightLayout.OPENMPS, layer, part)[0] for part in layer.parts}
     counts = [sum(int(np.prod(own[part].shape)) for part in each) for each in wanted]
     found = require_file(path, "load_raw")
@@ -157,7 +164,7 @@ def _cut(path: Path, layer: WeightLayer, parts: Sequence[str] | None = None) -> 
         numbers = np.fromfile(path, _WIDTHS[width], found // width)
     if numbers.nbytes != found:
         raise MPSFileError("load_raw", str(path), f"must hold {found:,} bytes", f"{numbers.nbytes:,} while reading")
-    rows: list[tuple[WeightRow, NDArray[Any]]] = []
+    rows: _Found = []
     place = 0
     for part in chosen:
         order = own[part]
@@ -165,5 +172,5 @@ def _cut(path: Path, layer: WeightLayer, parts: Sequence[str] | None = None) -> 
         array = numbers[place : place + count].reshape(order.shape)
         place += count
         name = f"{layer.label}.{part}"
-        rows.append((WeightRow(name, order.shape, str(order), path.name, array.shape, f"{order}"), array))
+        rows.append((WeightRow(name, order.shape, str(order), path.name, array.shape, str(order)), array))
     return rows

@@ -1,0 +1,285 @@
+"""``openmps weights``: what it prints, what it leaves, how it ends."""
+
+from __future__ import annotations
+
+import filecmp
+import os
+
+import numpy as np
+import pytest
+import torch
+
+import openmps as mps
+from openmps.cli import main
+from openmps.formats import load_raw, load_safetensors, load_tensors, network_arrays, save_raw, save_tensors
+from openmps.metal.device import mtl_device
+from openmps.training import NetworkShape, RunFolder
+from openmps.training.inference import describe_network
+
+SHAPE = NetworkShape(8, 8, 1, 3, "tiny")
+
+
+@pytest.fixture(autouse=True)
+def _no_flushing(monkeypatch):
+    """Whether files reach the disk is tested with `write_atomic`."""
+    monkeypatch.setattr("openmps.formats.atomic._sync", lambda path, flags: None)
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run with weights that float16 holds."""
+    folder = RunFolder.create(tmp_path, describe_network(SHAPE, ("a", "b", "c")), name="run")
+    random = np.random.default_rng(0)
+    folder.save_weights({name: random.integers(-8, 9, shape) / 8 for name, shape in SHAPE.arrays().items()})
+    return folder.path
+
+
+@pytest.fixture
+def archive(tmp_path):
+    """A graph of one convolution in an archive."""
+    descriptor = mps.MPSCNNConvolutionDescriptor(3, 3, 2, 4)
+    source = mps.ArrayConvolutionDataSource(descriptor, np.arange(72.0), [0.5] * 4, "conv")
+    node = mps.MPSCNNConvolutionNode(mps.MPSNNImageNode(), source)
+    mps.MPSKeyedArchiver.archive(mps.MPSNNGraph(mtl_device("cpu"), node.result_image), tmp_path / "net.mps")
+    return tmp_path / "net.mps"
+
+
+def _call(capsys, *arguments):
+    status = main([str(argument) for argument in arguments])
+    output = capsys.readouterr()
+    return status, output.out, output.err
+
+
+def _convert(capsys, *arguments):
+    return _call(capsys, "weights", "convert", *arguments)
+
+
+@pytest.mark.parametrize("layout", ["pytorch", "keras", "mlx", "openmps"])
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors", ".pt"])
+def test_a_run_goes_out_and_comes_back_bit_by_bit(layout, suffix, run, tmp_path, capsys):
+    there, back = tmp_path / f"w{suffix}", tmp_path / "back.safetensors"
+    status, out, err = _convert(capsys, run, there, "--to", layout)
+    assert (status, err, out.splitlines()[-1]) == (0, "", f"{there}: 12 arrays")
+    assert max(map(len, out.splitlines()[:-1])) <= 80
+    assert _convert(capsys, there, back, "--from", layout, "--network", run, "-q") == (0, "", "")
+    assert filecmp.cmp(back, run / "weights.safetensors", shallow=False)
+    half = tmp_path / f"half{suffix}"
+    for arguments in (
+        (run, half, "--to", layout, "--half"),
+        (half, tmp_path / "raw", "--from", layout, "--network", run),
+    ):
+        assert _convert(capsys, *arguments, "-q") == (0, "", "")
+    assert {array.dtype for array in load_tensors(half).values()} == {np.dtype(np.float16)}
+    raw = load_raw(tmp_path / "raw", _layers(run)).arrays
+    for name, array in load_safetensors(back).items():
+        assert raw[name].dtype == np.float16
+        np.testing.assert_array_equal(raw[name], array)
+
+
+def _layers(run):
+    from openmps.cli.weight_files import named_network
+
+    return named_network(run).layers
+
+
+def test_an_archive_is_a_network_and_a_source(archive, tmp_path, capsys):
+    status, out, _ = _convert(capsys, archive, tmp_path / "w.pt", "--to", "pytorch")
+    assert status == 0
+    assert [line.split() for line in out.splitlines()[:3]] == [
+        ["conv.weights", "4x3x3x2", "OHWI"],
+        ["conv.weight", "4x2x3x3", "OIHW"],
+        ["conv.biases", "=", "conv.bias", "4", "O"],
+    ]  # fmt: skip
+    layer = torch.nn.Conv2d(2, 4, 3)
+    read = torch.load(tmp_path / "w.pt", weights_only=True)
+    layer.load_state_dict({name.removeprefix("conv."): tensor for name, tensor in read.items()})
+    torch.save({f"net.0.{name}": tensor + 1 for name, tensor in layer.state_dict().items()}, tmp_path / "x.pt")
+    options = ("--from", "pytorch", "--network", archive, "--map", "conv=0", "--prefix", "net.", "-q")
+    assert _convert(capsys, tmp_path / "x.pt", tmp_path / "raw", *options) == (0, "", "")
+    device = mtl_device("cpu")
+    graph = mps.MPSKeyedUnarchiver.unarchived_object_of_class(mps.MPSNNGraph, archive, device)
+    for name, array in network_arrays(graph).items():
+        np.testing.assert_array_equal(load_raw(tmp_path / "raw", graph).arrays[name], array + 1)
+
+
+def test_a_run_takes_weights(run, tmp_path, capsys):
+    arrays = load_safetensors(run / "weights.safetensors")
+    save_raw(tmp_path / "run", {name: array + 1 for name, array in arrays.items()})  # its own raw files
+    save_tensors(tmp_path / "w.npz", {name: array + 1 for name, array in arrays.items()})
+    command = (tmp_path / "w.npz", run, "--from", "openmps")
+    status, _, err = _convert(capsys, *command)
+    assert (status, err) == (2, f"error: {run} must be new, got one that is there. --force replaces it.\n")
+    assert _convert(capsys, *command, "--force", "-q") == (0, "", "")
+    for name, array in load_safetensors(run / "weights.safetensors").items():
+        np.testing.assert_array_equal(array, arrays[name] + 1)
+
+
+def test_folding_and_flattening(archive, tmp_path, capsys):
+    tensors = {
+        "conv.weight": np.ones((4, 2, 3, 3), np.float32),
+        "bn.weight": np.full(4, 2, np.float32),
+        "bn.bias": np.full(4, 3, np.float32),
+        "bn.running_mean": np.full(4, 0.5, np.float32),
+        "bn.running_var": np.full(4, 3, np.float32),
+        "bn.num_batches_tracked": np.array(7),
+    }
+    save_tensors(tmp_path / "w.npz", tensors)
+    options = ("--from", "pytorch", "--network", archive, "--fold", "conv=bn")
+    assert (
+        "--epsilon must be given with --fold" in _convert(capsys, tmp_path / "w.npz", tmp_path / "o.npz", *options)[2]
+    )
+    status, out, _ = _convert(capsys, tmp_path / "w.npz", tmp_path / "o.npz", *options, "--epsilon", 1)
+    assert status == 0
+    assert "left out: bn.num_batches_tracked" in out
+    found = load_tensors(tmp_path / "o.npz")
+    assert (set(found["conv.weights"].reshape(-1)), set(found["conv.biases"])) == ({1.0}, {2.5})
+    options = ("--from", "pytorch", "--network", archive, "--flatten", "WHC")
+    assert _convert(capsys, tmp_path / "w.npz", tmp_path / "p.npz", *options)[0] == 2
+
+
+def test_what_does_not_fit_is_listed_and_nothing_written(run, tmp_path, capsys):
+    _convert(capsys, run, tmp_path / "w.npz", "--to", "keras", "-q")
+    status, out, err = _convert(capsys, tmp_path / "w.npz", tmp_path / "o.npz", "--from", "pytorch", "--network", run)
+    assert (status, out) == (2, "")
+    assert "first_norm.gamma (8 C) finds no tensor first_norm.weight; first_norm/gamma is its name" in err
+    assert "--map LAYER=NAME sets what names do not tell" in err
+    assert len(err.splitlines()) == 1 + 11 + 11 + 2
+    assert not (tmp_path / "o.npz").exists()
+
+
+def test_numbers_that_float16_cannot_hold(run, tmp_path, capsys):
+    folder = RunFolder.open(run)
+    arrays = folder.load_weights()
+    folder.save_weights({**arrays, "fc.biases": np.array([0.1, 0.2, 0.3])})
+    status, _, err = _convert(capsys, run, tmp_path / "w", "--half")
+    assert status == 2
+    assert err.splitlines() == [
+        "error: openmps weights convert: --half must keep their numbers:",
+        "  fc.biases: float16 rounds 3 of 3 numbers, by up to 4.88e-05",
+        "--allow-rounding rounds them; numbers that are too large cannot be written.",
+    ]
+    assert _convert(capsys, run, tmp_path / "w", "--half", "--allow-rounding", "-q") == (0, "", "")
+    folder.save_weights({**arrays, "fc.biases": np.array([0.1, 1e6, 0.3])})
+    err = _convert(capsys, run, tmp_path / "v", "--half", "--allow-rounding")[2]
+    assert "fc.biases: 1 of 3 numbers are too large for float16, up to 1e+06" in err
+    assert not (tmp_path / "v").exists()
+
+
+def test_nothing_is_replaced_unless_asked_for(run, tmp_path, capsys):
+    (tmp_path / "w.npz").write_text("mine")
+    status, _, err = _convert(capsys, run, tmp_path / "w.npz")
+    assert (status, err) == (2, f"error: {tmp_path}/w.npz must be new, got one that is there. --force replaces it.\n")
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    (raw / "readme").write_text("mine")
+    assert _convert(capsys, run, raw, "-q") == (0, "", "")
+    status, _, err = _convert(capsys, run, raw)
+    assert status == 2
+    assert "must have none of the 12 files, got first_conv_weights.dat, " in err
+    before = sorted(os.listdir(raw))
+    assert _convert(capsys, run, raw, "--force", "-q") == (0, "", "")
+    assert sorted(os.listdir(raw)) == before
+    assert _convert(capsys, run, tmp_path / "w.npz", "--force", "-q")[0] == 0
+    (tmp_path / "locked").mkdir(mode=0o500)
+    if os.geteuid():
+        assert "Permission denied" in _convert(capsys, run, tmp_path / "locked" / "w.npz")[2]
+
+
+OF_RUN = ("--network", "{run}")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("{w}", "{o}.npz"), "--from must be one of openmps, pytorch, keras, mlx"),
+        (("{w}", "{o}.npz", "--from", "pytorch"), "--network must be given: files of weights do not say"),
+        (("{w}", "{o}.npz", "--from", "pytorch", "--network", "{o}"), "--network must be a run folder, or an archive"),
+        (("{w}", "{o}.npz", "--from", "pytorch", "--network", "{w}"), "--network must be a run folder, or an archive"),
+        (("{run}", "{o}.npz", "--from", "pytorch"), "--from must be left out: {run} says itself what it is"),
+        (("{run}", "{o}.npz", *OF_RUN), "--network must be left out"),
+        (("{run}", "{o}.xyz"), "{o}.xyz must be a folder, or end in .npz, .safetensors, .pt or .pth"),
+        (("{run}", "{o}", "--to", "keras"), "--to must be openmps for raw files and runs, which are OHWI, got keras"),
+        (("{run}", "{o}.npz", "--one-file"), "--one-file must be left out but for raw files"),
+        (("{raw}", "{o}.npz", "--from", "mlx", *OF_RUN), "--from must be openmps for raw files"),
+        (("{w}", "{run}", "--from", "openmps", "--force", "--half"), "--half must be left out: runs are float32"),
+        (("{run}", "{o}.npz", "--map", "conv"), "Invalid value for --map: 'conv' is no LAYER=NAME"),
+        (("{run}", "{o}.npz", "--to", "keras", "--map", "a=b", "--map", "a=c"), "'a' is named twice"),
+        (("{w}", "{o}.npz", "--from", "pytorch", *OF_RUN, "--map", "a=b"), "--map must name a layer"),
+        (("{w}", "{o}.npz", "--from", "pytorch", *OF_RUN, "--leave", "q*"), "--leave must match names"),
+        (("{w}", "{o}.npz", "--from", "pytorch", *OF_RUN, "--flatten", "HW"), "--flatten must be one of"),
+        (
+            ("{w}", "{o}.npz", "--from", "pytorch", *OF_RUN, "--flatten", "HWC", "--flatten", "fc=HWC"),
+            "--flatten must be one order for all",
+        ),
+        (("{o}.npz", "{o}2.npz", "--from", "pytorch", *OF_RUN), "{o}.npz must be a file, got nothing there"),
+        (("{text}", "{o}.npz", "--from", "pytorch", *OF_RUN), "{text} must be a whole ZIP archive"),
+        (("{run}", "{o}/deep/w.npz"), "must be in a folder that exists"),
+        (("{run}", "{o}.npz", "--to", "caffe"), "Invalid value for '--to'"),
+    ],
+)  # fmt: skip
+def test_wrong_usage_names_the_option(arguments, message, run, tmp_path, capsys):
+    places = {
+        "w": tmp_path / "w.npz",
+        "o": tmp_path / "out",
+        "run": run,
+        "raw": tmp_path / "raw",
+        "text": tmp_path / "t.npz",
+    }
+    save_tensors(places["w"], {"a.weight": np.ones(2)})
+    places["raw"].mkdir()
+    places["text"].write_text("text")
+    status, out, err = _convert(capsys, *(argument.format(**places) for argument in arguments))
+    assert (status, out) == (2, "")
+    assert message.format(**places) in " ".join(err.split())
+    assert not (tmp_path / "out.npz").exists()
+
+
+# --- show -------------------------------------------------------------------------------------------------------------
+
+
+def test_show_lists_every_array(run, archive, tmp_path, capsys):
+    status, out, err = _call(capsys, "weights", "show", run)
+    lines = out.splitlines()
+    assert (status, err, len(lines)) == (0, "", 14)
+    assert {len(line) for line in lines[:-1]} == {80}
+    assert lines[1].split() == ["first_conv.weights", "8x3x3x1", "float32", *lines[1].split()[3:5], "288"]
+    count = sum(array.size for array in RunFolder.open(run).load_weights().values())
+    assert lines[-1] == f"12 arrays, {count:,} numbers, {4 * count:,} bytes"
+    assert "conv.weights" in _call(capsys, "weights", "show", archive)[1]
+    _convert(capsys, run, tmp_path / "raw", "--half", "-q")
+    assert " float16 " in _call(capsys, "weights", "show", tmp_path / "raw", "--network", run)[1]
+    status, _, err = _call(capsys, "weights", "show", tmp_path / "raw")
+    assert (status, "--network must be given, or --as" in err) == (2, True)
+    out = _call(capsys, "weights", "show", tmp_path / "raw" / "fc_weights.dat", "--as", "float16")[1]
+    assert out.splitlines()[1].split()[:3] == ["fc_weights.dat", "48", "float16"]
+
+
+def test_show_counts_what_is_not_finite(tmp_path, capsys):
+    long = "a_name_that_is_so_long_that_the_numbers_do_not_fit_beside_it_in_80_columns"
+    odd = {
+        "x": np.array([1, np.nan, np.inf, -np.inf]),
+        long: np.full(2, np.nan),
+        "count": np.array(3),
+        "a\x1b[31m": np.ones(1),
+    }
+    save_tensors(tmp_path / "w.npz", odd)
+    status, out, _ = _call(capsys, "weights", "show", tmp_path / "w.npz")
+    lines = out.splitlines()
+    assert status == 0
+    assert [line.split() for line in lines[1:9]] == [
+        ["x", "4", "float64", "1", "1", "32"], ["1", "of", "4", "are", "NaN"], ["2", "of", "4", "are", "infinite"],
+        [long], ["2", "float64", "-", "-", "16"], ["2", "of", "2", "are", "NaN"],
+        ["count", "1", "int64", "3", "3", "8"], [r"'a\x1b[31m'", "1", "float64", "1", "1", "8"],
+    ]  # fmt: skip
+    assert "\x1b" not in out
+
+
+@pytest.mark.parametrize("name", ["nothing", "folder", "text.txt", "text.npz", "text.dat"])
+def test_show_says_what_is_no_file_of_weights(name, tmp_path, capsys):
+    if name == "folder":
+        (tmp_path / name).mkdir()
+    elif name != "nothing":
+        (tmp_path / name).write_text("odd")
+    status, out, err = _call(capsys, "weights", "show", tmp_path / name, "--as", "float32")
+    assert (status, out) == (2, "")
+    assert err.startswith(f"error: {tmp_path / name} must ")
