@@ -11,7 +11,10 @@ from fuzzing import seeds
 from faults.job import Job
 from openmps.formats.archive import MPSKeyedArchiver, MPSKeyedUnarchiver
 from openmps.formats.atomic import write_atomic
+from openmps.formats.exchange.raw import load_raw, save_raw
+from openmps.formats.exchange.tensors import load_tensors, save_tensors
 from openmps.formats.weights import load_dat_files, load_safetensors, save_dat_files, save_safetensors
+from openmps.kernels.convolution import MPSCNNConvolutionDescriptor
 from openmps.metal.device import mtl_device
 from openmps.training.checkpoint import Checkpoint, CheckpointFolder
 from openmps.training.run_folder import RunFolder
@@ -99,6 +102,26 @@ def _raw_parts(folder: Path) -> str:
     return "whole"
 
 
+def _raw_layers(folder: Path) -> str:
+    return _text(load_raw(folder, {"conv": MPSCNNConvolutionDescriptor(3, 3, 1, 2)}).arrays)
+
+
+def _tensors(folder: Path) -> Path:
+    path = folder / "weights.npz"
+    save_tensors(path, _arrays(1))
+    return path
+
+
+def _state_dict(folder: Path) -> Path:
+    path = folder / "weights.pt"
+    save_tensors(path, _arrays(1))
+    return path
+
+
+def _tensors_of(path: Path) -> str:
+    return _text(load_tensors(path))
+
+
 def _plain(folder: Path) -> Path:
     path = folder / "plain"
     path.write_bytes(b"old" * 5000)
@@ -147,6 +170,12 @@ JOBS: tuple[Job, ...] = (
     Job("archive written", _archived, lambda path: MPSKeyedArchiver.archive([1.5, "text"], path), lambda path: None,
         _unarchived),
     Job("archive read", _archived, _unarchived, lambda path: path.read_bytes()),
+    Job("tensors written", _tensors, lambda path: save_tensors(path, _arrays(2)), lambda path: None, _tensors_of),
+    Job("tensors read", _tensors, _tensors_of, lambda path: path.read_bytes()),
+    Job("state dict written", _state_dict, lambda path: save_tensors(path, _arrays(2)), lambda path: None, _tensors_of),
+    Job("state dict read", _state_dict, _tensors_of, lambda path: path.read_bytes()),
+    Job("raw files of layers read", _raw_weights, _raw_layers, _raw_parts),
+    Job("raw files of layers written", _raw_weights, lambda folder: save_raw(folder, _arrays(2)) and None, _raw_parts),
     Job("weights written", _weights, lambda path: save_safetensors(path, _arrays(2)), lambda path: None,
         lambda path: _text(load_safetensors(path, _SHAPES))),
     Job("weights read", _weights, lambda path: _text(load_safetensors(path, _SHAPES)),

@@ -88,6 +88,8 @@ def test_names_of_files_stay_in_the_folder(file, tmp_path):
     with pytest.raises(MPSArgumentError, match="names must name a layer of the network or an array, got 'cnov'"):
         load_raw(tmp_path, LAYERS, names={"cnov": "x"})
     with pytest.raises(MPSArgumentError, match="must be usable as a file name"):
+        load_raw(tmp_path, {"../conv": LAYERS["conv"]})
+    with pytest.raises(MPSArgumentError, match="must be usable as a file name"):
         save_raw(tmp_path, {"../a.weights": np.ones(1)})
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from openmps.errors import MPSArgumentError, MPSError, MPSFileError, MPSWeightsError
+from openmps.errors import MPSArgumentError, MPSFileError, MPSWeightsError
 from openmps.formats.arrays import Array, to_numpy
 from openmps.formats.atomic import write_all_atomic
 from openmps.formats.exchange.conventions import WeightLayout, orders
@@ -42,7 +42,7 @@ def load_raw(
     root, layers = path_of(folder, who, "folder"), network_layers(network)
     require_folder(root, who)
     _check_names(names or {}, layers)
-    problems: list[str] = []
+    problems: list[MPSFileError] = []
     rows: list[WeightRow] = []
     arrays: dict[str, NDArray[Any]] = {}
     for layer in layers.values():
@@ -50,12 +50,13 @@ def load_raw(
             try:
                 found = _cut(file, layer, parts) if file is not None else _absent(root, layer, parts)
             except MPSFileError as error:
-                problems.append(str(error).removeprefix(f"{error.who}: "))
+                problems.append(error)
                 continue
             rows += [row for row, _ in found]
             arrays |= {row.array: array for row, array in found}
     if problems:
-        raise MPSWeightsError(who, "folder", "must have the files of the network", problems)
+        texts = [str(error).removeprefix(f"{error.who}: ") for error in problems]
+        raise MPSWeightsError(who, "folder", "must have the files of the network", texts) from problems[0]
     return WeightMapping(tuple(rows), arrays)
 
 
@@ -110,6 +111,7 @@ _Found = list[tuple[WeightRow, NDArray[Any]]]
 
 def _files(root: Path, layer: WeightLayer, names: Mapping[str, str]) -> Iterator[tuple[Path | None, tuple[str, ...]]]:
     """The file of each array of a layer, or the one of all of them; None where there is none."""
+    dat_file_name(f"{layer.label}.layer")  # which refuses what is no name of a file
     whole = _first(root, names.get(layer.label), layer.label)
     if whole is not None:
         yield root / whole, layer.parts
@@ -133,12 +135,7 @@ def _first(root: Path, given: str | None, stem: str) -> str | None:
     """The file that is there: of the name given, or of the stem with a suffix."""
     if given is not None:
         return given
-    try:
-        return next(
-            (f"{stem}{suffix}" for suffix in RAW_SUFFIXES if is_there(root / f"{stem}{suffix}", "load_raw")), None
-        )
-    except MPSError:
-        return None
+    return next((f"{stem}{suffix}" for suffix in RAW_SUFFIXES if is_there(root / f"{stem}{suffix}", "load_raw")), None)
 
 
 def _cut(path: Path, layer: WeightLayer, parts: tuple[str, ...]) -> _Found:
