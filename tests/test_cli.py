@@ -171,7 +171,10 @@ def test_class_folders_in_colour(capsys, tmp_path, pictures):
     status, out, err = _call(capsys, "predict", path, *files)
     assert status == 0
     assert out.splitlines()[0].startswith(f"{files[0]}: kind [0] ")
-    assert err.splitlines()[0] == f"note: {files[0]} is 8x8x3, converted to the network's 5x6x3"
+    assert err.splitlines()[:2] == [
+        "note: the network sees RGB, pixels / 255",
+        f"note: {files[0]} is 8x8x3, converted to the network's 5x6x3",
+    ]
     status, out, _ = _call(capsys, "evaluate", path)
     assert status == 0
     assert "kind [1]" in out
@@ -488,7 +491,10 @@ def test_predictions_of_files(capsys, tmp_path, run):
     Image.fromarray(np.repeat(np.repeat(images[1], 4, axis=0), 4, axis=1)).save(large)
     status, out, err = _call(capsys, "predict", run, *files, large)
     assert status == 0
-    assert err == f"note: {large} is 24x16x1, converted to the network's 6x4x1\n"
+    assert err.splitlines() == [
+        "note: the network sees grey, pixels / 255",
+        f"note: {large} is 24x16x1, converted to the network's 6x4x1",
+    ]
     lines = out.splitlines()
     for line, file, label in zip(lines, [*files, large], [*labels, labels[1]], strict=True):
         found = re.fullmatch(rf"{re.escape(str(file))}: {label} (\S+) %, {1 - label} (\S+) %", line)
@@ -505,7 +511,7 @@ def test_broken_files_are_named_and_the_others_predicted(capsys, tmp_path, run):
     status, out, err = _call(capsys, "predict", run, broken, missing, good)
     assert status == 2
     assert out.startswith(f"{good}: 0 ")
-    assert len(err.splitlines()) == 2
+    assert len(err.splitlines()) == 3
     assert f"error: {broken} must be a whole image" in err
     assert f"error: {missing} must be a file, got nothing there" in err
 

@@ -32,7 +32,8 @@ def predict(
     """Classify images with the network of a run: a line for each, with the likeliest classes and their probabilities.
 
     Images of another size than the network's are resized to it, and turned grey or into red green blue as it needs;
-    a note says so. The digits and MNIST are light on dark.
+    a note says so, and another one what is done to their pixels, as the run's description says. The digits and MNIST
+    are light on dark.
     """
     import numpy as np
 
@@ -40,6 +41,8 @@ def predict(
     from openmps.training.inference import Classifier
 
     classifier = Classifier.open(open_run(run), mtl_device(device))
+    if classifier.preprocessing is not None:
+        note(f"the network sees {classifier.preprocessing}")
     failed = False
     for path in images:
         try:

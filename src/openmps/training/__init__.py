@@ -48,6 +48,7 @@ from openmps.training.normalization_sources import (
 )
 from openmps.training.options import TrainingOptions as TrainingOptions
 from openmps.training.pictures import draw_curve as draw_curve, draw_misclassified as draw_misclassified
+from openmps.training.preprocessing import Preprocessing as Preprocessing
 from openmps.training.progress import TrainingProgress as TrainingProgress
 from openmps.training.run_description import (
     describe_run as describe_run,

@@ -19,6 +19,7 @@ from openmps.metal.device import MTLDevice
 from openmps.training.dataset import Dataset
 from openmps.training.metrics import ConfusionCounts
 from openmps.training.network import DEFAULT_NETWORK, Network, NetworkShape
+from openmps.training.preprocessing import Preprocessing
 from openmps.training.run_folder import RunFolder
 from openmps.types import MPSImageFeatureChannelFormat
 
@@ -55,12 +56,14 @@ class Classifier(NamedAttributes):
         device: MTLDevice,
         class_names: tuple[str, ...],
         channel_format: MPSImageFeatureChannelFormat = MPSImageFeatureChannelFormat.FLOAT32,
+        preprocessing: Preprocessing | None = None,
     ) -> None:
         if len(class_names) != network.shape.classes:
             rule = f"must be one for each of {network.shape.classes} classes"
             raise MPSArgumentError(type(self).__name__, "class_names", rule, len(class_names))
         self.shape = network.shape
         self.class_names = class_names
+        self.preprocessing = preprocessing or Preprocessing.plain(network.shape.channels)
         self._device = device
         self._graph = network.inference_graph(device, channel_format)
         self._queue = device.new_command_queue()
@@ -81,7 +84,8 @@ class Classifier(NamedAttributes):
         shape, class_names = described_network(folder)
         arrays = folder.load_weights(shape.arrays())
         chosen = channel_format or described_format(folder)
-        return cls(Network.from_arrays(shape, arrays), device, class_names, chosen)
+        preprocessing = described_preprocessing(folder)
+        return cls(Network.from_arrays(shape, arrays), device, class_names, chosen, preprocessing)
 
     def reload(self) -> None:
         """Take over the weights that training has changed since; no work that trains them may be under way."""
@@ -109,7 +113,7 @@ class Classifier(NamedAttributes):
             if len(under_way) == _IN_FLIGHT:
                 collect()
             command_buffer = self._queue.command_buffer()
-            batch = MPSImageBatch.from_numpy(self._device, images[start : start + _BATCH])
+            batch = MPSImageBatch.from_numpy(self._device, self._preprocessed(images[start : start + _BATCH]))
             result = self._graph.encode_batch(command_buffer, [batch])
             assert result is not None
             command_buffer.commit()
@@ -117,6 +121,11 @@ class Classifier(NamedAttributes):
         while under_way:
             collect()
         return np.concatenate(found)
+
+    def _preprocessed(self, images: NDArray[np.uint8]) -> NDArray[np.uint8] | NDArray[np.float32]:
+        """What the network sees; 8-bit images are read from 0 to 1 as they are."""
+        done = self.preprocessing
+        return images if done is None or done.is_plain else done.applied(images)
 
     def evaluate(self, dataset: Dataset, *, between_batches: Callable[[], object] | None = None) -> Evaluation:
         """Classify all images of ``dataset`` and compare with its labels."""
@@ -152,7 +161,9 @@ class Classifier(NamedAttributes):
 def describe_network(shape: NetworkShape, class_names: tuple[str, ...]) -> dict[str, object]:
     """What a run's description must hold for `Classifier.open` to build the network again."""
     network = {"name": shape.network, "height": shape.height, "width": shape.width, "channels": shape.channels}
-    return {"network": network, "class_names": list(class_names)}
+    plain = Preprocessing.plain(shape.channels)
+    seen = {} if plain is None else plain.describe()
+    return {"network": network, "class_names": list(class_names), **seen}
 
 
 def described_network(run: RunFolder) -> tuple[NetworkShape, tuple[str, ...]]:
@@ -172,6 +183,21 @@ def described_network(run: RunFolder) -> tuple[NetworkShape, tuple[str, ...]]:
         file = str(run.path / "run.json")
         raise MPSFileError("Classifier.open", file, "must describe a network and its classes", error) from error
     return shape, tuple(str(name) for name in listed)
+
+
+def described_preprocessing(run: RunFolder) -> Preprocessing | None:
+    """What a run's network wants done to pixels; None where their channels are neither grey nor coloured."""
+    shape, _ = described_network(run)
+    return Preprocessing.described(run.config, shape.channels, str(run.path / "run.json"))
+
+
+def check_plain_preprocessing(run: RunFolder, who: str) -> None:
+    """Raise unless the network of a run sees pixels as training shows them: from 0 to 1, grey or RGB."""
+    found = described_preprocessing(run) if "preprocessing" in run.config else None
+    if found is not None and not found.is_plain:
+        rule = f"must have the preprocessing that networks are trained with, {Preprocessing.plain(len(found.mean))}"
+        remedy = "Train with nodes of your own, on images that are preprocessed so."
+        raise MPSFileError(who, str(run.path / "run.json"), rule, str(found), remedy)
 
 
 def described_format(run: RunFolder) -> MPSImageFeatureChannelFormat:

@@ -17,7 +17,7 @@ from openmps.errors import MPSArgumentError, MPSError, MPSFileError, MPSNonFinit
 from openmps.metal.device import MTLDevice
 from openmps.training.checkpoint import Checkpoint
 from openmps.training.dataset import DataSplit, iterate_batches
-from openmps.training.inference import Classifier, Evaluation
+from openmps.training.inference import Classifier, Evaluation, check_plain_preprocessing
 from openmps.training.interrupt import DeferredInterrupt, SafeInterrupt
 from openmps.training.metrics import RunningMetrics, TrainingStatus
 from openmps.training.network import Network, NetworkShape, optimizer_factory
@@ -92,6 +92,7 @@ def train(
     weights saved last. Raises ``MPSFileError`` where the
     run has checkpoints already.
     """
+    check_plain_preprocessing(run, "train")
     with DeferredInterrupt() as interrupt, run.in_training():
         if run.checkpoints.steps():
             rule, remedy = "must be a run that has not begun", "Go on with it by resume(), or create a new run."
@@ -123,6 +124,7 @@ def resume(
     damaged checkpoints, and of another device, version of PyTorch or number of threads. Otherwise as `train`.
     """
     changes = {"epochs": epochs, "checkpoint_every": checkpoint_every, "checkpoints_kept": checkpoints_kept}
+    check_plain_preprocessing(run, "resume")
     with DeferredInterrupt() as interrupt, run.in_training():
         own = run_options(run)
         options = replace(own, **{name: value for name, value in changes.items() if value is not None})
