@@ -269,7 +269,7 @@ def test_show_counts_what_is_not_finite(tmp_path, capsys):
     assert [line.split() for line in lines[1:9]] == [
         ["x", "4", "float64", "1", "1", "32"], ["1", "of", "4", "are", "NaN"], ["2", "of", "4", "are", "infinite"],
         [long], ["2", "float64", "-", "-", "16"], ["2", "of", "2", "are", "NaN"],
-        ["count", "1", "int64", "3", "3", "8"], [r"'a\x1b[31m'", "1", "float64", "1", "1", "8"],
+        ["count", "1", "int64", "3", "3", "8"], [r"a\x1b[31m", "1", "float64", "1", "1", "8"],
     ]  # fmt: skip
     assert "\x1b" not in out
 

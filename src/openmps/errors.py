@@ -18,6 +18,11 @@ def _short(part: object) -> str:
     return text if len(text) <= _LONGEST_PART else f"{text[:_LONGEST_PART]}…"
 
 
+def printable(text: str) -> str:
+    """Text on one line, without what moves the cursor of a terminal: names in files may be of any characters."""
+    return text if text.isprintable() else "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
+
+
 class MPSError(Exception):
     """Base of every error that openmps raises.
 
@@ -88,7 +93,7 @@ class MPSWeightsError(MPSArgumentError):
 
     def __init__(self, who: str, argument: str, rule: str, problems: Sequence[str], remedy: str = "") -> None:
         super().__init__(who, argument, rule, None, remedy)
-        self.problems = tuple(map(_short, problems))
+        self.problems = tuple(printable(_short(problem)) for problem in problems)
         shown = self.problems[:_MOST_PROBLEMS]
         more = len(self.problems) - len(shown)
         lines = [f"{_short(who)}: {_short(argument)} {_short(rule)}:", *(f"  {problem}" for problem in shown)]

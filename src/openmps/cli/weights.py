@@ -11,6 +11,7 @@ import typer
 from openmps.checks import lengths_text
 from openmps.cli.weight_conversion import Conversion, Layout, convert_weights
 from openmps.cli.weight_files import RawFormat, shown_arrays
+from openmps.errors import printable
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -56,7 +57,7 @@ def show(
     widths = [max(len(row[place]) for row in [_HEADINGS, *rows]) for place in range(len(_HEADINGS))]
     print("\n".join(in_columns("array", _aligned(_HEADINGS, widths))))
     for (name, array), row in zip(arrays.items(), rows, strict=True):
-        print("\n".join(in_columns(_printable(name), _aligned(row, widths))))
+        print("\n".join(in_columns(printable(name), _aligned(row, widths))))
         for line in _non_finite(array):
             print(f"  {line}")
     count = sum(array.size for array in arrays.values())
@@ -66,10 +67,6 @@ def show(
 
 def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
     return "  ".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
-
-
-def _printable(name: str) -> str:
-    return name if name.isprintable() else repr(name)
 
 
 def _cells(array: NDArray[Any]) -> tuple[str, ...]:

@@ -49,6 +49,8 @@ class Classifier(NamedAttributes):
 
     shape: NetworkShape
     class_names: tuple[str, ...]
+    preprocessing: Preprocessing | None
+    """What is done to pixels before the network sees them; None for images that are neither grey nor coloured."""
 
     def __init__(
         self,

@@ -100,6 +100,7 @@ def test_every_number_is_where_the_framework_has_it(layout, kind, dtype):
         assert back.arrays[name].tobytes() == array.tobytes()
 
 
+@pytest.mark.filterwarnings("ignore:.*Apple devices need multiples")
 def test_groups_of_a_transposed_convolution():
     layers = {"x": WeightLayer.transposed("x", _in_groups(), False)}
     own = {"x.weights": np.arange(4 * H * W * 3, dtype=np.float32).reshape(4, H, W, 3)}
@@ -150,6 +151,14 @@ def test_slopes():
 
 CONVOLUTION = {"conv": MPSCNNConvolutionDescriptor(3, 3, 2, 4)}
 WEIGHT, BIAS = np.zeros((4, 2, 3, 3), np.float32), np.ones(4, np.float32)
+
+
+def test_names_in_files_do_nothing_to_a_terminal():
+    tensors = {"conv.weight": WEIGHT, "a\x1b[31m\n": BIAS}
+    with pytest.raises(MPSWeightsError, match=r"tensor a\\x1b\[31m\\n \(4\) is of no layer"):
+        import_weights(tensors, CONVOLUTION, "pytorch")
+    mapping = import_weights(tensors, CONVOLUTION, "pytorch", leave=["a*"])
+    assert str(mapping).splitlines()[-1] == r"left out: a\x1b[31m\n"
 
 
 def test_names_that_differ_are_given():

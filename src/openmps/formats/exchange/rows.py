@@ -9,6 +9,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from openmps.checks import lengths_text
+from openmps.errors import printable
 
 WIDTH = 80
 """Columns of the lines that tables are printed in."""
@@ -41,7 +42,7 @@ class WeightMapping:
 
     def __str__(self) -> str:
         lines = [line for row in self.rows for line in _lines(row)]
-        return "\n".join([*lines, *(f"left out: {name}" for name in self.left)])
+        return "\n".join([*map(printable, lines), *(f"left out: {printable(name)}" for name in self.left)])
 
 
 def _lines(row: WeightRow) -> list[str]:
