@@ -211,7 +211,7 @@ OF_RUN = ("--network", "{run}")
             ("{w}", "{o}.npz", "--from", "pytorch", *OF_RUN, "--flatten", "HWC", "--flatten", "fc=HWC"),
             "--flatten must be one order for all",
         ),
-        (("{o}.npz", "{o}2.npz", "--from", "pytorch", *OF_RUN), "{o}.npz must be a file, got nothing there"),
+        (("{o}.npz", "{o}2.npz", "--from", "pytorch"), "{o}.npz must be a file or folder of weights, got nothing"),
         (("{text}", "{o}.npz", "--from", "pytorch", *OF_RUN), "{text} must be a whole ZIP archive"),
         (("{run}", "{o}/deep/w.npz"), "must be in a folder that exists"),
         (("{run}", "{o}.npz", "--to", "caffe"), "Invalid value for '--to'"),
@@ -252,6 +252,15 @@ def test_show_lists_every_array(run, archive, tmp_path, capsys):
     assert (status, "--network must be given, or --as" in err) == (2, True)
     out = _call(capsys, "weights", "show", tmp_path / "raw" / "fc_weights.dat", "--as", "float16")[1]
     assert out.splitlines()[1].split()[:3] == ["fc_weights.dat", "48", "float16"]
+
+
+def test_runs_go_by_their_names(run, tmp_path, capsys, monkeypatch):
+    (tmp_path / "runs").mkdir()
+    run.rename(tmp_path / "runs" / "first")
+    monkeypatch.chdir(tmp_path)
+    assert _call(capsys, "weights", "show", "first")[0] == 0
+    assert _convert(capsys, "first", "w.npz", "--to", "keras", "-q") == (0, "", "")
+    assert _convert(capsys, "w.npz", "raw", "--from", "keras", "--network", "first", "-q") == (0, "", "")
 
 
 def test_show_counts_what_is_not_finite(tmp_path, capsys):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Run = Annotated[Path, typer.Argument(help="The run folder, or its name in runs.", show_default=False)]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:N, or auto: the first GPU where there is one.")]
-_RUNS = Path("runs")
+RUNS = Path("runs")
 _WHO = "openmps"
 _SHOWN_RUNS = 8
 _API = (
@@ -46,7 +46,7 @@ def open_run(path: Path) -> RunFolder:
     from openmps.formats.paths import is_there
     from openmps.training.run_folder import RunFolder
 
-    named = _RUNS / path
+    named = RUNS / path
     if is_there(path, _WHO) or len(path.parts) != 1 or not is_there(named, _WHO):
         named = path
     if not is_there(named, _WHO) and not os.path.islink(named):
@@ -57,7 +57,7 @@ def open_run(path: Path) -> RunFolder:
 def _known_runs() -> str:
     found: list[str] = []
     with suppress(OSError):  # no runs yet
-        found = sorted(folder.name for folder in _RUNS.iterdir() if os.path.isfile(folder / "run.json"))
+        found = sorted(folder.name for folder in RUNS.iterdir() if os.path.isfile(folder / "run.json"))
     shown = ", ".join(found[-_SHOWN_RUNS:])
     more = f" and {len(found) - _SHOWN_RUNS} older ones" if len(found) > _SHOWN_RUNS else ""
     return f"In runs there are: {shown}{more}." if found else "In runs there are none."

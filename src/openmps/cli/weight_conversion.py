@@ -9,7 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from openmps.cli.weight_files import KnownNetwork, is_tensors, named_network, run_or_archive
+from openmps.cli.weight_files import KnownNetwork, found, is_tensors, named_network, run_or_archive
 from openmps.errors import MPSArgumentError, MPSFileError, MPSWeightsError
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ class Converted:
 
 def convert_weights(source: Path, destination: Path, options: Conversion) -> Converted:
     """Read ``source``, map its weights onto the network, and write ``destination``."""
+    source = found(source)
     own = run_or_archive(source)
     target = run_or_archive(destination) if (destination / "run.json").is_file() else None
     _check_destination(destination, target, options)

@@ -9,6 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from openmps.cli.options import RUNS
 from openmps.errors import MPSArgumentError, MPSFileError
 
 if TYPE_CHECKING:
@@ -30,6 +31,16 @@ class KnownNetwork:
     run: RunFolder | None = None
 
 
+def found(path: Path) -> Path:
+    """A path that is there, or that of a run by its name in ``runs``."""
+    named = RUNS / path
+    if not os.path.lexists(path) and len(path.parts) == 1 and named.exists():
+        return named
+    if not os.path.lexists(path):
+        raise MPSFileError(WHO, str(path), "must be a file or folder of weights", "nothing there")
+    return path
+
+
 def run_or_archive(path: Path) -> KnownNetwork | None:
     """The network that a path names; None where it is neither a run folder nor an archive."""
     if (path / "run.json").is_file():
@@ -39,11 +50,14 @@ def run_or_archive(path: Path) -> KnownNetwork | None:
 
 def named_network(path: Path) -> KnownNetwork:
     """The network of ``--network``."""
-    found = run_or_archive(path)
-    if found is None:
-        has = "nothing there" if not os.path.lexists(path) else "neither"
-        raise MPSArgumentError(WHO, "--network", "must be a run folder, or an archive of a graph", f"{path}: {has}")
-    return found
+    try:
+        network = run_or_archive(found(path))
+    except MPSFileError as error:
+        text = str(error).removeprefix(f"{error.who}: ")
+        raise MPSArgumentError(WHO, "--network", "must be a run folder, or an archive of a graph", text) from error
+    if network is None:
+        raise MPSArgumentError(WHO, "--network", "must be a run folder, or an archive of a graph", path)
+    return network
 
 
 def is_tensors(path: Path) -> bool:
@@ -99,11 +113,12 @@ class RawFormat(StrEnum):
 
 def shown_arrays(path: Path, network: Path | None, raw: RawFormat | None) -> dict[str, NDArray[Any]]:
     """All arrays that a path has, for ``show``."""
-    found = run_or_archive(path)
-    if found is not None:
-        if found.arrays is None:
+    path = found(path)
+    known = run_or_archive(path)
+    if known is not None:
+        if known.arrays is None:
             raise MPSFileError(WHO, str(path), "must hold weights", "a run that has saved none", "Train it again.")
-        return dict(found.arrays)
+        return dict(known.arrays)
     if path.is_file() and is_tensors(path) and not (path.suffix.lower() == ".bin" and not _is_zip(path)):
         from openmps.formats.exchange.tensors import load_tensors
 
@@ -130,8 +145,6 @@ def _is_zip(path: Path) -> bool:
 def _raw_files(path: Path) -> list[Path]:
     from openmps.formats.paths import visible_entries
 
-    if not os.path.lexists(path):
-        raise MPSFileError(WHO, str(path), "must be a file or folder of weights", "nothing there")
     files = [file for file in visible_entries(path, WHO) if file.suffix.lower() in _RAW and file.is_file()]
     if not files:
         rule = "must be a run folder, or hold raw files, .dat or .bin"
