@@ -5,7 +5,7 @@ Each error names who refused (class and label), which argument, the rule, what i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 _LONGEST_PART = 800
 """Characters of each part of a sentence: what a file says may be of any length."""
@@ -98,6 +98,42 @@ class MPSWeightsError(MPSArgumentError):
         more = len(self.problems) - len(shown)
         lines = [f"{_short(who)}: {_short(argument)} {_short(rule)}:", *(f"  {problem}" for problem in shown)]
         self.args = ("\n".join([*lines, *([f"  and {more} more"] if more else []), *([remedy] if remedy else [])]),)
+
+
+class MPSOperatorError(MPSFileError):
+    """A model has operators that the framework's nodes cannot express; ``problems`` lists all of them.
+
+    Each problem is a dictionary of text: ``node``, ``operator``, ``why`` and ``remedy``. The sentence names as many as
+    fit a screen or two: nodes with the same operator and reason stand in one line.
+    """
+
+    def __init__(self, who: str, argument: str, problems: Sequence[Mapping[str, str]]) -> None:
+        self.problems = [dict(problem) for problem in problems]
+        count = len(self.problems)
+        rule = f"has {count} node{'s' if count != 1 else ''} that the framework cannot express"
+        super().__init__(who, argument, rule)
+        self.args = (f"{self.args[0]}:\n{self._table()}",)
+
+    def _table(self) -> str:
+        """A line for each operator and reason, with the nodes that it is about."""
+        alike: dict[tuple[str, str, str], list[str]] = {}
+        for each in self.problems:
+            alike.setdefault((each["operator"], each["why"], each["remedy"]), []).append(each["node"])
+        lines = [_line(*key, nodes) for key, nodes in alike.items()]
+        text, rest = "", len(lines)
+        while lines and len(text) + len(lines[0]) < _LONGEST_TABLE:
+            text += lines.pop(0) + "\n"
+            rest -= 1
+        return (text + (f"  and {rest} more kinds; see problems of the error\n" if rest else "")).rstrip()
+
+
+_LONGEST_TABLE = 3200
+"""Characters of the list of operators in one error."""
+
+
+def _line(operator: str, why: str, remedy: str, nodes: Sequence[str]) -> str:
+    named = ", ".join(node[:60] for node in nodes[:3]) + (f" and {len(nodes) - 3} more" if len(nodes) > 3 else "")
+    return f"  {operator[:60]} ({named}): {why[:400]}{f'. {remedy[:200]}' if remedy else ''}"
 
 
 class MPSNonFiniteError(MPSError, ArithmeticError):

@@ -61,6 +61,7 @@ from openmps.errors import (
     MPSLifetimeError as MPSLifetimeError,
     MPSMemoryError as MPSMemoryError,
     MPSNonFiniteError as MPSNonFiniteError,
+    MPSOperatorError as MPSOperatorError,
     MPSTrainingWarning as MPSTrainingWarning,
     MPSTypeError as MPSTypeError,
     MPSWeightsError as MPSWeightsError,

@@ -1,0 +1,153 @@
+"""Arithmetic on two pictures, or on one and constants."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from openmps.formats.onnx.layout import Layout, unified
+from openmps.formats.onnx.model import Array, Node
+from openmps.formats.onnx.pictures import Picture
+from openmps.formats.onnx.pointwise import limited
+from openmps.formats.onnx.problems import Inexpressible
+from openmps.formats.onnx.site import Builder, Site
+from openmps.graph.arithmetic_nodes import (
+    MPSNNAdditionNode,
+    MPSNNBinaryArithmeticNode,
+    MPSNNDivisionNode,
+    MPSNNMultiplicationNode,
+    MPSNNSubtractionNode,
+)
+from openmps.types import MPSCNNNeuronType
+
+_ONE, _NONE = np.ones((), np.float32), np.zeros((), np.float32)
+_STRIDES = ("stride_in_feature_channels", "stride_in_pixels_y", "stride_in_pixels_x")
+
+
+def both(at: Site, node: Node, kind: type[MPSNNBinaryArithmeticNode], x: Picture, y: Picture) -> Picture:
+    """Two pictures, each broadcast along axes of length 1."""
+    one, other = unified(x.layout, y.layout)
+    x, y = Picture(x.image, one), Picture(y.image, other)
+    if not all(a == b or not a or not b for a, b in zip(one.places, other.places, strict=True)):
+        x, y = at.mover.planar(x), at.mover.planar(y)
+        one, other = unified(x.layout, y.layout)
+    made = kind(x.image, y.image)
+    for stride, a, b in zip(_STRIDES, one.places, other.places, strict=True):
+        if a != b:
+            if a and b:
+                raise Inexpressible("its inputs hold their axes in different places", "Let the model keep N, C, H, W here")
+            setattr(made, f"{'secondary' if a else 'primary'}_{stride}", 0)
+    axes = [a or b for a, b in zip(one.axes, other.axes, strict=True)]
+    places = [a or b for a, b in zip(one.places, other.places, strict=True)]
+    return at.made(made, Layout(one.batch, tuple(axes), *places), node.title)
+
+
+def _operands(at: Site, node: Node) -> tuple[Picture | Array, Picture | Array]:
+    found = at.value(node, 0), at.value(node, 1)
+    if found[0] is None or found[1] is None:
+        raise Inexpressible("an input is missing")
+    return found[0], found[1]
+
+
+def _binary(kind: type[MPSNNBinaryArithmeticNode], right: Any, left: Any) -> Builder:
+    """``right`` and ``left`` make the operator with a constant on that side of a picture."""
+
+    def build(at: Site, node: Node) -> Picture:
+        first, second = _operands(at, node)
+        if isinstance(first, Picture) and isinstance(second, Picture):
+            return both(at, node, kind, first, second)
+        if isinstance(first, Picture):
+            x = at.picture(node, 0)
+            return right(at, node, x, _widened(at, x, second))
+        x = at.picture(node, 1)
+        return left(at, node, x, _widened(at, x, first))
+
+    return build
+
+
+def _widened(at: Site, x: Picture, value: Any) -> Array:
+    return at.spread(x, value, "constant")
+
+
+def _add(at: Site, node: Node, x: Picture, value: Array) -> Picture:
+    return at.affine(node, x, _ONE, value)
+
+
+def _take_off(at: Site, node: Node, x: Picture, value: Array) -> Picture:
+    return at.affine(node, x, _ONE, -value)
+
+
+def _taken_off(at: Site, node: Node, x: Picture, value: Array) -> Picture:
+    return at.affine(node, x, -_ONE, value)
+
+
+def _multiply(at: Site, node: Node, x: Picture, value: Array) -> Picture:
+    return at.affine(node, x, value, _NONE)
+
+
+def _divide(at: Site, node: Node, x: Picture, value: Array) -> Picture:
+    if not np.all(value):
+        raise Inexpressible("it divides by a constant 0")
+    return at.affine(node, x, (1 / value.astype(np.float64)), _NONE)
+
+
+def _divided(at: Site, node: Node, x: Picture, value: Array) -> Picture:
+    inverse = at.neuron(node, x, MPSCNNNeuronType.POWER, 1.0, 0.0, -1.0)
+    return at.affine(node, inverse, value, _NONE)
+
+
+def _sum(at: Site, node: Node) -> Picture:
+    """Two inputs or more."""
+    values = [at.value(node, place) for place in range(len(node.inputs))]
+    pictures = [value for value in values if isinstance(value, Picture)]
+    if not pictures or None in [None if value is None else 0 for value in values]:
+        raise Inexpressible("an input is missing")
+    found = pictures[0] if len(pictures) > 1 else at.picture(node, values.index(pictures[0]))
+    for each in pictures[1:]:
+        found = both(at, node, MPSNNAdditionNode, found, each)
+    for each in values:
+        if not isinstance(each, Picture):
+            found = _add(at, node, found, _widened(at, found, each))
+    return found
+
+
+def _power(at: Site, node: Node) -> Picture:
+    exponent = at.number(node, 1, "exponent", math.nan)
+    if math.isnan(exponent):
+        raise Inexpressible("its exponent is missing")
+    x = at.picture(node)
+    if exponent == 2:  # as x x, which knows negative numbers on every device
+        made = MPSNNMultiplicationNode(x.image, x.image)
+        return at.made(made, x.layout, node.title)
+    return at.neuron(node, x, MPSCNNNeuronType.POWER, 1.0, 0.0, exponent)
+
+
+def _limit(*, is_minimum: bool) -> Builder:
+    def build(at: Site, node: Node) -> Picture:
+        if len(node.inputs) == 1:
+            return at.picture(node)
+        values = [at.value(node, place) for place in range(len(node.inputs))]
+        constants = [value for value in values if value is not None and not isinstance(value, Picture)]
+        if len(values) != 2 or len(constants) != 1 or constants[0].size != 1:
+            rule = "it compares two images, or an image with more than one number"
+            raise Inexpressible(rule, "Let the model limit by one number")
+        place = next(place for place, value in enumerate(values) if isinstance(value, Picture))
+        bound = float(constants[0].reshape(()))
+        low, high = (-math.inf, bound) if is_minimum else (bound, math.inf)
+        return limited(at, node, at.picture(node, place), low, high)
+
+    return build
+
+
+BUILDERS: dict[str, Builder] = {
+    "Add": _binary(MPSNNAdditionNode, _add, _add),
+    "Sub": _binary(MPSNNSubtractionNode, _take_off, _taken_off),
+    "Mul": _binary(MPSNNMultiplicationNode, _multiply, _multiply),
+    "Div": _binary(MPSNNDivisionNode, _divide, _divided),
+    "Sum": _sum,
+    "Pow": _power,
+    "Min": _limit(is_minimum=True),
+    "Max": _limit(is_minimum=False),
+}

@@ -1,0 +1,277 @@
+"""From a model to nodes of the framework: each operator by its builder, constants by their folds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from openmps.core.neuron import MPSNNNeuronDescriptor
+from openmps.errors import MPSArgumentError, MPSError, MPSFileError, MPSOperatorError
+from openmps.formats.onnx import (
+    arithmetic,
+    convolutions,
+    normalizations,
+    parts,
+    pointwise,
+    poolings,
+    reductions,
+    resizing,
+    shapes,
+)
+from openmps.formats.onnx.constants import FOLDS
+from openmps.formats.onnx.layout import Atom, Atoms, Layout, atoms
+from openmps.formats.onnx.model import Model, Node, Tensor
+from openmps.formats.onnx.pictures import Picture
+from openmps.formats.onnx.problems import READER, Budget, Inexpressible, Problem
+from openmps.formats.onnx.site import Builder, Site, Value
+from openmps.formats.onnx.sources import DataSources
+from openmps.formats.onnx.tensors import dtype_of
+from openmps.graph.neuron_nodes import MPSCNNNeuronNode
+from openmps.graph.nodes import Handle, MPSNNImageNode
+from openmps.types import MPSCNNNeuronType
+
+BUILDERS: Mapping[str, Builder] = {
+    **convolutions.BUILDERS,
+    **poolings.BUILDERS,
+    **pointwise.BUILDERS,
+    **arithmetic.BUILDERS,
+    **normalizations.BUILDERS,
+    **reductions.BUILDERS,
+    **shapes.BUILDERS,
+    **parts.BUILDERS,
+    **resizing.BUILDERS,
+}
+"""Every operator that nodes can express, by its type."""
+
+_TO_PLANES = [0, 3, 1, 2]
+_LONGEST = 120  # characters of a message that is not ours
+Shapes = Mapping[str, Sequence[int]]
+
+
+@dataclass(frozen=True)
+class Built:
+    """What was made of a model: the images of its inputs and outputs, and their axes."""
+
+    inputs: list[tuple[Tensor, Picture]]
+    outputs: list[tuple[str, int, Picture]]
+
+
+def build(
+    model: Model,
+    *,
+    sources: DataSources,
+    trainable: bool,
+    shapes: Shapes,
+    outputs: Sequence[str] | None,
+    fill_limit: int,
+) -> Built:
+    """Nodes for a model.
+
+    Raises:
+        MPSOperatorError: Some operators cannot be expressed: all of them.
+        MPSArgumentError: A shape is none of an input, or an output is not there.
+    """
+    return _Build(model, sources, trainable, fill_limit).run(shapes, outputs)
+
+
+class _Build:
+    def __init__(self, model: Model, sources: DataSources, trainable: bool, fill_limit: int) -> None:
+        self._model = model
+        self._problems: list[Problem] = []
+        self._failed: set[str] = set()
+        values: dict[str, Value] = dict(model.constants)
+        budget = Budget(model.size, fill_limit)
+        self._at = Site(values, Counter(), model.opset, trainable, sources, budget)
+
+    def run(self, shapes: Shapes, outputs: Sequence[str] | None) -> Built:
+        wanted = self._wanted(outputs)
+        nodes = self._live(wanted)
+        self._at.readers = Counter([*wanted, *(name for node in nodes for name in node.inputs if name)])
+        inputs = self._inputs(shapes, nodes)
+        for node in nodes:
+            self._node(node)
+        found = [self._output(name) for name in wanted]
+        if self._problems:
+            raise MPSOperatorError(READER, "model", [problem._asdict() for problem in self._problems])
+        kinds = self._model.kinds()
+        return Built(
+            [(tensor, picture) for tensor, picture in inputs if self._at.readers[tensor.name]],
+            [(name, kinds[name].kind if name in kinds else 1, each) for name, each in zip(wanted, found, strict=True) if each],
+        )
+
+    # --- what is needed -----------------------------------------------------------------------------------------------
+
+    def _wanted(self, outputs: Sequence[str] | None) -> list[str]:
+        own = [tensor.name for tensor in self._model.outputs]
+        if outputs is None:
+            return own
+        made = {name for node in self._model.nodes for name in node.outputs if name}
+        for name in outputs:
+            if name not in made:
+                remedy = f"Its own outputs are {', '.join(own[:8])}"
+                raise MPSArgumentError(READER, "outputs", "must be names of values of the model", repr(name), remedy)
+        if not outputs or len(set(outputs)) < len(outputs):
+            raise MPSArgumentError(READER, "outputs", "must be at least one, all different", list(outputs))
+        return list(outputs)
+
+    def _live(self, wanted: Sequence[str]) -> list[Node]:
+        """The nodes that outputs depend on, in the model's order."""
+        needed, found = set(wanted), list[Node]()
+        for node in reversed(self._model.nodes):
+            if needed.intersection(name for name in node.outputs if name):
+                needed.update(node.inputs)
+                found.append(node)
+        return found[::-1]
+
+    # --- inputs -------------------------------------------------------------------------------------------------------
+
+    def _inputs(self, shapes: Shapes, nodes: Sequence[Node]) -> list[tuple[Tensor, Picture]]:
+        by_name = {tensor.name: tensor for tensor in self._model.inputs}
+        for name in shapes:
+            if name not in by_name:
+                rule = f"must be of inputs, {', '.join(map(repr, [*by_name][:8]))}"
+                raise MPSArgumentError(READER, "shapes", rule, repr(name))
+        tensors = [_shaped(tensor, shapes.get(tensor.name)) for tensor in self._model.inputs]
+        batch = Atom(_batch(tensors))
+        found: list[tuple[Tensor, Picture]] = []
+        for tensor in tensors:
+            if self._at.readers[tensor.name]:
+                readers = [node for node in nodes if tensor.name in node.inputs]
+                image = MPSNNImageNode(Handle(tensor.name))
+                picture = Picture(image, _layout(tensor, batch, readers))
+                self._at.values[tensor.name] = picture
+                found.append((tensor, picture))
+        return found
+
+    # --- operators ----------------------------------------------------------------------------------------------------
+
+    def _node(self, node: Node) -> None:
+        try:
+            made = self._made(node)
+        except Inexpressible as problem:
+            self._list(node, problem.why, problem.remedy)
+        except MPSFileError:
+            raise
+        except MPSError as error:
+            self._list(node, f"its node refuses it: {error}"[: 4 * _LONGEST])
+        except Exception as error:  # what a damaged model makes of numbers and shapes
+            self._list(node, f"it says what no tensor is ({type(error).__name__}: {str(error)[:_LONGEST]})")
+        else:
+            if made is not None:
+                self._keep(node, made)
+
+    def _made(self, node: Node) -> Value | Sequence[Value | None] | None:
+        """The outputs of a node; None where an input is missing that another problem has taken away."""
+        is_known = not node.domain and (node.operator in BUILDERS or node.operator in FOLDS)
+        if not is_known:
+            where = f" of {node.domain[:40]}" if node.domain else ""
+            raise Inexpressible(f"no node of the framework computes it{where}", _CUT)
+        for name in node.inputs:
+            if name in self._model.unread:
+                raise Inexpressible(f"its input {name[:80]!r} cannot be read: {self._model.unread[name]}")
+        if self._failed.intersection(node.inputs):
+            self._failed.update(node.outputs)
+            return None
+        values = [self._at.value(node, index) for index in range(len(node.inputs))]
+        constants = [value for value in values if not isinstance(value, Picture)]
+        if len(constants) == len(values) and node.operator in FOLDS:
+            return FOLDS[node.operator](node, constants, self._at.budget, self._at.opset)
+        if node.operator not in BUILDERS:
+            raise Inexpressible("the framework does it with constants only", _CUT)
+        return BUILDERS[node.operator](self._at, node)
+
+    def _keep(self, node: Node, made: Value | Sequence[Value | None]) -> None:
+        several = made if isinstance(made, list | tuple) else [made]
+        for name, value in zip(node.outputs, several, strict=False):
+            if name and value is not None:
+                self._at.values[name] = value  # type: ignore[assignment]
+        for name in node.outputs:
+            if name and name not in self._at.values and self._at.readers[name]:
+                self._list(node, f"its output {name[:80]!r} is not offered")
+
+    def _list(self, node: Node, why: str, remedy: str = "") -> None:
+        operator = f"{node.domain}.{node.operator}" if node.domain else node.operator
+        self._problems.append(Problem(node.title, operator, why, remedy))
+        self._failed.update(name for name in node.outputs if name)
+
+    # --- outputs ------------------------------------------------------------------------------------------------------
+
+    def _output(self, name: str) -> Picture | None:
+        """The picture of an output; an image that a filter makes, for graphs give no other."""
+        if name in self._failed:
+            return None
+        value = self._at.values.get(name)
+        if not isinstance(value, Picture):
+            why = "the output does not depend on the model's inputs"
+            self._problems.append(Problem(name, "output", why, "Leave it out, with outputs=[…] or --output"))
+            return None
+        if value.image.producer is None:
+            same = MPSCNNNeuronNode(value.image, MPSNNNeuronDescriptor(MPSCNNNeuronType.LINEAR, 1.0, 0.0))
+            value = Picture(same.result_image, value.layout)
+        if value.image.handle is None:
+            value.image.handle = Handle(name)
+        return value
+
+
+_CUT = "End the model before it, with outputs=[…] or --output, or export it without"
+
+
+def _shaped(tensor: Tensor, given: Sequence[int] | None) -> Tensor:
+    """An input with the lengths that the caller knows."""
+    own = tensor.lengths
+    what = f"shapes[{tensor.name[:80]!r}]"
+    if given is not None:
+        wanted = tuple(given)
+        if not all(isinstance(each, int) and 0 < each < 1 << 24 for each in wanted) or not wanted:
+            raise MPSArgumentError(READER, what, "must be lengths of at least 1, the batch's first", list(wanted))
+        if own is not None and len(own) != len(wanted):
+            raise MPSArgumentError(READER, what, f"must have {len(own)} lengths", len(wanted))
+        for mine, length in zip(own or wanted, wanted, strict=True):
+            if isinstance(mine, int) and mine != length:
+                raise MPSArgumentError(READER, what, f"must fit the model's {own}", wanted)
+        # A batch that varies goes on to do so.
+        first = own[0] if own is not None else None
+        return Tensor(tensor.name, tensor.kind, (first, *wanted[1:]))
+    if own is None:
+        remedy = "Give it as shapes={name: shape} or --shape NAME=1,3,224,224"
+        raise MPSFileError(READER, f"input {tensor.name[:80]!r}", "must have a shape", "none", remedy)
+    return tensor
+
+
+def _batch(tensors: Sequence[Tensor]) -> int | None:
+    """The images of a batch, where the model says; axis 0 of every input."""
+    found = {tensor.lengths[0] for tensor in tensors if tensor.lengths}
+    fixed = [length for length in found if isinstance(length, int)]
+    return fixed[0] if len(fixed) == len(found) == 1 else None
+
+
+def _layout(tensor: Tensor, batch: Atom, readers: Sequence[Node]) -> Layout:
+    """Where an image has the numbers of an input: N, C, H, W, or N, H, W, C if all that read it transpose that."""
+    what = f"input {tensor.name[:80]!r}"
+    dtype = dtype_of(tensor.kind)
+    if dtype is None:
+        raise MPSFileError(READER, what, "must hold numbers", f"ONNX number type {tensor.kind}")
+    lengths = [length if isinstance(length, int) else None for length in tensor.lengths or ()]
+    if not 1 <= len(lengths) <= 4:
+        raise MPSFileError(READER, what, "must have up to four axes: N, C, H, W", f"{len(lengths)} axes")
+    axes: list[Atoms] = [(batch,), *(atoms(length) for length in lengths[1:])]
+    is_planar = not readers or not all(_is_to_planes(node) for node in readers)
+    order = {1: ((), (), ()), 2: (1, (), ()), 3: (1, (), 2), 4: (1, 2, 3) if is_planar else (3, 1, 2)}[len(axes)]
+    channels, rows, columns = (axes[place] if isinstance(place, int) else place for place in order)
+    if None in [atom.size for atom in channels]:
+        remedy = "Give it as shapes={name: shape} or --shape NAME=1,3,224,224"
+        raise MPSFileError(READER, what, "must have a known number of channels", f"shape {tensor.lengths}", remedy)
+    return Layout(batch, tuple(axes), channels, rows, columns)
+
+
+def _is_to_planes(node: Node) -> bool:
+    return node.operator == "Transpose" and node.attributes.get("perm") == _TO_PLANES
+
+
+def dtype_name(kind: int) -> str:
+    """NumPy's name of the numbers of an ONNX type."""
+    found = dtype_of(kind)
+    return np.dtype(np.float32 if found is None else found).name

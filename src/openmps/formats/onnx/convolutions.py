@@ -1,0 +1,179 @@
+"""Convolutions, transposed convolutions and products with constant matrices."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from openmps.core.padding.explicit import ExplicitPadding
+from openmps.formats.onnx.layout import Layout, atoms, planar, size_of
+from openmps.formats.onnx.model import Node
+from openmps.formats.onnx.pictures import Picture, channels_of
+from openmps.formats.onnx.problems import Inexpressible
+from openmps.formats.onnx.site import Builder, Site
+from openmps.formats.onnx.windows import Window, placed, window_of
+from openmps.graph.convolution_nodes import MPSCNNConvolutionTransposeNode, MPSCNNFullyConnectedNode
+from openmps.kernels.convolution import MPSCNNConvolutionDescriptor, MPSCNNDepthWiseConvolutionDescriptor
+
+Weights = NDArray[np.float32]
+
+
+def _four(weights: Weights) -> Weights:
+    """Weights with one spatial axis or two, as with two."""
+    if weights.ndim not in (3, 4):
+        raise Inexpressible(f"its weights have {weights.ndim} axes: images have two spatial ones")
+    return weights if weights.ndim == 4 else weights[:, :, None]
+
+
+def _descriptor(window: Window, inputs: int, outputs: int, groups: int) -> MPSCNNConvolutionDescriptor:
+    is_depthwise = groups == inputs > 1
+    kind = MPSCNNDepthWiseConvolutionDescriptor if is_depthwise else MPSCNNConvolutionDescriptor
+    made = kind(window.size[1], window.size[0], inputs, outputs)
+    made.stride_in_pixels_y, made.stride_in_pixels_x = window.stride
+    made.dilation_rate_y, made.dilation_rate_x = window.dilation
+    made.groups = 1 if is_depthwise else groups
+    return made
+
+
+def _groups(node: Node, channels: int, weights: Weights, of_weights: int) -> int:
+    """The groups of a convolution, whose weights have axis ``of_weights`` for the input channels."""
+    groups = node.integer("group", 1)
+    if groups < 1 or channels % groups or weights.shape[0] % groups:
+        raise Inexpressible(f"its {groups} groups do not divide its channels")
+    wanted = channels // groups if of_weights == 1 else channels
+    if weights.shape[of_weights] != wanted or not weights.size:
+        raise Inexpressible(f"its weights of shape {weights.shape} do not fit {channels} input channels")
+    return groups
+
+
+def _kernel(node: Node, weights: Weights) -> tuple[int, ...]:
+    kernel = tuple(node.integers("kernel_shape", list(weights.shape[2:])))
+    if kernel != weights.shape[2:]:
+        raise Inexpressible(f"its kernel_shape {kernel[:4]} is not that of its weights, {weights.shape}")
+    return kernel
+
+
+def convolution(at: Site, node: Node) -> Picture:
+    """Weights OIHW; a group for each channel makes it depthwise."""
+    x, raw = at.planar(node), at.weights(node, 1, "weights")
+    weights, channels = _four(raw), channels_of(x.layout.channels)
+    groups = _groups(node, channels, weights, 1)
+    window = window_of(node, _kernel(node, raw), x.layout)
+    biases = None if at.value(node, 2) is None else at.row(node, 2, "biases", len(weights))
+    descriptor = _descriptor(window, channels, len(weights), groups)
+    layout = window.result(x.layout, len(weights))
+    return at.convolution(
+        node, x.image, layout, descriptor, weights.transpose(0, 2, 3, 1), biases, padding=window.policy()
+    )
+
+
+def transposed_convolution(at: Site, node: Node) -> Picture:
+    """Weights ``[I, O / groups, H, W]``, turned by half a turn for the framework."""
+    x, raw = at.planar(node), at.weights(node, 1, "weights")
+    weights, channels = _four(raw), channels_of(x.layout.channels)
+    groups = _groups(node, channels, weights, 0)
+    inputs, outputs, ky, kx = weights.shape
+    window = window_of(node, _kernel(node, raw), x.layout)
+    turned = weights[:, :, ::-1, ::-1].reshape(groups, inputs // groups, outputs, ky, kx)
+    ohwi = turned.transpose(0, 2, 3, 4, 1).reshape(groups * outputs, ky, kx, inputs // groups)
+    biases = None if at.value(node, 2) is None else at.row(node, 2, "biases", groups * outputs)
+    descriptor = _descriptor(window, channels, groups * outputs, groups)
+    padding, sizes = _transposed_padding(node, window, x.layout.rank - 2)
+    layout = planar(x.layout.batch, atoms(groups * outputs), *map(atoms, sizes), rank=x.layout.rank)
+    kind = MPSCNNConvolutionTransposeNode
+    return at.convolution(node, x.image, layout, descriptor, ohwi, biases, kind, padding)
+
+
+def _transposed_padding(node: Node, window: Window, rank: int) -> tuple[ExplicitPadding, list[int | None]]:
+    """The pads of a transposed convolution, given or such that a size comes out, and the size of the result."""
+    more = [0] * (2 - rank) + node.integers("output_padding", [0] * rank)
+    wanted = [1] * (2 - rank) + node.integers("output_shape")[-rank:] if node.given("output_shape") else None
+    if wanted is None and window.automatic in ("SAME_UPPER", "SAME_LOWER"):
+        wanted = [None if n is None else n * s for n, s in zip(window.source, window.stride, strict=True)]
+    before, behind = window.before, window.behind
+    if wanted is not None:
+        if None in window.source or len(wanted) != 2:
+            raise Inexpressible("its padding depends on a size that is not known", "Give the size of the input")
+        total = [
+            ((n or 1) - 1) * s + e + k - (r or 1)
+            for n, s, e, k, r in zip(window.source, window.stride, more, window.extent, wanted, strict=True)
+        ]
+        less, rest = tuple(t // 2 for t in total), tuple(t - t // 2 for t in total)
+        before, behind = (less, rest) if window.automatic == "SAME_UPPER" else (rest, less)
+    elif window.automatic == "VALID":
+        before = behind = (0, 0)
+    (top, left), (bottom, right) = before, behind
+    padding = ExplicitPadding(left, top, right - more[1], bottom - more[0])
+    sizes = [
+        None if n is None else placed(padding, n, k, s, d, axis=axis, is_backwards=True)
+        for n, k, s, d, axis in zip(window.source, window.size, window.stride, window.dilation, "yx", strict=True)
+    ]
+    return padding, sizes
+
+
+# --- matrices ---------------------------------------------------------------------------------------------------------
+
+
+def product(at: Site, node: Node) -> Picture:
+    """MatMul of a picture and a constant matrix: the last axis is what is summed."""
+    x, matrix = at.picture(node), at.weights(node, 1, "second matrix")
+    if matrix.ndim != 2:
+        raise Inexpressible(f"its second matrix has {matrix.ndim} axes")
+    return _matrix(at, node, x, matrix, None)
+
+
+def general_product(at: Site, node: Node) -> Picture:
+    """Gemm: ``alpha A B + beta C`` of a picture A and constants."""
+    x, matrix = at.picture(node), at.weights(node, 1, "matrix B")
+    if node.integer("transA", 0) or x.layout.rank != 2 or matrix.ndim != 2:
+        raise Inexpressible("its matrix A is transposed, or one of its matrices has not two axes")
+    matrix = node.decimal("alpha", 1) * (matrix.T if node.integer("transB", 0) else matrix)
+    biases = None
+    if at.value(node, 2) is not None:
+        given = at.weights(node, 2, "matrix C")
+        if given.size not in (1, matrix.shape[1]) or given.shape[-1:] not in ((), (1,), (matrix.shape[1],)):
+            raise Inexpressible(f"its matrix C of shape {given.shape} is no row of {matrix.shape[1]} numbers")
+        biases = np.array(np.broadcast_to(node.decimal("beta", 1) * given.reshape(-1), matrix.shape[1]), np.float32)
+    return _matrix(at, node, x, matrix, biases)
+
+
+def _matrix(at: Site, node: Node, x: Picture, matrix: Any, biases: Weights | None) -> Picture:
+    """A matrix over the last axis: a fully connected layer where that is whole images, else one for each pixel."""
+    layout, axis = x.layout, x.layout.axes[-1]
+    if layout.rank < 2 or layout.batch in axis:
+        raise Inexpressible("what it sums over is the batch")
+    if size_of(axis) is None:
+        raise Inexpressible("the size of what it sums over is not known", "Give the size of the input")
+    if size_of(axis) != matrix.shape[0]:
+        raise Inexpressible(f"its matrix of shape {matrix.shape} does not fit {size_of(axis)} numbers")
+    sizes = [atom.size or 1 for atom in axis]
+    taken, outputs = set(axis), matrix.shape[1]
+    if not set(layout.channels) <= taken:
+        raise Inexpressible("it does not sum over feature channels", "Let the model keep them in the last axis")
+    pixels = (*layout.rows, *layout.columns)
+    is_whole = set(pixels) <= taken
+    if not is_whole and taken & set(pixels):
+        raise Inexpressible("it sums over a part of the pixels")
+    order = [axis.index(atom) for atom in (*(pixels if is_whole else ()), *layout.channels)]
+    channels = channels_of(layout.channels)
+    height, width = ((size_of(layout.rows) or 1), (size_of(layout.columns) or 1)) if is_whole else (1, 1)
+    turned = matrix.T.reshape([outputs, *sizes]).transpose([0, *(1 + place for place in order)])
+    ohwi = turned.reshape(outputs, height, width, channels)
+    new = atoms(outputs)
+    found = layout.with_axes((*layout.axes[:-1], new))
+    found = Layout(found.batch, found.axes, new) if is_whole else replace(found, channels=new)
+    descriptor = MPSCNNConvolutionDescriptor(width, height, channels, outputs)
+    if is_whole:
+        return at.convolution(node, x.image, found, descriptor, ohwi, biases, MPSCNNFullyConnectedNode)
+    return at.convolution(node, x.image, found, descriptor, ohwi, biases)
+
+
+BUILDERS: dict[str, Builder] = {
+    "Conv": convolution,
+    "ConvTranspose": transposed_convolution,
+    "MatMul": product,
+    "Gemm": general_product,
+}

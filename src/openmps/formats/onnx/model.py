@@ -1,0 +1,111 @@
+"""A model as it is read: nodes, constants, inputs and outputs, in plain Python."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from openmps.formats.onnx.problems import Inexpressible
+
+Array = NDArray[Any]
+
+
+class Unread:
+    """An attribute of a kind that is not read, such as a graph."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+
+Attribute = int | float | str | list[int] | list[float] | list[str] | Array | Unread
+
+
+@dataclass(frozen=True)
+class Node:
+    """One operator: its inputs and outputs by name, "" where one is left out, and its attributes."""
+
+    name: str
+    operator: str
+    domain: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Attribute]
+
+    @property
+    def title(self) -> str:
+        """How errors call it."""
+        return self.name or next((name for name in self.outputs if name), "")
+
+    def given(self, name: str) -> bool:
+        """Whether an attribute is there."""
+        return name in self.attributes
+
+    def integer(self, name: str, default: int) -> int:
+        """A whole number."""
+        value = self.attributes.get(name, default)
+        return value if isinstance(value, int) else _wrong(name, "a whole number")
+
+    def decimal(self, name: str, default: float) -> float:
+        """A number."""
+        value = self.attributes.get(name, default)
+        return float(value) if isinstance(value, int | float) else _wrong(name, "a number")
+
+    def text(self, name: str, default: str) -> str:
+        """Text."""
+        value = self.attributes.get(name, default)
+        return value if isinstance(value, str) else _wrong(name, "text")
+
+    def integers(self, name: str, default: list[int] | None = None) -> list[int]:
+        """Whole numbers; the attribute must be there if there is no default."""
+        value = self.attributes.get(name, default)
+        if not isinstance(value, list) or not all(isinstance(each, int) for each in value):
+            return _wrong(name, "a list of whole numbers")
+        return [int(each) for each in value]
+
+    def decimals(self, name: str, default: list[float] | None = None) -> list[float]:
+        """Numbers."""
+        value = self.attributes.get(name, default)
+        if not isinstance(value, list) or not all(isinstance(each, int | float) for each in value):
+            return _wrong(name, "a list of numbers")
+        return [float(each) for each in value]
+
+    def tensor(self, name: str) -> Array:
+        """A tensor."""
+        value = self.attributes.get(name)
+        return value if isinstance(value, np.ndarray) else _wrong(name, "a tensor")
+
+
+def _wrong(name: str, rule: str) -> Any:
+    raise Inexpressible(f"its attribute {name} is not {rule}", "Export the model again")
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """An input or an output: its name, its ONNX number type, and its lengths: numbers, names of variable ones, None."""
+
+    name: str
+    kind: int
+    lengths: tuple[int | str | None, ...] | None
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model: what it takes and gives, its constants by name, and its nodes in an order in which they can run."""
+
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    constants: Mapping[str, Array]
+    nodes: tuple[Node, ...]
+    opset: int
+    size: int
+    """Bytes of the file and of the external data that was read."""
+    unread: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Constants that cannot be read, and why."""
+
+    def kinds(self) -> dict[str, Tensor]:
+        """The outputs by name."""
+        return {tensor.name: tensor for tensor in self.outputs}

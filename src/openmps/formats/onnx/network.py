@@ -1,0 +1,236 @@
+"""Networks that ONNX files describe: as nodes, as graphs, and ready to run on arrays."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+
+from openmps.checks import flag, whole
+from openmps.core.image.batch import MPSImageBatch
+from openmps.core.lifetime import check_is_device
+from openmps.errors import MPSArgumentError, MPSFileError, MPSTypeError
+from openmps.formats.archive import MPSKeyedArchiver, MPSKeyedUnarchiver
+from openmps.formats.onnx.build import Shapes, build, dtype_name
+from openmps.formats.onnx.ports import OnnxPort
+from openmps.formats.onnx.problems import DEFAULT_FILL, READER
+from openmps.formats.onnx.reading import read_model
+from openmps.formats.onnx.sources import DataSources, FixedSources
+from openmps.formats.paths import path_of
+from openmps.graph.graph import MPSNNGraph
+from openmps.graph.nodes import MPSNNImageNode, checked_format
+from openmps.metal.device import MTLDevice
+from openmps.types import MPSImageFeatureChannelFormat
+
+_FLOAT32 = MPSImageFeatureChannelFormat.FLOAT32
+_FORMAT = "openmps.onnx 1"
+
+
+@dataclass(frozen=True)
+class OnnxNetwork:
+    """The nodes of a model, of which graphs are made: for inference, or with a loss and a training graph behind.
+
+    ``inputs`` and ``outputs`` are image nodes by ONNX's names; outputs that hold the same numbers share an image.
+    ``input_ports`` and ``output_ports`` say which axis is where.
+    """
+
+    inputs: dict[str, MPSNNImageNode]
+    outputs: dict[str, MPSNNImageNode]
+    input_ports: dict[str, OnnxPort]
+    output_ports: dict[str, OnnxPort]
+
+    def results(self) -> list[MPSNNImageNode]:
+        """The images of the outputs, each once."""
+        return list(dict.fromkeys(self.outputs.values()))
+
+    def graph(self, device: MTLDevice, channel_format: MPSImageFeatureChannelFormat = _FLOAT32) -> MPSNNGraph:
+        """A graph that computes the outputs, and stores images in a format: float32 unless said."""
+        checked_format("OnnxNetwork.graph", channel_format)
+        graph = MPSNNGraph(device, result_images=self.results())
+        graph.format = channel_format
+        return graph
+
+    def model(self, device: MTLDevice, channel_format: MPSImageFeatureChannelFormat = _FLOAT32) -> OnnxModel:
+        """The network on a device, ready to run on arrays."""
+        graph = self.graph(device, channel_format)
+        nodes, results = graph.interface.inputs, self.results()
+        inputs = [_at(port, nodes.index(self.inputs[name])) for name, port in self.input_ports.items()]
+        outputs = [_at(port, results.index(self.outputs[name])) for name, port in self.output_ports.items()]
+        return OnnxModel(graph, tuple(inputs), tuple(outputs))
+
+
+def _at(port: OnnxPort, image: int) -> OnnxPort:
+    return OnnxPort(**{**vars(port), "image": image})
+
+
+class OnnxModel:
+    """A graph with the names, axes and order of a model's inputs and outputs.
+
+    `run` takes and gives arrays as ONNX Runtime does; `save` writes an archive, which `open` reads.
+    """
+
+    def __init__(self, graph: MPSNNGraph, inputs: tuple[OnnxPort, ...], outputs: tuple[OnnxPort, ...]) -> None:
+        self.graph, self.inputs, self.outputs = graph, inputs, outputs
+        self._queue = graph.device.new_command_queue()
+
+    def run(self, arrays: Mapping[str, NDArray[Any]], *, who: str = "OnnxModel.run") -> dict[str, NDArray[Any]]:
+        """The outputs for some inputs, by name, with ONNX's axes and in its order.
+
+        Raises:
+            MPSArgumentError: An input is missing or of another shape, or a name is none of an input.
+            MPSTypeError: An input is no array of real numbers.
+        """
+        if not isinstance(arrays, Mapping):
+            raise MPSTypeError(who, "arrays", "must be a mapping from names to arrays", type(arrays).__name__)
+        names = [port.name for port in self.inputs]
+        self._check_names(arrays, names, who)
+        pixels = [port.pixels(arrays[port.name], who, f"input {port.name!r}") for port in self.inputs]
+        counts = {len(each) for each in pixels}
+        if len(counts) > 1:
+            raise MPSArgumentError(who, "inputs", "must be batches of one length", sorted(counts))
+        sources: list[Any] = [None] * len(pixels)
+        for port, each in zip(self.inputs, pixels, strict=True):
+            sources[port.image] = MPSImageBatch.from_numpy(self.graph.device, each)
+        command_buffer = self._queue.command_buffer()
+        others: list[MPSImageBatch] = []
+        result = self.graph.encode_batch(command_buffer, sources, intermediate_images=others)
+        command_buffer.commit()
+        command_buffer.wait_until_completed()
+        found = [result, *others]
+        return {port.name: port.array(found[port.image].numpy()) for port in self.outputs}
+
+    def _check_names(self, arrays: Mapping[str, Any], names: Sequence[str], who: str) -> None:
+        for name in arrays:
+            if name not in names:
+                raise MPSArgumentError(who, "inputs", f"must be of {', '.join(map(repr, names))}", repr(name))
+        missing = [port for port in self.inputs if port.name not in arrays]
+        if missing:
+            rule = f"is missing: {missing[0].dtype} of shape {missing[0].text}"
+            raise MPSArgumentError(who, f"input {missing[0].name!r}", rule)
+
+    # --- files --------------------------------------------------------------------------------------------------------
+
+    def archived_data(self) -> bytes:
+        """The model as bytes: an archive of a list, the graph first."""
+        ports = [[port.described() for port in each] for each in (self.inputs, self.outputs)]
+        return MPSKeyedArchiver.archived_data([self.graph, _FORMAT, *ports])
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write an archive, whole or not at all."""
+        ports = [[port.described() for port in each] for each in (self.inputs, self.outputs)]
+        MPSKeyedArchiver.archive([self.graph, _FORMAT, *ports], path)
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], device: MTLDevice) -> OnnxModel:
+        """The model in an archive that `save` wrote.
+
+        Raises:
+            MPSFileError: There is no file, it is damaged, or an archive of something else.
+        """
+        where = path_of(path, "OnnxModel.open")
+        return cls._restored(MPSKeyedUnarchiver(where, device).decode_root_object(), os.fspath(where))
+
+    @classmethod
+    def _restored(cls, root: object, what: str) -> OnnxModel:
+        who = "OnnxModel.open"
+        if not isinstance(root, list) or len(root) != 4 or not isinstance(root[0], MPSNNGraph) or root[1] != _FORMAT:
+            remedy = "Make one with openmps convert MODEL.onnx OUT"
+            raise MPSFileError(who, what, "must be the archive of an ONNX model", "an archive of something else", remedy)
+        graph, _, inputs, outputs = root
+        interface = graph.interface
+        images = len(interface.inputs), 1 + len(interface.intermediates)
+        if not (isinstance(inputs, list) and isinstance(outputs, list) and interface.result_is_needed):
+            raise MPSFileError(who, what, "must name inputs and outputs", None)
+        ports = [
+            tuple(OnnxPort.restored(each, count, who, what) for each in given)
+            for given, count in zip((inputs, outputs), images, strict=True)
+        ]
+        if sorted(port.image for port in ports[0]) != list(range(images[0])):
+            raise MPSFileError(who, what, "must have an input for each source of its graph", len(ports[0]))
+        return cls(graph, *ports)
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+def network(
+    path: str | os.PathLike[str],
+    *,
+    trainable: bool | DataSources = False,
+    shapes: Shapes | None = None,
+    outputs: Sequence[str] | None = None,
+    fill_limit: int = DEFAULT_FILL,
+) -> OnnxNetwork:
+    """The nodes of the model in an ONNX file.
+
+    Batch normalization and constant factors become part of the convolutions before them, and so do activations, unless
+    the network is ``trainable``: then each layer has nodes of its own, as `MPSNNFilterNode.training_graph` needs, and
+    data sources of fixed numbers, or those that ``trainable`` makes (see `DataSources`).
+
+    ``shapes`` gives lengths that the model leaves open, ``{"x": (1, 3, 224, 224)}``; what it leaves open still stays
+    open where the operators allow. ``outputs`` ends the model at other values than its own. ``fill_limit`` is how many
+    bytes operators may make that repeat numbers (ConstantOfShape, Expand, Tile) or choose channels.
+
+    Raises:
+        MPSFileError: There is no file, it is no ONNX model or a damaged one, external data is missing or outside the
+            model's folder, or it would take too much memory.
+        MPSOperatorError: Operators that the framework's nodes cannot express: all of them.
+        MPSArgumentError: A shape or an output is none of the model's.
+        MPSError: The onnx package is not installed.
+    """
+    is_trainable = not isinstance(trainable, bool) or flag(READER, "trainable", trainable)
+    if not isinstance(trainable, bool | DataSources):
+        rule = "must be a flag, or have convolution() and batch_normalization()"
+        raise MPSTypeError(READER, "trainable", rule, type(trainable).__name__)
+    sources = FixedSources() if isinstance(trainable, bool) else trainable
+    whole(READER, "fill_limit", fill_limit, 0)
+    built = build(
+        read_model(path),
+        sources=sources,
+        trainable=is_trainable,
+        shapes=shapes or {},
+        outputs=outputs,
+        fill_limit=fill_limit,
+    )
+    inputs = {tensor.name: picture.image for tensor, picture in built.inputs}
+    found = {name: picture.image for name, _, picture in built.outputs}
+    return OnnxNetwork(
+        inputs,
+        found,
+        {
+            tensor.name: OnnxPort.of(tensor.name, dtype_name(tensor.kind), _merged(tensor.lengths, picture), 0, picture.layout)
+            for tensor, picture in built.inputs
+        },
+        {
+            name: OnnxPort.of(name, dtype_name(kind), picture.layout.shape, 0, picture.layout)
+            for name, kind, picture in built.outputs
+        },
+    )
+
+
+def _merged(declared: Any, picture: Any) -> tuple[int | str | None, ...]:
+    return tuple(own if mine is None else mine for mine, own in zip(picture.layout.shape, declared, strict=True))
+
+
+def load(
+    path: str | os.PathLike[str],
+    device: MTLDevice,
+    *,
+    trainable: bool | DataSources = False,
+    shapes: Shapes | None = None,
+    outputs: Sequence[str] | None = None,
+    fill_limit: int = DEFAULT_FILL,
+    channel_format: MPSImageFeatureChannelFormat = _FLOAT32,
+) -> MPSNNGraph:
+    """The model in an ONNX file as a graph on a device; arguments and errors are those of `network`.
+
+    Its sources and results have handles with ONNX's names. An input N, C, H, W is an image of C feature channels, H
+    rows and W columns.
+    """
+    check_is_device("openmps.formats.onnx.load", "device", device)
+    found = network(path, trainable=trainable, shapes=shapes, outputs=outputs, fill_limit=fill_limit)
+    return found.graph(device, channel_format)
+

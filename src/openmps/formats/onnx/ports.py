@@ -1,0 +1,162 @@
+"""Inputs and outputs of a model: arrays with ONNX's axes, and the images that hold them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from openmps.errors import MPSArgumentError, MPSFileError, MPSTypeError
+from openmps.formats.onnx.layout import Atom, Layout
+
+Places = tuple[int, ...]
+Lengths = tuple[int | str | None, ...]
+_TYPES = ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool")
+_MOST = 64
+
+
+@dataclass(frozen=True)
+class OnnxPort:
+    """An input or an output of a model.
+
+    ``shape`` has numbers, names of lengths that vary, or None; the batch comes first. ``dtype`` is ONNX's type of the
+    numbers. The rest says where an image has them: axes, channels, rows and columns as products of atoms.
+    """
+
+    name: str
+    dtype: str
+    shape: Lengths
+    image: int
+    """Which of the graph's sources or results."""
+    sizes: tuple[int | None, ...]
+    """The atoms' lengths; the first is the batch's."""
+    axes: tuple[Places, ...]
+    channels: Places
+    rows: Places
+    columns: Places
+
+    @classmethod
+    def of(cls, name: str, dtype: str, shape: Lengths, image: int, layout: Layout) -> OnnxPort:
+        """The port of a tensor."""
+        found: list[Atom] = [layout.batch, *layout.rows, *layout.columns, *layout.channels]
+        place = {id(atom): index for index, atom in enumerate(found)}
+
+        def places(axis: Sequence[Atom]) -> Places:
+            return tuple(place[id(atom)] for atom in axis)
+
+        sizes = tuple(atom.size for atom in found)
+        axes = tuple(map(places, layout.axes))
+        return cls(name, dtype, shape, image, sizes, axes, *map(places, layout.places))
+
+    @property
+    def text(self) -> str:
+        """The shape in words."""
+        return "x".join("?" if length is None else str(length) for length in self.shape) or "one number"
+
+    # --- arrays and images --------------------------------------------------------------------------------------------
+
+    def pixels(self, array: object, who: str, argument: str) -> NDArray[Any]:
+        """An array with ONNX's axes as ``[N, H, W, C]``.
+
+        Raises:
+            MPSTypeError: It holds no real numbers.
+            MPSArgumentError: It is of another shape.
+        """
+        if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiub":
+            got = str(array.dtype) if isinstance(array, np.ndarray) else type(array).__name__
+            raise MPSTypeError(who, argument, "must be a NumPy array of real numbers", got)
+        given = cast("NDArray[Any]", array)
+        sizes = self._solved(given.shape, self.axes)
+        if sizes is None or not given.size:
+            raise MPSArgumentError(who, argument, f"must be of shape {self.text}", "x".join(map(str, given.shape)))
+        order = [place for axis in self.axes for place in axis]
+        flat = given.reshape([sizes[place] for place in order])
+        wanted = [0, *self.rows, *self.columns, *self.channels]
+        moved = flat.transpose([order.index(place) for place in wanted])
+        lengths = [math.prod(sizes[place] for place in axis) for axis in ((0,), self.rows, self.columns, self.channels)]
+        with np.errstate(over="ignore"):
+            return np.ascontiguousarray(moved.reshape(lengths), np.float32)
+
+    def array(self, pixels: NDArray[Any]) -> NDArray[Any]:
+        """``[N, H, W, C]`` as an array with ONNX's axes."""
+        places = ((0,), self.rows, self.columns, self.channels)
+        sizes = self._solved(pixels.shape, places)
+        assert sizes is not None, (self.name, pixels.shape)
+        order = [place for axis in places for place in axis]
+        moved = pixels.reshape([sizes[place] for place in order])
+        wanted = [place for axis in self.axes for place in axis]
+        missing = [place for place in order if place not in wanted]  # of length 1
+        moved = moved.transpose([order.index(place) for place in (*missing, *wanted)])
+        found = moved.reshape([math.prod(sizes[place] for place in axis) for axis in self.axes])
+        return np.ascontiguousarray(found, self.dtype)
+
+    def _solved(self, shape: Sequence[int], axes: Sequence[Places]) -> list[int] | None:
+        """The atoms' lengths in an array; None if it does not fit."""
+        sizes = list(self.sizes)
+        if len(shape) != len(axes):
+            return None
+        for length, axis in zip(shape, axes, strict=True):
+            known = math.prod(size for place in axis if (size := sizes[place]) is not None)
+            unknown = [place for place in axis if sizes[place] is None]
+            if length % known or len(unknown) > 1 or (not unknown and length != known):
+                return None
+            if unknown:
+                sizes[unknown[0]] = length // known
+        return [1 if size is None else size for size in sizes]
+
+    # --- files --------------------------------------------------------------------------------------------------------
+
+    def described(self) -> list[Any]:
+        """As lists, numbers and text, for an archive."""
+        lists = [list(self.shape), list(self.sizes), [list(axis) for axis in self.axes]]
+        return [self.name, self.dtype, self.image, *lists, *map(list, (self.channels, self.rows, self.columns))]
+
+    @classmethod
+    def restored(cls, given: object, images: int, who: str, what: str) -> OnnxPort:
+        """The port that `described` gave, of a graph with so many sources or results."""
+        try:
+            name, dtype, image, shape, sizes, axes, *places = cast("list[Any]", given)
+            port = cls(name, dtype, tuple(shape), image, tuple(sizes), _nested(axes), *_nested(places))
+        except (TypeError, ValueError) as error:
+            raise _wrong(who, what) from error
+        if not port._is_right(images):
+            raise _wrong(who, what)
+        return port
+
+    def _is_right(self, images: int) -> bool:
+        used = [0, *self.channels, *self.rows, *self.columns]
+        named = [place for axis in self.axes for place in axis]
+        return (
+            isinstance(self.name, str)
+            and self.dtype in _TYPES
+            and _whole(self.image)
+            and 0 <= self.image < images
+            and len(self.sizes) <= _MOST
+            and all(size is None or (_whole(size) and 0 < size < 1 << 40) for size in self.sizes)
+            and all(_whole(place) for place in (*used, *named))
+            and sorted(used) == list(range(len(self.sizes)))
+            and len(set(named)) == len(named)
+            and set(named) <= set(used)
+            and len(self.axes) <= _MOST
+            and all(self.sizes[place] == 1 for place in used if place not in named)
+            and len(self.shape) == len(self.axes)
+            and all(length is None or isinstance(length, int | str) for length in self.shape)
+        )
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _nested(lists: Any) -> Any:
+    if not all(isinstance(each, list) for each in lists):
+        raise TypeError("a list is needed")
+    return tuple(tuple(each) for each in lists)
+
+
+def _wrong(who: str, what: str) -> MPSFileError:
+    return MPSFileError(who, what, "must say where images have the numbers of an input or output", "something else")

@@ -1,0 +1,197 @@
+"""From the bytes of an ONNX file to a `Model`. The onnx package parses; nothing in the file is ever run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from openmps.errors import MPSError, MPSFileError
+from openmps.formats.onnx.model import Array, Attribute, Model, Node, Tensor, Unread
+from openmps.formats.onnx.problems import READER, Inexpressible
+from openmps.formats.onnx.tensors import array_of
+from openmps.formats.paths import path_of, reading, require_file
+
+_LARGEST_FILE = (1 << 31) - 1
+"""Bytes of a file: the encoding goes no further."""
+_FIRST_FIELDS = frozenset((1, 2, 3, 4, 5, 6, 7, 8, 14, 20, 25, 26))
+"""Fields that a model can begin with."""
+_LENGTHS, _NUMBERS = 2, 0
+_OLDEST, _NEWEST = 7, 26
+"""Versions of ONNX's operators that are read."""
+_NAME = 200  # characters of a name in an error
+
+
+def require_onnx(who: str = READER) -> Any:
+    """The onnx package, which parses the files.
+
+    Raises:
+        MPSError: It is not installed.
+    """
+    try:
+        import onnx
+    except ImportError as error:
+        rule, remedy = "needs the onnx package", 'Install it: pip install "openmps[onnx]"'
+        raise MPSError(who, "ONNX", rule, "an ImportError", remedy) from error
+    return onnx
+
+
+def read_model(path: str | os.PathLike[str]) -> Model:
+    """The model in a file.
+
+    Raises:
+        MPSFileError: There is no file, it is no ONNX model or a damaged one, or external data is missing.
+        MPSError: The onnx package is not installed.
+    """
+    where = path_of(path, READER)
+    data = _bytes(where)
+    return parsed(data, where.absolute().parent, os.fspath(path))
+
+
+def parsed(data: bytes, folder: Path | None, what: str) -> Model:
+    """The model in some bytes, whose external data lies beneath ``folder``; errors call the file ``what``."""
+    onnx = require_onnx()
+    try:
+        proto = onnx.ModelProto.FromString(data)
+    except Exception as error:  # of the protobuf package, which may be another one at each release
+        raise _not_onnx(what, f"it cannot be parsed ({type(error).__name__})") from error
+    if not proto.HasField("graph") or not proto.graph.output:
+        raise _not_onnx(what, "it holds no graph with outputs")
+    return _Reader(onnx, proto, folder, what).model(len(data))
+
+
+def _bytes(path: Path) -> bytes:
+    """The bytes of a file that begins as a model does; a large file of another kind is never read as a whole."""
+    length = require_file(path, READER)
+    if length > _LARGEST_FILE:
+        rule = f"must be no longer than {_LARGEST_FILE:,} bytes: larger models keep their numbers in external data"
+        remedy = "Save it with onnx.save(model, path, save_as_external_data=True)"
+        raise MPSFileError(READER, os.fspath(path), rule, f"{length:,}", remedy)
+    with reading(path, READER), path.open("rb") as file:
+        start = file.read(1)
+        if not start or start[0] >> 3 not in _FIRST_FIELDS or start[0] & 7 not in (_LENGTHS, _NUMBERS):
+            raise _not_onnx(os.fspath(path), "it does not begin as one")
+        return start + file.read(length - 1)
+
+
+def _not_onnx(what: str, why: str) -> MPSFileError:
+    return MPSFileError(READER, what, f"is no ONNX model, or a damaged one: {why}")
+
+
+class _Reader:
+    """One model on its way from the parser's objects."""
+
+    def __init__(self, onnx: Any, proto: Any, folder: Path | None, what: str) -> None:
+        self._kinds = {value: name for name, value in onnx.AttributeProto.AttributeType.items()}
+        self._proto, self._folder, self._what = proto, folder, what
+        self._external = 0
+
+    def model(self, length: int) -> Model:
+        """The model, whose file has ``length`` bytes."""
+        graph = self._proto.graph
+        constants, unread = self._constants(graph)
+        named = {*constants, *unread}
+        inputs = tuple(_tensor(each) for each in graph.input if each.name not in named)
+        outputs = tuple(_tensor(each) for each in graph.output)
+        nodes = tuple(self._node(each) for each in graph.node)
+        self._check(inputs, outputs, nodes, named)
+        return Model(inputs, outputs, constants, nodes, self._opset(), length + self._external, unread)
+
+    def _opset(self) -> int:
+        versions = [each.version for each in self._proto.opset_import if each.domain in ("", "ai.onnx")]
+        if len(versions) != 1 or not _OLDEST <= versions[0] <= _NEWEST:
+            rule = f"must use one version of ONNX's operators, from {_OLDEST} to {_NEWEST}"
+            remedy = "Convert it with onnx.version_converter"
+            raise MPSFileError(READER, self._what, rule, versions[:4], remedy)
+        return int(versions[0])
+
+    def _constants(self, graph: Any) -> tuple[dict[str, Array], dict[str, str]]:
+        constants: dict[str, Array] = {}
+        unread: dict[str, str] = {str(each.values.name): "it is a sparse tensor" for each in graph.sparse_initializer}
+        for tensor in graph.initializer:
+            if tensor.name in constants or tensor.name in unread:
+                raise self._damaged(f"two constants are called {str(tensor.name)[:_NAME]!r}")
+            try:
+                constants[str(tensor.name)] = self._array(tensor)
+            except Inexpressible as problem:
+                unread[str(tensor.name)] = problem.why
+        return constants, unread
+
+    def _array(self, tensor: Any) -> Array:
+        found = array_of(tensor, self._folder)
+        self._external += found.nbytes if tensor.data_location == 1 else 0
+        return found
+
+    def _node(self, proto: Any) -> Node:
+        domain = "" if proto.domain == "ai.onnx" else str(proto.domain)
+        attributes = {str(each.name): self._attribute(each) for each in proto.attribute}
+        inputs, outputs = tuple(map(str, proto.input)), tuple(map(str, proto.output))
+        return Node(str(proto.name), str(proto.op_type), domain, inputs, outputs, attributes)
+
+    def _attribute(self, proto: Any) -> Attribute:
+        kind = self._kinds.get(proto.type, "")
+        if kind == "INT":
+            return int(proto.i)
+        if kind == "FLOAT":
+            return float(proto.f)
+        if kind == "STRING":
+            return _text(proto.s)
+        if kind == "INTS":
+            return [int(each) for each in proto.ints]
+        if kind == "FLOATS":
+            return [float(each) for each in proto.floats]
+        if kind == "STRINGS":
+            return [_text(each) for each in proto.strings]
+        if kind == "TENSOR":
+            try:
+                return self._array(proto.t)
+            except Inexpressible as problem:
+                return Unread(problem.why)
+        return Unread(kind or "of no kind")
+
+    def _check(
+        self, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...], nodes: Iterable[Node], constants: set[str]
+    ) -> None:
+        """Every value is made once, before it is read."""
+        known = set(constants)
+        for tensor in inputs:
+            if tensor.name in known:
+                raise self._damaged(f"two inputs are called {tensor.name[:_NAME]!r}")
+            known.add(tensor.name)
+        for node in nodes:
+            missing = next((name for name in node.inputs if name and name not in known), None)
+            if missing is not None:
+                raise self._damaged(f"node {node.title[:_NAME]!r} reads {missing[:_NAME]!r}, which nothing before it makes")
+            for name in filter(None, node.outputs):
+                if name in known:
+                    raise self._damaged(f"two values are called {name[:_NAME]!r}")
+                known.add(name)
+        for tensor in outputs:
+            if tensor.name not in known:
+                raise self._damaged(f"nothing makes its output {tensor.name[:_NAME]!r}")
+        if len({tensor.name for tensor in outputs}) < len(outputs):
+            raise self._damaged("two outputs have one name")
+
+    def _damaged(self, why: str) -> MPSFileError:
+        return MPSFileError(READER, self._what, f"is a damaged ONNX model: {why}")
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "backslashreplace")
+
+
+def _tensor(proto: Any) -> Tensor:
+    """The name, number type and lengths of a ``ValueInfoProto``."""
+    kind = proto.type.tensor_type
+    if not proto.type.HasField("tensor_type"):
+        return Tensor(str(proto.name), 0, None)
+    if not kind.HasField("shape"):
+        return Tensor(str(proto.name), int(kind.elem_type), None)
+    return Tensor(str(proto.name), int(kind.elem_type), tuple(_length(each) for each in kind.shape.dim))
+
+
+def _length(proto: Any) -> int | str | None:
+    if proto.HasField("dim_value"):
+        return int(proto.dim_value) if proto.dim_value > 0 else None
+    return str(proto.dim_param) or None

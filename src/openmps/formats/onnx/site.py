@@ -1,0 +1,188 @@
+"""What the builder of an operator may ask for, and what several builders make."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from openmps.core.data_source import FLT_MIN
+from openmps.core.neuron import MPSNNNeuronDescriptor
+from openmps.formats.archive.sources import ArchivedConvolutionWeights, ArchivedNormalizationParameters
+from openmps.formats.onnx.constants import is_symbolic, known
+from openmps.formats.onnx.layout import Layout
+from openmps.formats.onnx.model import Array, Node
+from openmps.formats.onnx.pictures import (
+    Mover,
+    OpenConvolution,
+    OpenNormalization,
+    Picture,
+    channels_of,
+    vector,
+)
+from openmps.formats.onnx.problems import Budget, Inexpressible
+from openmps.formats.onnx.sources import DataSources
+from openmps.graph.convolution_nodes import MPSCNNConvolutionNode
+from openmps.graph.neuron_nodes import MPSCNNNeuronNode
+from openmps.graph.nodes import MPSNNFilterNode, MPSNNImageNode
+from openmps.graph.normalization_nodes import MPSCNNBatchNormalizationNode
+from openmps.kernels.convolution import MPSCNNConvolutionDescriptor, MPSCNNDepthWiseConvolutionDescriptor
+from openmps.types import MPSCNNBatchNormalizationFlags, MPSCNNNeuronType
+
+Value = Picture | Array
+Builder = Callable[["Site", Node], "Value | Sequence[Value | None]"]
+"""Makes the nodes of one operator, and gives its outputs."""
+
+
+@dataclass
+class Site:
+    """The values of a model so far, and how its nodes are to be made."""
+
+    values: dict[str, Value]
+    readers: Counter[str]
+    opset: int
+    trainable: bool
+    sources: DataSources
+    budget: Budget
+
+    def __post_init__(self) -> None:
+        self.mover = Mover(self.budget)
+
+    # --- inputs -------------------------------------------------------------------------------------------------------
+
+    def value(self, node: Node, index: int) -> Value | None:
+        """An input, or None where it is left out."""
+        name = node.inputs[index] if index < len(node.inputs) else ""
+        return self.values[name] if name else None
+
+    def picture(self, node: Node, index: int = 0) -> Picture:
+        """An input that depends on the model's inputs."""
+        value = self.value(node, index)
+        if not isinstance(value, Picture):
+            raise Inexpressible(f"its input {index} is a constant" if value is not None else f"its input {index} is missing")
+        # Only what nobody else reads may change into what comes behind it.
+        return value if self.readers[node.inputs[index]] == 1 and not self.trainable else Picture(value.image, value.layout)
+
+    def planar(self, node: Node, index: int = 0, spatial: int | None = None) -> Picture:
+        """An input as N, C, H, W."""
+        return self.mover.planar(self.picture(node, index), spatial)
+
+    def constant(self, node: Node, index: int, what: str) -> Array:
+        """An input that must be a constant."""
+        found = self.optional(node, index, what)
+        if found is None:
+            raise Inexpressible(f"its {what} are missing")
+        return found
+
+    def optional(self, node: Node, index: int, what: str) -> Array | None:
+        """A constant, or None where it is left out."""
+        value = self.value(node, index)
+        if isinstance(value, Picture):
+            raise Inexpressible(f"its {what} are computed from the model's inputs", "Export them as constants")
+        return value
+
+    def integers(self, node: Node, index: int, what: str) -> list[int] | None:
+        """A row of whole numbers, or None where it is left out."""
+        value = self.optional(node, index, what)
+        return None if value is None else known(value, what)
+
+    def number(self, node: Node, index: int, what: str, default: float) -> float:
+        """A constant of one number."""
+        value = self.optional(node, index, what)
+        if value is None:
+            return default
+        if value.size != 1 or is_symbolic(value):
+            raise Inexpressible(f"its {what} is not one number")
+        return float(value.reshape(()))
+
+    def weights(self, node: Node, index: int, what: str) -> NDArray[np.float32]:
+        """A constant of real numbers, as float32."""
+        return reals(self.constant(node, index, what), what)
+
+    def row(self, node: Node, index: int, what: str, count: int) -> NDArray[np.float32]:
+        """A constant of one number a channel."""
+        values = self.weights(node, index, what)
+        if values.size != count:
+            raise Inexpressible(f"its {what} are {values.size} numbers for {count} channels")
+        return np.array(values.reshape(-1))
+
+    # --- nodes --------------------------------------------------------------------------------------------------------
+
+    def made(self, node: MPSNNFilterNode, layout: Layout, title: str = "") -> Picture:
+        """The result of a new node."""
+        node.label = node.label or title or None
+        return Picture(node.result_image, layout)
+
+    def neuron(self, node: Node, picture: Picture, kind: MPSCNNNeuronType, *parameters: float, data: Any = None) -> Picture:
+        """A pointwise function of a picture; a convolution before it takes it over where it can."""
+        descriptor = MPSNNNeuronDescriptor(kind, *parameters, data=data)
+        if picture.open is not None and picture.open.neuron(descriptor):
+            return Picture(picture.image, picture.layout)
+        return self.made(MPSCNNNeuronNode(picture.image, descriptor), picture.layout, node.title)
+
+    def affine(self, node: Node, picture: Picture, scale: Array, shift: Array) -> Picture:
+        """``scale x + shift``, a number a channel of the image or one for all."""
+        if picture.open is not None and picture.open.affine(scale, shift):
+            return picture
+        if scale.size == shift.size == 1:
+            return self.neuron(node, picture, MPSCNNNeuronType.LINEAR, float(scale), float(shift))
+        channels = channels_of(picture.layout.channels)
+        scales, shifts = (np.array(np.broadcast_to(each, channels), np.float32) for each in (scale, shift))
+        if self.trainable:
+            descriptor = MPSCNNDepthWiseConvolutionDescriptor(1, 1, channels, channels)
+            source = self.sources.convolution(descriptor, scales.reshape(-1, 1, 1, 1), shifts, node.title)
+            return self.made(MPSCNNConvolutionNode(picture.image, source), picture.layout)
+        none, one = np.zeros(channels, np.float32), np.ones(channels, np.float32)
+        return self.normalization(node, picture, (scales, shifts, none, one), FLT_MIN)
+
+    def normalization(
+        self, node: Node, picture: Picture, rows: tuple[NDArray[np.float32], ...], epsilon: float
+    ) -> Picture:
+        """A batch normalization: gamma, beta, mean and variance of each channel."""
+        source = self.sources.batch_normalization(*rows, epsilon, node.title)
+        made = MPSCNNBatchNormalizationNode(picture.image, source)
+        if isinstance(source, ArchivedNormalizationParameters):
+            made.flags = MPSCNNBatchNormalizationFlags.CALCULATE_STATISTICS_NEVER
+            return Picture(made.result_image, picture.layout, OpenNormalization(source))
+        return Picture(made.result_image, picture.layout)
+
+    def convolution(
+        self,
+        node: Node,
+        image: MPSNNImageNode,
+        layout: Layout,
+        descriptor: MPSCNNConvolutionDescriptor,
+        weights: NDArray[np.float32],
+        biases: NDArray[np.float32] | None,
+        kind: type[MPSCNNConvolutionNode] = MPSCNNConvolutionNode,
+        padding: Any = None,
+    ) -> Picture:
+        """A node with weights, OHWI."""
+        source = self.sources.convolution(descriptor, np.ascontiguousarray(weights, np.float32), biases, node.title)
+        made = kind(image, weights=source)
+        if padding is not None:
+            made.padding_policy = padding
+        opened = OpenConvolution(source) if isinstance(source, ArchivedConvolutionWeights) else None
+        return Picture(made.result_image, layout, opened)
+
+    def spread(self, picture: Picture, value: Array, what: str) -> Array:
+        """A constant as one number for each channel of a picture's image, or one for all."""
+        found = vector(reals(value, what), picture.layout)
+        if found is None:
+            raise Inexpressible(f"its {what} varies over pixels, or is larger than its other input", _AS_INPUT)
+        return found
+
+
+_AS_INPUT = "Make the constant an input of the model"
+
+
+def reals(value: Array, what: str) -> NDArray[np.float32]:
+    """Numbers as float32."""
+    if value.dtype.kind not in "fiub":
+        raise Inexpressible(f"its {what} are no real numbers")
+    with np.errstate(all="ignore"):
+        return value.astype(np.float32, copy=False)

@@ -1,0 +1,47 @@
+"""Who keeps the weights of a model: data sources of fixed numbers, or those that a caller makes."""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from openmps.formats.archive.sources import ArchivedConvolutionWeights, ArchivedNormalizationParameters
+from openmps.kernels.batch_normalization import MPSCNNBatchNormalizationDataSource
+from openmps.kernels.convolution import MPSCNNConvolutionDataSource, MPSCNNConvolutionDescriptor
+
+Row = NDArray[np.float32]
+
+
+@runtime_checkable
+class DataSources(Protocol):
+    """Makes the data sources of a network that is trained."""
+
+    def convolution(
+        self, descriptor: MPSCNNConvolutionDescriptor, weights: NDArray[np.float32], biases: Row | None, label: str
+    ) -> MPSCNNConvolutionDataSource:
+        """Of a convolution, a transposed one or a fully connected layer, from OHWI weights."""
+        ...
+
+    def batch_normalization(
+        self, gamma: Row, beta: Row, mean: Row, variance: Row, epsilon: float, label: str
+    ) -> MPSCNNBatchNormalizationDataSource:
+        """Of a batch normalization."""
+        ...
+
+
+class FixedSources:
+    """Data sources of numbers that stay as they are."""
+
+    def convolution(
+        self, descriptor: MPSCNNConvolutionDescriptor, weights: NDArray[np.float32], biases: Row | None, label: str
+    ) -> ArchivedConvolutionWeights:
+        """Of a convolution, a transposed one or a fully connected layer."""
+        return ArchivedConvolutionWeights(descriptor, weights, biases, label)
+
+    def batch_normalization(
+        self, gamma: Row, beta: Row, mean: Row, variance: Row, epsilon: float, label: str
+    ) -> ArchivedNormalizationParameters:
+        """Of a batch normalization."""
+        return ArchivedNormalizationParameters(gamma, beta, mean, variance, epsilon, name=label)
