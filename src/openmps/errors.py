@@ -5,6 +5,7 @@ Each error names who refused (class and label), which argument, the rule, what i
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 
 _LONGEST_PART = 800
@@ -129,11 +130,13 @@ class MPSOperatorError(MPSFileError):
 
 _LONGEST_TABLE = 3200
 """Characters of the list of operators in one error."""
+_WIDTH = 80
 
 
 def _line(operator: str, why: str, remedy: str, nodes: Sequence[str]) -> str:
     named = ", ".join(node[:60] for node in nodes[:3]) + (f" and {len(nodes) - 3} more" if len(nodes) > 3 else "")
-    return f"  {operator[:60]} ({named}): {why[:400]}{f'. {remedy[:200]}' if remedy else ''}"
+    text = f"{operator[:60]} ({named}): {why[:400]}{f'. {remedy[:200]}' if remedy else ''}"
+    return textwrap.fill(text, _WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
 
 
 class MPSNonFiniteError(MPSError, ArithmeticError):

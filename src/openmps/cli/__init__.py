@@ -1,4 +1,4 @@
-"""The command line: ``openmps train | evaluate | predict | summary | export | weights | lint | explain-padding``.
+"""The command line: training and looking at runs, weights and models in and out; ``openmps --help`` names the commands.
 
 The engine is imported by the commands, when they run: ``--help`` and ``--version`` answer at once.
 
@@ -23,6 +23,7 @@ from openmps.cli.evaluation import evaluate
 from openmps.cli.export import export
 from openmps.cli.layers import summary
 from openmps.cli.lint import lint
+from openmps.cli.onnx import convert, run
 from openmps.cli.options import sentence
 from openmps.cli.padding import explain_padding
 from openmps.cli.prediction import predict
@@ -43,7 +44,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _command in (train, evaluate, predict, summary, export, lint):
+for _command in (train, evaluate, predict, summary, convert, run, export, lint):
     app.command()(_command)
 app.add_typer(weights_app)
 app.command("explain-padding")(explain_padding)

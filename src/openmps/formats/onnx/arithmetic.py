@@ -11,7 +11,7 @@ from openmps.formats.onnx.layout import Layout, unified
 from openmps.formats.onnx.model import Array, Node
 from openmps.formats.onnx.pictures import Picture
 from openmps.formats.onnx.pointwise import limited
-from openmps.formats.onnx.problems import Inexpressible
+from openmps.formats.onnx.problems import NodeError
 from openmps.formats.onnx.site import Builder, Site
 from openmps.graph.arithmetic_nodes import (
     MPSNNAdditionNode,
@@ -37,7 +37,7 @@ def both(at: Site, node: Node, kind: type[MPSNNBinaryArithmeticNode], x: Picture
     for stride, a, b in zip(_STRIDES, one.places, other.places, strict=True):
         if a != b:
             if a and b:
-                raise Inexpressible("its inputs hold their axes in different places", "Let the model keep N, C, H, W here")
+                raise NodeError("its inputs hold their axes in different places", "Let the model keep N, C, H, W here")
             setattr(made, f"{'secondary' if a else 'primary'}_{stride}", 0)
     axes = [a or b for a, b in zip(one.axes, other.axes, strict=True)]
     places = [a or b for a, b in zip(one.places, other.places, strict=True)]
@@ -47,7 +47,7 @@ def both(at: Site, node: Node, kind: type[MPSNNBinaryArithmeticNode], x: Picture
 def _operands(at: Site, node: Node) -> tuple[Picture | Array, Picture | Array]:
     found = at.value(node, 0), at.value(node, 1)
     if found[0] is None or found[1] is None:
-        raise Inexpressible("an input is missing")
+        raise NodeError("an input is missing")
     return found[0], found[1]
 
 
@@ -89,7 +89,7 @@ def _multiply(at: Site, node: Node, x: Picture, value: Array) -> Picture:
 
 def _divide(at: Site, node: Node, x: Picture, value: Array) -> Picture:
     if not np.all(value):
-        raise Inexpressible("it divides by a constant 0")
+        raise NodeError("it divides by a constant 0")
     return at.affine(node, x, (1 / value.astype(np.float64)), _NONE)
 
 
@@ -101,22 +101,22 @@ def _divided(at: Site, node: Node, x: Picture, value: Array) -> Picture:
 def _sum(at: Site, node: Node) -> Picture:
     """Two inputs or more."""
     values = [at.value(node, place) for place in range(len(node.inputs))]
-    pictures = [value for value in values if isinstance(value, Picture)]
-    if not pictures or None in [None if value is None else 0 for value in values]:
-        raise Inexpressible("an input is missing")
-    found = pictures[0] if len(pictures) > 1 else at.picture(node, values.index(pictures[0]))
-    for each in pictures[1:]:
-        found = both(at, node, MPSNNAdditionNode, found, each)
-    for each in values:
-        if not isinstance(each, Picture):
-            found = _add(at, node, found, _widened(at, found, each))
+    places = [place for place, value in enumerate(values) if isinstance(value, Picture)]
+    if not places or any(value is None for value in values):
+        raise NodeError("an input is missing")
+    found = at.picture(node, places[0])
+    for place in places[1:]:
+        found = both(at, node, MPSNNAdditionNode, found, at.picture(node, place))
+    for value in values:
+        if not isinstance(value, Picture):
+            found = _add(at, node, found, _widened(at, found, value))
     return found
 
 
 def _power(at: Site, node: Node) -> Picture:
     exponent = at.number(node, 1, "exponent", math.nan)
     if math.isnan(exponent):
-        raise Inexpressible("its exponent is missing")
+        raise NodeError("its exponent is missing")
     x = at.picture(node)
     if exponent == 2:  # as x x, which knows negative numbers on every device
         made = MPSNNMultiplicationNode(x.image, x.image)
@@ -132,7 +132,7 @@ def _limit(*, is_minimum: bool) -> Builder:
         constants = [value for value in values if value is not None and not isinstance(value, Picture)]
         if len(values) != 2 or len(constants) != 1 or constants[0].size != 1:
             rule = "it compares two images, or an image with more than one number"
-            raise Inexpressible(rule, "Let the model limit by one number")
+            raise NodeError(rule, "Let the model limit by one number")
         place = next(place for place, value in enumerate(values) if isinstance(value, Picture))
         bound = float(constants[0].reshape(()))
         low, high = (-math.inf, bound) if is_minimum else (bound, math.inf)

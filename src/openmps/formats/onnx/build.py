@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from openmps.core.image.image import MPSImage
 from openmps.core.neuron import MPSNNNeuronDescriptor
 from openmps.errors import MPSArgumentError, MPSError, MPSFileError, MPSOperatorError
 from openmps.formats.onnx import (
@@ -25,7 +26,7 @@ from openmps.formats.onnx.constants import FOLDS
 from openmps.formats.onnx.layout import Atom, Atoms, Layout, atoms
 from openmps.formats.onnx.model import Model, Node, Tensor
 from openmps.formats.onnx.pictures import Picture
-from openmps.formats.onnx.problems import READER, Budget, Inexpressible, Problem
+from openmps.formats.onnx.problems import READER, Budget, NodeError, Problem
 from openmps.formats.onnx.site import Builder, Site, Value
 from openmps.formats.onnx.sources import DataSources
 from openmps.formats.onnx.tensors import dtype_of
@@ -46,6 +47,14 @@ BUILDERS: Mapping[str, Builder] = {
 }
 """Every operator that nodes can express, by its type."""
 
+CONSTANT_INPUTS: Mapping[str, Mapping[int, str]] = {
+    "Conv": {1: "weights", 2: "biases"},
+    "ConvTranspose": {1: "weights", 2: "biases"},
+    "MatMul": {1: "second matrix"},
+    "Gemm": {1: "matrix B", 2: "matrix C"},
+    "PRelu": {1: "slopes"},
+}
+"""Inputs that builders want to be constants, and what they are."""
 _TO_PLANES = [0, 3, 1, 2]
 _LONGEST = 120  # characters of a message that is not ours
 Shapes = Mapping[str, Sequence[int]]
@@ -67,6 +76,7 @@ def build(
     shapes: Shapes,
     outputs: Sequence[str] | None,
     fill_limit: int,
+    what: str,
 ) -> Built:
     """Nodes for a model.
 
@@ -74,7 +84,7 @@ def build(
         MPSOperatorError: Some operators cannot be expressed: all of them.
         MPSArgumentError: A shape is none of an input, or an output is not there.
     """
-    return _Build(model, sources, trainable, fill_limit).run(shapes, outputs)
+    return _Build(model, sources, trainable, fill_limit).run(shapes, outputs, what)
 
 
 class _Build:
@@ -82,11 +92,13 @@ class _Build:
         self._model = model
         self._problems: list[Problem] = []
         self._failed: set[str] = set()
+        self._lost: set[str] = set()
+        """Those of the failed values that depend on constants alone."""
         values: dict[str, Value] = dict(model.constants)
         budget = Budget(model.size, fill_limit)
         self._at = Site(values, Counter(), model.opset, trainable, sources, budget)
 
-    def run(self, shapes: Shapes, outputs: Sequence[str] | None) -> Built:
+    def run(self, shapes: Shapes, outputs: Sequence[str] | None, what: str) -> Built:
         wanted = self._wanted(outputs)
         nodes = self._live(wanted)
         self._at.readers = Counter([*wanted, *(name for node in nodes for name in node.inputs if name)])
@@ -95,11 +107,15 @@ class _Build:
             self._node(node)
         found = [self._output(name) for name in wanted]
         if self._problems:
-            raise MPSOperatorError(READER, "model", [problem._asdict() for problem in self._problems])
+            raise MPSOperatorError(READER, what, [problem._asdict() for problem in self._problems])
         kinds = self._model.kinds()
         return Built(
             [(tensor, picture) for tensor, picture in inputs if self._at.readers[tensor.name]],
-            [(name, kinds[name].kind if name in kinds else 1, each) for name, each in zip(wanted, found, strict=True) if each],
+            [
+                (name, kinds[name].kind if name in kinds else 1, each)
+                for name, each in zip(wanted, found, strict=True)
+                if each
+            ],
         )
 
     # --- what is needed -----------------------------------------------------------------------------------------------
@@ -134,16 +150,21 @@ class _Build:
             if name not in by_name:
                 rule = f"must be of inputs, {', '.join(map(repr, [*by_name][:8]))}"
                 raise MPSArgumentError(READER, "shapes", rule, repr(name))
-        tensors = [_shaped(tensor, shapes.get(tensor.name)) for tensor in self._model.inputs]
+        read = [tensor for tensor in self._model.inputs if self._at.readers[tensor.name]]
+        tensors = [_shaped(tensor, shapes.get(tensor.name)) for tensor in read]
         batch = Atom(_batch(tensors))
         found: list[tuple[Tensor, Picture]] = []
         for tensor in tensors:
-            if self._at.readers[tensor.name]:
-                readers = [node for node in nodes if tensor.name in node.inputs]
-                image = MPSNNImageNode(Handle(tensor.name))
-                picture = Picture(image, _layout(tensor, batch, readers))
-                self._at.values[tensor.name] = picture
-                found.append((tensor, picture))
+            readers = [node for node in nodes if tensor.name in node.inputs]
+            try:
+                layout = _layout(tensor, batch, readers)
+            except NodeError as problem:
+                self._problems.append(Problem(tensor.name, "input", problem.why, problem.remedy))
+                self._failed.add(tensor.name)
+                continue
+            picture = Picture(MPSNNImageNode(Handle(tensor.name)), layout)
+            self._at.values[tensor.name] = picture
+            found.append((tensor, picture))
         return found
 
     # --- operators ----------------------------------------------------------------------------------------------------
@@ -151,7 +172,7 @@ class _Build:
     def _node(self, node: Node) -> None:
         try:
             made = self._made(node)
-        except Inexpressible as problem:
+        except NodeError as problem:
             self._list(node, problem.why, problem.remedy)
         except MPSFileError:
             raise
@@ -168,20 +189,37 @@ class _Build:
         is_known = not node.domain and (node.operator in BUILDERS or node.operator in FOLDS)
         if not is_known:
             where = f" of {node.domain[:40]}" if node.domain else ""
-            raise Inexpressible(f"no node of the framework computes it{where}", _CUT)
+            raise NodeError(f"no node of the framework computes it{where}", _CUT)
         for name in node.inputs:
             if name in self._model.unread:
-                raise Inexpressible(f"its input {name[:80]!r} cannot be read: {self._model.unread[name]}")
+                raise NodeError(f"its input {name[:80]!r} cannot be read: {self._model.unread[name]}")
         if self._failed.intersection(node.inputs):
-            self._failed.update(node.outputs)
+            self._check_constants(node)
+            self._lose(node)
             return None
         values = [self._at.value(node, index) for index in range(len(node.inputs))]
         constants = [value for value in values if not isinstance(value, Picture)]
         if len(constants) == len(values) and node.operator in FOLDS:
             return FOLDS[node.operator](node, constants, self._at.budget, self._at.opset)
         if node.operator not in BUILDERS:
-            raise Inexpressible("the framework does it with constants only", _CUT)
+            raise NodeError("the framework does it with constants only", _CUT)
         return BUILDERS[node.operator](self._at, node)
+
+    def _check_constants(self, node: Node) -> None:
+        """List what is wrong with a node whatever the inputs are that another problem has taken away."""
+        for index, what in CONSTANT_INPUTS.get(node.operator, {}).items():
+            name = node.inputs[index] if index < len(node.inputs) else ""
+            if name and (name in self._failed - self._lost or isinstance(self._at.values.get(name), Picture)):
+                self._at.refuse_computed(what)
+
+    def _lose(self, node: Node) -> None:
+        """Take away the outputs of a node. Those of a node of constants alone are lost constants."""
+        outputs = {name for name in node.outputs if name}
+        self._failed |= outputs
+        if not any(
+            isinstance(self._at.values.get(name), Picture) or name in self._failed - self._lost for name in node.inputs
+        ):
+            self._lost |= outputs
 
     def _keep(self, node: Node, made: Value | Sequence[Value | None]) -> None:
         several = made if isinstance(made, list | tuple) else [made]
@@ -195,7 +233,7 @@ class _Build:
     def _list(self, node: Node, why: str, remedy: str = "") -> None:
         operator = f"{node.domain}.{node.operator}" if node.domain else node.operator
         self._problems.append(Problem(node.title, operator, why, remedy))
-        self._failed.update(name for name in node.outputs if name)
+        self._lose(node)
 
     # --- outputs ------------------------------------------------------------------------------------------------------
 
@@ -213,9 +251,11 @@ class _Build:
             value = Picture(same.result_image, value.layout)
         if value.image.handle is None:
             value.image.handle = Handle(name)
+        value.image.image_allocator = MPSImage.default_allocator()  # the CPU reads every output
         return value
 
 
+_GIVE = "Give it as shapes={name: shape} or --shape NAME=1,3,224,224"
 _CUT = "End the model before it, with outputs=[…] or --output, or export it without"
 
 
@@ -235,9 +275,6 @@ def _shaped(tensor: Tensor, given: Sequence[int] | None) -> Tensor:
         # A batch that varies goes on to do so.
         first = own[0] if own is not None else None
         return Tensor(tensor.name, tensor.kind, (first, *wanted[1:]))
-    if own is None:
-        remedy = "Give it as shapes={name: shape} or --shape NAME=1,3,224,224"
-        raise MPSFileError(READER, f"input {tensor.name[:80]!r}", "must have a shape", "none", remedy)
     return tensor
 
 
@@ -250,20 +287,19 @@ def _batch(tensors: Sequence[Tensor]) -> int | None:
 
 def _layout(tensor: Tensor, batch: Atom, readers: Sequence[Node]) -> Layout:
     """Where an image has the numbers of an input: N, C, H, W, or N, H, W, C if all that read it transpose that."""
-    what = f"input {tensor.name[:80]!r}"
-    dtype = dtype_of(tensor.kind)
-    if dtype is None:
-        raise MPSFileError(READER, what, "must hold numbers", f"ONNX number type {tensor.kind}")
-    lengths = [length if isinstance(length, int) else None for length in tensor.lengths or ()]
+    if dtype_of(tensor.kind) is None:
+        raise NodeError(f"it holds no numbers, but ONNX type {tensor.kind}")
+    if tensor.lengths is None:
+        raise NodeError("its shape is not known", _GIVE)
+    lengths = [length if isinstance(length, int) else None for length in tensor.lengths]
     if not 1 <= len(lengths) <= 4:
-        raise MPSFileError(READER, what, "must have up to four axes: N, C, H, W", f"{len(lengths)} axes")
+        raise NodeError(f"it has {len(lengths)} axes: images have N, C, H, W")
     axes: list[Atoms] = [(batch,), *(atoms(length) for length in lengths[1:])]
     is_planar = not readers or not all(_is_to_planes(node) for node in readers)
     order = {1: ((), (), ()), 2: (1, (), ()), 3: (1, (), 2), 4: (1, 2, 3) if is_planar else (3, 1, 2)}[len(axes)]
     channels, rows, columns = (axes[place] if isinstance(place, int) else place for place in order)
     if None in [atom.size for atom in channels]:
-        remedy = "Give it as shapes={name: shape} or --shape NAME=1,3,224,224"
-        raise MPSFileError(READER, what, "must have a known number of channels", f"shape {tensor.lengths}", remedy)
+        raise NodeError("its number of channels is not known", _GIVE)
     return Layout(batch, tuple(axes), channels, rows, columns)
 
 

@@ -5,14 +5,16 @@ Shapes may hold lengths that nobody knows yet, a batch's for one: they are array
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from openmps.formats.onnx.model import Array, Node
-from openmps.formats.onnx.problems import Budget, Inexpressible
+from openmps.formats.onnx.problems import Budget, NodeError
 from openmps.formats.onnx.tensors import dtype_of
 
 Values = Sequence[Array | None]
@@ -40,7 +42,7 @@ def known(value: Array, what: str) -> list[int]:
     """Whole numbers that must be known."""
     if value.dtype.kind not in "iub" or value.size > _MOST_LENGTHS:
         rule = "is no short row of whole numbers" if value.dtype != object else "holds a length that is not known"
-        raise Inexpressible(f"its {what} {rule}", "Give the size of the input, as shapes={name: shape}")
+        raise NodeError(f"its {what} {rule}", "Give the size of the input, as shapes={name: shape}")
     return [int(each) for each in value.reshape(-1)]
 
 
@@ -50,7 +52,7 @@ def known(value: Array, what: str) -> list[int]:
 def _need(values: Values, count: int) -> list[Array]:
     found = [value for value in values[:count] if value is not None]
     if len(found) < count:
-        raise Inexpressible("an input is missing")
+        raise NodeError("an input is missing")
     return found
 
 
@@ -61,7 +63,7 @@ def _pointwise(function: Callable[..., Any], *, symbolic: Callable[..., Any] | N
         budget.take(8 * math.prod(shape), "arithmetic on constants")
         if any(map(is_symbolic, given)):
             if symbolic is None:
-                raise Inexpressible("it computes with a length that is not known", "Give the size of the input")
+                raise NodeError("it computes with a length that is not known", "Give the size of the input")
             return _each(symbolic, given, shape)
         with np.errstate(all="ignore"):
             return np.asarray(function(*given)).astype(given[0].dtype if function not in _COMPARISONS else bool)
@@ -74,7 +76,7 @@ def _each(function: Callable[..., Any], given: list[Array], shape: tuple[int, ..
     rows = [np.broadcast_to(value, shape).reshape(-1).tolist() for value in given]
     found = [None if None in each else function(*each) for each in zip(*rows, strict=True)]
     if any(each is not None and abs(each) > _FAR for each in found):
-        raise Inexpressible("it computes a length that no tensor has")
+        raise NodeError("it computes a length that no tensor has")
     return lengths(found).reshape(shape)
 
 
@@ -95,11 +97,11 @@ def _cast(node: Node, values: Values, budget: Budget, opset: int) -> Array:
     (value,) = _need(values, 1)
     dtype = dtype_of(node.integer("to", 0))
     if dtype is None:
-        raise Inexpressible(f"it casts to ONNX number type {node.integer('to', 0)}, which is not read")
+        raise NodeError(f"it casts to ONNX number type {node.integer('to', 0)}, which is not read")
     if is_symbolic(value) and dtype.kind in "iu":
         return value
     if is_symbolic(value):
-        raise Inexpressible("it makes a real number of a length that is not known", "Give the size of the input")
+        raise NodeError("it makes a real number of a length that is not known", "Give the size of the input")
     budget.take(dtype.itemsize * value.size, "a cast")
     with np.errstate(all="ignore"):
         return value.astype(dtype)
@@ -116,7 +118,7 @@ def _constant(node: Node, values: Values, budget: Budget, opset: int) -> Array:
         return np.array(node.decimals("value_floats"), np.float32)
     if node.given("value_ints"):
         return np.array(node.integers("value_ints"), np.int64)
-    raise Inexpressible("it holds no dense numbers")
+    raise NodeError("it holds no dense numbers")
 
 
 def _filled(node: Node, values: Values, budget: Budget, opset: int) -> Array:
@@ -124,14 +126,14 @@ def _filled(node: Node, values: Values, budget: Budget, opset: int) -> Array:
     sizes = _sizes(known(shape, "shape"))
     value = node.tensor("value") if node.given("value") else np.zeros(1, np.float32)
     if value.size != 1:
-        raise Inexpressible("its value is not one number")
+        raise NodeError("its value is not one number")
     budget.take(math.prod(sizes) * value.itemsize, "ConstantOfShape")
     return np.broadcast_to(value.reshape(()), sizes)  # takes no memory until it is copied
 
 
 def _sizes(values: Sequence[int]) -> list[int]:
     if len(values) > _MOST_LENGTHS // 4 or any(not 0 <= each <= _FAR for each in values) or math.prod(values) > _FAR:
-        raise Inexpressible("its shape is none that a tensor has")
+        raise NodeError("its shape is none that a tensor has")
     return list(values)
 
 
@@ -153,14 +155,16 @@ def _squeeze(node: Node, values: Values, budget: Budget, opset: int) -> Array:
 def _unsqueeze(node: Node, values: Values, budget: Budget, opset: int) -> Array:
     value, axes = _need(values, 1)[0], _axes(node, values, opset)
     if axes is None or len(axes) + value.ndim > _MOST_LENGTHS // 4:
-        raise Inexpressible("its axes are missing")
+        raise NodeError("its axes are missing")
     return np.expand_dims(value, tuple(axes))
 
 
 def _reshape(node: Node, values: Values, budget: Budget, opset: int) -> Array:
     value = _need(values, 1)[0]
     shape = known(values[1], "shape") if len(values) > 1 and values[1] is not None else node.integers("shape")
-    sizes = [value.shape[axis] if each == 0 and not node.integer("allowzero", 0) else each for axis, each in enumerate(shape)]
+    sizes = [
+        value.shape[axis] if each == 0 and not node.integer("allowzero", 0) else each for axis, each in enumerate(shape)
+    ]
     budget.take(value.nbytes if value.base is not None and 0 in value.strides else 0, "a reshape")
     return value.reshape(sizes)
 
@@ -200,14 +204,14 @@ def slices(node: Node, values: Values, rank: int) -> tuple[slice, ...]:
     else:
         more = [*values[1:], None, None, None, None]
         if more[0] is None or more[1] is None:
-            raise Inexpressible("where it starts or ends is missing")
+            raise NodeError("where it starts or ends is missing")
         starts, ends = known(more[0], "starts"), known(more[1], "ends")
         axes = list(range(len(starts))) if more[2] is None else known(more[2], "axes")
         steps = [1] * len(starts) if more[3] is None else known(more[3], "steps")
     found = [slice(None)] * rank
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         if not -rank <= axis < rank or step == 0:
-            raise Inexpressible("its axes or steps are none that a slice has")
+            raise NodeError("its axes or steps are none that a slice has")
         # Backwards, an end before the first element is none at all.
         found[axis] = slice(start, None if step < 0 and end < -_FAR else end, step)
     return tuple(found)
@@ -231,7 +235,7 @@ def _tile(node: Node, values: Values, budget: Budget, opset: int) -> Array:
 def _range(node: Node, values: Values, budget: Budget, opset: int) -> Array:
     start, limit, step = (value.reshape(()) for value in _need(values, 3))
     if any(is_symbolic(each) for each in (start, limit, step)) or not step:
-        raise Inexpressible("its limits are not known")
+        raise NodeError("its limits are not known")
     count = max(0, math.ceil((float(limit) - float(start)) / float(step)))
     budget.take(min(count, _FAR) * 8, "Range")
     return (start + np.arange(count) * step).astype(start.dtype)
@@ -245,7 +249,7 @@ def _product(node: Node, values: Values, budget: Budget, opset: int) -> Array:
 def _matrices(node: Node, values: Values, budget: Budget, opset: int) -> Array:
     one, other = _need(values, 2)
     if one.ndim != 2 or other.ndim != 2 or one.size * other.shape[-1] > 1 << 30:
-        raise Inexpressible("a product of constants that is not small or not of two axes")
+        raise NodeError("a product of constants that is not small or not of two axes")
     budget.take(8 * one.shape[0] * other.shape[1], "a product of constants")
     return one @ other
 
@@ -283,16 +287,16 @@ FOLDS: dict[str, Fold] = {
     "ReduceProd": _product,
     "MatMul": _matrices,
     "Where": _where,
-    "Add": _pointwise(np.add, symbolic=lambda one, other: one + other),
-    "Sub": _pointwise(np.subtract, symbolic=lambda one, other: one - other),
-    "Mul": _pointwise(np.multiply, symbolic=lambda one, other: one * other),
+    "Add": _pointwise(np.add, symbolic=operator.add),
+    "Sub": _pointwise(np.subtract, symbolic=operator.sub),
+    "Mul": _pointwise(np.multiply, symbolic=operator.mul),
     "Div": _pointwise(_divided, symbolic=_quotient),
     "Pow": _pointwise(np.power),
     "Mod": _pointwise(np.mod),
     "Min": _pointwise(lambda *each: np.minimum.reduce(np.broadcast_arrays(*each))),
     "Max": _pointwise(lambda *each: np.maximum.reduce(np.broadcast_arrays(*each))),
     "Sqrt": _pointwise(np.sqrt),
-    "Reciprocal": _pointwise(lambda value: 1 / value),
+    "Reciprocal": _pointwise(functools.partial(np.divide, 1.0)),
     "Exp": _pointwise(np.exp),
     "Log": _pointwise(np.log),
     "Neg": _pointwise(np.negative),

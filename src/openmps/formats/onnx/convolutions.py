@@ -12,7 +12,7 @@ from openmps.core.padding.explicit import ExplicitPadding
 from openmps.formats.onnx.layout import Layout, atoms, planar, size_of
 from openmps.formats.onnx.model import Node
 from openmps.formats.onnx.pictures import Picture, channels_of
-from openmps.formats.onnx.problems import Inexpressible
+from openmps.formats.onnx.problems import NodeError
 from openmps.formats.onnx.site import Builder, Site
 from openmps.formats.onnx.windows import Window, placed, window_of
 from openmps.graph.convolution_nodes import MPSCNNConvolutionTransposeNode, MPSCNNFullyConnectedNode
@@ -24,7 +24,7 @@ Weights = NDArray[np.float32]
 def _four(weights: Weights) -> Weights:
     """Weights with one spatial axis or two, as with two."""
     if weights.ndim not in (3, 4):
-        raise Inexpressible(f"its weights have {weights.ndim} axes: images have two spatial ones")
+        raise NodeError(f"its weights have {weights.ndim} axes: images have two spatial ones")
     return weights if weights.ndim == 4 else weights[:, :, None]
 
 
@@ -42,17 +42,17 @@ def _groups(node: Node, channels: int, weights: Weights, of_weights: int) -> int
     """The groups of a convolution, whose weights have axis ``of_weights`` for the input channels."""
     groups = node.integer("group", 1)
     if groups < 1 or channels % groups or weights.shape[0] % groups:
-        raise Inexpressible(f"its {groups} groups do not divide its channels")
+        raise NodeError(f"its {groups} groups do not divide its channels")
     wanted = channels // groups if of_weights == 1 else channels
     if weights.shape[of_weights] != wanted or not weights.size:
-        raise Inexpressible(f"its weights of shape {weights.shape} do not fit {channels} input channels")
+        raise NodeError(f"its weights of shape {weights.shape} do not fit {channels} input channels")
     return groups
 
 
 def _kernel(node: Node, weights: Weights) -> tuple[int, ...]:
     kernel = tuple(node.integers("kernel_shape", list(weights.shape[2:])))
     if kernel != weights.shape[2:]:
-        raise Inexpressible(f"its kernel_shape {kernel[:4]} is not that of its weights, {weights.shape}")
+        raise NodeError(f"its kernel_shape {kernel[:4]} is not that of its weights, {weights.shape}")
     return kernel
 
 
@@ -96,7 +96,7 @@ def _transposed_padding(node: Node, window: Window, rank: int) -> tuple[Explicit
     before, behind = window.before, window.behind
     if wanted is not None:
         if None in window.source or len(wanted) != 2:
-            raise Inexpressible("its padding depends on a size that is not known", "Give the size of the input")
+            raise NodeError("its padding depends on a size that is not known", "Give the size of the input")
         total = [
             ((n or 1) - 1) * s + e + k - (r or 1)
             for n, s, e, k, r in zip(window.source, window.stride, more, window.extent, wanted, strict=True)
@@ -121,7 +121,7 @@ def product(at: Site, node: Node) -> Picture:
     """MatMul of a picture and a constant matrix: the last axis is what is summed."""
     x, matrix = at.picture(node), at.weights(node, 1, "second matrix")
     if matrix.ndim != 2:
-        raise Inexpressible(f"its second matrix has {matrix.ndim} axes")
+        raise NodeError(f"its second matrix has {matrix.ndim} axes")
     return _matrix(at, node, x, matrix, None)
 
 
@@ -129,13 +129,13 @@ def general_product(at: Site, node: Node) -> Picture:
     """Gemm: ``alpha A B + beta C`` of a picture A and constants."""
     x, matrix = at.picture(node), at.weights(node, 1, "matrix B")
     if node.integer("transA", 0) or x.layout.rank != 2 or matrix.ndim != 2:
-        raise Inexpressible("its matrix A is transposed, or one of its matrices has not two axes")
+        raise NodeError("its matrix A is transposed, or one of its matrices has not two axes")
     matrix = node.decimal("alpha", 1) * (matrix.T if node.integer("transB", 0) else matrix)
     biases = None
     if at.value(node, 2) is not None:
         given = at.weights(node, 2, "matrix C")
         if given.size not in (1, matrix.shape[1]) or given.shape[-1:] not in ((), (1,), (matrix.shape[1],)):
-            raise Inexpressible(f"its matrix C of shape {given.shape} is no row of {matrix.shape[1]} numbers")
+            raise NodeError(f"its matrix C of shape {given.shape} is no row of {matrix.shape[1]} numbers")
         biases = np.array(np.broadcast_to(node.decimal("beta", 1) * given.reshape(-1), matrix.shape[1]), np.float32)
     return _matrix(at, node, x, matrix, biases)
 
@@ -144,19 +144,19 @@ def _matrix(at: Site, node: Node, x: Picture, matrix: Any, biases: Weights | Non
     """A matrix over the last axis: a fully connected layer where that is whole images, else one for each pixel."""
     layout, axis = x.layout, x.layout.axes[-1]
     if layout.rank < 2 or layout.batch in axis:
-        raise Inexpressible("what it sums over is the batch")
+        raise NodeError("what it sums over is the batch")
     if size_of(axis) is None:
-        raise Inexpressible("the size of what it sums over is not known", "Give the size of the input")
+        raise NodeError("the size of what it sums over is not known", "Give the size of the input")
     if size_of(axis) != matrix.shape[0]:
-        raise Inexpressible(f"its matrix of shape {matrix.shape} does not fit {size_of(axis)} numbers")
+        raise NodeError(f"its matrix of shape {matrix.shape} does not fit {size_of(axis)} numbers")
     sizes = [atom.size or 1 for atom in axis]
     taken, outputs = set(axis), matrix.shape[1]
     if not set(layout.channels) <= taken:
-        raise Inexpressible("it does not sum over feature channels", "Let the model keep them in the last axis")
+        raise NodeError("it does not sum over feature channels", "Let the model keep them in the last axis")
     pixels = (*layout.rows, *layout.columns)
     is_whole = set(pixels) <= taken
     if not is_whole and taken & set(pixels):
-        raise Inexpressible("it sums over a part of the pixels")
+        raise NodeError("it sums over a part of the pixels")
     order = [axis.index(atom) for atom in (*(pixels if is_whole else ()), *layout.channels)]
     channels = channels_of(layout.channels)
     height, width = ((size_of(layout.rows) or 1), (size_of(layout.columns) or 1)) if is_whole else (1, 1)

@@ -1,8 +1,8 @@
 """Which numbers of an image are which numbers of a tensor.
 
 A tensor's axes are products of atoms, and so are the channels, rows and columns of the image that holds it. To
-transpose, squeeze, flatten or reshape a tensor then moves no number: only the axes are described anew. Where an operator
-needs its axes in their usual places, `openmps.formats.onnx.pictures` moves numbers.
+transpose, squeeze, flatten or reshape a tensor then moves no number: only the axes are described anew. Where an
+operator needs its axes in their usual places, `openmps.formats.onnx.pictures` moves numbers.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from openmps.formats.onnx.problems import Inexpressible
+from openmps.formats.onnx.problems import NodeError
 
 
 class Atom:
@@ -103,7 +103,7 @@ def planar(batch: Atom, channels: Atoms, rows: Atoms, columns: Atoms, rank: int 
 def transposed(layout: Layout, order: Sequence[int]) -> Layout:
     """The axes in another order."""
     if sorted(order) != list(range(layout.rank)):
-        raise Inexpressible(f"its order of axes, {list(order)[:8]}, is none of {layout.rank} axes")
+        raise NodeError(f"its order of axes, {list(order)[:8]}, is none of {layout.rank} axes")
     return layout.with_axes(layout.axes[axis] for axis in order)
 
 
@@ -121,14 +121,14 @@ def reshaped(layout: Layout, shape: Sequence[int | None]) -> Layout:
     """
     flat = [atom for axis in layout.axes for atom in axis]
     if list(shape).count(-1) > 1:
-        raise Inexpressible("its new shape leaves two lengths open")
+        raise NodeError("its new shape leaves two lengths open")
     if -1 not in shape:
         return _taken(layout, flat, shape)
     open_at = list(shape).index(-1)
     known, sizes = size_of(flat), [length for length in shape if length != -1]
     if known is not None and None not in sizes and (count := math.prod(each or 0 for each in sizes)):
         if known % count:
-            raise Inexpressible(f"{known} numbers do not fit its new shape, {_text(shape)}")
+            raise NodeError(f"{known} numbers do not fit its new shape, {_text(shape)}")
         return _taken(layout, flat, [known // count if length == -1 else length for length in shape])
     layout, head = _axes(layout, flat, shape[:open_at], from_left=True)
     flat = _remaining(layout, head)
@@ -142,7 +142,7 @@ def _taken(layout: Layout, flat: Sequence[Atom], shape: Sequence[int | None]) ->
     layout, axes = _axes(layout, flat, shape, from_left=True)
     rest = _remaining(layout, axes)
     if rest:
-        raise Inexpressible(f"its new shape, {_text(shape)}, has fewer numbers than there are")
+        raise NodeError(f"its new shape, {_text(shape)}, has fewer numbers than there are")
     return layout.with_axes(axes)
 
 
@@ -173,19 +173,19 @@ def _axis(
         return layout, (rest[0],), rest[1:]
     while wanted != 1:
         if not rest:
-            raise Inexpressible(f"its new shape, {_text(whole)}, has more numbers than there are")
+            raise NodeError(f"its new shape, {_text(whole)}, has more numbers than there are")
         atom = rest[0]
         if atom.size == 1 or (wanted is not None and atom.size is not None and wanted % atom.size == 0):
             axis.append(atom)
             rest = rest[1:]
-            wanted = wanted if wanted is None or atom.size is None else wanted // atom.size
+            wanted = None if wanted is None else wanted // atom.size
             continue
         if wanted is None or atom.size is None:
-            if (wanted is None) == (atom.size is None) or (wanted is None and not axis):
+            if wanted is None and (atom.size is None or not axis):
                 return layout, (*axis, atom), rest[1:]
-            raise Inexpressible(f"its new shape, {_text(whole)}, divides an axis whose length is not known", _GIVE)
+            raise NodeError(f"its new shape, {_text(whole)}, divides an axis whose length is not known", _GIVE)
         if atom.size % wanted or atom is layout.batch:
-            raise Inexpressible(f"its new shape, {_text(whole)}, cuts across the axes that there are")
+            raise NodeError(f"its new shape, {_text(whole)}, cuts across the axes that there are")
         parts = (wanted, atom.size // wanted) if from_left else (atom.size // wanted, wanted)
         first, second = Atom(parts[0]), Atom(parts[1])
         layout = layout.exchanged({atom: (first, second)})
@@ -207,13 +207,13 @@ def _text(shape: Sequence[int | None]) -> str:
 def unified(one: Layout, other: Layout) -> tuple[Layout, Layout]:
     """Two tensors that are broadcast to one another, described by the same atoms on the axes that both have.
 
-    Raises `Inexpressible` where lengths differ, or are known of one and not of the other.
+    Raises `NodeError` where lengths differ, or are known of one and not of the other.
     """
     rank = max(one.rank, other.rank)
     one = one.with_axes(((),) * (rank - one.rank) + one.axes)
     other = other.with_axes(((),) * (rank - other.rank) + other.axes)
     if one.batch is not other.batch:
-        raise Inexpressible("its inputs have batches of their own")
+        raise NodeError("its inputs have batches of their own")
     for axis in range(rank):
         if one.axes[axis] and other.axes[axis]:
             one, other = _matched(one, other, axis)
@@ -225,21 +225,21 @@ def _matched(one: Layout, other: Layout, axis: int) -> tuple[Layout, Layout]:
     place = 0
     while place < max(len(one.axes[axis]), len(other.axes[axis])):
         if place >= min(len(one.axes[axis]), len(other.axes[axis])):
-            raise Inexpressible(f"its inputs have different lengths on axis {axis}")
+            raise NodeError(f"its inputs have different lengths on axis {axis}")
         first, second = one.axes[axis][place], other.axes[axis][place]
         if first is second:
             place += 1
         elif one.batch in (first, second):
-            raise Inexpressible("the batch of one of its inputs is another axis of the other")
+            raise NodeError("the batch of one of its inputs is another axis of the other")
         elif first.size == second.size:
             other = other.exchanged({second: (first,)})
             place += 1
         elif first.size is None or second.size is None:
-            raise Inexpressible(f"the length of axis {axis} is known of one of its inputs only", _GIVE)
+            raise NodeError(f"the length of axis {axis} is known of one of its inputs only", _GIVE)
         elif first.size > second.size and first.size % second.size == 0:
             one = one.exchanged({first: (Atom(second.size), Atom(first.size // second.size))})
         elif second.size > first.size and second.size % first.size == 0:
             other = other.exchanged({second: (Atom(first.size), Atom(second.size // first.size))})
         else:
-            raise Inexpressible(f"its inputs have different lengths on axis {axis}, {first.size} and {second.size}")
+            raise NodeError(f"its inputs have different lengths on axis {axis}, {first.size} and {second.size}")
     return one, other

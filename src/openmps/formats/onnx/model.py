@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from openmps.formats.onnx.problems import Inexpressible
+from openmps.formats.onnx.problems import NodeError
 
 Array = NDArray[Any]
 
@@ -80,7 +80,7 @@ class Node:
 
 
 def _wrong(name: str, rule: str) -> Any:
-    raise Inexpressible(f"its attribute {name} is not {rule}", "Export the model again")
+    raise NodeError(f"its attribute {name} is not {rule}", "Export the model again")
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from numpy.typing import NDArray
@@ -63,7 +63,7 @@ class OnnxNetwork:
 
 
 def _at(port: OnnxPort, image: int) -> OnnxPort:
-    return OnnxPort(**{**vars(port), "image": image})
+    return replace(port, image=image)
 
 
 class OnnxModel:
@@ -76,24 +76,18 @@ class OnnxModel:
         self.graph, self.inputs, self.outputs = graph, inputs, outputs
         self._queue = graph.device.new_command_queue()
 
-    def run(self, arrays: Mapping[str, NDArray[Any]], *, who: str = "OnnxModel.run") -> dict[str, NDArray[Any]]:
+    def check(self, arrays: Mapping[str, NDArray[Any]], who: str = "OnnxModel.run", word: str = "input ") -> None:
+        """Raise what `run` raises of some arrays, in the name of ``who``; ``word`` stands before their names."""
+        self._pixels(arrays, who, word)
+
+    def run(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """The outputs for some inputs, by name, with ONNX's axes and in its order.
 
         Raises:
             MPSArgumentError: An input is missing or of another shape, or a name is none of an input.
             MPSTypeError: An input is no array of real numbers.
         """
-        if not isinstance(arrays, Mapping):
-            raise MPSTypeError(who, "arrays", "must be a mapping from names to arrays", type(arrays).__name__)
-        names = [port.name for port in self.inputs]
-        self._check_names(arrays, names, who)
-        pixels = [port.pixels(arrays[port.name], who, f"input {port.name!r}") for port in self.inputs]
-        counts = {len(each) for each in pixels}
-        if len(counts) > 1:
-            raise MPSArgumentError(who, "inputs", "must be batches of one length", sorted(counts))
-        sources: list[Any] = [None] * len(pixels)
-        for port, each in zip(self.inputs, pixels, strict=True):
-            sources[port.image] = MPSImageBatch.from_numpy(self.graph.device, each)
+        sources = [MPSImageBatch.from_numpy(self.graph.device, each) for each in self._pixels(arrays)]
         command_buffer = self._queue.command_buffer()
         others: list[MPSImageBatch] = []
         result = self.graph.encode_batch(command_buffer, sources, intermediate_images=others)
@@ -102,14 +96,26 @@ class OnnxModel:
         found = [result, *others]
         return {port.name: port.array(found[port.image].numpy()) for port in self.outputs}
 
-    def _check_names(self, arrays: Mapping[str, Any], names: Sequence[str], who: str) -> None:
+    def _pixels(
+        self, arrays: Mapping[str, NDArray[Any]], who: str = "OnnxModel.run", word: str = "input "
+    ) -> list[NDArray[Any]]:
+        """The arrays as images, in the order of the graph's sources."""
+        if not isinstance(arrays, Mapping):
+            raise MPSTypeError(who, "arrays", "must be a mapping from names to arrays", type(arrays).__name__)
+        names = [port.name for port in self.inputs]
         for name in arrays:
             if name not in names:
-                raise MPSArgumentError(who, "inputs", f"must be of {', '.join(map(repr, names))}", repr(name))
-        missing = [port for port in self.inputs if port.name not in arrays]
-        if missing:
-            rule = f"is missing: {missing[0].dtype} of shape {missing[0].text}"
-            raise MPSArgumentError(who, f"input {missing[0].name!r}", rule)
+                rule = f"is none of the inputs: {', '.join(map(repr, names))}"
+                raise MPSArgumentError(who, f"{word}{name}", rule)
+        for port in self.inputs:
+            if port.name not in arrays:
+                rule = f"is missing: an array of {port.dtype}, {port.text}"
+                raise MPSArgumentError(who, f"{word}{port.name}", rule)
+        pixels = {port.image: port.pixels(arrays[port.name], who, f"{word}{port.name}") for port in self.inputs}
+        counts = {len(each) for each in pixels.values()}
+        if len(counts) > 1:
+            raise MPSArgumentError(who, "inputs", "must be batches of one length", sorted(counts))
+        return [pixels[place] for place in sorted(pixels)]
 
     # --- files --------------------------------------------------------------------------------------------------------
 
@@ -138,7 +144,9 @@ class OnnxModel:
         who = "OnnxModel.open"
         if not isinstance(root, list) or len(root) != 4 or not isinstance(root[0], MPSNNGraph) or root[1] != _FORMAT:
             remedy = "Make one with openmps convert MODEL.onnx OUT"
-            raise MPSFileError(who, what, "must be the archive of an ONNX model", "an archive of something else", remedy)
+            raise MPSFileError(
+                who, what, "must be the archive of an ONNX model", "an archive of something else", remedy
+            )
         graph, _, inputs, outputs = root
         interface = graph.interface
         images = len(interface.inputs), 1 + len(interface.intermediates)
@@ -194,6 +202,7 @@ def network(
         shapes=shapes or {},
         outputs=outputs,
         fill_limit=fill_limit,
+        what=os.fspath(path_of(path, READER)),
     )
     inputs = {tensor.name: picture.image for tensor, picture in built.inputs}
     found = {name: picture.image for name, _, picture in built.outputs}
@@ -201,7 +210,9 @@ def network(
         inputs,
         found,
         {
-            tensor.name: OnnxPort.of(tensor.name, dtype_name(tensor.kind), _merged(tensor.lengths, picture), 0, picture.layout)
+            tensor.name: OnnxPort.of(
+                tensor.name, dtype_name(tensor.kind), _merged(tensor.lengths, picture), 0, picture.layout
+            )
             for tensor, picture in built.inputs
         },
         {
@@ -233,4 +244,3 @@ def load(
     check_is_device("openmps.formats.onnx.load", "device", device)
     found = network(path, trainable=trainable, shapes=shapes, outputs=outputs, fill_limit=fill_limit)
     return found.graph(device, channel_format)
-

@@ -7,7 +7,7 @@ import numpy as np
 from openmps.formats.archive.sources import ArchivedNormalizationParameters
 from openmps.formats.onnx.model import Node
 from openmps.formats.onnx.pictures import Picture, channels_of
-from openmps.formats.onnx.problems import Inexpressible
+from openmps.formats.onnx.problems import NodeError
 from openmps.formats.onnx.site import Builder, Site
 from openmps.graph.local_normalization_nodes import MPSCNNCrossChannelNormalizationNode
 from openmps.graph.normalization_nodes import MPSCNNGroupNormalizationNode, MPSCNNInstanceNormalizationNode
@@ -16,16 +16,16 @@ from openmps.graph.normalization_nodes import MPSCNNGroupNormalizationNode, MPSC
 def batch(at: Site, node: Node) -> Picture:
     """By fixed statistics: folded into a convolution before it, unless the network is trained."""
     if node.integer("training_mode", 0) or not node.integer("spatial", 1):
-        raise Inexpressible("it normalizes by the batch, or pixel by pixel", "Export the model in evaluation mode")
+        raise NodeError("it normalizes by the batch, or pixel by pixel", "Export the model in evaluation mode")
     if len([name for name in node.outputs[1:] if name and at.readers[name]]):
-        raise Inexpressible("its outputs of statistics are read", "Export the model in evaluation mode")
+        raise NodeError("its outputs of statistics are read", "Export the model in evaluation mode")
     x = at.planar(node)
     channels = channels_of(x.layout.channels)
     names = ("scale", "shifts", "means", "variances")
     gamma, beta, mean, variance = (at.row(node, place + 1, name, channels) for place, name in enumerate(names))
     epsilon = node.decimal("epsilon", 1e-5)
     if not np.all(variance + epsilon > 0):
-        raise Inexpressible("a variance plus epsilon is not above 0")
+        raise NodeError("a variance plus epsilon is not above 0")
     if x.open is not None:
         scale = gamma.astype(np.float64) / np.sqrt(variance.astype(np.float64) + epsilon)
         if x.open.affine(scale, beta - scale * mean):
@@ -47,11 +47,10 @@ def group(at: Site, node: Node) -> Picture:
     x, groups = at.planar(node), node.integer("num_groups", 0)
     channels = channels_of(x.layout.channels)
     if groups < 1 or channels % groups:
-        raise Inexpressible(f"{groups} groups do not divide {channels} channels")
+        raise NodeError(f"{groups} groups do not divide {channels} channels")
     count = groups if at.opset < 21 else channels
     rows = [
-        np.repeat(at.row(node, place, what, count), channels // count)
-        for place, what in ((1, "scales"), (2, "shifts"))
+        np.repeat(at.row(node, place, what, count), channels // count) for place, what in ((1, "scales"), (2, "shifts"))
     ]
     epsilon = node.decimal("epsilon", 1e-5)
     source = ArchivedNormalizationParameters(*rows, epsilon_value=epsilon, groups=groups, name=node.title)
@@ -62,7 +61,7 @@ def local_response(at: Site, node: Node) -> Picture:
     """LRN: by the squares of the channels around each."""
     size = node.integer("size", 0)
     if size < 1 or size % 2 == 0:
-        raise Inexpressible("an even window: it leans to the upper channels in ONNX, to the lower ones here")
+        raise NodeError("an even window: it leans to the upper channels in ONNX, to the lower ones here")
     x = at.planar(node)
     made = MPSCNNCrossChannelNormalizationNode(x.image, size)
     made.alpha, made.beta = node.decimal("alpha", 1e-4), node.decimal("beta", 0.75)

@@ -11,7 +11,7 @@ from openmps.formats.onnx.constants import slices
 from openmps.formats.onnx.layout import Atoms, Layout, atoms, planar, size_of, unified
 from openmps.formats.onnx.model import Node
 from openmps.formats.onnx.pictures import Picture, channels_of
-from openmps.formats.onnx.problems import Inexpressible
+from openmps.formats.onnx.problems import NodeError
 from openmps.formats.onnx.shapes import axis_of, is_everything
 from openmps.formats.onnx.site import Builder, Site
 from openmps.graph.arithmetic_nodes import MPSNNAdditionNode
@@ -31,7 +31,7 @@ def _place(layout: Layout, axis: int) -> str:
     own = layout.axes[axis]
     found = [name for name in _PLACES if getattr(layout, name) == own]
     if layout.batch in own or not found:
-        raise Inexpressible("its axis is not all channels, all rows or all columns of an image")
+        raise NodeError("its axis is not all channels, all rows or all columns of an image")
     return found[0]
 
 
@@ -45,7 +45,7 @@ def _resized(layout: Layout, axis: int, place: str, size: int | None) -> Layout:
 def _length(axis: Atoms) -> int:
     size = size_of(axis)
     if size is None:
-        raise Inexpressible("the length of its axis is not known", _GIVE)
+        raise NodeError("the length of its axis is not known", _GIVE)
     return size
 
 
@@ -56,7 +56,7 @@ def concatenation(at: Site, node: Node) -> Picture:
     """Of channels, rows or columns."""
     pictures = [at.picture(node, place) for place in range(len(node.inputs))]
     if not pictures:
-        raise Inexpressible("an input is missing")
+        raise NodeError("an input is missing")
     axis = axis_of(pictures[0].layout, node.integer("axis", 1))
     pictures = _alike(at, pictures, axis)
     layout = pictures[0].layout
@@ -74,7 +74,7 @@ def _alike(at: Site, pictures: list[Picture], axis: int) -> list[Picture]:
     """Pictures that hold their axes in the same places."""
     layouts = [picture.layout for picture in pictures]
     if any(layout.rank != layouts[0].rank for layout in layouts):
-        raise Inexpressible("its inputs have different numbers of axes")
+        raise NodeError("its inputs have different numbers of axes")
     if any([len(axis) for axis in layout.axes] != [len(axis) for axis in layouts[0].axes] for layout in layouts):
         pictures = [at.mover.planar(picture) for picture in pictures]
     # What is concatenated may be of any length; along the other axes all are of the same.
@@ -82,12 +82,12 @@ def _alike(at: Site, pictures: list[Picture], axis: int) -> list[Picture]:
     for other in others[1:]:
         one, two = unified(others[0], other)
         if one.axes != two.axes or one.places != two.places:
-            raise Inexpressible("its inputs hold their axes in different places, or are of different sizes")
+            raise NodeError("its inputs hold their axes in different places, or are of different sizes")
     return pictures
 
 
 def _without(layout: Layout, axis: int) -> Layout:
-    gone = {atom: () for atom in layout.axes[axis]}
+    gone = dict.fromkeys(layout.axes[axis], ())
     return layout.exchanged(gone)
 
 
@@ -98,12 +98,12 @@ def _joined_place(pictures: list[Picture], axis: int) -> str:
     if not telling:  # all of length 1: whichever place is free
         free = [name for name in _PLACES if all(not getattr(layout, name) for layout in layouts)]
         if not free:
-            raise Inexpressible("its axis has no place in the image")
+            raise NodeError("its axis has no place in the image")
         return free[0]
     places = {_place(layout, axis) for layout in telling}
     (place, *more) = sorted(places)
     if more or any(getattr(layout, place) != layout.axes[axis] for layout in layouts):
-        raise Inexpressible("its inputs hold the axis in different places")
+        raise NodeError("its inputs hold the axis in different places")
     return place
 
 
@@ -128,7 +128,9 @@ def _side_by_side(
     """Rows or columns one after another: each picture among zeros, and the sum."""
     total, start, found = sum(sizes), 0, None
     for picture, size in zip(pictures, sizes, strict=True):
-        sides = [MPSImageCoordinate(*((n, 0) if place == "columns" else (0, n)), 0) for n in (start, total - start - size)]
+        sides = [
+            MPSImageCoordinate(*((n, 0) if place == "columns" else (0, n)), 0) for n in (start, total - start - size)
+        ]
         padded = MPSNNPadNode(picture.image, sides[0], sides[1], MPSImageEdgeMode.ZERO).result_image
         found = padded if found is None else MPSNNAdditionNode(found, padded).result_image
         start += size
@@ -143,17 +145,20 @@ def part(at: Site, x: Picture, axis: int, places: range | list[int]) -> Picture:
     """Some of the numbers along an axis."""
     layout = x.layout
     if not len(places):
-        raise Inexpressible("it takes nothing: an image has at least one pixel and one channel")
+        raise NodeError("it takes nothing: an image has at least one pixel and one channel")
     if not layout.axes[axis] and list(places) == [0]:
         return x
-    place = _place(layout, axis)
     if is_everything(list(places), _length(layout.axes[axis])):
         return x
+    own = layout.axes[axis]
+    if own != layout.channels and set(own) <= set(layout.channels):
+        return _part_of_channels(at, x, axis, list(places))
+    place = _place(layout, axis)
     result = _resized(layout, axis, place, len(places))
     if place == "channels":
         return Picture(at.mover.selected(x, list(places)), result)
     if not isinstance(places, range) or places.step < 1:
-        raise Inexpressible("it takes pixels in another order", "The framework cuts out pixels from the first on")
+        raise NodeError("it takes pixels in another order", "The framework cuts out pixels from the first on")
     first, behind = places[0], _length(layout.axes[axis]) - 1 - places[-1]
     sides = (first, 0, behind, 0) if place == "columns" else (0, first, 0, behind)
     steps = (places.step, 1) if place == "columns" else (1, places.step)
@@ -162,9 +167,28 @@ def part(at: Site, x: Picture, axis: int, places: range | list[int]) -> Picture:
     return Picture(cut.result_image, result)
 
 
+def _part_of_channels(at: Site, x: Picture, axis: int, places: list[int]) -> Picture:
+    """Some numbers along an axis that is a factor of the channels."""
+    layout, own = x.layout, x.layout.axes[axis]
+    rest = tuple(atom for atom in layout.channels if atom not in own)
+    numbers = np.arange(channels_of(layout.channels)).reshape([atom.size or 1 for atom in layout.channels])
+    order = [layout.channels.index(atom) for atom in (*own, *rest)]
+    chosen = numbers.transpose(order).reshape(_length(own), -1)[places]
+    new = atoms(len(places))
+    axes = tuple(new if each == axis else axis_ for each, axis_ in enumerate(layout.axes))
+    image = at.mover.selected(x, chosen.reshape(-1).tolist())
+    return Picture(image, replace(layout, axes=axes, channels=(*new, *rest)))
+
+
 def _slice(at: Site, node: Node) -> Picture:
     x = at.picture(node)
-    for axis, chosen in enumerate(slices(node, [at.optional(node, place, "limits") if place else None for place in range(len(node.inputs))], x.layout.rank)):
+    for axis, chosen in enumerate(
+        slices(
+            node,
+            [at.optional(node, place, "limits") if place else None for place in range(len(node.inputs))],
+            x.layout.rank,
+        )
+    ):
         if chosen == slice(None):
             continue
         size = size_of(x.layout.axes[axis])
@@ -183,11 +207,11 @@ def _split(at: Site, node: Node) -> list[Picture | None]:
     sizes = sizes if sizes is not None else node.integers("split", [-(-size // count)] * (count - 1))
     sizes = sizes if len(sizes) == count else [*sizes, size - sum(sizes)]
     if len(sizes) != count or sum(sizes) != size or min(sizes) < 1:
-        raise Inexpressible(f"its lengths {sizes[:8]} do not add up to {size}")
+        raise NodeError(f"its lengths {sizes[:8]} do not add up to {size}")
     starts = np.cumsum([0, *sizes]).tolist()
     return [
         part(at, x, axis, range(start, end)) if name and at.readers[name] else None
-        for name, start, end in zip(node.outputs, starts, starts[1:], strict=True)
+        for name, start, end in zip(node.outputs, starts[:-1], starts[1:], strict=True)
     ]
 
 
@@ -196,8 +220,12 @@ def _gather(at: Site, node: Node) -> Picture:
     x, places = at.picture(node), at.constant(node, 1, "places")
     axis = axis_of(x.layout, node.integer("axis", 0))
     size = _length(x.layout.axes[axis])
-    if places.ndim > 1 or places.dtype.kind not in "iu" or not all(-size <= place < size for place in places.reshape(-1).tolist()):
-        raise Inexpressible(f"its places are no row of numbers below {size}")
+    if (
+        places.ndim > 1
+        or places.dtype.kind not in "iu"
+        or not all(-size <= place < size for place in places.reshape(-1).tolist())
+    ):
+        raise NodeError(f"its places are no row of numbers below {size}")
     chosen = [int(place) % size for place in places.reshape(-1)]
     run = range(chosen[0], chosen[-1] + 1) if chosen else range(0)
     found = part(at, x, axis, run if chosen == list(run) else chosen)
@@ -218,7 +246,7 @@ _MODES = {
 def _pad(at: Site, node: Node) -> Picture:
     x, mode = at.planar(node), node.text("mode", "constant")
     if mode not in _MODES:
-        raise Inexpressible(f"{mode[:20]}: no edge mode reads from the other side")
+        raise NodeError(f"{mode[:20]}: no edge mode reads from the other side")
     pads = _pads(at, node, x.layout.rank)
     fill = at.number(node, 2, "value", 0.0) if at.opset >= 11 else node.decimal("value", 0)
     for axis in range(1, x.layout.rank):  # negative ones cut
@@ -227,7 +255,7 @@ def _pad(at: Site, node: Node) -> Picture:
             x = part(at, x, axis, range(max(0, -before), _length(x.layout.axes[axis]) + min(0, behind)))
             size = size_of(x.layout.axes[axis])
         if mode == "reflect" and size is not None and max(before, behind) >= size:
-            raise Inexpressible("it mirrors more than there is")
+            raise NodeError("it mirrors more than there is")
     sides = [tuple(max(0, side) for side in pad) for pad in pads]
     if not any(map(any, sides)):
         return x
@@ -248,16 +276,18 @@ def _pad(at: Site, node: Node) -> Picture:
 
 def _pads(at: Site, node: Node, rank: int) -> list[tuple[int, int]]:
     """Pads before and behind of each axis."""
-    given = at.integers(node, 1, "pads") if at.opset >= 11 else node.integers("pads" if node.given("pads") else "paddings")
+    given = (
+        at.integers(node, 1, "pads") if at.opset >= 11 else node.integers("pads" if node.given("pads") else "paddings")
+    )
     axes = at.integers(node, 3, "axes")
     axes = list(range(rank)) if axes is None else [axis % rank for axis in axes if -rank <= axis < rank]
     if given is None or len(given) != 2 * len(axes) or any(abs(pad) > 1 << 20 for pad in given):
-        raise Inexpressible("its pads are not two for each axis")
+        raise NodeError("its pads are not two for each axis")
     found = [(0, 0)] * rank
     for axis, before, behind in zip(axes, given[: len(axes)], given[len(axes) :], strict=True):
         found[axis] = before, behind
     if any(found[0]):
-        raise Inexpressible("it pads the batch")
+        raise NodeError("it pads the batch")
     return found
 
 
@@ -267,7 +297,7 @@ def _pads(at: Site, node: Node, rank: int) -> list[tuple[int, int]]:
 def _block(node: Node) -> int:
     size = node.integer("blocksize", 0)
     if not 1 <= size <= 1024:
-        raise Inexpressible(f"its blocksize is {size}")
+        raise NodeError(f"its blocksize is {size}")
     return size
 
 
@@ -281,7 +311,7 @@ def _depth_to_space(at: Site, node: Node) -> Picture:
     layout = x.layout
     channels = channels_of(layout.channels)
     if channels % block**2:
-        raise Inexpressible(f"{block} squared does not divide {channels} channels")
+        raise NodeError(f"{block} squared does not divide {channels} channels")
     order = np.arange(channels)
     if node.text("mode", "DCR") == "CRD":
         order = order.reshape(-1, block**2).T.reshape(-1)
@@ -290,7 +320,8 @@ def _depth_to_space(at: Site, node: Node) -> Picture:
     descriptor = MPSCNNSubPixelConvolutionDescriptor(1, 1, channels, channels)
     descriptor.sub_pixel_scale_factor = block
     sizes = (_times(size_of(layout.rows), block), _times(size_of(layout.columns), block))
-    found = planar(layout.batch, atoms(channels // block**2), *map(atoms, sizes))
+    rows, columns = map(atoms, sizes)
+    found = planar(layout.batch, atoms(channels // block**2), rows, columns)
     made = at.convolution(node, x.image, found, descriptor, weights, None)
     return Picture(made.image, made.layout)
 
@@ -302,11 +333,15 @@ def _space_to_depth(at: Site, node: Node) -> Picture:
     channels = channels_of(layout.channels)
     count = channels * block**2
     at.budget.take(4 * count**2, "SpaceToDepth")
-    weights = np.eye(count, dtype=np.float32).reshape(count, block, block, channels)
+    order = np.arange(count)
+    if node.text("mode", "DCR") == "CRD":
+        order = order.reshape(block**2, channels).T.reshape(-1)
+    weights = np.eye(count, dtype=np.float32)[order].reshape(count, block, block, channels)
     descriptor = MPSCNNConvolutionDescriptor(block, block, channels, count)
     descriptor.stride_in_pixels_x = descriptor.stride_in_pixels_y = block
     sizes = [None if (size := size_of(axis)) is None else size // block for axis in (layout.rows, layout.columns)]
-    found = planar(layout.batch, atoms(count), *map(atoms, sizes))
+    rows, columns = map(atoms, sizes)
+    found = planar(layout.batch, atoms(count), rows, columns)
     padding = ExplicitPadding(0, 0, 0, 0)
     return at.convolution(node, x.image, found, descriptor, weights, None, MPSCNNConvolutionNode, padding)
 

@@ -12,7 +12,7 @@ from openmps.core.neuron import MPSNNNeuronDescriptor
 from openmps.formats.archive.sources import ArchivedConvolutionWeights, ArchivedNormalizationParameters
 from openmps.formats.onnx.layout import Atom, Atoms, Layout, size_of
 from openmps.formats.onnx.model import Array
-from openmps.formats.onnx.problems import Budget, Inexpressible
+from openmps.formats.onnx.problems import Budget, NodeError
 from openmps.graph.convolution_nodes import MPSCNNConvolutionNode
 from openmps.graph.nodes import MPSNNImageNode
 from openmps.graph.shape_nodes import MPSNNReshapeNode
@@ -88,19 +88,19 @@ class Mover:
     def placed(self, picture: Picture, channels: Atoms, rows: Atoms, columns: Atoms) -> Picture:
         """The same tensor in an image with other channels, rows and columns.
 
-        Raises `Inexpressible` where numbers would have to change places between pixels, or pixels and channels.
+        Raises `NodeError` where numbers would have to change places between pixels, or pixels and channels.
         """
         layout = picture.layout
         if layout.places == (channels, rows, columns):
             return picture
         wanted = (*rows, *columns, *channels)
         if set(wanted) != set(layout.numbers) or len(wanted) != len(layout.numbers):
-            raise Inexpressible("a part of its axes is missing")
+            raise NodeError("a part of its axes is missing")
         pixels = (*layout.rows, *layout.columns)
         if wanted[: len(pixels)] == pixels and wanted != layout.numbers:
             picture = self.permuted(picture, wanted[len(pixels) :])
         if picture.layout.numbers != wanted:
-            raise Inexpressible(
+            raise NodeError(
                 "it needs numbers of channels where there are pixels, or pixels in another order",
                 "The framework has no transposition: let the model keep N, C, H, W here",
             )
@@ -108,7 +108,7 @@ class Mover:
             return picture
         sizes = [size_of(each) for each in (columns, rows, channels)]
         if None in sizes:
-            raise Inexpressible("it reshapes an image whose size is not known", _GIVE)
+            raise NodeError("it reshapes an image whose size is not known", _GIVE)
         node = MPSNNReshapeNode(picture.image, *(size or 1 for size in sizes))
         return Picture(node.result_image, replace(layout, channels=channels, rows=rows, columns=columns))
 
@@ -137,10 +137,10 @@ class Mover:
         layout = picture.layout
         if not 2 <= layout.rank <= 4 or (spatial is not None and layout.rank != spatial + 2):
             if layout.rank > 4:
-                raise Inexpressible("it has three spatial axes: images have two")
-            raise Inexpressible(f"its input has {layout.rank} axes")
+                raise NodeError("it has three spatial axes: images have two")
+            raise NodeError(f"its input has {layout.rank} axes")
         if not layout.is_batched:
-            raise Inexpressible("the first axis of its input is not the batch")
+            raise NodeError("the first axis of its input is not the batch")
         rows = layout.axes[2] if layout.rank == 4 else ()
         columns = layout.axes[-1] if layout.rank > 2 else ()
         return self.placed(picture, layout.axes[1], rows, columns)
@@ -152,7 +152,7 @@ _GIVE = "Give the size of the input, as shapes={name: shape} or --shape NAME=1,3
 def _known(axis: Atoms) -> int:
     size = size_of(axis)
     if size is None:
-        raise Inexpressible("its number of channels is not known", _GIVE)
+        raise NodeError("its number of channels is not known", _GIVE)
     return size
 
 

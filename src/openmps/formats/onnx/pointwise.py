@@ -10,7 +10,7 @@ import numpy as np
 from openmps.checks import FLT_MAX
 from openmps.formats.onnx.model import Node
 from openmps.formats.onnx.pictures import Picture
-from openmps.formats.onnx.problems import Inexpressible
+from openmps.formats.onnx.problems import NodeError
 from openmps.formats.onnx.site import Builder, Site
 from openmps.formats.onnx.tensors import dtype_of
 from openmps.graph.arithmetic_nodes import MPSNNAdditionNode, MPSNNMultiplicationNode
@@ -30,7 +30,7 @@ def _neuron(kind: MPSCNNNeuronType, parameters: Parameters = lambda node: ()) ->
 
 def _gelu(at: Site, node: Node) -> Picture:
     if node.text("approximate", "none") != "none":
-        raise Inexpressible("the tanh approximation: the framework's GeLU is the exact one")
+        raise NodeError("the tanh approximation: the framework's GeLU is the exact one")
     return at.neuron(node, at.picture(node), Kind.GELU)
 
 
@@ -83,10 +83,11 @@ def _clip(at: Site, node: Node) -> Picture:
 def limited(at: Site, node: Node, x: Picture, low: float, high: float) -> Picture:
     """``min(max(x, low), high)``."""
     if math.isnan(low) or math.isnan(high) or low > high:
-        raise Inexpressible(f"its minimum, {low}, is above its maximum, {high}: limits stand in order")
+        raise NodeError(f"its minimum, {low}, is above its maximum, {high}: limits stand in order")
     if low == 0:
-        is_open = high >= FLT_MAX
-        return at.neuron(node, x, *((Kind.RELU, 0.0) if is_open else (Kind.RELU_N, 0.0, high)))
+        if high >= FLT_MAX:
+            return at.neuron(node, x, Kind.RELU, 0.0)
+        return at.neuron(node, x, Kind.RELU_N, 0.0, high)
     made = MPSNNAdditionNode(x.image, x.image)
     made.primary_scale = made.secondary_scale = 0.5  # a sum that is x itself
     made.minimum_value, made.maximum_value = max(low, -FLT_MAX), min(high, FLT_MAX)
@@ -100,16 +101,16 @@ def _same(at: Site, node: Node) -> Picture:
 def _dropout(at: Site, node: Node) -> Picture:
     training = at.optional(node, 2, "training mode")
     if training is not None and bool(training.reshape(-1)[:1].any()):
-        raise Inexpressible("it drops out: a graph for inference has no dropout", "Export the model in evaluation mode")
+        raise NodeError("it drops out: a graph for inference has no dropout", "Export the model in evaluation mode")
     if len(node.outputs) > 1 and node.outputs[1] and at.readers[node.outputs[1]]:
-        raise Inexpressible("its second output is a mask")
+        raise NodeError("its second output is a mask")
     return at.picture(node)
 
 
 def _cast(at: Site, node: Node) -> Picture:
     dtype = dtype_of(node.integer("to", 0))
     if dtype is None or dtype.kind != "f":
-        raise Inexpressible("it makes other than real numbers of an image", "Let the model keep real numbers")
+        raise NodeError("it makes other than real numbers of an image", "Let the model keep real numbers")
     return at.picture(node)
 
 
@@ -119,19 +120,17 @@ def _softmax(kind: type[MPSCNNSoftMaxNode] | type[MPSCNNLogSoftMaxNode]) -> Buil
         layout, rank = x.layout, x.layout.rank
         axis = node.integer("axis", 1 if at.opset < 13 else -1)
         if not -rank <= axis < rank:
-            raise Inexpressible(f"its axis {axis} is none of {rank}")
+            raise NodeError(f"its axis {axis} is none of {rank}")
         # Old versions take all axes from this one on as one.
         chosen = layout.axes[axis % rank :] if at.opset < 13 else (layout.axes[axis],)
         taken = tuple(atom for each in chosen for atom in each)
         if set(taken) == set(layout.numbers) and taken:
             x = at.mover.placed(x, layout.numbers, (), ())
         elif set(taken) != set(layout.channels):
-            raise Inexpressible("it is not over feature channels", "Let the model keep what it is over in axis 1")
+            raise NodeError("it is not over feature channels", "Let the model keep what it is over in axis 1")
         return at.made(kind(x.image), x.layout, node.title)
 
     return build
-
-
 
 
 BUILDERS: dict[str, Builder] = {

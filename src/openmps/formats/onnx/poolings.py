@@ -8,7 +8,7 @@ from openmps.core.padding.explicit import ExplicitPadding
 from openmps.formats.onnx.layout import Layout
 from openmps.formats.onnx.model import Node
 from openmps.formats.onnx.pictures import Picture, channels_of
-from openmps.formats.onnx.problems import Inexpressible
+from openmps.formats.onnx.problems import NodeError
 from openmps.formats.onnx.site import Builder, Site
 from openmps.formats.onnx.windows import Window, window_of
 from openmps.graph.nodes import MPSNNFilterNode
@@ -38,7 +38,7 @@ def _sizes(window: Window) -> tuple[int, int, int, int]:
 
 def _undilated(window: Window, what: str) -> None:
     if window.dilation != (1, 1):
-        raise Inexpressible(f"dilated {what} pooling: only maximum pooling has a dilation rate")
+        raise NodeError(f"dilated {what} pooling: only maximum pooling has a dilation rate")
 
 
 def _placed(at: Site, node: Node, made: MPSNNFilterNode, x: Picture, window: Window, padding: object) -> Picture:
@@ -50,7 +50,7 @@ def maximum(at: Site, node: Node) -> Picture:
     """MaxPool, dilated or not."""
     x, window = _window(at, node)
     if len(node.outputs) > 1 and node.outputs[1] and at.readers[node.outputs[1]]:
-        raise Inexpressible("its second output is the places of the maxima: pooling keeps them to itself")
+        raise NodeError("its second output is the places of the maxima: pooling keeps them to itself")
     made: MPSNNFilterNode
     if window.dilation == (1, 1):
         made = MPSCNNPoolingMaxNode(x.image, *_sizes(window)[:2], *_sizes(window)[2:])
@@ -67,21 +67,35 @@ def average(at: Site, node: Node) -> Picture:
     pads = window.pads()
     if not counted or pads is None:
         made = MPSCNNPoolingAverageNode(x.image, *_sizes(window))
-        return _placed(at, node, made, x, window, window.policy(**({} if pads is None else {"count_include_pad": False})))
+        return _placed(
+            at, node, made, x, window, window.policy(**({} if pads is None else {"count_include_pad": False}))
+        )
     # Zeros that count are zeros of the image.
     (top, left), (bottom, right) = pads
     before, behind = MPSImageCoordinate(left, top, 0), MPSImageCoordinate(right, bottom, 0)
     padded = MPSNNPadNode(x.image, before, behind, MPSImageEdgeMode.ZERO)
     made = MPSCNNPoolingAverageNode(padded.result_image, *_sizes(window))
-    policy = ExplicitPadding(0, 0, 0, 0, ceil_mode=window.is_ceiling, count_include_pad=False)
-    return _placed(at, node, made, x, window, policy)
+    return _placed(at, node, made, x, window, _behind_zeros(window, (top + bottom, left + right)))
+
+
+def _behind_zeros(window: Window, added: tuple[int, int]) -> ExplicitPadding:
+    """What is left to pad of an image to which zeros were added: what windows of a ceiling reach beyond them."""
+    if not window.is_ceiling:
+        return ExplicitPadding(0, 0, 0, 0, count_include_pad=False)
+    more: list[int] = []
+    lengths = window.lengths()
+    for length, source, zeros, k, s in zip(lengths, window.source, added, window.extent, window.stride, strict=True):
+        if length is None or source is None:
+            raise NodeError("its padding depends on a size that is not known", "Give the size of the input")
+        more.append((length - 1) * s + k - source - zeros)
+    return ExplicitPadding(0, 0, more[1], more[0], count_include_pad=False)
 
 
 def norm(at: Site, node: Node) -> Picture:
     """LpPool with p = 2."""
     x, window = _window(at, node)
     if node.integer("p", 2) != 2:
-        raise Inexpressible(f"L{node.integer('p', 2)} pooling: the framework pools by the L2 norm only")
+        raise NodeError(f"L{node.integer('p', 2)} pooling: the framework pools by the L2 norm only")
     _undilated(window, "L2")
     policy = window.policy(edge_mode=MPSImageEdgeMode.ZERO)
     return _placed(at, node, MPSCNNPoolingL2NormNode(x.image, *_sizes(window)), x, window, policy)
@@ -102,7 +116,7 @@ def whole_maximum(at: Site, node: Node) -> Picture:
 
 def pointed(layout: Layout) -> Layout:
     """An image of one pixel, its spatial axes of length 1."""
-    gone = {atom: () for atom in (*layout.rows, *layout.columns)}
+    gone = dict.fromkeys((*layout.rows, *layout.columns), ())
     return replace(layout.exchanged(gone))
 
 
@@ -113,4 +127,3 @@ BUILDERS: dict[str, Builder] = {
     "GlobalAveragePool": whole_mean,
     "GlobalMaxPool": whole_maximum,
 }
-

@@ -15,7 +15,20 @@ from openmps.formats.onnx.layout import Atom, Layout
 
 Places = tuple[int, ...]
 Lengths = tuple[int | str | None, ...]
-_TYPES = ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool")
+_TYPES = (
+    "float16",
+    "float32",
+    "float64",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "bool",
+)
 _MOST = 64
 
 
@@ -85,7 +98,10 @@ class OnnxPort:
         """``[N, H, W, C]`` as an array with ONNX's axes."""
         places = ((0,), self.rows, self.columns, self.channels)
         sizes = self._solved(pixels.shape, places)
-        assert sizes is not None, (self.name, pixels.shape)
+        if sizes is None:
+            rule = f"must be an image whose numbers make {self.text}"
+            got = "x".join(map(str, pixels.shape))
+            raise MPSArgumentError("OnnxPort", f"output {self.name!r}", rule, f"N x H x W x C of {got}")
         order = [place for axis in places for place in axis]
         moved = pixels.reshape([sizes[place] for place in order])
         wanted = [place for axis in self.axes for place in axis]

@@ -13,7 +13,7 @@ DEFAULT_FILL = 16 << 20
 _SHARE = 4  # bytes that may be made of each byte of the file: int8 numbers become float32
 
 
-class Inexpressible(Exception):
+class NodeError(Exception):
     """Why no node of the framework computes an operator, and what to do about it."""
 
     def __init__(self, why: str, remedy: str = "") -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from openmps.errors import MPSError, MPSFileError
 from openmps.formats.onnx.model import Array, Attribute, Model, Node, Tensor, Unread
-from openmps.formats.onnx.problems import READER, Inexpressible
+from openmps.formats.onnx.problems import READER, NodeError
 from openmps.formats.onnx.tensors import array_of
 from openmps.formats.paths import path_of, reading, require_file
 
@@ -18,7 +18,7 @@ _LARGEST_FILE = (1 << 31) - 1
 _FIRST_FIELDS = frozenset((1, 2, 3, 4, 5, 6, 7, 8, 14, 20, 25, 26))
 """Fields that a model can begin with."""
 _LENGTHS, _NUMBERS = 2, 0
-_OLDEST, _NEWEST = 7, 26
+_OLDEST, _NEWEST = 7, 28
 """Versions of ONNX's operators that are read."""
 _NAME = 200  # characters of a name in an error
 
@@ -114,7 +114,7 @@ class _Reader:
                 raise self._damaged(f"two constants are called {str(tensor.name)[:_NAME]!r}")
             try:
                 constants[str(tensor.name)] = self._array(tensor)
-            except Inexpressible as problem:
+            except NodeError as problem:
                 unread[str(tensor.name)] = problem.why
         return constants, unread
 
@@ -146,7 +146,7 @@ class _Reader:
         if kind == "TENSOR":
             try:
                 return self._array(proto.t)
-            except Inexpressible as problem:
+            except NodeError as problem:
                 return Unread(problem.why)
         return Unread(kind or "of no kind")
 
@@ -162,7 +162,9 @@ class _Reader:
         for node in nodes:
             missing = next((name for name in node.inputs if name and name not in known), None)
             if missing is not None:
-                raise self._damaged(f"node {node.title[:_NAME]!r} reads {missing[:_NAME]!r}, which nothing before it makes")
+                raise self._damaged(
+                    f"node {node.title[:_NAME]!r} reads {missing[:_NAME]!r}, which nothing before it makes"
+                )
             for name in filter(None, node.outputs):
                 if name in known:
                     raise self._damaged(f"two values are called {name[:_NAME]!r}")

@@ -8,7 +8,7 @@ from typing import Any
 from openmps.formats.onnx.layout import Atom, Layout
 from openmps.formats.onnx.model import Node
 from openmps.formats.onnx.pictures import Picture
-from openmps.formats.onnx.problems import Inexpressible
+from openmps.formats.onnx.problems import NodeError
 from openmps.formats.onnx.site import Builder, Site
 from openmps.graph import reduction_nodes as nodes
 
@@ -46,7 +46,7 @@ def _axes(at: Site, node: Node, rank: int) -> list[int]:
     if not given and not node.integer("noop_with_empty_axes", 0):
         given = list(range(rank))
     if not all(-rank <= axis < rank for axis in given):
-        raise Inexpressible(f"its axes {given[:8]} are none of {rank}")
+        raise NodeError(f"its axes {given[:8]} are none of {rank}")
     return sorted({axis % rank for axis in given})
 
 
@@ -62,9 +62,9 @@ def _argument(kinds: _Kinds) -> Builder:
     def build(at: Site, node: Node) -> Picture:
         x, axis = at.picture(node), node.integer("axis", 0)
         if node.integer("select_last_index", 0):
-            raise Inexpressible("the last of equal numbers: the kernel gives the first")
+            raise NodeError("the last of equal numbers: the kernel gives the first")
         if not -x.layout.rank <= axis < x.layout.rank:
-            raise Inexpressible(f"its axis {axis} is none of {x.layout.rank}")
+            raise NodeError(f"its axis {axis} is none of {x.layout.rank}")
         keeps = bool(node.integer("keepdims", 1))
         return reduced(at, node, x, kinds, [axis % x.layout.rank], keeps=keeps)
 
@@ -75,18 +75,18 @@ def reduced(at: Site, node: Node, x: Picture, kinds: _Kinds, axes: list[int], *,
     """A picture reduced along some axes, each of which is all channels, all rows or all columns of its image."""
     taken = {atom for axis in axes for atom in x.layout.axes[axis]}
     if x.layout.batch in taken:
-        raise Inexpressible("it reduces the batch")
+        raise NodeError("it reduces the batch")
     image, layout = x.image, x.layout
     places = {"W": layout.columns, "H": layout.rows, "C": layout.channels}
     chosen = [name for name, atoms in places.items() if taken & set(atoms)]
     if {atom for name in chosen for atom in places[name]} != taken:
-        raise Inexpressible("it reduces a part of the pixels or channels")
+        raise NodeError("it reduces a part of the pixels or channels")
     if not chosen and kinds in (_LARGEST, _SMALLEST):
-        raise Inexpressible("there is one number to choose from")
+        raise NodeError("there is one number to choose from")
     steps = ["HW", *[name for name in chosen if name == "C"]] if {"H", "W"} <= {*chosen} and "HW" in kinds else chosen
     for step in steps:
         if step not in kinds:
-            raise Inexpressible("it does not look for the place along feature channels")
+            raise NodeError("it does not look for the place along feature channels")
         made = kinds[step](image)
         made.label = node.title
         image = made.result_image
@@ -94,7 +94,7 @@ def reduced(at: Site, node: Node, x: Picture, kinds: _Kinds, axes: list[int], *,
 
 
 def _without(layout: Layout, taken: set[Atom], axes: list[int], *, keeps: bool) -> Layout:
-    found = layout.exchanged({atom: () for atom in taken})
+    found = layout.exchanged(dict.fromkeys(taken, ()))
     return found if keeps else found.with_axes(axis for place, axis in enumerate(found.axes) if place not in axes)
 
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from fractions import Fraction
 
-from openmps.formats.onnx.layout import atoms, planar, size_of
-from openmps.formats.onnx.model import Node
+import numpy as np
+
+from openmps.formats.onnx.layout import Layout, atoms, planar, size_of
+from openmps.formats.onnx.model import Array, Node
 from openmps.formats.onnx.pictures import Picture, channels_of
-from openmps.formats.onnx.problems import Inexpressible
+from openmps.formats.onnx.problems import NodeError
+from openmps.formats.onnx.shapes import axis_of
 from openmps.formats.onnx.site import Builder, Site
 from openmps.graph.shape_nodes import (
     MPSCNNUpsamplingBilinearNode,
@@ -20,6 +24,7 @@ from openmps.types import MTLSize
 _GIVE = "Give the size of the input, as shapes={name: shape} or --shape NAME=1,3,224,224"
 _MOST = 1 << 20
 Sizes = list[int | None]
+Scales = Array | Sequence[float] | None
 
 
 def resize(at: Site, node: Node) -> Picture:
@@ -27,13 +32,32 @@ def resize(at: Site, node: Node) -> Picture:
     if at.opset < 11:
         return _resized(at, node, at.optional(node, 1, "scales"), None, "asymmetric", "floor")
     if node.integer("antialias", 0):
-        raise Inexpressible("a filter that widens when it shrinks, with ONNX's weights at the border")
+        raise NodeError("a filter that widens when it shrinks, with ONNX's weights at the border")
     scales, sizes = at.optional(node, 2, "scales"), at.integers(node, 3, "sizes")
     scales = None if scales is not None and not scales.size else scales
-    if node.given("axes") or node.text("keep_aspect_ratio_policy", "stretch") != "stretch":
-        raise Inexpressible("it names axes, or keeps an aspect ratio", "Give scales or sizes of all axes")
+    if node.text("keep_aspect_ratio_policy", "stretch") != "stretch":
+        raise NodeError("it keeps an aspect ratio", "Give scales or sizes of all axes")
+    if node.given("axes"):
+        scales, sizes = _of_all_axes(at.picture(node).layout, node.integers("axes"), scales, sizes)
     where = node.text("coordinate_transformation_mode", "half_pixel")
     return _resized(at, node, scales, sizes, where, node.text("nearest_mode", "round_prefer_floor"))
+
+
+def _of_all_axes(
+    layout: Layout, axes: list[int], scales: Array | None, sizes: list[int] | None
+) -> tuple[Array | None, list[int] | None]:
+    """Scales and sizes of some axes as those of all."""
+    places = [axis_of(layout, axis) for axis in axes]
+    if scales is not None:
+        factors = np.ones(layout.rank)
+        factors[places] = scales.reshape(-1)
+        return factors, None
+    if sizes is None or len(sizes) != len(places):
+        raise NodeError("it has neither scales nor sizes of its axes")
+    whole = [1 if length is None else length for length in layout.shape]
+    for place, size in zip(places, sizes, strict=True):
+        whole[place] = size
+    return None, whole
 
 
 def upsample(at: Site, node: Node) -> Picture:
@@ -42,7 +66,7 @@ def upsample(at: Site, node: Node) -> Picture:
     return _resized(at, node, given, None, "asymmetric", "floor")
 
 
-def _resized(at: Site, node: Node, scales: object, sizes: list[int] | None, where: str, nearest: str) -> Picture:
+def _resized(at: Site, node: Node, scales: Scales, sizes: list[int] | None, where: str, nearest: str) -> Picture:
     x = at.planar(node)
     layout = x.layout
     source: Sizes = [size_of(layout.rows), size_of(layout.columns)]
@@ -57,21 +81,21 @@ def _resized(at: Site, node: Node, scales: object, sizes: list[int] | None, wher
         made = MPSCNNUpsamplingNearestNode(x.image, int(factors[1]), int(factors[0]))
         return at.made(made, found, node.title)
     if mode not in ("linear", "bilinear"):
-        raise Inexpressible(f"{mode[:20]} interpolation: the framework has nearest, bilinear and Lanczos")
+        raise NodeError(f"{mode[:20]} interpolation: the framework has nearest, bilinear and Lanczos")
     return _linear(at, node, x, factors, result, found, where)
 
 
-def _asked(rank: int, source: Sizes, scales: object, sizes: list[int] | None) -> tuple[list[Fraction], Sizes]:
+def _asked(rank: int, source: Sizes, scales: Scales, sizes: list[int] | None) -> tuple[list[Fraction], Sizes]:
     """The factors of rows and columns, and the size of the result."""
     spatial = rank - 2
     if sizes is not None:
         if len(sizes) != rank or not all(0 < size <= _MOST for size in sizes[2:]) or None in source:
-            raise Inexpressible("the factors that its sizes make are not known", _GIVE)
+            raise NodeError("the factors that its sizes make are not known", _GIVE)
         wanted: Sizes = [*[1] * (2 - spatial), *sizes[2:]]
         return [Fraction(new or 1, old or 1) for new, old in zip(wanted, source, strict=True)], wanted
-    values = [float(each) for each in getattr(scales, "reshape", lambda _: scales or [])(-1)]  # type: ignore[operator]
+    values = [float(each) for each in np.asarray([] if scales is None else scales).reshape(-1)[:8]]
     if len(values) != rank or values[:2] != [1, 1] or not all(2**-20 < each < _MOST for each in values):
-        raise Inexpressible(f"its scales {values[:4]} are not those of rows and columns alone")
+        raise NodeError(f"its scales {values[:4]} are not those of rows and columns alone")
     factors = [*[1.0] * (2 - spatial), *values[2:]]
     result: Sizes = [
         None if size is None else math.floor(size * factor) for size, factor in zip(source, factors, strict=True)
@@ -79,10 +103,10 @@ def _asked(rank: int, source: Sizes, scales: object, sizes: list[int] | None) ->
     ratios: list[Fraction] = []
     for factor, size, new in zip(factors, source, result, strict=True):
         if size is None and not factor.is_integer():
-            raise Inexpressible("a factor that is not whole, of a size that is not known", _GIVE)
+            raise NodeError("a factor that is not whole, of a size that is not known", _GIVE)
         ratio = Fraction(factor) if size is None else Fraction(new or 0, size)
         if not ratio or abs(float(ratio) - factor) > 1e-6 * factor:
-            raise Inexpressible("a scale that is not the ratio of the sizes: the kernels go by the sizes")
+            raise NodeError("a scale that is not the ratio of the sizes: the kernels go by the sizes")
         ratios.append(ratio)
     return ratios, result
 
@@ -90,16 +114,18 @@ def _asked(rank: int, source: Sizes, scales: object, sizes: list[int] | None) ->
 def _check_nearest(size: int | None, factor: Fraction, where: str, nearest: str) -> None:
     """Whether every pixel is repeated ``factor`` times, which is what the framework does."""
     if factor.denominator != 1:
-        raise Inexpressible("nearest by a factor that is not whole: upsampling repeats each pixel")
+        raise NodeError("nearest by a factor that is not whole: upsampling repeats each pixel")
     if factor == 1:
         return
     count = int(factor)
-    pixels = range(2 * count) if where in ("asymmetric", "half_pixel", "pytorch_half_pixel") else range((size or 0) * count)
+    pixels = (
+        range(2 * count) if where in ("asymmetric", "half_pixel", "pytorch_half_pixel") else range((size or 0) * count)
+    )
     for pixel in pixels:
         if _nearest(_position(pixel, count, size, where), nearest) != pixel // count or len(pixels) > 1 << 16:
-            raise Inexpressible(f"nearest with {where} and {nearest}: upsampling is the pixel below, index // factor")
+            raise NodeError(f"nearest with {where} and {nearest}: upsampling is the pixel below, index // factor")
     if not pixels:
-        raise Inexpressible(f"nearest with {where}, of a size that is not known", _GIVE)
+        raise NodeError(f"nearest with {where}, of a size that is not known", _GIVE)
 
 
 def _position(pixel: int, factor: int, size: int | None, where: str) -> Fraction:
@@ -109,7 +135,7 @@ def _position(pixel: int, factor: int, size: int | None, where: str) -> Fraction
         return Fraction(pixel, factor)
     if where == "align_corners" and size is not None:
         return Fraction(pixel * (size - 1), max(1, size * factor - 1))
-    raise Inexpressible(f"{where[:40]}: the framework has asymmetric, half-pixel and aligned corners")
+    raise NodeError(f"{where[:40]}: the framework has asymmetric, half-pixel and aligned corners")
 
 
 def _nearest(position: Fraction, how: str) -> int:
@@ -121,24 +147,24 @@ def _nearest(position: Fraction, how: str) -> int:
         return math.ceil(position - Fraction(1, 2))
     if how == "round_prefer_ceil":
         return math.floor(position + Fraction(1, 2))
-    raise Inexpressible(f"{how[:40]} is none of ONNX's ways to round")
+    raise NodeError(f"{how[:40]} is none of ONNX's ways to round")
 
 
 def _linear(
-    at: Site, node: Node, x: Picture, factors: list[Fraction], result: Sizes, layout: object, where: str
+    at: Site, node: Node, x: Picture, factors: list[Fraction], result: Sizes, layout: Layout, where: str
 ) -> Picture:
     rows, columns = factors
     is_whole = rows.denominator == columns.denominator == 1
     if where in ("asymmetric", "align_corners") and is_whole:
         made = MPSCNNUpsamplingBilinearNode(x.image, int(columns), int(rows), where == "align_corners")
-        return at.made(made, layout, node.title)  # pyright: ignore[reportArgumentType]
+        return at.made(made, layout, node.title)
     if where not in ("half_pixel", "pytorch_half_pixel") or (where == "pytorch_half_pixel" and 1 in result):
-        raise Inexpressible(f"{where[:40]} by these factors: the framework has half-pixel, and whole factors otherwise")
+        raise NodeError(f"{where[:40]} by these factors: the framework has half-pixel, and whole factors otherwise")
     height, width = result
     if height is None or width is None:
-        raise Inexpressible("linear with half-pixel centres, of a size that is not known", _GIVE)
+        raise NodeError("linear with half-pixel centres, of a size that is not known", _GIVE)
     size = MTLSize(width, height, channels_of(x.layout.channels))
-    return at.made(MPSNNBilinearScaleNode(x.image, size), layout, node.title)  # pyright: ignore[reportArgumentType]
+    return at.made(MPSNNBilinearScaleNode(x.image, size), layout, node.title)
 
 
 BUILDERS: dict[str, Builder] = {"Resize": resize, "Upsample": upsample}

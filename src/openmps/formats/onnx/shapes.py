@@ -10,7 +10,7 @@ from openmps.formats.onnx.constants import known, lengths
 from openmps.formats.onnx.layout import Layout, merged, reshaped, size_of, transposed
 from openmps.formats.onnx.model import Array, Node
 from openmps.formats.onnx.pictures import Picture
-from openmps.formats.onnx.problems import Inexpressible
+from openmps.formats.onnx.problems import NodeError
 from openmps.formats.onnx.site import Builder, Site
 
 
@@ -28,20 +28,20 @@ def _reshape(at: Site, node: Node) -> Picture:
     else:
         given = at.constant(node, 1, "shape")
         if given.ndim != 1 or given.size > 16 or given.dtype.kind not in "iuO":
-            raise Inexpressible("its new shape is no row of whole numbers")
+            raise NodeError("its new shape is no row of whole numbers")
         shape = [None if length is None else int(length) for length in given.tolist()]
     if 0 in shape and not node.integer("allowzero", 0):
         own = x.layout.shape
         shape = [own[place] if length == 0 and place < len(own) else length for place, length in enumerate(shape)]
     if any(length is not None and (length < -1 or length == 0) for length in shape):
-        raise Inexpressible(f"its new shape {shape} is none that a tensor has")
+        raise NodeError(f"its new shape {shape} is none that a tensor has")
     return x.over(reshaped(x.layout, shape))
 
 
 def _flatten(at: Site, node: Node) -> Picture:
     x, axis = at.picture(node), node.integer("axis", 1)
     if not -x.layout.rank <= axis <= x.layout.rank:
-        raise Inexpressible(f"its axis {axis} is none of {x.layout.rank}")
+        raise NodeError(f"its axis {axis} is none of {x.layout.rank}")
     return x.over(merged(x.layout, axis if axis >= 0 else axis + x.layout.rank))
 
 
@@ -57,7 +57,7 @@ def _given_axes(at: Site, node: Node, rank: int) -> list[int] | None:
     if axes is None:
         return None
     if not all(-rank <= axis < rank for axis in axes):
-        raise Inexpressible(f"its axes {axes[:8]} are none of {rank}")
+        raise NodeError(f"its axes {axes[:8]} are none of {rank}")
     return sorted({axis % rank for axis in axes})
 
 
@@ -68,7 +68,7 @@ def _squeeze(at: Site, node: Node) -> Picture:
     if axes is None:
         axes = [place for place, axis in enumerate(own) if size_of(axis) == 1 and x.layout.batch not in axis]
     if any(own[axis] for axis in axes):
-        raise Inexpressible("it takes away an axis of a length that is not 1, or the batch's")
+        raise NodeError("it takes away an axis of a length that is not 1, or the batch's")
     return x.over(x.layout.with_axes(axis for place, axis in enumerate(own) if place not in axes))
 
 
@@ -77,7 +77,7 @@ def _unsqueeze(at: Site, node: Node) -> Picture:
     count = len(node.integers("axes")) if node.given("axes") else len(at.integers(node, 1, "axes") or [])
     axes = _given_axes(at, node, x.layout.rank + count)
     if axes is None or len(axes) != count or x.layout.rank + count > 16:
-        raise Inexpressible("its axes are missing, or named twice")
+        raise NodeError("its axes are missing, or named twice")
     own = iter(x.layout.axes)
     return x.over(x.layout.with_axes(() if place in axes else next(own) for place in range(x.layout.rank + count)))
 
@@ -88,14 +88,14 @@ def _expand(at: Site, node: Node) -> Picture:
     shape = known(at.constant(node, 1, "shape"), "shape")
     own = x.layout.shape[x.layout.rank - len(shape) :] if len(shape) <= x.layout.rank else ()
     if len(own) != len(shape) or any(length not in (1, mine) for length, mine in zip(shape, own, strict=True)):
-        raise Inexpressible("it repeats numbers of an image", "Arithmetic repeats by itself: leave Expand out")
+        raise NodeError("it repeats numbers of an image", "Arithmetic repeats by itself: leave Expand out")
     return x
 
 
 def axis_of(layout: Layout, axis: int) -> int:
     """An axis, counted from the front."""
     if not -layout.rank <= axis < layout.rank:
-        raise Inexpressible(f"its axis {axis} is none of {layout.rank}")
+        raise NodeError(f"its axis {axis} is none of {layout.rank}")
     return axis % layout.rank
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ from openmps.formats.onnx.pictures import (
     channels_of,
     vector,
 )
-from openmps.formats.onnx.problems import Budget, Inexpressible
+from openmps.formats.onnx.problems import Budget, NodeError
 from openmps.formats.onnx.sources import DataSources
 from openmps.graph.convolution_nodes import MPSCNNConvolutionNode
 from openmps.graph.neuron_nodes import MPSCNNNeuronNode
@@ -33,6 +33,7 @@ from openmps.graph.normalization_nodes import MPSCNNBatchNormalizationNode
 from openmps.kernels.convolution import MPSCNNConvolutionDescriptor, MPSCNNDepthWiseConvolutionDescriptor
 from openmps.types import MPSCNNBatchNormalizationFlags, MPSCNNNeuronType
 
+Row = NDArray[np.float32]
 Value = Picture | Array
 Builder = Callable[["Site", Node], "Value | Sequence[Value | None]"]
 """Makes the nodes of one operator, and gives its outputs."""
@@ -63,9 +64,15 @@ class Site:
         """An input that depends on the model's inputs."""
         value = self.value(node, index)
         if not isinstance(value, Picture):
-            raise Inexpressible(f"its input {index} is a constant" if value is not None else f"its input {index} is missing")
+            raise NodeError(
+                f"its input {index} is a constant" if value is not None else f"its input {index} is missing"
+            )
         # Only what nobody else reads may change into what comes behind it.
-        return value if self.readers[node.inputs[index]] == 1 and not self.trainable else Picture(value.image, value.layout)
+        return (
+            value
+            if self.readers[node.inputs[index]] == 1 and not self.trainable
+            else Picture(value.image, value.layout)
+        )
 
     def planar(self, node: Node, index: int = 0, spatial: int | None = None) -> Picture:
         """An input as N, C, H, W."""
@@ -75,15 +82,19 @@ class Site:
         """An input that must be a constant."""
         found = self.optional(node, index, what)
         if found is None:
-            raise Inexpressible(f"its {what} are missing")
+            raise NodeError(f"an input is missing, its {what}")
         return found
 
     def optional(self, node: Node, index: int, what: str) -> Array | None:
         """A constant, or None where it is left out."""
         value = self.value(node, index)
         if isinstance(value, Picture):
-            raise Inexpressible(f"its {what} are computed from the model's inputs", "Export them as constants")
+            self.refuse_computed(what)
         return value
+
+    def refuse_computed(self, what: str) -> NoReturn:
+        """Say that an input must be a constant."""
+        raise NodeError(f"it computes its {what} from the model's inputs", "Export it as a constant")
 
     def integers(self, node: Node, index: int, what: str) -> list[int] | None:
         """A row of whole numbers, or None where it is left out."""
@@ -96,7 +107,7 @@ class Site:
         if value is None:
             return default
         if value.size != 1 or is_symbolic(value):
-            raise Inexpressible(f"its {what} is not one number")
+            raise NodeError(f"its {what} is not one number")
         return float(value.reshape(()))
 
     def weights(self, node: Node, index: int, what: str) -> NDArray[np.float32]:
@@ -107,7 +118,7 @@ class Site:
         """A constant of one number a channel."""
         values = self.weights(node, index, what)
         if values.size != count:
-            raise Inexpressible(f"its {what} are {values.size} numbers for {count} channels")
+            raise NodeError(f"its {what} are {values.size} numbers for {count} channels")
         return np.array(values.reshape(-1))
 
     # --- nodes --------------------------------------------------------------------------------------------------------
@@ -117,7 +128,9 @@ class Site:
         node.label = node.label or title or None
         return Picture(node.result_image, layout)
 
-    def neuron(self, node: Node, picture: Picture, kind: MPSCNNNeuronType, *parameters: float, data: Any = None) -> Picture:
+    def neuron(
+        self, node: Node, picture: Picture, kind: MPSCNNNeuronType, *parameters: float, data: Any = None
+    ) -> Picture:
         """A pointwise function of a picture; a convolution before it takes it over where it can."""
         descriptor = MPSNNNeuronDescriptor(kind, *parameters, data=data)
         if picture.open is not None and picture.open.neuron(descriptor):
@@ -139,9 +152,7 @@ class Site:
         none, one = np.zeros(channels, np.float32), np.ones(channels, np.float32)
         return self.normalization(node, picture, (scales, shifts, none, one), FLT_MIN)
 
-    def normalization(
-        self, node: Node, picture: Picture, rows: tuple[NDArray[np.float32], ...], epsilon: float
-    ) -> Picture:
+    def normalization(self, node: Node, picture: Picture, rows: tuple[Row, Row, Row, Row], epsilon: float) -> Picture:
         """A batch normalization: gamma, beta, mean and variance of each channel."""
         source = self.sources.batch_normalization(*rows, epsilon, node.title)
         made = MPSCNNBatchNormalizationNode(picture.image, source)
@@ -173,7 +184,7 @@ class Site:
         """A constant as one number for each channel of a picture's image, or one for all."""
         found = vector(reals(value, what), picture.layout)
         if found is None:
-            raise Inexpressible(f"its {what} varies over pixels, or is larger than its other input", _AS_INPUT)
+            raise NodeError(f"its {what} varies over pixels, or is larger than its other input", _AS_INPUT)
         return found
 
 
@@ -183,6 +194,6 @@ _AS_INPUT = "Make the constant an input of the model"
 def reals(value: Array, what: str) -> NDArray[np.float32]:
     """Numbers as float32."""
     if value.dtype.kind not in "fiub":
-        raise Inexpressible(f"its {what} are no real numbers")
+        raise NodeError(f"its {what} are no real numbers")
     with np.errstate(all="ignore"):
         return value.astype(np.float32, copy=False)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from openmps.errors import MPSFileError
-from openmps.formats.onnx.problems import READER, Inexpressible
+from openmps.formats.onnx.problems import READER, NodeError
 from openmps.formats.paths import reading, require_file
 
 _LARGEST_TENSOR = 2 << 30
@@ -59,11 +59,11 @@ def dtype_of(kind: int) -> np.dtype[Any] | None:
 def array_of(tensor: Any, folder: Path | None) -> NDArray[Any]:
     """The numbers of a ``TensorProto``, whose external data lies beneath ``folder``.
 
-    Raises `Inexpressible` for text and for number types of less than a byte, `MPSFileError` where numbers are missing.
+    Raises `NodeError` for text and for number types of less than a byte, `MPSFileError` where numbers are missing.
     """
     what = f"tensor {str(tensor.name)[:80]!r}"
     if tensor.data_type not in _TYPES:
-        raise Inexpressible(f"{what} is of ONNX number type {tensor.data_type}, which is not read")
+        raise NodeError(f"{what} is of ONNX number type {tensor.data_type}, which is not read")
     kind, field, finish = _TYPES[tensor.data_type]
     shape = tuple(int(length) for length in tensor.dims)
     if len(shape) > _MOST_AXES or any(length < 0 for length in shape):

