@@ -266,3 +266,60 @@ def trained(device: MTLDevice) -> dict[str, Any]:
 
 def _adam(device: MTLDevice) -> MPSNNOptimizerAdam:
     return MPSNNOptimizerAdam(device, 1e-2)
+
+
+def onnx_model() -> Any:
+    """An ONNX model of many operators, whose shapes are partly computed; its largest tensor is written beside it."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    def node(operator: str, inputs: str, outputs: str, **attributes: Any) -> Any:
+        return helper.make_node(operator, inputs.split(), outputs.split(), **attributes)
+
+    nodes = [
+        node("Conv", "x w0 b0", "c0", pads=[1, 0, 1, 2], strides=[1, 2], kernel_shape=[3, 3]),
+        node("BatchNormalization", "c0 gamma beta mean variance", "n0", epsilon=1e-5),
+        node("Relu", "n0", "r0"),
+        node("Conv", "r0 w1", "c1", group=8, auto_pad="SAME_UPPER"),
+        node("Clip", "c1 low high", "h0"),
+        node("MaxPool", "h0", "p0", kernel_shape=[2, 2], strides=[2, 2], ceil_mode=1),
+        node("AveragePool", "h0", "p1", kernel_shape=[2, 2], strides=[2, 2], ceil_mode=1, count_include_pad=1),
+        node("Split", "p0 lengths", "s0 s1", axis=1),
+        node("Concat", "s1 p1 s0", "j0", axis=1),
+        node("Constant", "", "scale", value=numpy_helper.from_array(np.float32(0.5))),
+        node("Mul", "j0 scale", "m0"),
+        node("PRelu", "m0 slopes", "m1"),
+        node("ConvTranspose", "m1 w2", "t0", strides=[2, 2], output_padding=[1, 1]),
+        node("Resize", "t0 none scales", "u0", mode="nearest", coordinate_transformation_mode="asymmetric",
+             nearest_mode="floor"),
+        node("Slice", "u0 starts ends axes", "l0"),
+        node("Pad", "l0 pads", "q0", mode="reflect"),
+        node("LRN", "q0", "z0", size=3),
+        node("Transpose", "z0", "z1", perm=[0, 2, 3, 1]),
+        node("Softmax", "z1", "z2", axis=-1),
+        node("ReduceMean", "z2", "g0", axes=[1, 2], keepdims=0),
+        node("Shape", "g0", "shape"),
+        node("Gather", "shape zero", "count", axis=0),
+        node("Unsqueeze", "count zeros", "counts"),
+        node("ConstantOfShape", "one", "minus", value=numpy_helper.from_array(np.array([-1]))),
+        node("Concat", "counts minus", "flat", axis=0),
+        node("Reshape", "g0 flat", "f0"),
+        node("Gemm", "f0 w3 b3", "y", transB=1),
+        node("Sigmoid", "g0", "gate"),
+    ]  # fmt: skip
+    constants = {
+        "w0": _numbers(8, 3, 3, 3), "b0": _numbers(8), "gamma": _numbers(8), "beta": _numbers(8),
+        "mean": _numbers(8), "variance": np.abs(_numbers(8)) + 1, "w1": _numbers(8, 1, 3, 3).astype(np.float16),
+        "low": np.float32(0), "high": np.float32(6), "lengths": np.array([5, 3]), "slopes": _numbers(16, 1, 1),
+        "w2": _numbers(16, 4, 3, 3), "none": np.zeros(0, np.float32), "scales": np.array([1, 1, 2, 2], np.float32),
+        "starts": np.array([0, 1]), "ends": np.array([6, 2**40]), "axes": np.array([2, 3]),
+        "pads": np.array([0, 0, 1, 1, 0, 0, 1, 1]), "zero": np.array(0), "zeros": np.array([0]), "one": np.array([1]),
+        "w3": _numbers(5, 4), "b3": _numbers(5),
+    }  # fmt: skip
+    tensors = {name: numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()}
+    graph = helper.make_graph(
+        nodes, "seed",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3, 9, 11])],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("y", "gate")],
+        list(tensors.values()),
+    )  # fmt: skip
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)

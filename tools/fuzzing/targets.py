@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from fuzzing import seeds
+from fuzzing.messages import changed_model
 from fuzzing.mutations import (
     BLIND,
     SAFETENSORS,
@@ -30,6 +31,7 @@ from fuzzing.mutations import (
 )
 from fuzzing.target import Target
 from openmps.core.image.batch import MPSImageBatch
+from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.image.image import MPSImage
 from openmps.errors import MPSError
 from openmps.formats.archive import MPSKeyedArchiver, MPSKeyedUnarchiver
@@ -37,6 +39,7 @@ from openmps.formats.archive.container import seal, unpack
 from openmps.formats.archive.forms import classes
 from openmps.formats.exchange.raw import load_raw
 from openmps.formats.exchange.tensors import load_tensors, save_tensors
+from openmps.formats.onnx import OnnxModel, network
 from openmps.formats.weights import load_dat_files, load_safetensors, save_dat_files, save_safetensors
 from openmps.graph.catalog import rows
 from openmps.graph.graph import MPSNNGraph
@@ -47,7 +50,7 @@ from openmps.training.checkpoint import Checkpoint, CheckpointFolder
 from openmps.training.idx import load_idx
 from openmps.training.json_lines import JsonLines
 from openmps.training.run_folder import RunFolder
-from openmps.types import MTLSize
+from openmps.types import MPSImageFeatureChannelFormat, MTLSize
 
 # --- archives ---------------------------------------------------------------------------------------------------------
 
@@ -460,6 +463,59 @@ def _checkpoint_goes_round(folder: Path, found: Checkpoint) -> bool:
     return Checkpoint.from_bytes(found.to_bytes()).to_bytes() == found.to_bytes()
 
 
+# --- ONNX -------------------------------------------------------------------------------------------------------------
+
+_MODEL = "model.onnx"
+_FILLED = 64 << 10
+"""Bytes that operators may make which repeat numbers or choose channels."""
+_MOST_NUMBERS = 1 << 20
+
+
+def _write_onnx(folder: Path) -> None:
+    import onnx
+
+    model = seeds.onnx_model()
+    onnx.save(model, folder / _MODEL, save_as_external_data=True, location="model.data", size_threshold=2000)
+
+
+def _onnx_is_as_written(folder: Path, loaded: OnnxModel) -> bool:
+    """Read again it is the same, and so it is out of an archive."""
+    data = loaded.archived_data()
+    (folder / "model.mps").write_bytes(data)
+    found = OnnxModel.open(folder / "model.mps", _CPU)
+    return _onnx(folder).archived_data() == data == found.archived_data()
+
+
+def _onnx(folder: Path) -> OnnxModel:
+    return network(folder / _MODEL, fill_limit=_FILLED).model(_CPU)
+
+
+def changed_onnx(data: bytes, random: Random) -> bytes:
+    """Fields of the model changed; of what is beside it, bytes."""
+    try:
+        return changed_model(data, random)
+    except Exception:  # external data, which is no message
+        return random.bytes(len(data))
+
+
+def _run_onnx(loaded: OnnxModel) -> None:
+    """Run the model on ones, if its images are small."""
+    feeds = {port.name: np.ones([_small(length) for length in port.shape], np.float32) for port in loaded.inputs}
+    loaded.check(feeds)
+    descriptors = [MPSImageDescriptor(MPSImageFeatureChannelFormat.FLOAT32, 1, 1, 1) for _ in loaded.inputs]
+    for port in loaded.inputs:
+        _, height, width, channels = port.pixels(feeds[port.name], "fuzz", port.name).shape
+        kind = MPSImageFeatureChannelFormat.FLOAT32
+        descriptors[port.image] = MPSImageDescriptor(kind, width, height, channels)
+    images = loaded.graph.program_for(descriptors).descriptors.values()
+    if sum(each.width * each.height * each.feature_channels for each in images) < _MOST_NUMBERS:
+        loaded.run(feeds)
+
+
+def _small(length: Any) -> int:
+    return length if isinstance(length, int) and length < 64 else 2
+
+
 TARGETS: tuple[Target, ...] = (
     _archive("archive of kernels", seeds.kernels),
     _archive("archive of convolutions", seeds.convolutions),
@@ -512,5 +568,9 @@ TARGETS: tuple[Target, ...] = (
     Target(
         "metrics.jsonl", _write_metrics, lambda folder: JsonLines(folder / "metrics.jsonl").read(),
         lambda records: repr(records).encode(), _lines_are_as_written, knowing=(changed_json,), has_checksum=False,
+    ),
+    Target(
+        "ONNX", _write_onnx, _onnx, lambda loaded: loaded.archived_data(), _onnx_is_as_written,
+        knowing=(changed_onnx,), has_checksum=False, use=_run_onnx,
     ),
 )  # fmt: skip

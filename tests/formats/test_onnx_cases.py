@@ -1,0 +1,71 @@
+"""ONNX's own node cases as models: each is built and gives ONNX's numbers, or is refused by name."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from onnx_models import ours, saved
+from openmps.errors import MPSOperatorError
+from openmps.formats.onnx.build import BUILDERS
+
+pytest.importorskip("onnx")
+TYPED = 1e-4  # some cases are typed in with four decimals
+AGREE = {"first": 227, "all": 40}
+"""Cases that are built, with the first input alone or all of them free and the others constants."""
+
+
+@cache
+def _cases():
+    from onnx.backend.test.case.node import collect_testcases
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = collect_testcases(None)
+    return [
+        each
+        for each in found
+        if len(each.model.graph.node) == 1
+        and each.model.graph.node[0].op_type in BUILDERS
+        and all(np.asarray(value).dtype != object for value in each.data_sets[0][0] if not isinstance(value, list))
+        and not any(isinstance(value, list) or value is None for value in each.data_sets[0][0])
+    ]
+
+
+@pytest.mark.parametrize("free", AGREE)
+def test_node_cases(free: str, tmp_path: Path) -> None:
+    built = 0
+    for case in _cases():
+        inputs, outputs = case.data_sets[0]
+        names = [value.name for value in case.model.graph.input]
+        if free == "all" and len(names) < 2:
+            continue
+        variable = names if free == "all" else names[:1]
+        made = _with_constants(case.model, dict(zip(names, inputs, strict=True)), variable)
+        try:
+            found = ours(saved(made, tmp_path))
+        except MPSOperatorError:
+            continue
+        built += 1
+        feeds = {port.name: np.asarray(inputs[names.index(port.name)]) for port in found.inputs}
+        got = found.run(feeds)
+        for value, wanted in zip(made.graph.output, outputs, strict=True):
+            wanted = np.asarray(wanted)
+            assert (got[value.name].shape, got[value.name].dtype) == (wanted.shape, wanted.dtype), case.name
+            close = np.allclose(got[value.name].astype(float), wanted.astype(float), TYPED, TYPED, equal_nan=True)
+            assert close, case.name
+    assert built == AGREE[free]
+
+
+def _with_constants(model, values, variable):
+    from onnx import numpy_helper
+
+    made = copy.deepcopy(model)
+    constants = [(name, value) for name, value in values.items() if name not in variable]
+    made.graph.initializer.extend(numpy_helper.from_array(np.asarray(value), name) for name, value in constants)
+    return made
