@@ -16,9 +16,10 @@ TESTS := $(sort $(wildcard tests/test_*.py)) \
 
 setup: $(READY)
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml constraints.txt tests/networks.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q -c constraints.txt -e '.[dev]'
+	-$(BIN)/pip install -q --no-deps -r tests/networks.txt
 	touch $@
 
 demo: setup

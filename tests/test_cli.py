@@ -23,7 +23,7 @@ PNG = "PIL.Image"
 
 
 COMMANDS = (
-    *("train", "evaluate", "predict", "summary", "export", "lint", "explain-padding"),
+    *("train", "evaluate", "predict", "summary", "convert", "run", "export", "lint", "explain-padding"),
     *("weights show", "weights convert"),
 )
 

@@ -26,6 +26,7 @@ from typing import Any
 import openmps
 import openmps.errors
 import openmps.formats
+import openmps.formats.onnx
 import openmps.formats.swift
 import openmps.training
 import openmps.types
@@ -33,7 +34,10 @@ from openmps.checks import is_writable
 from openmps.selectors import Factory
 
 FILE = Path(__file__).resolve().parent.parent / "tests" / "public_signatures.txt"
-SUBMODULES = (openmps.errors, openmps.formats, openmps.formats.swift, openmps.training, openmps.types)
+SUBMODULES = (
+    *(openmps.errors, openmps.formats, openmps.formats.onnx, openmps.formats.swift),
+    *(openmps.training, openmps.types),
+)
 OPERATORS = ("__array__", "__call__", "__contains__", "__dlpack__", "__enter__", "__getitem__", "__iter__", "__len__")
 
 
@@ -41,7 +45,7 @@ def lines() -> list[str]:
     """Every line of the file."""
     found = [line for name in openmps.__all__ for line in _named(name, getattr(openmps, name))]
     for module in SUBMODULES:
-        short = module.__name__.rpartition(".")[2]
+        short = module.__name__.removeprefix("openmps.")
         for name in _public(module):
             value = getattr(module, name)
             if value is getattr(openmps, name, None):

@@ -113,7 +113,7 @@ class MPSOperatorError(MPSFileError):
         count = len(self.problems)
         rule = f"has {count} node{'s' if count != 1 else ''} that the framework cannot express"
         super().__init__(who, argument, rule)
-        self.args = (f"{self.args[0]}:\n{self._table()}",)
+        Exception.__init__(self, f"{self}:\n{self._table()}")
 
     def _table(self) -> str:
         """A line for each operator and reason, with the nodes that it is about."""

@@ -429,6 +429,7 @@ from openmps.training.normalization_sources import (
     ArrayBatchNormalizationDataSource as ArrayBatchNormalizationDataSource,
     TrainableBatchNormalizationDataSource as TrainableBatchNormalizationDataSource,
 )
+from openmps.training.source_makers import TrainableDataSources as TrainableDataSources
 from openmps.types import (
     MPSAliasingStrategy as MPSAliasingStrategy,
     MPSCNNBatchNormalizationFlags as MPSCNNBatchNormalizationFlags,

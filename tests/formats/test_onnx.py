@@ -501,3 +501,27 @@ def test_external_data_that_is_wrong(changes, why: str, tmp_path: Path) -> None:
 def test_operators_are_those_of_onnx() -> None:
     known = {schema.name for schema in onnx.defs.get_all_schemas_with_history()}
     assert {*BUILDERS, *FOLDS} <= known
+
+
+def test_a_hard_swish_that_is_written_out(tmp_path: Path) -> None:
+    nodes = [
+        conv("x", "c"),
+        node("Add", "c three", "a"),
+        node("Clip", "a zero six", "h"),
+        node("Mul", "c h", "m"),
+        node("Div", "m six", "d"),
+        node("Mul", "d s", "k"),
+        node("Add", "k t", "y"),
+    ]
+    constants = {"three": 3, "zero": 0, "six": 6, "s": 1.5, "t": -0.5}
+    numbers_ = {name: np.float32(value) for name, value in constants.items()}
+    made = model(nodes, {"x": ["n", 3, 6, 6]}, w=numbers(4, 3, 3, 3), **numbers_)
+    assert len(check(made, tmp_path, (2, 3, 6, 6)).graph.kernels) == 3
+
+
+@pytest.mark.parametrize("operator", ["Add", "Sub", "Mul", "Div"])
+def test_numbers_behind_arithmetic_become_part_of_it(operator: str, tmp_path: Path) -> None:
+    nodes = [node(operator, "a b", "c"), node("Mul", "c s", "d"), node("Add", "d t", "e"), node("Sub", "u e", "y")]
+    constants = {"s": np.float32(1.5), "t": np.float32(-0.5), "u": np.float32(2)}
+    made = model(nodes, {"a": [2, 3, 4, 4], "b": [2, 3, 1, 1]}, **constants)
+    assert len(check(made, tmp_path, (2, 3, 4, 4), (2, 3, 1, 1)).graph.kernels) == 1

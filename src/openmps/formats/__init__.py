@@ -2,7 +2,7 @@
 
 from types import ModuleType as _ModuleType
 
-from openmps.formats import swift as swift
+from openmps.formats import onnx as onnx, swift as swift
 from openmps.formats.arrays import Array as Array
 from openmps.formats.atomic import write_atomic as write_atomic
 from openmps.formats.exchange.conventions import WeightLayout as WeightLayout

@@ -46,6 +46,7 @@ from openmps.training.normalization_sources import (
     ArrayBatchNormalizationDataSource as ArrayBatchNormalizationDataSource,
     TrainableBatchNormalizationDataSource as TrainableBatchNormalizationDataSource,
 )
+from openmps.training.source_makers import TrainableDataSources as TrainableDataSources
 from openmps.training.options import TrainingOptions as TrainingOptions
 from openmps.training.pictures import draw_curve as draw_curve, draw_misclassified as draw_misclassified
 from openmps.training.preprocessing import Preprocessing as Preprocessing

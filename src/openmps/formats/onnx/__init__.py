@@ -2,6 +2,7 @@
 
 from openmps.formats.onnx.network import OnnxModel, OnnxNetwork, load, network
 from openmps.formats.onnx.ports import OnnxPort
+from openmps.formats.onnx.saving import save
 from openmps.formats.onnx.sources import DataSources
 
-__all__ = ["DataSources", "OnnxModel", "OnnxNetwork", "OnnxPort", "load", "network"]
+__all__ = ["DataSources", "OnnxModel", "OnnxNetwork", "OnnxPort", "load", "network", "save"]

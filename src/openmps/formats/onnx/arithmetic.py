@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from openmps.core.neuron import MPSNNNeuronDescriptor
 from openmps.formats.onnx.layout import Layout, unified
 from openmps.formats.onnx.model import Array, Node
-from openmps.formats.onnx.pictures import Picture
+from openmps.formats.onnx.pictures import OpenArithmetic, Picture
 from openmps.formats.onnx.pointwise import limited
 from openmps.formats.onnx.problems import NodeError
 from openmps.formats.onnx.site import Builder, Site
@@ -20,6 +22,7 @@ from openmps.graph.arithmetic_nodes import (
     MPSNNMultiplicationNode,
     MPSNNSubtractionNode,
 )
+from openmps.graph.neuron_nodes import MPSCNNNeuronLinearNode, MPSCNNNeuronNode, MPSCNNNeuronReLUNNode
 from openmps.types import MPSCNNNeuronType
 
 _ONE, _NONE = np.ones((), np.float32), np.zeros((), np.float32)
@@ -41,7 +44,24 @@ def both(at: Site, node: Node, kind: type[MPSNNBinaryArithmeticNode], x: Picture
             setattr(made, f"{'secondary' if a else 'primary'}_{stride}", 0)
     axes = [a or b for a, b in zip(one.axes, other.axes, strict=True)]
     places = [a or b for a, b in zip(one.places, other.places, strict=True)]
-    return at.made(made, Layout(one.batch, tuple(axes), *places), node.title)
+    found = at.made(made, Layout(one.batch, tuple(axes), *places), node.title)
+    return Picture(found.image, found.layout, None if at.trainable else OpenArithmetic(made))
+
+
+def _gated(at: Site, node: Node, x: Picture, y: Picture) -> Picture:
+    """A product; one with ``min(max(a x + b, 0), c)`` takes c times a hard sigmoid in its place, as of a hard swish."""
+    for gate, other in ((y, x), (x, y)):
+        limit = gate.image.producer
+        if at.trainable or not isinstance(limit, MPSCNNNeuronReLUNNode):
+            continue
+        line, high = limit.sources[0].producer, limit.descriptor.b
+        if not isinstance(line, MPSCNNNeuronLinearNode) or limit.descriptor.a != 0 or not high > 0:
+            continue
+        sigmoid = MPSNNNeuronDescriptor(MPSCNNNeuronType.HARD_SIGMOID, line.a / high, line.b / high)
+        made = MPSCNNNeuronNode(line.sources[0], sigmoid)
+        product = both(at, node, MPSNNMultiplicationNode, other, at.made(made, gate.layout, node.title))
+        return at.affine(node, product, np.full((), high, np.float32), _NONE)
+    return both(at, node, MPSNNMultiplicationNode, x, y)
 
 
 def _operands(at: Site, node: Node) -> tuple[Picture | Array, Picture | Array]:
@@ -57,7 +77,9 @@ def _binary(kind: type[MPSNNBinaryArithmeticNode], right: Any, left: Any) -> Bui
     def build(at: Site, node: Node) -> Picture:
         first, second = _operands(at, node)
         if isinstance(first, Picture) and isinstance(second, Picture):
-            return both(at, node, kind, first, second)
+            return (_gated if kind is MPSNNMultiplicationNode else partial(both, kind=kind))(
+                at, node, x=first, y=second
+            )
         if isinstance(first, Picture):
             x = at.picture(node, 0)
             return right(at, node, x, _widened(at, x, second))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -13,12 +12,11 @@ from openmps.formats.archive.sources import ArchivedConvolutionWeights, Archived
 from openmps.formats.onnx.layout import Atom, Atoms, Layout, size_of
 from openmps.formats.onnx.model import Array
 from openmps.formats.onnx.problems import Budget, NodeError
+from openmps.graph.arithmetic_nodes import MPSNNAdditionNode, MPSNNBinaryArithmeticNode, MPSNNSubtractionNode
 from openmps.graph.convolution_nodes import MPSCNNConvolutionNode
 from openmps.graph.nodes import MPSNNImageNode
 from openmps.graph.shape_nodes import MPSNNReshapeNode
 from openmps.kernels.convolution import MPSCNNConvolutionDescriptor, MPSCNNSubPixelConvolutionDescriptor
-
-Absorb = Callable[[Any, Any], None]
 
 
 class OpenConvolution:
@@ -66,13 +64,38 @@ class OpenNormalization:
         return False
 
 
+class OpenArithmetic:
+    """Arithmetic on two pictures that no graph has read yet."""
+
+    def __init__(self, node: MPSNNBinaryArithmeticNode) -> None:
+        self._node = node
+
+    def affine(self, scale: Array, shift: Array) -> bool:
+        """Take over ``scale x + shift`` of one number each."""
+        if scale.size != 1 or shift.size != 1:
+            return False
+        factor, node = float(scale), self._node
+        node.primary_scale *= factor
+        if isinstance(node, MPSNNAdditionNode | MPSNNSubtractionNode):
+            node.secondary_scale *= factor
+        node.bias = node.bias * factor + float(shift)
+        return True
+
+    def neuron(self, descriptor: MPSNNNeuronDescriptor) -> bool:
+        """None can be taken."""
+        return False
+
+
+Open = OpenConvolution | OpenNormalization | OpenArithmetic
+
+
 @dataclass(frozen=True)
 class Picture:
     """A value that an image holds: the node of the image, and which of its numbers are which of the tensor's."""
 
     image: MPSNNImageNode
     layout: Layout
-    open: OpenConvolution | OpenNormalization | None = None
+    open: Open | None = None
 
     def over(self, layout: Layout) -> Picture:
         """The same image, described by other axes of the same atoms."""

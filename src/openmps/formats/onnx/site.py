@@ -27,7 +27,7 @@ from openmps.formats.onnx.pictures import (
 from openmps.formats.onnx.problems import Budget, NodeError
 from openmps.formats.onnx.sources import DataSources
 from openmps.graph.convolution_nodes import MPSCNNConvolutionNode
-from openmps.graph.neuron_nodes import MPSCNNNeuronNode
+from openmps.graph.neuron_nodes import MPSCNNNeuronLinearNode, MPSCNNNeuronNode
 from openmps.graph.nodes import MPSNNFilterNode, MPSNNImageNode
 from openmps.graph.normalization_nodes import MPSCNNBatchNormalizationNode
 from openmps.kernels.convolution import MPSCNNConvolutionDescriptor, MPSCNNDepthWiseConvolutionDescriptor
@@ -142,7 +142,7 @@ class Site:
         if picture.open is not None and picture.open.affine(scale, shift):
             return picture
         if scale.size == shift.size == 1:
-            return self.neuron(node, picture, MPSCNNNeuronType.LINEAR, float(scale), float(shift))
+            return self._linear(node, picture, float(scale), float(shift))
         channels = channels_of(picture.layout.channels)
         scales, shifts = (np.array(np.broadcast_to(each, channels), np.float32) for each in (scale, shift))
         if self.trainable:
@@ -151,6 +151,14 @@ class Site:
             return self.made(MPSCNNConvolutionNode(picture.image, source), picture.layout)
         none, one = np.zeros(channels, np.float32), np.ones(channels, np.float32)
         return self.normalization(node, picture, (scales, shifts, none, one), FLT_MIN)
+
+    def _linear(self, node: Node, picture: Picture, scale: float, shift: float) -> Picture:
+        """A linear neuron; one before it becomes a part of it, and is left to nobody if nobody else reads it."""
+        before = picture.image.producer
+        if isinstance(before, MPSCNNNeuronLinearNode) and not self.trainable:
+            scale, shift = scale * before.a, scale * before.b + shift
+            picture = Picture(before.sources[0], picture.layout)
+        return self.neuron(node, picture, MPSCNNNeuronType.LINEAR, scale, shift)
 
     def normalization(self, node: Node, picture: Picture, rows: tuple[Row, Row, Row, Row], epsilon: float) -> Picture:
         """A batch normalization: gamma, beta, mean and variance of each channel."""

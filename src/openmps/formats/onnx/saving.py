@@ -1,0 +1,63 @@
+"""ONNX files of graphs: each node of the framework as operators that give the same numbers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from openmps.core.image.descriptor import MPSImageDescriptor
+from openmps.errors import MPSOperatorError
+from openmps.formats.atomic import write_atomic
+from openmps.formats.onnx.layers import LAYERS
+from openmps.formats.onnx.problems import NodeError
+from openmps.formats.onnx.reading import require_onnx
+from openmps.formats.onnx.writing import Layer, Writer
+from openmps.graph.graph import MPSNNGraph
+from openmps.graph.nodes import MPSNNFilterNode, MPSNNGradientFilterNode
+
+WRITER = "openmps.formats.onnx.save"
+
+
+def save(
+    graph: MPSNNGraph,
+    path: str | os.PathLike[str],
+    image_descriptors: MPSImageDescriptor | Sequence[MPSImageDescriptor],
+) -> None:
+    """Write a graph for inference as an ONNX file, whole or not at all.
+
+    Inputs and outputs are N, C, H, W, under the labels of their handles, with the lengths that images like
+    ``image_descriptors`` have, a descriptor a source; the batch varies, and every value has its shape. Weights are
+    those that the graph computes with now, in float32.
+
+    Raises:
+        MPSOperatorError: Nodes that ONNX has no operators for, or gradient nodes: all of them.
+        MPSFileError: The file cannot be written.
+        MPSError: The onnx package is not installed.
+    """
+    write_atomic(path, exported(graph, image_descriptors))
+
+
+def exported(graph: MPSNNGraph, image_descriptors: MPSImageDescriptor | Sequence[MPSImageDescriptor]) -> bytes:
+    """The bytes that `save` writes."""
+    onnx = require_onnx(WRITER)
+    given = [image_descriptors] if isinstance(image_descriptors, MPSImageDescriptor) else list(image_descriptors)
+    writer = Writer(onnx, graph, graph.program_for(given, allow_fusion=False))
+    problems: list[dict[str, str]] = []
+    for node, kernel in graph.kernels.items():
+        try:
+            layer = None if isinstance(node, MPSNNGradientFilterNode) else _layer(node)
+            if layer is None:
+                raise NodeError("ONNX has no operator for it", "Save a graph without it")
+            layer(writer, node, kernel)
+        except NodeError as problem:
+            kind = type(node).__name__
+            problems.append(
+                {"node": str(node.label or kind), "operator": kind, "why": problem.why, "remedy": problem.remedy}
+            )
+    if problems:
+        raise MPSOperatorError(WRITER, "graph", problems)
+    return writer.model().SerializeToString()
+
+
+def _layer(node: MPSNNFilterNode) -> Layer | None:
+    return next((LAYERS[kind] for kind in type(node).__mro__ if kind in LAYERS), None)

@@ -1,0 +1,39 @@
+"""What makes the data sources of a network that comes from a file and is to be trained."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from openmps.kernels.convolution import MPSCNNConvolutionDescriptor
+from openmps.training.data_sources import TrainableConvolutionDataSource
+from openmps.training.normalization_sources import TrainableBatchNormalizationDataSource
+from openmps.training.optimized import OptimizerFactory
+
+Row = NDArray[np.float32]
+
+
+class TrainableDataSources:
+    """Makes data sources that train their numbers, each with an optimizer of its own.
+
+    ``openmps.formats.onnx.network(path, trainable=TrainableDataSources(lambda device: MPSNNOptimizerAdam(device)))``.
+    ``momentum`` is how far running statistics of batch normalizations move to those of a batch.
+    """
+
+    def __init__(self, optimizer: OptimizerFactory, *, momentum: float = 0.1) -> None:
+        self._optimizer, self._momentum = optimizer, momentum
+
+    def convolution(
+        self, descriptor: MPSCNNConvolutionDescriptor, weights: Row, biases: Row | None, label: str
+    ) -> TrainableConvolutionDataSource:
+        """Of a convolution, a transposed one or a fully connected layer, from OHWI weights."""
+        return TrainableConvolutionDataSource(descriptor, weights, biases, label, optimizer=self._optimizer)
+
+    def batch_normalization(
+        self, gamma: Row, beta: Row, mean: Row, variance: Row, epsilon: float, label: str
+    ) -> TrainableBatchNormalizationDataSource:
+        """Of a batch normalization."""
+        return TrainableBatchNormalizationDataSource(
+            len(gamma), gamma, beta, mean, variance, label,
+            epsilon=epsilon, momentum=self._momentum, optimizer=self._optimizer,
+        )  # fmt: skip

@@ -1,0 +1,143 @@
+"""``openmps convert`` and ``openmps run``."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from onnx_models import model, node, numbers, reference, saved
+from openmps.cli import main
+
+pytest.importorskip("onnx")
+pytestmark = pytest.mark.filterwarnings("ignore:.*Apple devices need multiples of 4")
+
+
+@pytest.fixture(autouse=True)
+def _no_flushing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether files reach the disk is tested with `write_atomic`."""
+    monkeypatch.setattr("openmps.formats.atomic._sync", lambda path, flags: None)
+
+
+def _model(*more, batch: int | str = "n"):
+    nodes = [node("Conv", "in:0 w", "c"), node("Relu", "c", "a/b"), node("Shrink", "c", "odd"), node("Neg", "c", ".n")]
+    chosen = [each for each in nodes if each.op_type != "Shrink" or "odd" in more]
+    return model(chosen, {"in:0": [batch, 3, "h", 6]}, ("a/b", ".n", *more), w=numbers(4, 3, 3, 3))
+
+
+def _call(capsys, *arguments) -> tuple[int, str, str]:
+    status = main([str(each) for each in arguments])
+    output = capsys.readouterr()
+    return status, output.out, output.err
+
+
+@pytest.fixture
+def converted(tmp_path: Path, capsys) -> Path:
+    assert _call(capsys, "convert", saved(_model(), tmp_path), tmp_path / "net.mps")[0] == 0
+    return tmp_path / "net.mps"
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_results_have_the_names_axes_and_order_of_the_model(
+    batch: int, converted: Path, tmp_path: Path, capsys
+) -> None:
+    feeds = {"in:0": numbers(batch, 3, 7, 6)}
+    np.save(tmp_path / "x.npy", feeds["in:0"])
+    folder = tmp_path / "out"
+    status, out, err = _call(
+        capsys, "run", converted, "--input", f"in:0={tmp_path / 'x.npy'}", "--output", folder, "--device", "cpu"
+    )
+    assert (status, err) == (0, "")
+    assert out.splitlines() == [
+        f"{folder / 'a_b.npy'}: float32 {batch}x4x5x4",
+        f"{folder / '_n.npy'}: float32 {batch}x4x5x4",
+    ]
+    wanted = reference(_model(), feeds)
+    for name, file in {"a/b": "a_b.npy", ".n": "_n.npy"}.items():
+        np.testing.assert_allclose(np.load(folder / file), wanted[name], rtol=1e-5, atol=1e-5)
+
+
+def test_what_convert_prints(tmp_path: Path, capsys) -> None:
+    status, out, err = _call(
+        capsys, "convert", saved(_model(), tmp_path), tmp_path / "net.mps", "--shape", "in:0=1,3,8,6", "--format",
+        "float16", "--result", "c",
+    )  # fmt: skip
+    assert (status, err) == (0, "")
+    lines = out.splitlines()
+    assert lines[0].startswith(f"{tmp_path / 'net.mps'}: 1 kernels, float16, ")
+    assert lines[1:] == ["input  float32 nx3x8x6 in:0", "output float32 ?x4x6x4 c"]
+
+
+def _refused(capsys, *arguments) -> str:
+    status, out, err = _call(capsys, *arguments)
+    assert (status, out) == (2, "")
+    assert "Traceback" not in err
+    return err
+
+
+def test_operators_that_cannot_be_expressed(tmp_path: Path, capsys) -> None:
+    err = _refused(capsys, "convert", saved(_model("odd"), tmp_path), tmp_path / "net.mps")
+    assert "has 1 node that the framework cannot express:\n  Shrink (Shrink_odd): no node" in err
+    assert not (tmp_path / "net.mps").exists()
+
+
+def test_files_that_are_no_models(tmp_path: Path, capsys) -> None:
+    (tmp_path / "text.onnx").write_text("a text file")
+    assert "text.onnx is no ONNX model" in _refused(capsys, "convert", tmp_path / "text.onnx", tmp_path / "net.mps")
+    assert "gone.onnx must be a file" in _refused(capsys, "convert", tmp_path / "gone.onnx", tmp_path / "net.mps")
+
+
+@pytest.mark.skipif(hasattr(os, "geteuid") and os.geteuid() == 0, reason="the superuser may write anywhere")
+def test_a_folder_without_permission(tmp_path: Path, capsys) -> None:
+    folder = tmp_path / "closed"
+    folder.mkdir(mode=0o500)
+    assert "could not be written" in _refused(capsys, "convert", saved(_model(), tmp_path), folder / "net.mps")
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path, capsys) -> None:
+    err = _refused(capsys, "convert", saved(_model(), tmp_path), tmp_path / "no" / "net.mps")
+    assert "must be in a folder that exists" in err
+
+
+@pytest.mark.parametrize(
+    ("shape", "why"),
+    [
+        ("in:0=3x4", "is no shape; write NAME=1,3,224,224"),
+        ("y=1,3,8,8", "must be of inputs, 'in:0'"),
+        ("in:0=1,4,8,6", "must fit the model's"),
+    ],
+)
+def test_shapes(shape: str, why: str, tmp_path: Path, capsys) -> None:
+    assert why in _refused(capsys, "convert", saved(_model(), tmp_path), tmp_path / "net.mps", "--shape", shape)
+
+
+def test_inputs(converted: Path, tmp_path: Path, capsys) -> None:
+    np.save(tmp_path / "small.npy", numbers(1, 3, 7, 5))
+    np.save(tmp_path / "text.npy", np.array(["a"]))
+    np.save(tmp_path / "objects.npy", np.array([{}]), allow_pickle=True)
+    for given, why in {
+        "": "--input in:0 is missing: an array of float32, nx3xhx6",
+        f"in:0={tmp_path / 'small.npy'}": "--input in:0 must be of shape nx3xhx6, got 1x3x7x5",
+        f"in:0={tmp_path / 'text.npy'}": "--input in:0 must be a NumPy array of real numbers",
+        f"in:0={tmp_path / 'objects.npy'}": "objects.npy must be an array in a .npy file",
+        f"in:0={converted}": "net.mps must be an array in a .npy file",
+        f"in:0={tmp_path / 'gone.npy'}": "gone.npy must be a file",
+        f"other={tmp_path / 'small.npy'}": "--input other is none of the inputs: 'in:0'",
+        "in:0": "is no input; write NAME=x.npy",
+    }.items():
+        options = ["--input", given] if given else []
+        err = _refused(capsys, "run", converted, *options, "--output", tmp_path / "out")
+        assert why in " ".join(err.split())
+    assert not (tmp_path / "out").exists()
+
+
+def test_archives_of_something_else(tmp_path: Path, capsys) -> None:
+    import openmps as mps
+
+    mps.MPSKeyedArchiver.archive([1, 2], tmp_path / "other.mps")
+    (tmp_path / "text.mps").write_text("a text file")
+    err = _refused(capsys, "run", tmp_path / "other.mps")
+    assert "must be the archive of an ONNX model" in err
+    assert "is damaged or none of openmps" in _refused(capsys, "run", tmp_path / "text.mps")
