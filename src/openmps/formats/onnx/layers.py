@@ -228,8 +228,25 @@ def _maximum(writer: Writer, node: Any, kernel: Any) -> None:
     if kernel.edge_mode is not MPSImageEdgeMode.CLAMP:
         raise NodeError(f"its edge mode is {kernel.edge_mode.name}")
     source, pads = _windowed(writer, node, kernel)
+    extents = _extents(kernel)
+    # A tap beyond the edge reads the edge, which a window whose pixels lie apart may not hold.
+    if max(kernel.dilation_rate_x, kernel.dilation_rate_y) > 1 or _is_far(pads, extents):
+        source, pads = _edged(writer, source, pads)
     dilations = {"dilations": [kernel.dilation_rate_y, kernel.dilation_rate_x]}
     writer.add("MaxPool", [source], writer.name(node.result_image), pads=pads, **_shape_of(kernel), **dilations)
+
+
+def _is_far(pads: Sequence[int], extents: tuple[int, int]) -> bool:
+    """Whether windows lie in the padding alone, which ONNX does not allow."""
+    return any(pad >= size for pad, size in zip(pads, (*extents, *extents), strict=True))
+
+
+def _edged(writer: Writer, source: str, pads: Sequence[int]) -> tuple[str, list[int]]:
+    """An image that goes on beyond its edges with its edge pixels, and no pads any more."""
+    if not any(pads):
+        return source, list(pads)
+    sides = writer.constant(np.array([0, 0, *pads[:2], 0, 0, *pads[2:]], np.int64))
+    return writer.step("Pad", [source, sides], mode="edge"), [0] * 4
 
 
 def _average(writer: Writer, node: Any, kernel: Any) -> None:
@@ -240,14 +257,16 @@ def _average(writer: Writer, node: Any, kernel: Any) -> None:
         if any(side > zeros for side, zeros in zip(pads, (y, x, y, x), strict=True)):
             raise NodeError("its divisor counts a part of the padding")
         counts = True
+    if _is_far(pads, _extents(kernel)):
+        raise NodeError("its padding is none that ONNX has")
     more = {"count_include_pad": int(counts)}
     writer.add("AveragePool", [source], writer.name(node.result_image), pads=pads, **_shape_of(kernel), **more)
 
 
 def _norm(writer: Writer, node: Any, kernel: Any) -> None:
     source, pads = _windowed(writer, node, kernel)
-    if any(pads) and kernel.edge_mode is not MPSImageEdgeMode.ZERO:
-        raise NodeError(f"its edge mode is {kernel.edge_mode.name}")
+    if kernel.edge_mode is MPSImageEdgeMode.CLAMP:
+        source, pads = _edged(writer, source, pads)
     writer.add("LpPool", [source], writer.name(node.result_image), pads=pads, p=2, **_shape_of(kernel))
 
 
@@ -357,6 +376,12 @@ def _same(operator: str, **attributes: Any) -> Layer:
     return write
 
 
+def _dropout(writer: Writer, node: Any, kernel: Any) -> None:
+    if kernel.keep_probability != 1:
+        raise NodeError("it drops out at random", "Save a graph for inference, without dropout")
+    writer.add("Identity", [writer.name(node.sources[0])], writer.name(node.result_image))
+
+
 def _reshape(writer: Writer, node: Any, kernel: Any) -> None:
     """The framework counts numbers along rows, columns, channels."""
     pixels = writer.step("Transpose", [writer.name(node.sources[0])], perm=[0, 2, 3, 1])
@@ -374,9 +399,19 @@ _MODES = {
 }
 
 
+def _lengths(sides: Any) -> tuple[int, int, int]:
+    return sides.channel, sides.y, sides.x
+
+
 def _pad(writer: Writer, node: Any, kernel: Any) -> None:
     if node.edge_mode not in _MODES:
         raise NodeError(f"its edge mode is {node.edge_mode.name}")
+    before, after = node.padding_size_before, node.padding_size_after
+    added = [max(pair) for pair in zip(_lengths(before), _lengths(after), strict=True)]
+    if node.edge_mode is MPSImageEdgeMode.MIRROR and any(
+        more >= length for more, length in zip(added, writer.shape(node.sources[0]), strict=True)
+    ):
+        raise NodeError("it mirrors more than there is")
     sides = [[0, each.channel, each.y, each.x] for each in (node.padding_size_before, node.padding_size_after)]
     pads = writer.constant(np.array(sides, np.int64).reshape(-1))
     fill = _number(writer, node.fill_value if node.edge_mode is MPSImageEdgeMode.CONSTANT else 0.0)
@@ -444,7 +479,7 @@ LAYERS: dict[type, Layer] = {
     local.MPSCNNCrossChannelNormalizationNode: _local_response,
     softmax.MPSCNNSoftMaxNode: _same("Softmax", axis=1),
     softmax.MPSCNNLogSoftMaxNode: _same("LogSoftmax", axis=1),
-    dropout.MPSCNNDropoutNode: _same("Identity"),
+    dropout.MPSCNNDropoutNode: _dropout,
     shape.MPSNNReshapeNode: _reshape,
     shape.MPSNNPadNode: _pad,
     shape.MPSCNNUpsamplingNearestNode: _resize("nearest"),

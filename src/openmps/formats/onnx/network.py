@@ -14,7 +14,7 @@ from openmps.core.image.batch import MPSImageBatch
 from openmps.core.lifetime import check_is_device
 from openmps.errors import MPSArgumentError, MPSFileError, MPSTypeError
 from openmps.formats.archive import MPSKeyedArchiver, MPSKeyedUnarchiver
-from openmps.formats.onnx.build import Shapes, build, dtype_name
+from openmps.formats.onnx.build import Built, Shapes, build, dtype_name
 from openmps.formats.onnx.ports import OnnxPort
 from openmps.formats.onnx.problems import DEFAULT_FILL, READER
 from openmps.formats.onnx.reading import read_model
@@ -189,36 +189,48 @@ def network(
         MPSArgumentError: A shape or an output is none of the model's.
         MPSError: The onnx package is not installed.
     """
-    is_trainable = not isinstance(trainable, bool) or flag(READER, "trainable", trainable)
-    if not isinstance(trainable, bool | DataSources):
+    sources, is_trainable = checked_sources(trainable)
+    whole(READER, "fill_limit", fill_limit, 0)
+    return network_of(
+        build(
+            read_model(path),
+            sources=sources,
+            trainable=is_trainable,
+            shapes=shapes or {},
+            outputs=outputs,
+            fill_limit=fill_limit,
+            what=os.fspath(path_of(path, READER)),
+        )
+    )
+
+
+def checked_sources(trainable: bool | DataSources) -> tuple[DataSources, bool]:
+    """Who makes data sources, and whether the network is trained."""
+    if isinstance(trainable, bool | int):
+        return FixedSources(), flag(READER, "trainable", trainable)
+    if not isinstance(trainable, DataSources):
         rule = "must be a flag, or have convolution() and batch_normalization()"
         raise MPSTypeError(READER, "trainable", rule, type(trainable).__name__)
-    sources = FixedSources() if isinstance(trainable, bool) else trainable
-    whole(READER, "fill_limit", fill_limit, 0)
-    built = build(
-        read_model(path),
-        sources=sources,
-        trainable=is_trainable,
-        shapes=shapes or {},
-        outputs=outputs,
-        fill_limit=fill_limit,
-        what=os.fspath(path_of(path, READER)),
-    )
-    inputs = {tensor.name: picture.image for tensor, picture in built.inputs}
-    found = {name: picture.image for name, _, picture in built.outputs}
+    return trainable, True
+
+
+def network_of(built: Built) -> OnnxNetwork:
+    """The network of what was built."""
+    inputs = {
+        tensor.name: OnnxPort.of(
+            tensor.name, dtype_name(tensor.kind), _merged(tensor.lengths, picture), 0, picture.layout
+        )
+        for tensor, picture in built.inputs
+    }
+    outputs = {
+        name: OnnxPort.of(name, dtype_name(kind), picture.layout.shape, 0, picture.layout)
+        for name, kind, picture in built.outputs
+    }
     return OnnxNetwork(
+        {tensor.name: picture.image for tensor, picture in built.inputs},
+        {name: picture.image for name, _, picture in built.outputs},
         inputs,
-        found,
-        {
-            tensor.name: OnnxPort.of(
-                tensor.name, dtype_name(tensor.kind), _merged(tensor.lengths, picture), 0, picture.layout
-            )
-            for tensor, picture in built.inputs
-        },
-        {
-            name: OnnxPort.of(name, dtype_name(kind), picture.layout.shape, 0, picture.layout)
-            for name, kind, picture in built.outputs
-        },
+        outputs,
     )
 
 

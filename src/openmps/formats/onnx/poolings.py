@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
+from openmps.checks import FLT_MAX
 from openmps.core.padding.explicit import ExplicitPadding
 from openmps.formats.onnx.layout import Layout
 from openmps.formats.onnx.model import Node
@@ -51,12 +53,23 @@ def maximum(at: Site, node: Node) -> Picture:
     x, window = _window(at, node)
     if len(node.outputs) > 1 and node.outputs[1] and at.readers[node.outputs[1]]:
         raise NodeError("its second output is the places of the maxima: pooling keeps them to itself")
-    made: MPSNNFilterNode
     if window.dilation == (1, 1):
         made = MPSCNNPoolingMaxNode(x.image, *_sizes(window)[:2], *_sizes(window)[2:])
-    else:
-        made = MPSCNNDilatedPoolingMaxNode(x.image, *_sizes(window), window.dilation[1], window.dilation[0])
-    return _placed(at, node, made, x, window, window.policy())
+        return _placed(at, node, made, x, window, window.policy())
+    # Beyond its edges an image goes on with its edge pixels, which a window whose pixels lie apart may not hold.
+    pads = window.pads()
+    if pads is None:
+        raise NodeError("its padding depends on a size that is not known", "Give the size of the input")
+    image, policy = x.image, window.policy()
+    if any(pads[0] + pads[1]):
+        (top, left), (bottom, right) = pads
+        sides = MPSImageCoordinate(left, top, 0), MPSImageCoordinate(right, bottom, 0)
+        padded = MPSNNPadNode(image, *sides, MPSImageEdgeMode.CONSTANT)
+        padded.fill_value = -FLT_MAX
+        image = padded.result_image
+        policy = _behind(window, (top + bottom, left + right))
+    made = MPSCNNDilatedPoolingMaxNode(image, *_sizes(window), window.dilation[1], window.dilation[0])
+    return _placed(at, node, made, x, window, policy)
 
 
 def average(at: Site, node: Node) -> Picture:
@@ -75,20 +88,21 @@ def average(at: Site, node: Node) -> Picture:
     before, behind = MPSImageCoordinate(left, top, 0), MPSImageCoordinate(right, bottom, 0)
     padded = MPSNNPadNode(x.image, before, behind, MPSImageEdgeMode.ZERO)
     made = MPSCNNPoolingAverageNode(padded.result_image, *_sizes(window))
-    return _placed(at, node, made, x, window, _behind_zeros(window, (top + bottom, left + right)))
+    policy = _behind(window, (top + bottom, left + right), count_include_pad=False)
+    return _placed(at, node, made, x, window, policy)
 
 
-def _behind_zeros(window: Window, added: tuple[int, int]) -> ExplicitPadding:
-    """What is left to pad of an image to which zeros were added: what windows of a ceiling reach beyond them."""
+def _behind(window: Window, added: tuple[int, int], **options: Any) -> ExplicitPadding:
+    """What is left to pad of an image to which pixels were added: what windows of a ceiling reach beyond them."""
     if not window.is_ceiling:
-        return ExplicitPadding(0, 0, 0, 0, count_include_pad=False)
+        return ExplicitPadding(0, 0, 0, 0, **options)
     more: list[int] = []
     lengths = window.lengths()
     for length, source, zeros, k, s in zip(lengths, window.source, added, window.extent, window.stride, strict=True):
         if length is None or source is None:
             raise NodeError("its padding depends on a size that is not known", "Give the size of the input")
         more.append((length - 1) * s + k - source - zeros)
-    return ExplicitPadding(0, 0, more[1], more[0], count_include_pad=False)
+    return ExplicitPadding(0, 0, more[1], more[0], **options)
 
 
 def norm(at: Site, node: Node) -> Picture:

@@ -1,0 +1,350 @@
+"""PyTorch modules as networks: what ``torch.export`` traces, read as an ONNX model would be."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from openmps.errors import MPSOperatorError, MPSTypeError
+from openmps.formats.onnx.build import build
+from openmps.formats.onnx.constants import lengths
+from openmps.formats.onnx.model import Array, Attribute, Model, Node
+from openmps.formats.onnx.model import Tensor as Port
+from openmps.formats.onnx.network import OnnxNetwork, checked_sources, network_of
+from openmps.formats.onnx.problems import DEFAULT_FILL, NodeError
+from openmps.formats.onnx.sources import DataSources
+
+WHO = "openmps.formats.onnx.from_torch"
+_OPSET = 17
+_FLOAT = 1
+_CUT = "Leave it out of the module, or take it apart into operators that the framework has"
+
+
+def from_torch(
+    module: torch.nn.Module, example: Tensor | Sequence[Tensor], *, trainable: bool | DataSources = False
+) -> OnnxNetwork:
+    """The nodes of a PyTorch module, traced by ``torch.export`` with example inputs.
+
+    The first axis of every example is the batch, which varies. The module is traced in evaluation mode, and left as it
+    was. Inputs are called as the arguments of ``forward``, outputs ``output``, or ``output_0``, ``output_1``, …;
+    ``trainable`` is that of `network`.
+
+    Raises:
+        MPSOperatorError: Operators that the framework's nodes cannot express: all of them; or the module cannot be
+            traced.
+        MPSTypeError: ``module`` is no module, or an example no tensor.
+    """
+    examples = (example,) if isinstance(example, Tensor) else tuple(example)
+    if not isinstance(module, torch.nn.Module):
+        raise MPSTypeError(WHO, "module", "must be a torch.nn.Module", type(module).__name__)
+    if not examples or not all(isinstance(each, Tensor) and each.ndim for each in examples):
+        rule = "must be a tensor, or several, with the batch as first axis"
+        raise MPSTypeError(WHO, "example", rule, [type(each).__name__ for each in examples])
+    traced = _Traced(_program(module, examples))
+    sources, is_trainable = checked_sources(trainable)
+    built = build(
+        traced.model(), sources=sources, trainable=is_trainable, shapes={}, outputs=None, fill_limit=DEFAULT_FILL,
+        what=type(module).__name__,
+    )  # fmt: skip
+    return network_of(built)
+
+
+def _program(module: torch.nn.Module, examples: tuple[Tensor, ...]) -> Any:
+    """The traced module, with a batch that varies where it can."""
+    was_training = module.training
+    module.eval()
+    try:
+        # A batch of one would be taken for a length that never changes.
+        pairs = tuple(torch.cat([each, each]) if len(each) == 1 else each for each in examples)
+        auto = torch.export.Dim.AUTO  # pyright: ignore[reportAttributeAccessIssue]
+        return torch.export.export(module, pairs, dynamic_shapes=tuple({0: auto} for _ in pairs))
+    except Exception as error:  # of whatever the module does
+        why = f"torch.export cannot trace it ({type(error).__name__}: {str(error)[:200]})"
+        problem = {"node": type(module).__name__, "operator": "module", "why": why, "remedy": ""}
+        raise MPSOperatorError(WHO, "module", [problem]) from error
+    finally:
+        module.train(was_training)
+
+
+class _Traced:
+    """A traced program on its way to a model."""
+
+    def __init__(self, program: Any) -> None:
+        self._program = program
+        self.constants: dict[str, Array] = {}
+        self.nodes: list[Node] = []
+        self._problems: list[dict[str, str]] = []
+
+    def model(self) -> Model:
+        """The model; raises `MPSOperatorError` for operators that have none in ONNX's table."""
+        signature = self._program.graph_signature
+        state = {**self._program.state_dict, **self._program.constants}
+        held = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
+        held |= signature.inputs_to_lifted_tensor_constants
+        for name, target in held.items():
+            self.constants[name] = state[target].detach().cpu().numpy()
+        size = sum(each.nbytes for each in self.constants.values())
+        inputs: list[Port] = []
+        outputs: list[Port] = []
+        for node in self._program.graph.nodes:
+            if node.op == "placeholder" and node.name not in held:
+                shape = node.meta["val"].shape
+                inputs.append(Port(node.name, _FLOAT, ("n", *(int(length) for length in shape[1:]))))
+            elif node.op == "call_function":
+                self._call(node)
+            elif node.op == "output":
+                outputs = self._outputs(node.args[0])
+        if self._problems:
+            raise MPSOperatorError(WHO, "module", self._problems)
+        return Model(tuple(inputs), tuple(outputs), self.constants, tuple(self.nodes), _OPSET, size)
+
+    def _outputs(self, given: Sequence[Any]) -> list[Port]:
+        names = ["output"] if len(given) == 1 else [f"output_{place}" for place in range(len(given))]
+        for name, node in zip(names, given, strict=True):
+            self.add("Identity", [node.name], name)
+        return [Port(name, _FLOAT, None) for name in names]
+
+    def _call(self, node: Any) -> None:
+        name = str(node.target)
+        if name.startswith("aten.sym_size") or node.target in (operator.mul, operator.add, operator.floordiv):
+            return  # a length that is not known
+        try:
+            if name not in CALLS:
+                raise NodeError("no node of the framework computes it", _CUT)
+            schema = node.target._schema.arguments
+            given = {each.name: each.default_value for each in schema if each.has_default_value()}
+            given |= {each.name: value for each, value in zip(schema, node.args, strict=False)}
+            CALLS[name](self, node.name, {**given, **node.kwargs})
+        except NodeError as problem:
+            title = {"node": node.name, "operator": name, "why": problem.why, "remedy": problem.remedy}
+            self._problems.append(title)
+
+    # --- parts --------------------------------------------------------------------------------------------------------
+
+    def add(self, kind: str, inputs: Sequence[Any], output: str, **attributes: Attribute) -> None:
+        """An operator; its inputs are nodes, names, numbers or None."""
+        self.nodes.append(Node(output, kind, "", tuple(map(self.name, inputs)), (output,), attributes))
+
+    def name(self, value: Any) -> str:
+        """The name of an operand; a number becomes a constant."""
+        if value is None:
+            return ""
+        if isinstance(value, str):
+            return value
+        if isinstance(value, int | float):
+            return self.constant(np.array(value, np.float32))
+        return value.name
+
+    def constant(self, value: Array) -> str:
+        """A new constant, by its name."""
+        name = f"constant:{len(self.constants)}"
+        self.constants[name] = value
+        return name
+
+    def row(self, values: Sequence[Any]) -> str:
+        """A row of lengths; a node among them is one that is not known."""
+        return self.constant(lengths([each if isinstance(each, int) else None for each in values]))
+
+
+Call = Callable[[_Traced, str, dict[str, Any]], None]
+
+
+def _pair(value: Any) -> list[int]:
+    values = [value] if isinstance(value, int) else list(value)
+    return [int(each) for each in (values * 2 if len(values) == 1 else values)]
+
+
+def _plain(kind: str, *names: str, **attributes: str) -> Call:
+    """An operator with operands and attributes of these names."""
+
+    def call(traced: _Traced, output: str, given: dict[str, Any]) -> None:
+        found: dict[str, Attribute] = {ours: given[theirs] for ours, theirs in attributes.items()}
+        traced.add(kind, [given[name] for name in names or ("self",)], output, **found)
+
+    return call
+
+
+def _convolution(traced: _Traced, output: str, given: dict[str, Any]) -> None:
+    if isinstance(given["padding"], str):
+        raise NodeError("its padding is a word", "Give it in pixels")
+    pads = _pair(given["padding"])
+    transposed = {"output_padding": _pair(given["output_padding"])} if "output_padding" in given else {}
+    traced.add(
+        "ConvTranspose" if transposed else "Conv", [given["input"], given["weight"], given["bias"]], output,
+        pads=pads + pads, strides=_pair(given["stride"]), dilations=_pair(given["dilation"]), group=given["groups"],
+        **transposed,
+    )  # fmt: skip
+
+
+def _normalization(traced: _Traced, output: str, given: dict[str, Any]) -> None:
+    if given.get("training"):
+        raise NodeError("it normalizes by the batch")
+    count = len(traced.constants[given["running_mean"].name])
+    rows = [given["weight"] or traced.constant(np.ones(count, np.float32))]
+    rows.append(given["bias"] or traced.constant(np.zeros(count, np.float32)))
+    inputs = [given["input"], *rows, given["running_mean"], given["running_var"]]
+    traced.add("BatchNormalization", inputs, output, epsilon=given["eps"])
+
+
+def _pooling(kind: str) -> Call:
+    def call(traced: _Traced, output: str, given: dict[str, Any]) -> None:
+        if given.get("divisor_override"):
+            raise NodeError("its divisor is given")
+        size, pads = _pair(given["kernel_size"]), _pair(given["padding"])
+        more: dict[str, Attribute] = (
+            {"count_include_pad": int(given["count_include_pad"])}
+            if kind == "AveragePool"
+            else {"dilations": _pair(given["dilation"])}
+        )
+        traced.add(
+            kind, [given["self"]], output, kernel_shape=size, pads=pads + pads, strides=_pair(given["stride"] or size),
+            ceil_mode=int(given["ceil_mode"]), **more,
+        )  # fmt: skip
+
+    return call
+
+
+def _whole_pooling(traced: _Traced, output: str, given: dict[str, Any]) -> None:
+    if _pair(given["output_size"]) != [1, 1]:
+        raise NodeError("adaptive pooling to more than one pixel", "Give the window in pixels")
+    traced.add("GlobalAveragePool", [given["self"]], output)
+
+
+def _linear(traced: _Traced, output: str, given: dict[str, Any]) -> None:
+    matrix = traced.constants.get(given["weight"].name)
+    if matrix is None:
+        raise NodeError("it computes its weights from the module's inputs")
+    if given["bias"] is None:
+        traced.add("MatMul", [given["input"], traced.constant(matrix.T)], output)
+        return
+    traced.add("MatMul", [given["input"], traced.constant(matrix.T)], f"{output}:product")
+    traced.add("Add", [f"{output}:product", given["bias"]], output)
+
+
+def _sum(kind: str) -> Call:
+    def call(traced: _Traced, output: str, given: dict[str, Any]) -> None:
+        if given.get("alpha", 1) != 1 or given.get("rounding_mode"):
+            raise NodeError("its second operand has a factor, or it rounds")
+        traced.add(kind, [given["self"], given["other"]], output)
+
+    return call
+
+
+def _reshape(traced: _Traced, output: str, given: dict[str, Any]) -> None:
+    traced.add("Reshape", [given["self"], traced.row(given["size" if "size" in given else "shape"])], output)
+
+
+def _flatten(traced: _Traced, output: str, given: dict[str, Any]) -> None:
+    if given["start_dim"] != 1 or given["end_dim"] != -1:
+        raise NodeError("it flattens a part of the axes")
+    traced.add("Flatten", [given["self"]], output, axis=1)
+
+
+def _mean(traced: _Traced, output: str, given: dict[str, Any]) -> None:
+    traced.add("ReduceMean", [given["self"]], output, axes=list(given["dim"]), keepdims=int(given["keepdim"]))
+
+
+def _clamp(low: str, high: str) -> Call:
+    def call(traced: _Traced, output: str, given: dict[str, Any]) -> None:
+        traced.add("Clip", [given["self"], given[low], given[high]], output)
+
+    return call
+
+
+def _prelu(traced: _Traced, output: str, given: dict[str, Any]) -> None:
+    slopes = traced.constants[given["weight"].name].reshape(-1, 1, 1)
+    rank = len(given["self"].meta["val"].shape)
+    traced.add("PRelu", [given["self"], traced.constant(slopes if rank == 4 else slopes.reshape(-1))], output)
+
+
+def _resize(mode: str) -> Call:
+    def call(traced: _Traced, output: str, given: dict[str, Any]) -> None:
+        factors = given.get("scale_factors")
+        if factors is None:
+            source = given["input"].meta["val"].shape
+            factors = [new / int(old) for new, old in zip(given["output_size"], source[2:], strict=True)]
+        where = "asymmetric" if mode == "nearest" else "align_corners" if given["align_corners"] else "half_pixel"
+        scales = traced.constant(np.array([1, 1, *factors], np.float32))
+        more: dict[str, Attribute] = {"nearest_mode": "floor", "coordinate_transformation_mode": where}
+        traced.add("Resize", [given["input"], None, scales], output, mode=mode, **more)
+
+    return call
+
+
+def _instance(traced: _Traced, output: str, given: dict[str, Any]) -> None:
+    count = int(given["input"].meta["val"].shape[1])
+    scale = given["weight"] or traced.constant(np.ones(count, np.float32))
+    shift = given["bias"] or traced.constant(np.zeros(count, np.float32))
+    traced.add("InstanceNormalization", [given["input"], scale, shift], output, epsilon=given["eps"])
+
+
+def _concatenation(traced: _Traced, output: str, given: dict[str, Any]) -> None:
+    traced.add("Concat", given["tensors"], output, axis=given["dim"])
+
+
+def _permuted(traced: _Traced, output: str, given: dict[str, Any]) -> None:
+    traced.add("Transpose", [given["self"]], output, perm=list(given["dims"]))
+
+
+CALLS: dict[str, Call] = {
+    "aten.conv2d.default": _convolution,
+    "aten.conv_transpose2d.input": _convolution,
+    "aten.batch_norm.default": _normalization,
+    "aten.instance_norm.default": _instance,
+    "aten.linear.default": _linear,
+    "aten.max_pool2d.default": _pooling("MaxPool"),
+    "aten.avg_pool2d.default": _pooling("AveragePool"),
+    "aten.adaptive_avg_pool2d.default": _whole_pooling,
+    "aten.mean.dim": _mean,
+    "aten.relu.default": _plain("Relu"),
+    "aten.relu_.default": _plain("Relu"),
+    "aten.leaky_relu.default": _plain("LeakyRelu", alpha="negative_slope"),
+    "aten.leaky_relu_.default": _plain("LeakyRelu", alpha="negative_slope"),
+    "aten.prelu.default": _prelu,
+    "aten.elu.default": _plain("Elu", alpha="alpha"),
+    "aten.sigmoid.default": _plain("Sigmoid"),
+    "aten.tanh.default": _plain("Tanh"),
+    "aten.gelu.default": _plain("Gelu", approximate="approximate"),
+    "aten.silu.default": _plain("Swish"),
+    "aten.silu_.default": _plain("Swish"),
+    "aten.mish.default": _plain("Mish"),
+    "aten.hardswish.default": _plain("HardSwish"),
+    "aten.hardswish_.default": _plain("HardSwish"),
+    "aten.hardsigmoid.default": lambda traced, output, given: traced.add(
+        "HardSigmoid", [given["self"]], output, alpha=1 / 6, beta=0.5
+    ),
+    "aten.softplus.default": _plain("Softplus"),
+    "aten.hardtanh.default": _clamp("min_val", "max_val"),
+    "aten.hardtanh_.default": _clamp("min_val", "max_val"),
+    "aten.relu6.default": lambda traced, output, given: traced.add("Clip", [given["self"], 0.0, 6.0], output),
+    "aten.clamp.default": _clamp("min", "max"),
+    "aten.abs.default": _plain("Abs"),
+    "aten.exp.default": _plain("Exp"),
+    "aten.log.default": _plain("Log"),
+    "aten.sqrt.default": _plain("Sqrt"),
+    "aten.neg.default": _plain("Neg"),
+    "aten.softmax.int": _plain("Softmax", axis="dim"),
+    "aten.log_softmax.int": _plain("LogSoftmax", axis="dim"),
+    "aten.add.Tensor": _sum("Add"),
+    "aten.add_.Tensor": _sum("Add"),
+    "aten.sub.Tensor": _sum("Sub"),
+    "aten.mul.Tensor": _sum("Mul"),
+    "aten.mul_.Tensor": _sum("Mul"),
+    "aten.div.Tensor": _sum("Div"),
+    "aten.cat.default": _concatenation,
+    "aten.view.default": _reshape,
+    "aten.reshape.default": _reshape,
+    "aten.flatten.using_ints": _flatten,
+    "aten.permute.default": _permuted,
+    "aten.contiguous.default": _plain("Identity"),
+    "aten.clone.default": _plain("Identity"),
+    "aten.dropout.default": _plain("Identity", "input"),
+    "aten.upsample_nearest2d.vec": _resize("nearest"),
+    "aten.upsample_bilinear2d.vec": _resize("linear"),
+}
+"""How each operator that ``torch.export`` leaves is said in ONNX's terms."""

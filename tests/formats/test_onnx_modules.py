@@ -1,0 +1,105 @@
+"""PyTorch modules as networks: the module's own numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from onnx_models import CPU, error, numbers
+from openmps.errors import MPSOperatorError, MPSTypeError
+from openmps.formats import onnx as reader
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*Apple devices need multiples of 4")
+
+
+class Block(nn.Module):
+    """What networks for pictures are made of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1, bias=False), nn.BatchNorm2d(8), nn.Hardswish())
+        self.deep = nn.Sequential(nn.Conv2d(8, 8, 3, 1, 2, dilation=2, groups=8), nn.BatchNorm2d(8), nn.SiLU())
+        self.gate = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Conv2d(8, 8, 1), nn.Hardsigmoid())
+        self.up = nn.ConvTranspose2d(8, 5, 3, 2, 1, 1)
+        self.head = nn.Linear(13 * 8 * 8, 7)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        stem = self.stem(x)
+        deep = self.deep(stem)
+        deep = deep * self.gate(deep) + stem
+        large = F.leaky_relu(self.up(F.max_pool2d(deep, 3, 2, 1)), 0.2)
+        joined = torch.cat([large, F.avg_pool2d(deep, 1)], 1)
+        joined = F.dropout(joined, 0.5, self.training)
+        flat = joined.view(x.shape[0], -1)
+        return self.head(flat).softmax(1), F.interpolate(joined, scale_factor=2, mode="nearest").clamp(-1, 0.5)
+
+
+def _fitted(module: nn.Module) -> nn.Module:
+    """Random statistics, so that normalizations do something."""
+    torch.manual_seed(0)
+    for each in module.modules():
+        if isinstance(each, nn.BatchNorm2d):
+            each.running_mean.normal_()
+            each.running_var.uniform_(0.5, 2)
+    return module
+
+
+@pytest.mark.parametrize("trainable", [False, True])
+@pytest.mark.parametrize("batch", [1, 3])
+def test_a_module_gives_its_own_numbers(trainable: bool, batch: int) -> None:
+    module = _fitted(Block()).train()
+    found = reader.from_torch(module, torch.zeros(1, 3, 16, 16), trainable=trainable)
+    assert module.training
+    x = numbers(batch, 3, 16, 16)
+    with torch.no_grad():
+        wanted = [each.numpy() for each in module.eval()(torch.from_numpy(x))]
+    got = found.model(CPU).run({"x": x})
+    assert list(got) == ["output_0", "output_1"]
+    assert max(error(each, array) for each, array in zip(got.values(), wanted, strict=True)) < 1e-5
+
+
+class Faces(nn.Module):
+    """Axes in another order before a dense layer, and slopes of both ranks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.slopes = nn.Conv2d(3, 6, 3), nn.PReLU(6, 0.1)
+        self.dense, self.more = nn.Linear(6 * 4 * 4, 5), nn.PReLU(5, 0.3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = F.max_pool2d(self.slopes(self.conv(x)), 3, 2, ceil_mode=True)
+        return self.more(self.dense(torch.flatten(x.permute(0, 3, 2, 1).contiguous(), 1)))
+
+
+def test_axes_in_another_order() -> None:
+    module = Faces().eval()
+    x = numbers(2, 3, 10, 10)
+    with torch.no_grad():
+        wanted = module(torch.from_numpy(x)).numpy()
+    got = reader.from_torch(module, torch.zeros(2, 3, 10, 10)).model(CPU).run({"x": x})
+    assert error(got["output"], wanted) < 1e-5
+
+
+class Odd(nn.Module):
+    """Operators that no node computes."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.fft.fft2(x).abs() + torch.cumsum(x, 1)
+
+
+def test_operators_that_cannot_be_expressed_are_listed() -> None:
+    with pytest.raises(MPSOperatorError) as caught:
+        reader.from_torch(Odd(), torch.zeros(1, 3, 4, 4))
+    kinds = {each["operator"].split(".")[1] for each in caught.value.problems}
+    assert "cumsum" in kinds
+    assert len(kinds) > 1
+
+
+def test_what_is_no_module() -> None:
+    with pytest.raises(MPSTypeError, match="module must be a torch.nn.Module"):
+        reader.from_torch(np.zeros, torch.zeros(1, 3))
+    with pytest.raises(MPSTypeError, match="example must be a tensor"):
+        reader.from_torch(Faces(), np.zeros((1, 3, 10, 10)))
