@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from openmps.checks import Shown
 from openmps.kernels.convolution import MPSCNNConvolutionDescriptor
 from openmps.training.data_sources import TrainableConvolutionDataSource
 from openmps.training.normalization_sources import TrainableBatchNormalizationDataSource
@@ -22,6 +23,9 @@ class TrainableDataSources:
 
     def __init__(self, optimizer: OptimizerFactory, *, momentum: float = 0.1) -> None:
         self._optimizer, self._momentum = optimizer, momentum
+
+    optimizer = Shown[OptimizerFactory]("_optimizer", "Makes the optimizer of each data source.")
+    momentum = Shown[float]("_momentum", "How far running statistics move to those of a batch, 0 to 1.")
 
     def convolution(
         self, descriptor: MPSCNNConvolutionDescriptor, weights: Row, biases: Row | None, label: str
