@@ -160,7 +160,13 @@ LARGE = ("bvlc_alexnet", "vgg19", "zfnet512")
 
 @pytest.mark.parametrize("name", [*SMALL, *(pytest.param(each, marks=pytest.mark.slow) for each in LARGE)])
 def test_light_network_with_random_weights(name: str, tmp_path: Path) -> None:
-    check(weighted(light(name), tmp_path), (1, 3, 224, 224), fill_limit=FILL)
+    """Up to the soft-max, which would hide errors."""
+    import onnx
+
+    path = weighted(light(name), tmp_path)
+    last = onnx.load(path).graph.node[-1]
+    outputs = [last.input[0]] if last.op_type == "Softmax" else None
+    check(path, (1, 3, 224, 224), fill_limit=FILL, outputs=outputs)
 
 
 def test_a_light_network_as_it_is() -> None:
