@@ -50,6 +50,26 @@ def model(
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
 
 
+def conv(x: str, y: str, w: str = "w", **attributes: Any) -> Any:
+    """A convolution."""
+    return node("Conv", f"{x} {w}", y, **attributes)
+
+
+def layer(shared: bool = False) -> Any:
+    """A convolution and what usually stands behind it; ``shared`` gives a value between out, too."""
+    nodes = [
+        conv("x", "c"),
+        node("BatchNormalization", "c g b m v", "n"),
+        node("Mul", "n s", "k"),
+        node("Add", "k t", "a"),
+        node("Relu", "a", "y"),
+    ]
+    rows = {"g": numbers(4), "b": numbers(4), "m": numbers(4), "v": np.abs(numbers(4)) + 1}
+    outputs = ("y", "n") if shared else ("y",)
+    constants = {"s": numbers(1, 4, 1, 1), "t": np.float32(0.5)}
+    return model(nodes, {"x": ["n", 3, 6, 6]}, outputs, w=numbers(4, 3, 3, 3), **rows, **constants)
+
+
 def saved(made: Any, folder: Path) -> Path:
     """A model in a file."""
     path = folder / "model.onnx"
