@@ -178,3 +178,20 @@ def test_external_data_that_is_wrong(changes, why: str, tmp_path: Path) -> None:
 def test_operators_are_those_of_onnx() -> None:
     known = {schema.name for schema in onnx.defs.get_all_schemas_with_history()}
     assert {*BUILDERS, *FOLDS} <= known
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        [node("Slice", "x s e a", "y")],
+        [node("Concat", "x x", "y", axis=1)],
+        [node("DepthToSpace", "x", "y", blocksize=1, mode="CRD")],
+        [node("Add", "x row", "y")],
+        [node("Conv", "x w", "y")],
+    ],
+)
+def test_lengths_that_no_image_has_take_no_time(nodes, tmp_path: Path) -> None:
+    constants = {name: np.array([value]) for name, value in {"s": 1, "e": 2**50, "a": 1}.items()}
+    made = model(nodes, {"x": [1, 2**53 + 1, 5, 5]}, row=numbers(5, 1, 1), w=numbers(4, 3, 3, 3), **constants)
+    with pytest.raises(MPSFileError):
+        ours(saved(made, tmp_path))

@@ -111,13 +111,14 @@ def _joined(at: Site, node: Node, pictures: list[Picture], sizes: list[int], lay
     """Channels one after another; the framework fills each source up to a multiple of 4, which is taken out again."""
     made = MPSNNConcatenationNode([picture.image for picture in pictures])
     made.label = node.title
+    if all(size % 4 == 0 for size in sizes):
+        return Picture(made.result_image, layout)
+    at.budget.take(4 * sum(sizes) ** 2, "a concatenation whose channels close up")
     taken: list[int | None] = []
     start = 0
     for size in sizes:
         taken += range(start, start + size)
         start += -(-size // 4) * 4
-    if is_everything(taken, start):
-        return Picture(made.result_image, layout)
     whole = Picture(made.result_image, replace(layout, channels=atoms(start)))
     return Picture(at.mover.selected(whole, taken), layout)
 
@@ -146,11 +147,12 @@ def part(at: Site, x: Picture, axis: int, places: range | list[int]) -> Picture:
     layout = x.layout
     if not len(places):
         raise NodeError("it takes nothing: an image has at least one pixel and one channel")
-    if not layout.axes[axis] and list(places) == [0]:
-        return x
-    if is_everything(list(places), _length(layout.axes[axis])):
+    size = _length(layout.axes[axis])
+    if places == range(size) or (isinstance(places, list) and is_everything(places, size)):
         return x
     own = layout.axes[axis]
+    if own and set(own) <= set(layout.channels):
+        at.budget.take(4 * channels_of(layout.channels) * len(places), "a choice of channels")
     if own != layout.channels and set(own) <= set(layout.channels):
         return _part_of_channels(at, x, axis, list(places))
     place = _place(layout, axis)
@@ -312,10 +314,10 @@ def _depth_to_space(at: Site, node: Node) -> Picture:
     channels = channels_of(layout.channels)
     if channels % block**2:
         raise NodeError(f"{block} squared does not divide {channels} channels")
+    at.budget.take(4 * channels**2, "DepthToSpace")
     order = np.arange(channels)
     if node.text("mode", "DCR") == "CRD":
         order = order.reshape(-1, block**2).T.reshape(-1)
-    at.budget.take(4 * channels**2, "DepthToSpace")
     weights = np.eye(channels, dtype=np.float32)[order].reshape(channels, 1, 1, channels)
     descriptor = MPSCNNSubPixelConvolutionDescriptor(1, 1, channels, channels)
     descriptor.sub_pixel_scale_factor = block

@@ -138,6 +138,7 @@ class Mover:
     def permuted(self, picture: Picture, channels: Atoms) -> Picture:
         """The channels in the order of other atoms."""
         own = picture.layout.channels
+        self._budget.take(_known(own) ** 2, "an order of channels")
         places = np.arange(_known(own)).reshape([atom.size or 1 for atom in own])
         order = places.transpose([own.index(atom) for atom in channels]).reshape(-1)
         found = self.selected(picture, order.tolist())
@@ -172,10 +173,15 @@ class Mover:
 _GIVE = "Give the size of the input, as shapes={name: shape} or --shape NAME=1,3,224,224"
 
 
+_MOST_CHANNELS = 1 << 22
+
+
 def _known(axis: Atoms) -> int:
     size = size_of(axis)
     if size is None:
         raise NodeError("its number of channels is not known", _GIVE)
+    if size > _MOST_CHANNELS:
+        raise NodeError(f"it has {size} channels: no image has so many")
     return size
 
 

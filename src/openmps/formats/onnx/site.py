@@ -190,6 +190,8 @@ class Site:
 
     def spread(self, picture: Picture, value: Array, what: str) -> Array:
         """A constant as one number for each channel of a picture's image, or one for all."""
+        if value.size > 1:
+            channels_of(picture.layout.channels)  # no more than an image has
         found = vector(reals(value, what), picture.layout)
         if found is None:
             raise NodeError(f"its {what} varies over pixels, or is larger than its other input", _AS_INPUT)
