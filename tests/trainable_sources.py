@@ -113,12 +113,19 @@ class SampleSource:
         return self.state
 
 
+class Drawn(TrainableConvolutionDataSource):
+    """The library's own data source, which keeps the numbers that it began with."""
+
+    array: Any = None
+    bias: Any = None
+
+
 def trainable(optimizer: Any) -> Any:
     """Makes the library's own data source for a network, over the numbers that `Weights.of` would draw."""
 
     def make(rng: np.random.Generator, shape: Any, label: str) -> Any:
         drawn = Weights.of(rng, shape, label)
-        source = TrainableConvolutionDataSource(drawn.made, drawn.array, drawn.bias, label, optimizer=optimizer)
+        source = Drawn(drawn.made, drawn.array, drawn.bias, label, optimizer=optimizer)
         source.array, source.bias = drawn.array, drawn.bias
         return source
 

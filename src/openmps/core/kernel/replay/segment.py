@@ -168,6 +168,8 @@ class _Analysis:
             if self._pasted and _storages(mark) & self._pasted:
                 raise UnfitError("it reads memory that an image before it shares")
             return Source(KEPT)
+        if not written and is_own_cell(bound) and bound.present is not None:
+            return self._read_value(bound)
         cells = self._cells(bound)
         if written:
             names = sorted({type(cell).__name__ for cell in cells})

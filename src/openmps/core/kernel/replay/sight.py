@@ -368,7 +368,7 @@ class _Look:
                 shares = [place for place, kept in enumerate(self._storages) if storage in kept]
                 states.append((layout_of(memory), storages.setdefault(storage, number), *shares))
             else:
-                states.append(type(memory))
+                states.append((type(memory), cell.likeness()))
         if self.sight.released:
             states += [n for n, cell in enumerate(self.sight.cells) if id(cell) in self.sight.released]
         return states
