@@ -174,28 +174,16 @@ def test_two_threads_that_need_them_at_once_share_them(bench: Bench) -> None:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
-def test_a_program_that_captures_by_itself_brings_them_to_the_device_first() -> None:
+def test_images_of_a_program_that_captures_by_itself() -> None:
+    """The copy to the device would be made again by each of its replays."""
     bench = Bench.on(torch.device("cuda", torch.cuda.current_device()))
-    kernel = mps.MPSCNNNeuronLinear(bench.device, 2.0, 0.0)
-    kernel.destination_image_allocator = mps.MPSImage.default_allocator()
-    _encoded(bench, kernel, _batch(bench, 0))
-    x, graph, ones = _batch(bench, 1), torch.cuda.CUDAGraph(), torch.ones(4, device=bench.device.torch_device)
+    x, ones = _batch(bench, 1), torch.ones(4, device=bench.device.torch_device)
     with torch.cuda.graph(torch.cuda.CUDAGraph()):
         ones.add_(ones)
         with pytest.raises(mps.MPSDeviceError, match="before the program captures"):
             x.tensor()
     assert _is_on_host(x)
-    x.tensor()
-    with torch.cuda.graph(graph):
-        command_buffer = bench.command_buffer()
-        made = kernel.encode_batch(command_buffer, x)
-        command_buffer.commit()
-    for factor in (1.0, 3.0):
-        x.tensor().copy_(torch.from_numpy(factor * _array(1)).permute(0, 3, 1, 2))
-        graph.replay()
-        torch.cuda.synchronize()
-        found = made.stack().parts[0].block.tensor().permute(0, 2, 3, 1).cpu().numpy()
-        np.testing.assert_array_equal(found, 2 * np.float32(factor) * _array(1))
+    np.testing.assert_array_equal(x.numpy(), _array(1))
 
 
 @pytest.mark.parametrize("side", [8, 160])

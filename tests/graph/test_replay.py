@@ -217,7 +217,11 @@ class Changing(Training):
 
 
 def test_what_may_change_between_two_encodes(device: torch.device) -> None:
-    """Properties, labels, formats, images and labels of every kind, queues, buffers and handlers that fail."""
+    """Properties, labels, formats, images and labels of every kind, queues, buffers and handlers that fail.
+
+    On a GPU, whose convolutions add in any order, two trainings of as many steps of Adam drift apart in any case.
+    """
+    steps = 200 if device.type == "cpu" else 60
     trainings = Changing(replaying_queue(device)), Changing(mps.mtl_device(device).new_command_queue())
     trainings[1].queue.max_capture_count = 0
     for training in trainings:
@@ -225,7 +229,7 @@ def test_what_may_change_between_two_encodes(device: torch.device) -> None:
         other = training.device.new_command_queue() if training is trainings[1] else replaying_queue(device)
         other.max_capture_count = queues[0].max_capture_count
         queues.append(other)
-        for number in range(200):
+        for number in range(steps):
             if order.random() < 0.12:
                 training.change(int(order.integers(6)), order)
             fails = number > 10 and order.random() < 0.06

@@ -8,10 +8,10 @@ import sys
 from importlib.util import find_spec
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
+from interpreter import counts_loops
 from openmps.ops import triton
 from openmps.ops.batch_normalization import (
     BatchMoments,
@@ -43,14 +43,6 @@ NEURONS = [
 EPSILON = 1e-3
 ROUNDING = {torch.float32: 2e-6, torch.float16: 1.5e-3}
 """Of sums in another order, and of a result that lies near the middle between two float16 numbers."""
-
-
-def counts_loops() -> bool:
-    """Whether NumPy makes a number of an array of one, as Triton's interpreter does for the bounds of a loop."""
-    try:
-        return int(np.array([1])) == 1
-    except TypeError:
-        return False
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ import subprocess
 import sys
 from importlib.util import find_spec
 
-import numpy as np
 import pytest
 import torch
 
+from interpreter import counts_loops
 from openmps.ops import convolution as ops
 from openmps.ops import triton
 from openmps.ops.geometry import Axis, Window
@@ -29,14 +29,6 @@ AXES = [
 ]
 CHANNELS = [(5, 3), (16, 70), (130, 20), (1, 1)]
 """Of the result and of the source."""
-
-
-def counts_loops() -> bool:
-    """Whether NumPy makes a number of an array of one, as Triton's interpreter does for the bounds of a loop."""
-    try:
-        return int(np.array([1])) == 1
-    except TypeError:
-        return False
 
 
 @pytest.fixture
