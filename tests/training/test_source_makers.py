@@ -10,6 +10,7 @@ import pytest
 from onnx_models import CPU, model, node, numbers, saved
 from openmps.core.image.batch import MPSImageBatch
 from openmps.core.image.image import MPSImage
+from openmps.errors import MPSError, MPSTypeError
 from openmps.formats import onnx as reader
 from openmps.graph.graph import MPSNNGraph
 from openmps.graph.loss_nodes import MPSCNNLossNode
@@ -64,3 +65,12 @@ def test_a_converted_network_learns(tmp_path: Path) -> None:
         inference.graph.reload_from_data_sources()
         distances.append(float(((inference.run(feeds)["y"] - target) ** 2).mean()))
     assert distances[-1] < 0.1 * distances[0]
+
+
+def test_what_makes_no_sources_is_refused() -> None:
+    with pytest.raises(MPSTypeError, match="optimizer must be a function of a device"):
+        TrainableDataSources("adam")  # type: ignore[arg-type]
+    sources = TrainableDataSources(lambda device: MPSNNOptimizerAdam(device, 0.02))
+    with pytest.raises(MPSError):
+        sources.batch_normalization(np.array(1.0), [[1.0]], [1.0, 2.0], [1.0], 0.0, "norm")  # type: ignore[arg-type]
+    assert len(sources.batch_normalization(np.array(1.0), [1.0], [0.0], [1.0], 0.0, "norm").gamma()) == 1  # type: ignore[arg-type]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from openmps.checks import Shown
+from openmps.checks import NamedAttributes, Shown, number, store
+from openmps.core.arrays import numbers
+from openmps.errors import MPSTypeError
 from openmps.kernels.convolution import MPSCNNConvolutionDescriptor
 from openmps.training.data_sources import TrainableConvolutionDataSource
 from openmps.training.normalization_sources import TrainableBatchNormalizationDataSource
@@ -14,7 +16,7 @@ from openmps.training.optimized import OptimizerFactory
 Row = NDArray[np.float32]
 
 
-class TrainableDataSources:
+class TrainableDataSources(NamedAttributes):
     """Makes data sources that train their numbers, each with an optimizer of its own.
 
     ``openmps.formats.onnx.network(path, trainable=TrainableDataSources(lambda device: MPSNNOptimizerAdam(device)))``.
@@ -22,8 +24,14 @@ class TrainableDataSources:
     """
 
     def __init__(self, optimizer: OptimizerFactory, *, momentum: float = 0.1) -> None:
-        self._optimizer, self._momentum = optimizer, momentum
+        if not callable(optimizer):
+            rule, remedy = "must be a function of a device that gives an optimizer", "Pass optimizer_factory(…)"
+            raise MPSTypeError("TrainableDataSources", "optimizer", rule, type(optimizer).__name__, remedy)
+        store(self, "_optimizer", optimizer)
+        store(self, "_momentum", number("TrainableDataSources", "momentum", momentum))
 
+    _optimizer: OptimizerFactory
+    _momentum: float
     optimizer = Shown[OptimizerFactory]("_optimizer", "Makes the optimizer of each data source.")
     momentum = Shown[float]("_momentum", "How far running statistics move to those of a batch, 0 to 1.")
 
@@ -37,7 +45,8 @@ class TrainableDataSources:
         self, gamma: Row, beta: Row, mean: Row, variance: Row, epsilon: float, label: str
     ) -> TrainableBatchNormalizationDataSource:
         """Of a batch normalization."""
+        count = numbers("TrainableDataSources", "gamma", gamma).size
         return TrainableBatchNormalizationDataSource(
-            len(gamma), gamma, beta, mean, variance, label,
+            count, gamma, beta, mean, variance, label,
             epsilon=epsilon, momentum=self._momentum, optimizer=self._optimizer,
         )  # fmt: skip
