@@ -79,14 +79,14 @@ class MPSFileError(MPSError, ValueError):
 
 
 class MPSExportError(MPSArgumentError):
-    """Something of a graph cannot be said in the format asked for; ``faults`` lists all of it, a line each."""
+    """Something of a graph cannot be said in the format asked for; ``problems`` lists all of it, a line each."""
 
-    def __init__(self, who: str, argument: str, faults: Sequence[str]) -> None:
-        super().__init__(who, argument, f"must hold only what the format has; {len(faults)} fault(s) are in the way")
-        self.faults = tuple(faults)
+    def __init__(self, who: str, argument: str, problems: Sequence[str]) -> None:
+        super().__init__(who, argument, f"must hold only what the format has; {len(problems)} problem(s) are in the way")
+        self.problems = tuple(problems)
 
     def __str__(self) -> str:
-        return "\n  ".join([super().__str__(), *map(_short, self.faults)])
+        return "\n  ".join([super().__str__(), *map(_short, self.problems)])
 
 
 class MPSWeightsError(MPSArgumentError):

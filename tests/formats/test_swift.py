@@ -424,7 +424,7 @@ def test_an_error_lists_all_that_is_python() -> None:
     with pytest.raises(mps.MPSExportError) as caught:
         swift.source(graph)
     words = ("transform_provider", "Own has a step", "property_call_back", "one source", "allocator", "allocator")
-    assert len(caught.value.faults) == len(words)
+    assert len(caught.value.problems) == len(words)
     text = str(caught.value)
     assert all(word in text for word in words)
     assert text.count("\n") == len(words)

@@ -153,6 +153,6 @@ def test_updates_in_python_are_refused_without_an_optimizer() -> None:
     graph = training_graph(Bench(CPU), network, style=mps.MPSNNTrainingStyle.UPDATE_DEVICE_GPU)
     with pytest.raises(mps.MPSExportError) as caught:
         swift.source(graph)
-    assert len(caught.value.faults) == 4
-    assert all("Updating updates in Python; pass optimizer" in fault for fault in caught.value.faults)
+    assert len(caught.value.problems) == 4
+    assert all("Updating updates in Python; pass optimizer" in fault for fault in caught.value.problems)
     assert swift.source(graph, optimizer=mps.MPSNNOptimizerAdam(CPU, 0.1))
