@@ -82,7 +82,9 @@ class MPSExportError(MPSArgumentError):
     """Something of a graph cannot be said in the format asked for; ``problems`` lists all of it, a line each."""
 
     def __init__(self, who: str, argument: str, problems: Sequence[str]) -> None:
-        super().__init__(who, argument, f"must hold only what the format has; {len(problems)} problem(s) are in the way")
+        super().__init__(
+            who, argument, f"must hold only what the format has; {len(problems)} problem(s) are in the way"
+        )
         self.problems = tuple(problems)
 
     def __str__(self) -> str:
