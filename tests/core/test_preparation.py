@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import gc
+import os
+import signal
+import threading
 import weakref
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -102,3 +106,66 @@ def test_a_new_follower_and_replaced_memory_end_the_epoch() -> None:
     assert epoch.number == before + 1
     followers.replaced()
     assert epoch.number == before + 2
+
+
+ONCE: list[Any] = []
+
+
+class Interrupted(Doubled):
+    """Something of `ONCE` happens after the row was read."""
+
+    def run(self, wanted: tuple[bool, ...], *operands: Any) -> Any:
+        found = super().run(wanted, *operands)
+        if ONCE:
+            ONCE.pop()()
+        return found
+
+
+def _interrupted(what: Any, row: Tensor) -> Preparation:
+    ONCE[:] = [what]
+    return Preparation(Interrupted(), [Held(row)])
+
+
+def test_a_signal_handler_may_make_it_while_it_is_made() -> None:
+    row = torch.ones(3)
+
+    def handler() -> None:
+        row.fill_(5.0)
+        found.append(preparation.value()[0].clone())
+
+    found: list[Tensor] = []
+    preparation = _interrupted(handler, row)
+    thread = threading.Thread(target=lambda: found.append(preparation.value()[0]), daemon=True)
+    thread.start()
+    thread.join(20)
+    assert not thread.is_alive(), "it waits for itself"
+    assert [each.tolist() for each in found] == [[10.0] * 3] * 2
+
+
+def test_it_is_made_again_where_that_failed() -> None:
+    def fails() -> None:
+        raise MemoryError
+
+    preparation = _interrupted(fails, torch.ones(3))
+    with pytest.raises(MemoryError):
+        preparation.value()
+    assert preparation.value()[0].tolist() == [2.0] * 3
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks on this system")
+def test_a_forked_process_makes_what_another_thread_was_making() -> None:
+    """Also anything else: that thread has no part in the child."""
+    begun, goes_on = threading.Event(), threading.Event()
+    first = _interrupted(lambda: (begun.set(), goes_on.wait(60)), torch.ones(3))
+    thread = threading.Thread(target=first.value)
+    thread.start()
+    assert begun.wait(20)
+    child = os.fork()
+    if not child:
+        signal.alarm(20)
+        second = Preparation(Doubled(), [Held(torch.ones(3))])
+        right = second.value()[0].tolist() == first.value()[0].tolist() == [2.0] * 3
+        os._exit(0 if right else 1)
+    goes_on.set()
+    thread.join()
+    assert os.waitpid(child, 0)[1] == 0

@@ -7,8 +7,9 @@ they are written at once, it is made again when it is next read.
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Iterable, Sequence
-from threading import Lock
 from typing import Any
 from weakref import WeakSet
 
@@ -20,6 +21,19 @@ from openmps.metal.pending import Region
 from openmps.metal.resource import epoch
 from openmps.ops.op import Kind, Op
 
+_making = threading.RLock()
+"""Held while anything is made. A signal handler may make it while its thread does."""
+
+
+def _forget_threads() -> None:
+    """In a forked process: no thread that had it is there any more."""
+    global _making
+    _making = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_threads)
+
 
 class _Cell:
     """Stands for memory that stays the same."""
@@ -30,7 +44,7 @@ class _Cell:
 class Preparation:
     """What an operation gives of memory that stays: tensors, some of them left out. A body finds it made."""
 
-    __slots__ = ("__weakref__", "_is_stale", "_lock", "_made", "_op", "_operands", "cell", "mark")
+    __slots__ = ("__weakref__", "_begun", "_finished", "_is_stale", "_made", "_op", "_operands", "cell", "mark")
 
     def __init__(self, op: Op, operands: Sequence[Bound]) -> None:
         self.mark: Any = None
@@ -40,11 +54,12 @@ class Preparation:
         self._operands = operands
         self._made: tuple[Tensor | None, ...] | None = None
         self._is_stale = True
-        self._lock = Lock()
+        self._begun = self._finished = 0
+        """Different while it is made, and where that was cut off, by an error or by a fork."""
 
     def value(self) -> Any:
         """The tensors, of what the memory holds now."""
-        if self._is_stale:
+        if self._is_stale or self._begun != self._finished:
             self.make()
         return self._made
 
@@ -64,20 +79,28 @@ class Preparation:
 
     def make(self) -> None:
         """Make it of what the memory holds now, in the tensors that are there."""
-        with self._lock:
-            self._is_stale = False  # before anything is read: what is written from here on makes it stale again
-            found: Any = self._op.run((True,), *[each.value() for each in self._operands])
-            made = self._made
-            if made is not None and all(map(_are_alike, made, found)):
-                for place, tensor in zip(made, found, strict=True):
-                    if place is not None:
-                        place.copy_(tensor)
-                return
-            self._made = found
-            if any(each is not None and each.is_cuda for each in found):
-                # Captured work knows tensors by where they lie; on the CPU it asks for the value.
-                self.cell = _Cell()
-                epoch.end()
+        with _making:
+            while True:
+                mine = self._begun = self._begun + 1
+                self._is_stale = False  # before anything is read: what is written from here on makes it stale again
+                self._take(self._op.run((True,), *[each.value() for each in self._operands]))
+                if self._begun == mine:  # else a signal handler made it meanwhile, perhaps of newer numbers
+                    self._finished = mine
+                    return
+
+    def _take(self, found: Any) -> None:
+        """Have new tensors, or their numbers where they fit in those that are there."""
+        made = self._made
+        if made is not None and all(map(_are_alike, made, found)):
+            for place, tensor in zip(made, found, strict=True):
+                if place is not None:
+                    place.copy_(tensor)
+            return
+        self._made = found
+        if any(each is not None and each.is_cuda for each in found):
+            # Captured work knows tensors by where they lie; on the CPU it asks for the value.
+            self.cell = _Cell()
+            epoch.end()
 
 
 def _are_alike(mine: Tensor | None, other: Tensor | None) -> bool:
