@@ -103,7 +103,7 @@ def convolution(
     operand = operand_of(x, window, padding, edge_mode)
     kernel = weights.permute(0, 3, 1, 2)
     own = None if biases is None or biases.dtype != x.dtype else biases
-    with precision(x, allow_tf32):
+    with launching(x, allow_tf32):
         result = torch.conv2d(operand.image, kernel, own, operand.stride, operand.padding, window.dilation, groups)
     return result if own is biases else with_biases(result, biases)
 
@@ -151,7 +151,7 @@ def convolution_gradient(
     window, padding = placed(window, edge_mode)
     operand = operand_of(x, window, padding, edge_mode)
     kernel = weights.permute(0, 3, 1, 2)
-    with precision(x, allow_tf32):
+    with launching(x, allow_tf32):
         # For strided 1 by 1 kernels over few channels, oneDNN's x86 code for the weights' gradient writes past the end
         # of its work space (its issue 6035, still there in 3.12).
         has_fault = window.size == (1, 1) and operand.stride != (1, 1) and operand.image.device.type == "cpu"
@@ -447,29 +447,31 @@ def _backward(
 
 
 _as_it_is = nullcontext()
-_precision_lock = threading.RLock()  # a signal handler may launch one while its thread launches another
+_setting_lock = threading.RLock()  # a signal handler may launch one while its thread launches another
 
 
-def precision(x: Tensor, allow_tf32: bool) -> AbstractContextManager[None]:
-    """Return the context in which a convolution of ``x`` is launched."""
-    return _float32() if x.is_cuda and x.dtype == torch.float32 and not allow_tf32 else _as_it_is
+def launching(x: Tensor, allow_tf32: bool) -> AbstractContextManager[None]:
+    """Return the context in which a convolution of ``x`` is launched: equal work gives equal bits."""
+    return _by_cudnn(x.dtype == torch.float32 and not allow_tf32) if x.is_cuda else _as_it_is
 
 
 @contextmanager
-def _float32() -> Generator[None]:
-    """Keep cuDNN from rounding float32 to TF32, as torch lets it by default.
+def _by_cudnn(exact: bool) -> Generator[None]:
+    """Keep cuDNN from sums in an order that changes, and from rounding float32 to TF32 where ``exact``.
 
-    torch has only a setting of the whole process for this: it is given back as soon as the work is launched.
+    torch lets it do both by default, and has only settings of the whole process for this: they are given back as soon
+    as the work is launched.
     """
     cudnn: Any = torch.backends.cudnn  # its annotations lack `conv`
-    setting = cudnn.conv
-    with _precision_lock:
-        before = setting.fp32_precision
-        setting.fp32_precision = "ieee"
+    with _setting_lock:
+        before = cudnn.deterministic, cudnn.conv.fp32_precision
+        cudnn.deterministic = True
+        if exact:
+            cudnn.conv.fp32_precision = "ieee"
         try:
             yield
         finally:
-            setting.fp32_precision = before
+            cudnn.deterministic, cudnn.conv.fp32_precision = before
 
 
 def _flat(x: Tensor) -> Tensor:

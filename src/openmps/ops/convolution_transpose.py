@@ -22,9 +22,9 @@ from openmps.ops.convolution import (
     ConvolutionGradients,
     convolution,
     convolution_gradient,
+    launching,
     library_padding,
     multiplied,
-    precision,
     regular,
     with_biases,
 )
@@ -74,7 +74,7 @@ def convolution_transpose(
     source = regular(x[:, :, rows.start : rows.stop, columns.start : columns.stop])
     kernel = turned(weights, groups).permute(0, 3, 1, 2)
     padding = library_padding(mirrored, _ZERO)
-    with precision(x, allow_tf32):
+    with launching(x, allow_tf32):
         if padding is not None:
             own = None if biases is None or biases.dtype != x.dtype else biases
             # The library crops both sides alike; result rows and columns past its own last ones are its output padding.
