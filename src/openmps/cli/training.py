@@ -69,17 +69,18 @@ Epochs = Annotated[
 
 
 def _known_network(name: str) -> str:
-    if name not in NETWORK_NAMES:
-        raise typer.BadParameter(f"{name!r} is none of {', '.join(NETWORK_NAMES)}")
+    if name not in NETWORK_NAMES and not name.lower().endswith(".onnx"):
+        raise typer.BadParameter(f"{name!r} is none of {', '.join(NETWORK_NAMES)}, and no .onnx file")
     return name
 
 
 Network = Annotated[
     str,
     typer.Option(
-        metavar="|".join(NETWORK_NAMES),
+        metavar="|".join((*NETWORK_NAMES, "FILE.onnx")),
         callback=_known_network,
-        help="What to train: sample is the network of the framework's best-known sample, tiny learns in seconds.",
+        help="What to train: sample is the network of the framework's best-known sample, tiny learns in seconds; an "
+        "ONNX file goes on from its own weights, but for the last layer where the classes are others.",
     ),
 ]
 Resume = Annotated[
@@ -145,7 +146,8 @@ def train(
         return
     from openmps.metal.device import mtl_device
     from openmps.training import loop
-    from openmps.training.data import load_dataset
+    from openmps.training.data import has_class_folders, load_dataset
+    from openmps.training.imported import imported_size, is_imported
     from openmps.training.options import TrainingOptions
     from openmps.training.run_description import describe_run
     from openmps.training.run_folder import RunFolder
@@ -154,7 +156,12 @@ def train(
     machine = mtl_device(device)
     width_height = parse_size(image_size, "--image-size")
     size = None if width_height is None else (width_height[1], width_height[0])
-    split = load_dataset(data, seed=seed, size=size, channels=channels_of(channels), skip_broken=skip_broken)
+    form = channels_of(channels)
+    if is_imported(network) and has_class_folders(data):
+        rows, columns, planes = imported_size(network)
+        size = size or (None if rows is None or columns is None else (rows, columns))
+        form = form or channels_of(planes)
+    split = load_dataset(data, seed=seed, size=size, channels=form, skip_broken=skip_broken)
     chosen = TrainingOptions(
         epochs=epochs or _default_epochs(split, batch_size),
         batch_size=batch_size,
@@ -167,6 +174,8 @@ def train(
         checkpoints_kept=keep_checkpoints,
         network=network,
     )
+    if is_imported(network):
+        _say_what_is_new(split, network)
     source = {"path": None if data is None else str(data.resolve()), "skip_broken": skip_broken}
     kind = machine.torch_device.type
     description = describe_run(split, chosen, data=source, device=machine.name, device_type=kind, openmps=__version__)
@@ -226,6 +235,17 @@ def _train(
             note(f"openmps train --resume {folder.path} goes on from there")
         raise
     _print_end(result, folder, quiet=quiet)
+
+
+def _say_what_is_new(split: DataSplit, network: str) -> None:
+    """Say whether the layer of the classes keeps the numbers of its file."""
+    from openmps.training.imported import imported_topology
+
+    count = len(split.training.class_names)
+    height, width, channels = split.training.images.shape[1:]
+    head = imported_topology(network, height, width, channels, count).head
+    if head.is_new:
+        note(f"{head.label} gives {head.classes} classes in {network} and {count} here: its weights are new")
 
 
 def _default_epochs(split: DataSplit, batch_size: int) -> int:

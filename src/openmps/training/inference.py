@@ -17,6 +17,7 @@ from openmps.errors import MPSArgumentError, MPSFileError, MPSTypeError
 from openmps.graph.summary import GraphSummary, graph_summary
 from openmps.metal.device import MTLDevice
 from openmps.training.dataset import Dataset
+from openmps.training.imported import KEPT, fingerprint, is_imported
 from openmps.training.metrics import ConfusionCounts
 from openmps.training.network import DEFAULT_NETWORK, Network, NetworkShape
 from openmps.training.preprocessing import Preprocessing
@@ -162,7 +163,9 @@ class Classifier(NamedAttributes):
 
 def describe_network(shape: NetworkShape, class_names: tuple[str, ...]) -> dict[str, object]:
     """What a run's description must hold for `Classifier.open` to build the network again."""
-    network = {"name": shape.network, "height": shape.height, "width": shape.width, "channels": shape.channels}
+    imported = is_imported(shape.network)
+    name = {"name": KEPT, "sha256": fingerprint(shape.network)} if imported else {"name": shape.network}
+    network = {**name, "height": shape.height, "width": shape.width, "channels": shape.channels}
     plain = Preprocessing.plain(shape.channels)
     seen = {} if plain is None else plain.describe()
     return {"network": network, "class_names": list(class_names), **seen}
@@ -179,12 +182,23 @@ def described_network(run: RunFolder) -> tuple[NetworkShape, tuple[str, ...]]:
     listed = cast("list[object]", names) if isinstance(names, list) else []
     height, width, channels = (cast("int", lengths.get(key)) for key in ("height", "width", "channels"))
     name = cast("str", lengths.get("name", DEFAULT_NETWORK))
+    if name == KEPT:
+        name = _kept_network(run, lengths.get("sha256"))
     try:
         shape = NetworkShape(height, width, channels, len(listed), name)
     except (MPSArgumentError, MPSTypeError) as error:
         file = str(run.path / "run.json")
         raise MPSFileError("Classifier.open", file, "must describe a network and its classes", error) from error
     return shape, tuple(str(name) for name in listed)
+
+
+def _kept_network(run: RunFolder, known: object) -> str:
+    """The path of the ONNX file that a run keeps."""
+    file = str(run.path / KEPT)
+    if fingerprint(file) != known:
+        rule, remedy = "must be the file that the run was trained with", "Put back that file, or train again"
+        raise MPSFileError("Classifier.open", file, rule, "another one", remedy)
+    return file
 
 
 def described_preprocessing(run: RunFolder) -> Preprocessing | None:

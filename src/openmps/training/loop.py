@@ -17,6 +17,7 @@ from openmps.errors import MPSArgumentError, MPSError, MPSFileError, MPSNonFinit
 from openmps.metal.device import MTLDevice
 from openmps.training.checkpoint import Checkpoint
 from openmps.training.dataset import DataSplit, iterate_batches
+from openmps.training.imported import keep_network
 from openmps.training.inference import Classifier, Evaluation, check_plain_preprocessing
 from openmps.training.interrupt import DeferredInterrupt, SafeInterrupt
 from openmps.training.metrics import RunningMetrics, TrainingStatus
@@ -92,12 +93,13 @@ def train(
     weights saved last. Raises ``MPSFileError`` where the
     run has checkpoints already.
     """
-    check_plain_preprocessing(run, "train")
     with DeferredInterrupt() as interrupt, run.in_training():
         if run.checkpoints.steps():
             rule, remedy = "must be a run that has not begun", "Go on with it by resume(), or create a new run."
             raise MPSFileError("train", str(run.path), rule, "one with checkpoints", remedy)
-        return _Session(data, run, options, device, observer).finish(interrupt)
+        kept = replace(options, network=keep_network(run.path, options.network))
+        check_plain_preprocessing(run, "train")
+        return _Session(data, run, kept, device, observer).finish(interrupt)
 
 
 def resume(

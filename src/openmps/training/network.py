@@ -25,6 +25,7 @@ from openmps.kernels.optimizers import (
 )
 from openmps.metal.device import MTLDevice
 from openmps.training.architectures import NETWORKS
+from openmps.training.imported import ImportedTopology, imported_topology, is_imported
 from openmps.training.optimized import Optimized, OptimizerFactory
 from openmps.training.topology import Layer, Source, Topology
 from openmps.types import MPSCNNLossType, MPSCNNReductionType, MPSImageFeatureChannelFormat
@@ -47,7 +48,8 @@ _Node = TypeVar("_Node", bound=MPSNNFilterNode)
 class NetworkShape:
     """What a network is made for: images of ``height`` x ``width`` pixels and ``channels``, and ``classes``.
 
-    ``network`` is its name in the table of networks, `NETWORKS`.
+    ``network`` is its name in the table of networks, `NETWORKS`, or the path of an ONNX file, whose numbers training
+    begins with; see `openmps.training.imported.ImportedTopology` for what such a model must be like.
     """
 
     height: int
@@ -57,12 +59,8 @@ class NetworkShape:
     network: str = DEFAULT_NETWORK
 
     def __post_init__(self) -> None:
-        row = NETWORKS.get(self.network) if isinstance(self.network, str) else None
-        if row is None:
-            raise MPSArgumentError(
-                "NetworkShape", "network", f"must be one of {', '.join(NETWORKS)}", repr(self.network)
-            )
-        least = {"height": row.smallest_side, "width": row.smallest_side, "channels": 1, "classes": 2}
+        least_side = smallest_side("NetworkShape", self.network)
+        least = {"height": least_side, "width": least_side, "channels": 1, "classes": 2}
         for name, bound in least.items():
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int):
@@ -77,10 +75,12 @@ class NetworkShape:
         height, width, channels = images.shape[1:]
         return cls(height, width, channels, classes, network)
 
-    def topology(self) -> Topology:
-        """The filters of the network."""
-        describe = NETWORKS[self.network].describe
-        return Topology.of(describe, self.height, self.width, self.channels, self.classes)
+    def topology(self) -> Topology | ImportedTopology:
+        """The filters of the network; errors of a network from a file are those of `ImportedTopology`."""
+        sizes = (self.height, self.width, self.channels, self.classes)
+        if is_imported(self.network):
+            return imported_topology(self.network, *sizes)
+        return Topology.of(NETWORKS[self.network].describe, *sizes)
 
     def layers(self) -> dict[str, Layer]:
         """The layers with numbers, by label, in order."""
@@ -93,6 +93,21 @@ class NetworkShape:
     def image_descriptor(self) -> MPSImageDescriptor:
         """One source image: 8-bit, 0 to 255 standing for 0 to 1."""
         return MPSImageDescriptor(MPSImageFeatureChannelFormat.UNORM8, self.width, self.height, self.channels)
+
+
+def smallest_side(who: str, network: object) -> int:
+    """Pixels that images of a network must have at least.
+
+    Raises:
+        MPSArgumentError: It is none of the table, and no ONNX file.
+    """
+    row = NETWORKS.get(network) if isinstance(network, str) else None
+    if row is not None:
+        return row.smallest_side
+    if not is_imported(network):
+        rule = f"must be one of {', '.join(NETWORKS)}, or the path of an .onnx file"
+        raise MPSArgumentError(who, "network", rule, repr(network))
+    return 1
 
 
 def optimizer_factory(name: str, learning_rate: float) -> OptimizerFactory:

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from openmps.errors import MPSArgumentError, MPSFileError
-from openmps.training.architectures import NETWORKS
-from openmps.training.network import DEFAULT_NETWORK, OptimizerName, optimizer_factory
+from openmps.training.network import DEFAULT_NETWORK, OptimizerName, optimizer_factory, smallest_side
 from openmps.types import MPSImageFeatureChannelFormat
 
 _COUNTS = {"epochs": 1, "batch_size": 1, "seed": 0, "checkpoint_every": 1, "checkpoints_kept": 1}
@@ -21,7 +20,8 @@ class TrainingOptions:
 
     ``decay`` is the last part of the training, 0 to 1, over which the learning rate falls to 0 in a straight line.
     A checkpoint is written every ``checkpoint_every`` steps, or with None as often as takes 2 % of the time and not
-    more often than every ten seconds; the newest ``checkpoints_kept`` stay. ``network`` is a name in `NETWORKS`.
+    more often than every ten seconds; the newest ``checkpoints_kept`` stay. ``network`` is a name in `NETWORKS`,
+    or the path of an ONNX file.
     """
 
     epochs: int
@@ -48,9 +48,7 @@ class TrainingOptions:
         if self.channel_format not in formats:
             rule = "must be FLOAT16 or FLOAT32"
             raise MPSArgumentError(type(self).__name__, "channel_format", rule, self.channel_format)
-        if self.network not in NETWORKS:
-            rule = f"must be one of {', '.join(NETWORKS)}"
-            raise MPSArgumentError(type(self).__name__, "network", rule, repr(self.network))
+        smallest_side(type(self).__name__, self.network)
         optimizer_factory(self.optimizer, self.learning_rate)
 
     def learning_rate_at(self, progress: float) -> float:

@@ -1,0 +1,341 @@
+"""Networks that come from ONNX files, trained as those of the table are: from the numbers of the file on."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from openmps.errors import MPSArgumentError, MPSFileError
+from openmps.formats.atomic import write_atomic
+from openmps.formats.paths import path_of, read_file, require_file
+from openmps.graph.nodes import MPSNNImageNode
+from openmps.kernels.convolution import MPSCNNConvolutionDescriptor, MPSCNNDepthWiseConvolutionDescriptor
+from openmps.training.data_sources import ArrayConvolutionDataSource, TrainableConvolutionDataSource
+from openmps.training.normalization_sources import (
+    ArrayBatchNormalizationDataSource,
+    TrainableBatchNormalizationDataSource,
+)
+from openmps.training.optimized import OptimizerFactory
+from openmps.training.topology import ConvolutionLayer, Layer, Source
+
+if TYPE_CHECKING:
+    from openmps.formats.onnx.model import Model, Node
+
+_WHO = "NetworkShape"
+KEPT = "network.onnx"
+"""What a run calls its copy of the file."""
+_LARGEST = (1 << 31) - 1
+_SOFTMAX = ("Softmax", "LogSoftmax")
+_BEHIND = frozenset(
+    "Add AveragePool Cast Dropout Flatten GlobalAveragePool Identity ReduceMean Relu Reshape Squeeze Unsqueeze".split()
+)
+"""Operators between the layer of the classes and the logits that do as well for another number of classes."""
+_CONTRACTIONS = frozenset(("Conv", "Gemm", "MatMul"))
+Row = NDArray[np.float32]
+
+
+def is_imported(network: object) -> bool:
+    """Whether the name of a network is the path of an ONNX file."""
+    return isinstance(network, str) and network.lower().endswith(".onnx")
+
+
+# --- layers with numbers ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Convolution:
+    """Weights and biases of the file."""
+
+    descriptor: MPSCNNConvolutionDescriptor
+    weights: Row = field(repr=False)
+    biases: Row | None = field(repr=False)
+
+    def arrays(self) -> dict[str, tuple[int, ...]]:
+        """Weights (OHWI) and biases."""
+        biases = {} if self.biases is None else {"biases": (self.descriptor.output_feature_channels,)}
+        return {"weights": self.descriptor.weight_shape(), **biases}
+
+    def fixed(self, label: str, arrays: Mapping[str, Row]) -> Source:
+        """A data source of these arrays."""
+        return ArrayConvolutionDataSource(self.descriptor, arrays["weights"], arrays.get("biases"), label)
+
+    @property
+    def mixes(self) -> bool:
+        """Whether a result depends on more than its own channel."""
+        return not isinstance(self.descriptor, MPSCNNDepthWiseConvolutionDescriptor)
+
+    def anew(self, classes: int) -> Layer:
+        """The same layer for so many classes, with weights that know nothing yet."""
+        descriptor = self.descriptor.copy()
+        descriptor.output_feature_channels = classes
+        return ConvolutionLayer(descriptor, (3 / self.weights[0].size) ** 0.5, None if self.biases is None else 0.0)
+
+    def plain(self, channels: int) -> Layer:
+        """The same layer of so many channels, each by itself, that changes no number yet."""
+        descriptor = self.descriptor.copy()
+        descriptor.input_feature_channels = descriptor.output_feature_channels = channels
+        weights = np.ones(descriptor.weight_shape(), np.float32)
+        return _Convolution(descriptor, weights, None if self.biases is None else np.zeros(channels, np.float32))
+
+    def trainable(self, label: str, seed: int, optimizer: OptimizerFactory) -> Source:
+        """A data source that an optimizer trains on from the numbers of the file."""
+        return TrainableConvolutionDataSource(self.descriptor, self.weights, self.biases, label, optimizer=optimizer)
+
+
+@dataclass(frozen=True)
+class _Normalization:
+    """Scales, shifts and running statistics of the file."""
+
+    rows: tuple[Row, Row, Row, Row] = field(repr=False)
+    epsilon: float
+
+    def arrays(self) -> dict[str, tuple[int, ...]]:
+        """Gamma, beta, mean and variance."""
+        return dict.fromkeys(("gamma", "beta", "mean", "variance"), (self.rows[0].size,))
+
+    def fixed(self, label: str, arrays: Mapping[str, Row]) -> Source:
+        """A data source of these arrays."""
+        rows = (arrays[name] for name in self.arrays())
+        return ArrayBatchNormalizationDataSource(self.rows[0].size, *rows, label=label, epsilon=self.epsilon)
+
+    def plain(self, channels: int) -> Layer:
+        """The same layer of so many channels with statistics that know nothing yet."""
+        one, zero = np.ones(channels, np.float32), np.zeros(channels, np.float32)
+        return _Normalization((one, zero, zero, one), self.epsilon)
+
+    def trainable(self, label: str, seed: int, optimizer: OptimizerFactory) -> Source:
+        """A data source that an optimizer trains on from the numbers of the file."""
+        return TrainableBatchNormalizationDataSource(
+            self.rows[0].size, *self.rows, label, epsilon=self.epsilon, optimizer=optimizer
+        )
+
+
+class _Collector:
+    """Takes down the layers of a model in the order in which they are built."""
+
+    def __init__(self) -> None:
+        self.found: list[tuple[str, _Convolution | _Normalization]] = []
+
+    def convolution(
+        self, descriptor: MPSCNNConvolutionDescriptor, weights: Row, biases: Row | None, label: str
+    ) -> ArrayConvolutionDataSource:
+        """A convolution or a fully connected layer."""
+        source = ArrayConvolutionDataSource(descriptor, weights, biases, label)
+        self.found.append((label, _Convolution(source.descriptor(), source.weights(), source.bias_terms())))
+        return source
+
+    def batch_normalization(
+        self, gamma: Row, beta: Row, mean: Row, variance: Row, epsilon: float, label: str
+    ) -> ArrayBatchNormalizationDataSource:
+        """A batch normalization."""
+        source = ArrayBatchNormalizationDataSource(len(gamma), gamma, beta, mean, variance, label, epsilon=epsilon)
+        rows = (source.gamma(), source.beta(), source.mean(), source.variance())
+        self.found.append((label, _Normalization(rows, epsilon)))
+        return source
+
+
+class _Given:
+    """Hands out the data sources of a network in the order in which they are asked for."""
+
+    def __init__(self, sources: Iterator[Source]) -> None:
+        self._sources = sources
+
+    def convolution(self, *numbers: object) -> Source:
+        """The next one, whatever the numbers of the file are."""
+        return next(self._sources)
+
+    batch_normalization = convolution
+
+
+# --- the network ------------------------------------------------------------------------------------------------------
+
+
+class Head(NamedTuple):
+    """The layer that gives the classes: its label, how many the file's has, and whether its numbers are new."""
+
+    label: str
+    classes: int
+    is_new: bool
+
+
+class ImportedTopology:
+    """The layers of an ONNX model for images of one size and so many classes, up to the logits.
+
+    The model has one input of images, N x C x H x W, and one output of logits or of their softmax. Where its last layer
+    has another number of outputs than there are classes, that layer gets new weights, uniform within
+    ``sqrt(3 / inputs)``, and biases of 0.
+
+    Raises:
+        MPSFileError: There is no such file, it is no ONNX model, or keeps its numbers in other files.
+        MPSOperatorError: Operators that the framework's nodes cannot express: all of them.
+        MPSArgumentError: The images are not like the model's, or it does not end in a layer of classes.
+    """
+
+    def __init__(self, file: str, height: int, width: int, channels: int, classes: int) -> None:
+        self._file, self._model = file, _read(file)
+        self._input = _input(self._model, file, (channels, height, width))
+        self._logits = _logits(self._model, file)
+        collector = _Collector()
+        self._build(collector)
+        labels, found = _labels(label for label, _ in collector.found), [layer for _, layer in collector.found]
+        self._layers: dict[str, Layer] = dict(zip(labels, found, strict=True))
+        self.head = self._head(labels, found, classes)
+
+    def _head(self, labels: list[str], found: list[_Convolution | _Normalization], classes: int) -> Head:
+        last = max(place for place, layer in enumerate(found) if isinstance(layer, _Convolution) and layer.mixes)
+        layer, label = found[last], labels[last]
+        assert isinstance(layer, _Convolution)
+        count = layer.descriptor.output_feature_channels
+        if count != classes:
+            self._layers[label] = layer.anew(classes)
+            # Biases and factors that the file adds behind it by themselves.
+            self._layers.update({labels[place]: found[place].plain(classes) for place in range(last + 1, len(found))})
+        return Head(label, count, count != classes)
+
+    def layers(self) -> dict[str, Layer]:
+        """The layers with numbers, by label, in order."""
+        return dict(self._layers)
+
+    def arrays(self) -> dict[str, tuple[int, ...]]:
+        """The shape of each array, by label and name."""
+        return {
+            f"{label}.{name}": shape for label, layer in self._layers.items() for name, shape in layer.arrays().items()
+        }
+
+    def logits(self, sources: Mapping[str, Source], dropout_seed: int | None) -> MPSNNImageNode:
+        """New nodes up to the logits. A dropout of the file does nothing: it has no seed of its own."""
+        return self._build(_Given(iter([sources[label] for label in self._layers])))
+
+    def _build(self, sources: object) -> MPSNNImageNode:
+        from openmps.formats.onnx.build import build
+        from openmps.formats.onnx.problems import DEFAULT_FILL
+
+        given: Any = sources
+        name, shape = self._input
+        built = build(
+            self._model,
+            sources=given,
+            trainable=True,
+            shapes={name: shape},
+            outputs=[self._logits],
+            fill_limit=DEFAULT_FILL,
+            what=self._file,
+        )
+        return built.outputs[0][2].image
+
+
+@lru_cache(maxsize=2)
+def _topology(file: str, stamp: tuple[int, int], sizes: tuple[int, int, int, int]) -> ImportedTopology:
+    return ImportedTopology(file, *sizes)
+
+
+def imported_topology(file: str, height: int, width: int, channels: int, classes: int) -> ImportedTopology:
+    """The layers of the model in a file, which is read once as long as it stays the same; see `ImportedTopology`."""
+    path = path_of(file, _WHO)
+    require_file(path, _WHO)
+    found = path.stat()
+    return _topology(os.fspath(path.absolute()), (found.st_mtime_ns, found.st_size), (height, width, channels, classes))
+
+
+def imported_size(file: str) -> tuple[int | None, int | None, int | None]:
+    """Rows, columns and channels of the images that the model in a file wants; None for those that it leaves open."""
+    _, lengths = _declared(_read(file), file)
+    channels, rows, columns = (each if isinstance(each, int) else None for each in lengths[1:])
+    return rows, columns, channels
+
+
+def fingerprint(file: str) -> str:
+    """The SHA-256 of a file's bytes."""
+    return hashlib.sha256(read_file(path_of(file, _WHO), _WHO, _LARGEST)).hexdigest()
+
+
+def keep_network(folder: Path, network: str) -> str:
+    """Copy the file of a network into the folder of its run, and return the name of the network from then on."""
+    kept = folder / KEPT
+    if is_imported(network) and path_of(network, _WHO).absolute() != kept.absolute():
+        write_atomic(kept, read_file(path_of(network, _WHO), _WHO, _LARGEST))
+        return os.fspath(kept)
+    return network
+
+
+# --- what the file says -----------------------------------------------------------------------------------------------
+
+
+def _read(file: str) -> Model:
+    from openmps.formats.onnx.reading import read_model
+
+    model = read_model(file)
+    if model.size != path_of(file, _WHO).stat().st_size:
+        rule, remedy = "must hold its numbers itself", "Save it so: onnx.save(onnx.load(path), other)"
+        raise MPSFileError(_WHO, file, rule, "external data in other files", remedy)
+    return model
+
+
+def _declared(model: Model, file: str) -> tuple[str, tuple[int | str | None, ...]]:
+    """The name and the lengths of the only input."""
+    if len(model.inputs) != 1 or len(model.inputs[0].lengths or ()) != 4:
+        rule = "must be a model of one input of images, N x C x H x W"
+        got = ", ".join(f"{each.name!r} of {len(each.lengths or ())} axes" for each in model.inputs[:4])
+        raise MPSArgumentError(_WHO, f"network {file}", rule, got or "none")
+    return model.inputs[0].name, model.inputs[0].lengths or ()
+
+
+def _input(model: Model, file: str, given: tuple[int, int, int]) -> tuple[str, tuple[int, ...]]:
+    """The name of the input and its shape for such images."""
+    name, (batch, *lengths) = _declared(model, file)
+    for wanted, own in zip(lengths, given, strict=True):
+        if isinstance(wanted, int) and wanted != own:
+            rule = "must be the channels, rows and columns of its images, " + "x".join(
+                "?" if not isinstance(each, int) else str(each) for each in lengths
+            )
+            remedy = "Give --channels and --image-size, or an image folder that can be resized"
+            raise MPSArgumentError(_WHO, f"images for {file}", rule, "x".join(map(str, given)), remedy)
+    return name, (batch if isinstance(batch, int) else 1, *given)
+
+
+def _logits(model: Model, file: str) -> str:
+    """The name of the value before the softmax, if there is one, that a layer of classes makes."""
+    if len(model.outputs) != 1:
+        raise MPSArgumentError(_WHO, f"network {file}", "must have one output, of classes", len(model.outputs))
+    makers = {name: node for node in model.nodes for name in node.outputs}
+    name = model.outputs[0].name
+    behind = list(_behind(makers, name))
+    softmax = next((node for node in behind if node.operator in _SOFTMAX), None)
+    last = behind[-1] if behind else None
+    if last is None or last.operator not in _CONTRACTIONS:
+        rule = "must end in a fully connected layer or a convolution of classes, with a softmax or not"
+        raise MPSArgumentError(_WHO, f"network {file}", rule, f"{name!r} of {last.operator if last else 'no operator'}")
+    return softmax.inputs[0] if softmax is not None else name
+
+
+def _behind(makers: Mapping[str, Node], name: str) -> Iterator[Node]:
+    """The operators from a value back to the layer of classes, or to the first that is none of those behind it."""
+    node = makers.get(name)
+    while node is not None:
+        yield node
+        if node.operator not in _BEHIND and node.operator not in _SOFTMAX:
+            return
+        before = [makers[each] for each in node.inputs if each in makers and makers[each].operator != "Constant"]
+        node = before[0] if len(before) == 1 else None
+
+
+def _labels(given: Iterator[str]) -> list[str]:
+    """Names of layers that files can have, each once, whatever the file system makes of capitals."""
+    found: dict[str, str] = {}
+    for label in given:
+        plain = re.sub(r"[^A-Za-z0-9_-]+", "_", label).strip("_")[:80] or "layer"
+        name, count = plain, 1
+        while name.lower() in found:
+            count += 1
+            name = f"{plain}_{count}"
+        found[name.lower()] = name
+    return list(found.values())
