@@ -18,8 +18,9 @@ from openmps.ops.local_correlation import LocalCorrelation
 from openmps.ops.op import Op
 from openmps.ops.pad import Pad, PadGradient
 from openmps.ops.reduce import CHANNELS, COLUMNS, ROWS, Reduce, ReduceWeighted, Reduction, Weighting
-from openmps.ops.resample import CropAndResize, Enlarge, EnlargeGradient, Interpolate, InterpolateGradient, Stretch
+from openmps.ops.resample import CropAndResize, Enlarge, EnlargeGradient, Interpolate, InterpolateGradient
 from openmps.ops.reshape import Reshape
+from openmps.ops.stretch import Stretch
 from openmps.types import MPSImageEdgeMode as Edge
 
 IMAGE, SMALL = (2, 6, 5, 4), (2, 6, 7, 9)

@@ -10,8 +10,9 @@ import torch
 from torch.nn import functional
 
 from helpers import LAYOUTS, TOLERANCE, array, assert_close, assert_digits, inner, tensor
+from openmps.ops import aligned_interpolation
 from openmps.ops import resample as ops
-from openmps.ops.resample import Stretch
+from openmps.ops.stretch import Stretch
 from openmps.types import MPSImageEdgeMode
 from oracles import resample as oracle
 from oracles.geometry import CLAMP, ZERO, Axis
@@ -21,6 +22,13 @@ DTYPES = [torch.float64, torch.float32]
 SHAPES = [(2, 4, 3, 5), (1, 3, 1, 1), (3, 1, 4, 1), (1, 5, 2, 6), (0, 4, 3, 2)]
 PLACES = [(0, 0), (1, -1), (-2, 3), (-20, 0), (0, 30)]
 """Offsets of rows and columns."""
+
+
+@pytest.fixture(params=["PyTorch's kernels", "taps"])
+def _either(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both forms of interpolation."""
+    if request.param == "taps":
+        monkeypatch.setattr(aligned_interpolation, "takes", lambda *_: False)
 
 
 def _axes(shape, factors, offsets, spare: int) -> tuple[Axis, Axis]:
@@ -54,6 +62,7 @@ def test_enlarging_equals_loops(shape, edge: int, dtype, device: torch.device, r
         assert_close(back, oracle.apply_adjoint(g, *matrices), TOLERANCE[dtype], f"gradient, {what}")
 
 
+@pytest.mark.usefixtures("_either")
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("align", [False, True])
 @pytest.mark.parametrize("edge", [ZERO, CLAMP])
@@ -78,6 +87,7 @@ def test_interpolation_equals_loops(
         assert_close(back, oracle.apply_adjoint(g, *matrices), TOLERANCE[dtype], f"gradient, {what}")
 
 
+@pytest.mark.usefixtures("_either")
 @pytest.mark.parametrize("align", [False, True])
 @pytest.mark.parametrize("edge", [ZERO, CLAMP])
 def test_adjoint_identity(edge: int, align: bool, device: torch.device, rng: np.random.Generator) -> None:
@@ -92,6 +102,7 @@ def test_adjoint_identity(edge: int, align: bool, device: torch.device, rng: np.
         assert abs(inner(y, g) - inner(back, x)) <= 1e-11 * float(np.abs(g).sum())
 
 
+@pytest.mark.usefixtures("_either")
 @pytest.mark.parametrize("size", [(3, 5), (6, 10), (7, 4), (1, 1), (2, 9)])
 def test_aligned_corners_equal_pytorch(size: tuple[int, int], device: torch.device) -> None:
     x = torch.rand(2, 3, 3, 5, dtype=torch.float64, device=device, requires_grad=True)
@@ -114,6 +125,7 @@ def test_enlarging_equals_pytorch(device: torch.device) -> None:
     assert_close(ops.enlarge_gradient(g, place, (2, 3), MPSImageEdgeMode.ZERO), x.grad, 1e-13)
 
 
+@pytest.mark.usefixtures("_either")
 @pytest.mark.parametrize(
     ("align", "expected", "of_ones"),
     [(False, [0, 5, 10, 15, 20, 20], [1.5, 2, 2.5]), (True, [0, 4, 8, 12, 16, 20], [1.8, 2.4, 1.8])],
@@ -129,7 +141,7 @@ def test_printed_numbers(align: bool, expected: list[float], of_ones: list[float
 def test_whole_factors_and_taps_agree(
     device: torch.device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The results of one phase at once, against gathering pixel by pixel."""
+    """PyTorch's kernels, the results of one phase at once, and gathering pixel by pixel."""
     x = tensor(rng.normal(size=(2, 3, 5, 6)), device=device)
     for offsets, spare in itertools.product([(0, 0), (1, 2)], [0, 1, 2, 5]):
         rows = Axis(15 - 3 * offsets[0] - spare, offset=offsets[0])
@@ -140,11 +152,15 @@ def test_whole_factors_and_taps_agree(
         g = torch.rand_like(y)
         back = ops.interpolate_gradient(g, *stretches, MPSImageEdgeMode.ZERO)
         with monkeypatch.context() as patch:
+            patch.setattr(aligned_interpolation, "takes", lambda *_: False)
+            assert_close(ops.interpolate(x, *stretches, MPSImageEdgeMode.ZERO), y, 1e-14)
+            assert_close(ops.interpolate_gradient(g, *stretches, MPSImageEdgeMode.ZERO), back, 1e-14)
             patch.setattr(Stretch, "has_phases", False)
             assert_close(ops.interpolate(x, *stretches, MPSImageEdgeMode.ZERO), y, 1e-14)
             assert_close(ops.interpolate_gradient(g, *stretches, MPSImageEdgeMode.ZERO), back, 1e-14)
 
 
+@pytest.mark.usefixtures("_either")
 def test_large_images_keep_their_precision(device: torch.device, rng: np.random.Generator) -> None:
     """Positions are exact: in float32 those of column 4000 would be off by ten thousandths of a pixel."""
     shape = (1, 1, 1, 4000)
@@ -153,6 +169,23 @@ def test_large_images_keep_their_precision(device: torch.device, rng: np.random.
     found = ops.interpolate(tensor(x, torch.float32, device), *stretches, MPSImageEdgeMode.ZERO)
     where = np.arange(6007) * 3999 / 6006
     assert_close(array(found).ravel(), np.interp(where, np.arange(4000), x.ravel()), 1e-6)
+
+
+def test_pytorchs_kernels_take_positions_that_float32_tells() -> None:
+    """And none that read before the first pixel or beyond the one behind the last."""
+    x = torch.zeros(1, 1, 1, 1)
+
+    def takes(source: int, result: int, whole: int, *, align: bool, offset: int = 0) -> bool:
+        axis = window(Axis(1), Axis(result, offset=offset), 1, source).x
+        stretch = Stretch.to(axis, whole, align)
+        return aligned_interpolation.takes(x, Stretch.to(window(Axis(1), Axis(1), 1, 1).y, 1, align), stretch)
+
+    assert takes(56, 112, 112, align=True)
+    assert takes(4000, 8000, 8000, align=False)
+    assert not takes(4000, 6007, 6007, align=True)
+    assert takes(10, 18, 20, align=False, offset=1)
+    assert not takes(10, 20, 20, align=False, offset=1)
+    assert not takes(10, 20, 20, align=False, offset=-1)
 
 
 # --- regions ---------------------------------------------------------------------------------------------------------

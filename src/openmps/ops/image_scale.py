@@ -30,7 +30,8 @@ from torch import Tensor
 
 from openmps.ops.geometry import Axis
 from openmps.ops.op import Kind, Op
-from openmps.ops.resample import Taps, placed, resample
+from openmps.ops.resample import resample
+from openmps.ops.stretch import Taps, placed
 from openmps.types import MPSImageEdgeMode
 
 

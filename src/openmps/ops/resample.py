@@ -10,7 +10,6 @@ business. (MPSCNNUpsampling.h, macOS 10.13; MPSNNResize.h, macOS 10.14.)
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -18,9 +17,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from openmps.ops import aligned_interpolation
 from openmps.ops.elements import Unshared
 from openmps.ops.geometry import Axis, Window, read, read_adjoint
 from openmps.ops.op import Kind, Op
+from openmps.ops.stretch import Stretch, Taps
 from openmps.types import MPSImageEdgeMode
 
 ROWS = 1
@@ -29,20 +30,6 @@ COLUMNS = 2
 
 
 # --- separable: the same taps for each row, the same for each column --------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Taps:
-    """One axis of a linear map: result pixel ``i`` is the sum over t of ``weight[t, i] * X[index[t, i]]``.
-
-    ``index`` is whole numbers [taps, result] of 0 to ``source - 1``, and ``source`` for a zero outside, where
-    ``has_zeros``. ``weight`` is alike; None if each result pixel is a copy.
-    """
-
-    source: int
-    index: Tensor
-    weight: Tensor | None
-    has_zeros: bool
 
 
 def resample(x: Tensor, rows: Taps, columns: Taps) -> Tensor:
@@ -86,61 +73,6 @@ def _across(weight: Tensor, dimension: int) -> Tensor:
 # --- by a ratio of whole numbers: bilinear upsampling and resizing ----------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Stretch:
-    """One axis: result pixel ``i`` stands at source position ``offset + i * numerator / denominator``."""
-
-    source: int
-    result: int
-    numerator: int
-    denominator: int
-    offset: int = 0
-
-    @classmethod
-    def to(cls, axis: Axis, whole: int, align_corners: bool) -> Stretch:
-        """The stretch of a source to ``whole`` pixels, of which the result pixels of ``axis`` are some.
-
-        Position ``i * source / whole``; with ``align_corners`` ``i * (source - 1) / (whole - 1)``, 0 if whole = 1.
-        ``axis`` tells source, offset and number of result pixels.
-        """
-        numerator, denominator = (axis.source - 1, whole - 1) if align_corners else (axis.source, whole)
-        if denominator == 0:
-            numerator, denominator = 0, 1
-        common = math.gcd(numerator, denominator)
-        return cls(axis.source, axis.result, numerator // common, denominator // common, axis.offset)
-
-    @property
-    def has_phases(self) -> bool:
-        """Whether the source is enlarged by a whole factor and no result pixel stands outside of it."""
-        return self.numerator == 1 and self.offset >= 0 and self.offset + self.blocks <= self.source
-
-    @property
-    def blocks(self) -> int:
-        """Source pixels that result pixels stand at or behind, where the source is enlarged by a whole factor."""
-        return -(-self.result // self.denominator)
-
-    def taps(self, edge_mode: MPSImageEdgeMode, like: Tensor) -> Taps:
-        """The pixels and weights of linear interpolation, exact for whole numbers of any size."""
-        step = torch.arange(self.result, device=like.device) * self.numerator
-        base = step.div(self.denominator, rounding_mode="floor").add_(self.offset)
-        last = self.offset + (self.result - 1) * self.numerator // self.denominator
-        leaves = self.offset < 0 or last >= self.source
-        has_zeros = leaves and edge_mode == MPSImageEdgeMode.ZERO
-        if self.denominator == 1:
-            return Taps(self.source, placed(base[None], self.source, has_zeros), None, has_zeros)
-        beyond = torch.where(base == self.source - 1, base, base + 1)
-        fraction = (step % self.denominator).to(torch.float64).div_(self.denominator)
-        weight = torch.stack([1.0 - fraction, fraction]).to(like.dtype)
-        return Taps(self.source, placed(torch.stack([base, beyond]), self.source, has_zeros), weight, has_zeros)
-
-
-def placed(index: Tensor, source: int, has_zeros: bool) -> Tensor:
-    """What stands for an index outside of the source in `Taps`: the nearest pixel, or the zero behind the last one."""
-    if has_zeros:
-        return index.masked_fill((index < 0).logical_or_(index >= source), source)
-    return index.clamp(0, source - 1)
-
-
 def interpolate(x: Tensor, rows: Stretch, columns: Stretch, edge_mode: MPSImageEdgeMode) -> Tensor:
     """Bilinear interpolation at the positions of two stretches; see the top of this file.
 
@@ -153,6 +85,8 @@ def interpolate(x: Tensor, rows: Stretch, columns: Stretch, edge_mode: MPSImageE
     Returns:
         [N, C, rows.result, columns.result], in channels-last memory; perhaps a view of ``x`` where nothing changes.
     """
+    if aligned_interpolation.takes(x, rows, columns):
+        return aligned_interpolation.interpolate(x, rows, columns)
     steps = [
         (dimension, stretch, None if stretch.has_phases else stretch.taps(edge_mode, x))
         for dimension, stretch in _by_growth(rows, columns)
@@ -172,6 +106,8 @@ def interpolate_gradient(gradient: Tensor, rows: Stretch, columns: Stretch, edge
 
     Its exact adjoint: [N, C, rows.result, columns.result] to [N, C, rows.source, columns.source].
     """
+    if aligned_interpolation.takes(gradient, rows, columns):
+        return aligned_interpolation.interpolate_gradient(gradient, rows, columns)
     steps = [
         (dimension, stretch, None if stretch.has_phases else stretch.taps(edge_mode, gradient))
         for dimension, stretch in reversed(_by_growth(rows, columns))
