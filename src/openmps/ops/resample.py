@@ -10,6 +10,7 @@ business. (MPSCNNUpsampling.h, macOS 10.13; MPSNNResize.h, macOS 10.14.)
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -262,6 +263,50 @@ def sample(x: Tensor, rows: Tensor, columns: Tensor, edge_mode: MPSImageEdgeMode
     Returns:
         [N * K, C, h, w], channels-last: the K results of the first image, then those of the second.
     """
+    found = _sample_in_bags(x, rows, columns, edge_mode)
+    return _sample_by_taps(x, rows, columns, edge_mode) if found is None else found
+
+
+def _sample_in_bags(x: Tensor, rows: Tensor, columns: Tensor, edge_mode: MPSImageEdgeMode) -> Tensor | None:
+    """`sample` by the weighted sums of rows of a table that PyTorch has for embeddings on the CPU.
+
+    None where those do not serve: other devices and types, and numbers that are not finite but might be left out.
+    """
+    images, channels, height, width = x.shape
+    shape = torch.broadcast_shapes(rows.shape, columns.shape, (images, 1, 1, 1))
+    if x.is_cuda or x.dtype != torch.float32 or not x.numel() or images * height * width >= 2**31:
+        return None
+    table = x.permute(0, 2, 3, 1).reshape(images * height * width, channels)
+    (down, of_rows, below), (right, of_columns, beside) = (
+        _pair(position, length, edge_mode) for position, length in ((rows, height), (columns, width))
+    )
+    if (below or beside) and not math.isfinite(table.sum()):
+        return None
+    first = torch.arange(images, dtype=torch.int32).view(-1, 1, 1, 1, 1) * (height * width)
+    index = ((down * width + first)[..., :, None] + right[..., None, :]).expand(*shape, 2, 2).reshape(-1)
+    weight = (of_rows[..., :, None] * of_columns[..., None, :]).to(x.dtype).expand(*shape, 2, 2).reshape(-1)
+    begins = torch.arange(0, len(index), 4, dtype=torch.int32)
+    total = torch.ops.aten._embedding_bag_forward_only(table, index, begins, False, 0, False, weight)[0]
+    return total.view(shape[0] * shape[1], shape[2], shape[3], channels).permute(0, 3, 1, 2)
+
+
+def _pair(position: Tensor, length: int, edge_mode: MPSImageEdgeMode) -> tuple[Tensor, Tensor, bool]:
+    """The two pixels that each position lies between, their weights, and whether any of them is outside."""
+    taps = _two_taps(position, length, edge_mode)
+    index = torch.stack([tap.index for tap in taps], -1).to(torch.int32)
+    weight = torch.stack([tap.weight for tap in taps], -1)
+    outside = [tap.is_inside.logical_not() for tap in taps if tap.is_inside is not None]
+    if not outside:
+        return index, weight, False
+    left_out = torch.stack(outside, -1)
+    if not left_out.any():
+        return index, weight, False
+    # A position that is not a number gives none, wherever it is.
+    return index, weight.masked_fill_(left_out & weight.isfinite(), 0.0), True
+
+
+def _sample_by_taps(x: Tensor, rows: Tensor, columns: Tensor, edge_mode: MPSImageEdgeMode) -> Tensor:
+    """`sample`, one of the four pixels of each position after the other."""
     images, channels, height, width = x.shape
     shape = torch.broadcast_shapes(rows.shape, columns.shape, (images, 1, 1, 1))
     table = x.permute(0, 2, 3, 1).reshape(images * height * width, channels)
