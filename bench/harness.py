@@ -85,13 +85,22 @@ def _digits(value: float) -> float:
 
 
 def by_turns(
-    turns: Mapping[str, Callable[[], object]], rounds: int, times: int = 1, clock: str = "wall"
+    turns: Mapping[str, Callable[[], object]],
+    rounds: int,
+    times: int = 1,
+    clock: str = "wall",
+    before: Mapping[str, Callable[[], object]] | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """Milliseconds of one call of each function, which takes turns of ``times`` calls with the others."""
+    """Milliseconds of one call of each function, which takes turns of ``times`` calls with the others.
+
+    What is to be done ``before`` a turn of a function does not count.
+    """
     taken: dict[str, list[float]] = {name: [] for name in turns}
     now = CLOCKS[clock]
     for round_ in range(rounds + WARM_TURNS):
         for name, call in turns.items():
+            if before is not None and name in before:
+                before[name]()
             start = now()
             for _ in range(times):
                 call()

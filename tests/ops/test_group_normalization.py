@@ -28,6 +28,8 @@ SHAPES = [
     ((2, 6, 1, 1), 2),
     ((0, 4, 3, 3), 2),
     ((2, 12, 2, 2), 12),
+    ((2, 128, 8, 8), 4),
+    ((1, 128, 8, 9), 128),
 ]
 """Images and groups of channels; as many groups as channels are instances."""
 
@@ -172,12 +174,16 @@ def test_equals_pytorch(groups: int, epsilon: float, device: torch.device, rng: 
         assert_close(actual, each, 1e-12, name)
 
 
-@pytest.mark.parametrize("groups", [1, 2, 4])
-def test_small_differences_of_large_numbers(groups: int, device: torch.device, rng: np.random.Generator) -> None:
+@pytest.mark.parametrize(
+    ("shape", "groups"), [((2, 4, 9, 7), 1), ((2, 4, 9, 7), 2), ((2, 4, 9, 7), 4), ((1, 128, 9, 8), 32)]
+)
+def test_small_differences_of_large_numbers(
+    shape: Any, groups: int, device: torch.device, rng: np.random.Generator
+) -> None:
     """A mean ten thousand times the deviation costs no digits in float32."""
-    x = (1000.0 + rng.normal(scale=0.1, size=(2, 4, 9, 7))).astype(np.float32).astype(np.float64)
+    x = (1000.0 + rng.normal(scale=0.1, size=shape)).astype(np.float32).astype(np.float64)
     g = rng.normal(size=x.shape)
-    gamma, beta = _parameters(4)
+    gamma, beta = _parameters(shape[1])
     window, rows, columns = _whole(x.shape)
     source, scales = tensor(x, torch.float32, device), tensor(gamma, torch.float32, device)
     result, statistics = _forward(source, scales, tensor(beta, torch.float32, device), window, ZERO, groups, 1e-9)

@@ -8,6 +8,9 @@ group normalization with one channel a group. With S the pixels of a group's cha
 The variance is that of the population, divided by M. Numbers are taken from a pixel of their group before they are
 summed: small differences of large numbers keep their digits, and a constant image has variance 0 exactly. Images may be
 float16: sums and everything in between are float32 then, and images are rounded once.
+
+On the CPU, float32 images whose mean is no more than a few deviations lose no digits worth the passes that this takes:
+their sums are those of the numbers as they are.
 """
 
 from __future__ import annotations
@@ -23,6 +26,12 @@ from openmps.ops.op import Kind, Op
 from openmps.types import MPSImageEdgeMode
 
 _PIXELS = (2, 3)
+_LARGEST_MEAN = 4.0
+"""In deviations: of groups whose numbers are summed as they are."""
+_PIXELS_AT_ONCE = range(64, 2**16 + 1)
+"""How many pixels such images have: of few, sums that cancel lose more; of many, those that are one long addition."""
+_LEAST_IMAGE = 2**13
+"""Numbers of the least image whose gradients are made by itself."""
 
 
 class NormalizationGradients(NamedTuple):
@@ -64,6 +73,8 @@ def group_normalization(
     Returns:
         The result, [N, C, window.y.read, window.x.read], and the statistics that `group_normalization_gradient` takes.
     """
+    if window.is_whole and (found := _normalized_at_once(x, gamma, beta, groups, epsilon)) is not None:
+        return found
     centred, statistics = _standard(x, groups, epsilon)
     scale = gamma * _each_channel(statistics[:, 1], x)
     if not window.is_whole:
@@ -76,7 +87,8 @@ def group_statistics(x: Tensor, *, groups: int, epsilon: float) -> Tensor:
 
     Row 0 is the mean less the first pixel of the group's first channel, row 1 is ``1 / sqrt(variance + epsilon)``.
     """
-    return _standard(x, groups, epsilon)[1]
+    found = _normalized_at_once(x, None, None, groups, epsilon)
+    return _standard(x, groups, epsilon)[1] if found is None else found[1]
 
 
 def group_normalization_gradient(
@@ -107,6 +119,10 @@ def group_normalization_gradient(
         edge_mode: ``ZERO`` or ``CLAMP``.
     """
     groups = statistics.shape[2]
+    if source.is_whole and data.is_whole and _is_plain(x) and x[0].numel() >= _LEAST_IMAGE:
+        mean = statistics[:, 0] + _first(x, groups).view(-1, groups)
+        if _is_near_zero(mean, statistics[:, 1]):
+            return _gradient_by_images(gradient, x, gamma, mean, statistics[:, 1])
     deviation = _each_channel(statistics[:, 1], x)
     centred = _centred(x - _pivot(x, groups), statistics)
     read_there = centred if source.is_whole else _centred(_under(x, source, edge_mode, groups), statistics)
@@ -117,6 +133,62 @@ def group_normalization_gradient(
     result = read_adjoint(gradient * _pixel(gamma), data, edge_mode)
     result = result.sub_(_pixel(plain)).sub_(centred.mul_(_pixel(slope * deviation)))
     result = torch.mul(result, _pixel(deviation), out=room_for(result, x))
+    return NormalizationGradients(result, for_gamma, for_beta)
+
+
+def _is_plain(x: Tensor) -> bool:
+    """Whether these are images that may be summed as they are, if their mean is small."""
+    return not x.is_cuda and x.dtype == torch.float32 and x.shape[2] * x.shape[3] in _PIXELS_AT_ONCE and len(x) > 0
+
+
+def _packed(x: Tensor) -> Tensor:
+    """Images in channels-last memory, with strides that PyTorch's kernels know for it."""
+    images, channels, height, width = x.shape
+    return x.permute(0, 2, 3, 1).reshape(-1).view(images, height, width, channels).permute(0, 3, 1, 2)
+
+
+def _is_near_zero(mean: Tensor, inverse: Tensor) -> bool:
+    """Whether no group's mean is large beside its deviation; False if one of them is not finite."""
+    return bool((mean * inverse).abs_().max() <= _LARGEST_MEAN) and bool(inverse.max() < torch.inf)
+
+
+def _normalized_at_once(
+    x: Tensor, gamma: Tensor | None, beta: Tensor | None, groups: int, epsilon: float
+) -> tuple[Tensor, Tensor] | None:
+    """What `group_normalization` returns, by PyTorch's kernel; None where that loses digits."""
+    if not _is_plain(x):
+        return None
+    images, channels, height, width = x.shape
+    x = _packed(x)
+    result, mean, inverse = torch.native_group_norm(x, gamma, beta, images, channels, height * width, groups, epsilon)
+    if not _is_near_zero(mean, inverse):
+        return None
+    return result, torch.stack((mean - _first(x, groups).view(-1, groups), inverse), 1)
+
+
+def _gradient_by_images(
+    gradient: Tensor, x: Tensor, gamma: Tensor, mean: Tensor, inverse: Tensor
+) -> NormalizationGradients:
+    """`group_normalization_gradient` for whole images of small means, by PyTorch's kernels, image by image.
+
+    They add up the gradients of gamma and beta of the images that they get.
+    """
+    images, channels, height, width = x.shape
+    groups, wanted = mean.shape[1], [True, True, True]
+    gradient, x = _packed(gradient), _packed(x)
+    result = torch.empty_like(x)
+    for_gamma, for_beta = x.new_empty(images, channels), x.new_empty(images, channels)
+    for image in range(images):
+        one = slice(image, image + 1)
+        g, pixels = gradient[one], x[one]
+        if groups == channels:
+            saved = mean[image], inverse[image]
+            back = torch.ops.aten.native_batch_norm_backward(g, pixels, gamma, None, None, *saved, True, 0.0, wanted)
+        else:
+            size = 1, channels, height * width, groups
+            back = torch.ops.aten.native_group_norm_backward(g, pixels, mean[one], inverse[one], gamma, *size, wanted)
+        for whole, part in zip((result[one], for_gamma[image], for_beta[image]), back, strict=True):
+            whole.copy_(part)
     return NormalizationGradients(result, for_gamma, for_beta)
 
 
@@ -142,9 +214,14 @@ def _under(x: Tensor, window: Window, edge_mode: MPSImageEdgeMode, groups: int) 
 def _pivot(x: Tensor, groups: int) -> Tensor:
     """The first pixel of each group's first channel, for every channel of the group: [N, C, 1, 1]."""
     size = x.shape[1] // groups
-    first = x[:, ::size, :1, :1]
-    first = first.float() if x.dtype == torch.float16 else first
+    first = _first(x, groups)
     return first if size == 1 else first.repeat_interleave(size, 1)
+
+
+def _first(x: Tensor, groups: int) -> Tensor:
+    """The first pixel of each group's first channel, [N, groups, 1, 1]."""
+    first = x[:, :: x.shape[1] // groups, :1, :1]
+    return first.float() if x.dtype == torch.float16 else first
 
 
 def _group_mean(sums: Tensor, x: Tensor, groups: int) -> Tensor:
