@@ -4,6 +4,7 @@ Images are ``[N, C, H, W]``, everything else is one number a channel, ``[C]``. A
 scale, and know the mean to twice the precision of a number: a large mean costs no digits of a small variance. Images
 may be float16: sums and everything in between are float32 then. Where Triton runs, each pass reads its images once
 (`openmps.ops.triton.batch_normalization`); the forms here are the slow ones that those must equal.
+On the CPU, float32 images with means of a few deviations lose no digits worth the passes that this takes.
 (MPSCNNBatchNormalization.h, macOS 10.13.4; Ioffe and Szegedy, arXiv 1502.03167.)
 """
 
@@ -18,9 +19,14 @@ from torch import Tensor
 
 from openmps.ops import triton
 from openmps.ops.elements import room_for
+from openmps.ops.geometry import packed
 from openmps.ops.op import Kind, Op
 
 _PIXELS = (0, 2, 3)
+_LARGEST_MEAN = 8.0
+"""In deviations: of channels that the CPU takes as they are, without subtracting the mean first."""
+_MOST_PIXELS = 2**16
+"""Of a channel that PyTorch's sums for the CPU take: they add one after the other."""
 
 
 class Moments(NamedTuple):
@@ -55,6 +61,10 @@ def batch_moments(x: Tensor) -> Moments:
     """
     if (fast := kernels_for([x], [])) is not None:
         return Moments(*fast.moments(x))
+    if _is_summed_at_once(x):
+        mean, (_, variance) = x.mean(_PIXELS), torch.batch_norm_update_stats(packed(x), None, None, 0.0)
+        if _is_near_zero(mean, variance):
+            return Moments(mean, torch.zeros_like(mean), variance)
     first = _column(_wide(x[0, :, 0, 0]))
     centred = x - first
     mean = (first + centred.mean(_PIXELS, keepdim=True)).contiguous()
@@ -86,6 +96,8 @@ def normalize(x: Tensor, how: Normalization, *, is_rounded: bool = False) -> Ten
         return fast.normalize(x, rows, how.epsilon, x.dtype if is_rounded else torch.float32)[0]
     scale = how.gamma * _inverse_deviation(how.moments, how.epsilon)
     shift = how.beta - how.moments.correction * scale
+    if _is_plain(x) and _is_near_zero(how.moments.mean, how.moments.variance + how.epsilon):
+        return torch.addcmul(_column(shift - how.moments.mean * scale), x, _column(scale))
     centred = x - _column(how.moments.mean)
     room = room_for(centred, x) if is_rounded else centred
     return torch.addcmul(_column(shift), centred, _column(scale), out=room)
@@ -98,6 +110,13 @@ def parameter_gradients(gradient: Tensor, x: Tensor, moments: Moments, epsilon: 
     """
     if (fast := kernels_for([gradient, x], moments)) is not None:
         return ParameterGradients(*fast.parameter_gradients(gradient, x, fast.Rows(*moments), epsilon))
+    if _is_summed_at_once(x) and gradient.dtype == x.dtype:
+        inverse = _inverse_deviation(moments, epsilon)
+        g, image, ones = packed(gradient), packed(x), torch.ones_like(inverse)
+        _, gamma, beta = torch.ops.aten.native_batch_norm_backward(
+            g, image, ones, None, None, moments.mean, ones, True, 0.0, [False, True, True]
+        )
+        return ParameterGradients(gamma.sub_(moments.correction * beta).mul_(inverse), beta)
     centred = (x - _column(moments.mean)).sub_(_column(moments.correction))
     beta = gradient.sum(_PIXELS, dtype=centred.dtype)
     return ParameterGradients(centred.mul_(gradient).sum(_PIXELS).mul_(_inverse_deviation(moments, epsilon)), beta)
@@ -126,9 +145,27 @@ def data_gradient(
         return torch.mul(gradient, _column(scale), out=torch.empty_like(gradient, dtype=x.dtype))
     slope = scale * inverse * sums.gamma / -pixels
     level = (scale * sums.beta / -pixels).sub_(moments.correction * slope)
+    if _is_plain(x) and gradient.dtype == x.dtype and _is_near_zero(moments.mean, moments.variance + epsilon):
+        level -= moments.mean * slope
+        return torch.addcmul(_column(level), x, _column(slope)).addcmul_(gradient, _column(scale))
     centred = x - _column(moments.mean)
     torch.addcmul(_column(level), centred, _column(slope), out=centred)
     return torch.addcmul(centred, gradient, _column(scale), out=room_for(centred, x))
+
+
+def _is_plain(x: Tensor) -> bool:
+    """Whether these are images that may be taken as they are, if their means are small."""
+    return not x.is_cuda and x.dtype == torch.float32
+
+
+def _is_near_zero(mean: Tensor, variance: Tensor) -> bool:
+    """Whether no channel's mean is large beside its deviation; False if one of them is not finite."""
+    return bool(((mean.square() <= variance * _LARGEST_MEAN**2) & (variance < torch.inf)).all())
+
+
+def _is_summed_at_once(x: Tensor) -> bool:
+    """Whether PyTorch's sums for the CPU are good for these images."""
+    return _is_plain(x) and 0 < x.shape[0] * x.shape[2] * x.shape[3] <= _MOST_PIXELS
 
 
 def kernels_for(images: Sequence[Tensor], rows: Sequence[Tensor | None]) -> Any:

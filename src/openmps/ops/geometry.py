@@ -234,6 +234,12 @@ def empty_image(like: Tensor, channels: int, size: tuple[int, int]) -> Tensor:
     return like.new_empty((like.shape[0], *size, channels)).permute(0, 3, 1, 2)
 
 
+def packed(x: Tensor) -> Tensor:
+    """Images in channels-last memory, with strides that PyTorch's kernels know for it."""
+    images, channels, height, width = x.shape
+    return x.permute(0, 2, 3, 1).reshape(-1).view(images, height, width, channels).permute(0, 3, 1, 2)
+
+
 def pitch_of(image: Tensor) -> int | None:
     """Numbers from one pixel to the next, if all pixels lie so, each with its channels side by side; else None."""
     step = expected = 0

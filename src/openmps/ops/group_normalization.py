@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from openmps.ops.elements import room_for
-from openmps.ops.geometry import Window, read, read_adjoint
+from openmps.ops.geometry import Window, packed, read, read_adjoint
 from openmps.ops.op import Kind, Op
 from openmps.types import MPSImageEdgeMode
 
@@ -141,12 +141,6 @@ def _is_plain(x: Tensor) -> bool:
     return not x.is_cuda and x.dtype == torch.float32 and x.shape[2] * x.shape[3] in _PIXELS_AT_ONCE and len(x) > 0
 
 
-def _packed(x: Tensor) -> Tensor:
-    """Images in channels-last memory, with strides that PyTorch's kernels know for it."""
-    images, channels, height, width = x.shape
-    return x.permute(0, 2, 3, 1).reshape(-1).view(images, height, width, channels).permute(0, 3, 1, 2)
-
-
 def _is_near_zero(mean: Tensor, inverse: Tensor) -> bool:
     """Whether no group's mean is large beside its deviation; False if one of them is not finite."""
     return bool((mean * inverse).abs_().max() <= _LARGEST_MEAN) and bool(inverse.max() < torch.inf)
@@ -159,7 +153,7 @@ def _normalized_at_once(
     if not _is_plain(x):
         return None
     images, channels, height, width = x.shape
-    x = _packed(x)
+    x = packed(x)
     result, mean, inverse = torch.native_group_norm(x, gamma, beta, images, channels, height * width, groups, epsilon)
     if not _is_near_zero(mean, inverse):
         return None
@@ -175,7 +169,7 @@ def _gradient_by_images(
     """
     images, channels, height, width = x.shape
     groups, wanted = mean.shape[1], [True, True, True]
-    gradient, x = _packed(gradient), _packed(x)
+    gradient, x = packed(gradient), packed(x)
     result = torch.empty_like(x)
     for_gamma, for_beta = x.new_empty(images, channels), x.new_empty(images, channels)
     for image in range(images):
