@@ -158,6 +158,10 @@ def _soft_plus(x: Tensor, p: _Parameters) -> Tensor:
     return _scaled(functional.softplus(_scaled(x, p.b), 1.0, 40.0), p.a)
 
 
+def _soft_plus_gradient(gradient: Tensor, x: Tensor, p: _Parameters) -> Tensor:
+    return _times(torch.ops.aten.softplus_backward(gradient, x, p.b, 40.0), p.a * p.b)
+
+
 def _elu_gradient(gradient: Tensor, x: Tensor, p: _Parameters) -> Tensor:
     if p.a == 1.0:
         return x.clamp_max(0.0).exp_().mul_(gradient)
@@ -246,9 +250,7 @@ _NEURONS: dict[MPSCNNNeuronType, _Row] = {
         lambda g, x, p: _times(_in_place(_tanh_backward, g, torch.tanh(_scaled(x, p.b))), p.a * p.b),
     ),
     MPSCNNNeuronType.ABSOLUTE: _Row(lambda x, _: x.abs(), lambda g, x, _: x.sign().mul_(g)),
-    MPSCNNNeuronType.SOFT_PLUS: _Row(
-        _soft_plus, lambda g, x, p: _scaled(torch.sigmoid(_scaled(x, p.b)), p.a * p.b).mul_(g)
-    ),
+    MPSCNNNeuronType.SOFT_PLUS: _Row(_soft_plus, _soft_plus_gradient),
     MPSCNNNeuronType.SOFT_SIGN: _Row(
         lambda x, _: x / x.abs().add_(1.0), lambda g, x, _: g / x.abs().add_(1.0).square_()
     ),
