@@ -23,6 +23,8 @@ from openmps.ops.op import Kind, Op
 from openmps.ops.products import product, product_of_rows, wide_product
 from openmps.types import MPSImageEdgeMode
 
+_FEW_CHANNELS = 4
+"""Of a group whose gradients of biases oneDNN makes with those of weights."""
 _COLUMN_BYTES = 2**26
 """Most memory that the pixels under the windows, written out, may take at a time."""
 
@@ -155,20 +157,25 @@ def convolution_gradient(
         # For strided 1 by 1 kernels over few channels, oneDNN's x86 code for the weights' gradient writes past the end
         # of its work space (its issue 6035, still there in 3.12).
         has_fault = window.size == (1, 1) and operand.stride != (1, 1) and operand.image.device.type == "cpu"
+        for_biases = None
         if with_parameters and has_fault:
-            for_region, _ = _backward(gradient, operand, kernel, window, groups, (with_source, False))
-            _, for_kernel = _backward(gradient, _stepped(operand, window), kernel, window, groups, (False, True))
-        else:
-            for_region, for_kernel = _backward(
-                gradient, operand, kernel, window, groups, (with_source, with_parameters)
+            for_region, *_ = _backward(gradient, operand, kernel, window, groups, (with_source, False, False))
+            _, for_kernel, _ = _backward(
+                gradient, _stepped(operand, window), kernel, window, groups, (False, True, False)
             )
+        else:
+            # oneDNN adds the biases up on its way where it sums few channels; else a sum of its own is faster.
+            at_once = with_parameters and with_biases and x.shape[1] // groups <= _FEW_CHANNELS and not x.is_cuda
+            wanted = with_source, with_parameters, at_once
+            for_region, for_kernel, for_biases = _backward(gradient, operand, kernel, window, groups, wanted)
+        if for_biases is None and with_parameters and with_biases:
+            for_biases = gradient.sum((0, 2, 3))
     if for_region is not None and not operand.is_source:
         for_region = read_adjoint(for_region, window, edge_mode)
     return ConvolutionGradients(
         source=for_region,
         weights=None if for_kernel is None else for_kernel.permute(0, 2, 3, 1).contiguous(),
-        # Apart, because the engine takes longer to add them up than a sum of its own does.
-        biases=gradient.sum((0, 2, 3)) if with_parameters and with_biases else None,
+        biases=for_biases,
     )
 
 
@@ -425,25 +432,24 @@ def _stepped(operand: Operand, window: Window) -> Operand:
 
 
 def _backward(
-    gradient: Tensor, operand: Operand, kernel: Tensor, window: Window, groups: int, wanted: tuple[bool, bool]
-) -> tuple[Tensor | None, Tensor | None]:
-    """Return the gradients for the operand's image and for the kernel, OIHW; ``None`` where they are not wanted."""
-    if wanted == (False, False):
-        return None, None
-    for_image, for_kernel, _ = torch.ops.aten.convolution_backward(
+    gradient: Tensor, operand: Operand, kernel: Tensor, window: Window, groups: int, wanted: tuple[bool, bool, bool]
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Return the gradients for the operand's image, the kernel, OIHW, and biases; ``None`` where not wanted."""
+    if not any(wanted):
+        return None, None, None
+    return torch.ops.aten.convolution_backward(
         regular(gradient),
         operand.image,
         kernel,
-        None,
+        [kernel.shape[0]],
         operand.stride,
         operand.padding,
         window.dilation,
         False,  # transposed
         (0, 0),
         groups,
-        (*wanted, False),
+        wanted,
     )
-    return for_image, for_kernel
 
 
 _as_it_is = nullcontext()
