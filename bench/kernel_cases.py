@@ -1,8 +1,9 @@
 """Kernels of the catalogue, each with the bare PyTorch call that computes the same numbers.
 
 Every kernel of tests/catalogue.py has a case, or stands in `WITHOUT` with the reason. A case's call gets the sources'
-tensors, [N, C, H, W] in channels-last memory, and the parameters that `parameters` makes; its gradient is measured
-beside torch's own gradient of that call.
+tensors, [N, C, H, W] in channels-last memory, and the parameters that `parameters` makes. Its gradient is measured
+beside torch's own gradient of that call, which uses what autograd kept of the forward pass (the results of a sigmoid,
+say); ours has what the framework gives its gradient kernel: the gradient, the source and the state.
 """
 
 from __future__ import annotations
@@ -214,6 +215,11 @@ def _shared(size: Size) -> tuple[int, int, int, int]:
     return size.images, 2, size.side, size.side
 
 
+def _sampled(x: Tensor, grid: Tensor) -> Tensor:
+    found = F.grid_sample(x, grid.permute(0, 2, 3, 1), align_corners=True)
+    return found.contiguous(memory_format=torch.channels_last)  # the layout, which it forgets, for the next layer
+
+
 _TINY = torch.finfo(torch.float32).tiny
 _HALF = torch.tensor(0.5)
 
@@ -369,7 +375,7 @@ CASES: tuple[Case, ...] = (
     Case(
         "MPSNNGridSample",
         _of("MPSNNGridSample"),
-        lambda x, grid: F.grid_sample(x, grid.permute(0, 2, 3, 1), align_corners=True),
+        _sampled,
         sources=2,
         second=_shared,
         is_random=True,

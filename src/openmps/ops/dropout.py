@@ -13,8 +13,10 @@ from openmps.ops.op import Kind, Op
 from openmps.ops.random import philox, split_words
 
 _WORDS_PER_BLOCK = 4
-_PART = 2**16
-"""Counters of a part: half a mebibyte for each word."""
+_PART = 2**15
+"""Counters of a part: a quarter of a mebibyte for each word."""
+_NUMBERS = 2**16
+"""Numbers of a part that are dropped or kept."""
 _WORDS = {torch.float64: torch.int64, torch.float32: torch.int32, torch.float16: torch.int16}
 """Integers as long as a number of each type."""
 
@@ -97,9 +99,9 @@ def _dropout_in_parts(x: Tensor, mask: Tensor, keep_probability: float) -> Tenso
     """
     result = torch.empty_like(x, memory_format=torch.channels_last)
     word = _WORDS[x.dtype]
-    kept = torch.empty(min(_PART, x.numel()), dtype=word, device=x.device)
+    kept = torch.empty(min(_NUMBERS, x.numel()), dtype=word, device=x.device)
     numbers, places, bits = (each.permute(0, 2, 3, 1).reshape(-1) for each in (x, result, mask.view(torch.uint8)))
-    for some, place, bit in zip(numbers.split(_PART), places.split(_PART), bits.split(_PART), strict=True):
+    for some, place, bit in zip(numbers.split(_NUMBERS), places.split(_NUMBERS), bits.split(_NUMBERS), strict=True):
         torch.div(some, keep_probability, out=place)
         place.view(word).mul_(kept[: len(bit)].copy_(bit))
     return result

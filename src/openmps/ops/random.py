@@ -41,13 +41,24 @@ def philox(counter: Block, key: tuple[Word, Word]) -> Block:
         # 64-bit products in wrapping int64; the shift may smear the sign over the upper half, which the mask removes.
         product0 = c0 * _MULTIPLIERS[0]
         product1 = c2 * _MULTIPLIERS[1]
-        c0 = ((product1 >> 32) ^ c1 ^ k0) & WORD_MASK
-        c2 = ((product0 >> 32) ^ c3 ^ k1) & WORD_MASK
+        c0 = _mixed(product1 >> 32, c1, k0)
+        c2 = _mixed(product0 >> 32, c3, k1)
         c1 = _low_word_later(product1)
         c3 = _low_word_later(product0)
         k0 = (k0 + _KEY_INCREMENTS[0]) & WORD_MASK
         k1 = (k1 + _KEY_INCREMENTS[1]) & WORD_MASK
     return c0, c1 & WORD_MASK, c2, c3 & WORD_MASK
+
+
+def _mixed(high: Word, word: Word, key: Word) -> Word:
+    """The low 32 bits of ``high ^ word ^ key``, in the memory of ``high`` where that is as large as the result."""
+    if isinstance(high, int) or not _is_no_larger(word, high) or not _is_no_larger(key, high):
+        return (high ^ word ^ key) & WORD_MASK
+    return high.bitwise_xor_(word).bitwise_xor_(key).bitwise_and_(WORD_MASK)
+
+
+def _is_no_larger(word: Word, room: Tensor) -> bool:
+    return isinstance(word, int) or word.shape == room.shape or word.dim() == 0
 
 
 def _low_word_later(product: Word) -> Word:
