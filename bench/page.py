@@ -82,10 +82,10 @@ def _kernels(device: str, name: str) -> Iterable[str]:
         return
     largest = [case["ratio"] for row in found for case in row["sizes"][-1:]]
     yield f"## Kernels, {name}\n"
-    yield "Encodes, as many to a command buffer as take the call 20 ms, committed and waited for, beside the bare PyTorch"
-    yield "call that computes the same numbers. Ratios are the call's time over ours at three sizes, with our milliseconds"
-    yield "at the largest behind them. A gradient kernel has the gradient, the source and the state, as the framework"
-    yield "gives them; torch's gradient has what autograd kept, such as the results of a sigmoid.\n"
+    yield "Encodes, as many to a command buffer as take the call 20 ms, committed and waited for, beside the bare"
+    yield "PyTorch call that computes the same numbers. Ratios are the call's time over ours at three sizes, with our"
+    yield "milliseconds at the largest behind them. A gradient kernel has the gradient, the source and the state, as the"
+    yield "framework gives them; torch's gradient has what autograd kept, such as the results of a sigmoid.\n"
     yield f"Of {len(largest)} rows the median at the largest size is {statistics.median(largest):.2f}, the least"
     yield f"{min(largest):.2f}; {sum(ratio < 0.9 for ratio in largest)} are under 0.9.\n"
     yield "| kernel | small | middle | large | ms, large |"

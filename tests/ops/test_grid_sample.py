@@ -58,14 +58,6 @@ def test_positions_without_end(edge: int, expected: list[float], dtype: torch.dt
     np.testing.assert_array_equal(found, [*expected, np.nan, 3.0])
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
-def test_what_is_outside_counts_as_nothing_beside_an_infinite_edge(dtype: torch.dtype, device: torch.device) -> None:
-    x = tensor(np.array([np.inf, 1.0, 2.0, 3.0, np.nan]).reshape(1, 1, 1, 5), dtype, device)
-    grid = torch.zeros(1, 2, 1, 3, dtype=torch.float64, device=device)
-    grid[0, 0, 0] = torch.tensor([-4.0, 0.25, 5.0], dtype=torch.float64)
-    np.testing.assert_array_equal(array(grid_sample(x, grid, MPSImageEdgeMode.ZERO)).ravel(), [0.0, 2.5, 0.0])
-
-
 def test_other_images_of_a_batch_are_not_read(device: torch.device) -> None:
     x = torch.full((3, 1, 2, 2), float("nan"), device=device)
     x[1] = 1.0

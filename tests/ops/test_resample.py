@@ -226,3 +226,17 @@ def test_regions_up_to_the_last_pixel_lose_none_by_rounding(device: torch.device
     regions = tensor([[a / 10, a / 10, 1.0 - a / 10, 1.0 - a / 10] for a in range(10)], device=device)
     found = ops.crop_and_resize(x, regions, (11, 11), window(Axis(11), Axis(11), 100, 100))
     assert_close(found, torch.ones_like(found), 1e-13)
+
+
+@pytest.mark.parametrize("poison", [0.0, np.inf, np.nan])
+@pytest.mark.parametrize("edge", [ZERO, CLAMP])
+def test_rows_of_a_table_and_taps_agree(edge: int, poison: float, rng: np.random.Generator) -> None:
+    """Numbers that are not finite, too, and places where nothing is read."""
+    values = rng.normal(size=(2, 3, 4, 5))
+    values[0, :, 0, 0] = poison
+    x = tensor(values, torch.float32)
+    rows, columns = (torch.from_numpy(rng.uniform(-2.0, 6.0, (2, 2, 7, 3))) for _ in range(2))
+    rows[0, 0, 0, 0] = np.nan
+    expected = array(ops._sample_by_taps(x, rows, columns, MPSImageEdgeMode(edge)))
+    found = array(ops.sample(x, rows, columns, MPSImageEdgeMode(edge)))
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
