@@ -140,10 +140,17 @@ def _power(at: Site, node: Node) -> Picture:
     if math.isnan(exponent):
         raise NodeError("its exponent is missing")
     x = at.picture(node)
+    _check_axes(x, at.value(node, 1))
     if exponent == 2:  # as x x, which knows negative numbers on every device
         made = MPSNNMultiplicationNode(x.image, x.image)
         return at.made(made, x.layout, node.title)
     return at.neuron(node, x, MPSCNNNeuronType.POWER, 1.0, 0.0, exponent)
+
+
+def _check_axes(x: Picture, number: Any) -> None:
+    """A number of more axes than a picture has would give the result as many."""
+    if number.ndim > x.layout.rank:
+        raise NodeError(f"its constant has {number.ndim} axes, its other input {x.layout.rank}")
 
 
 def _limit(*, is_minimum: bool) -> Builder:
@@ -158,7 +165,9 @@ def _limit(*, is_minimum: bool) -> Builder:
         place = next(place for place, value in enumerate(values) if isinstance(value, Picture))
         bound = float(constants[0].reshape(()))
         low, high = (-math.inf, bound) if is_minimum else (bound, math.inf)
-        return limited(at, node, at.picture(node, place), low, high)
+        x = at.picture(node, place)
+        _check_axes(x, constants[0])
+        return limited(at, node, x, low, high)
 
     return build
 

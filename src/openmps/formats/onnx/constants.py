@@ -260,6 +260,11 @@ def _where(node: Node, values: Values, budget: Budget, opset: int) -> Array:
     return np.where(condition.astype(bool), one, other)
 
 
+def _shape(node: Node, values: Values, budget: Budget, opset: int) -> Array:
+    shape = _need(values, 1)[0].shape
+    return np.array(shape[node.integer("start", 0) : node.integer("end", len(shape))], np.int64)
+
+
 def _size(node: Node, values: Values, budget: Budget, opset: int) -> Array:
     return np.array(_need(values, 1)[0].size, np.int64)
 
@@ -269,7 +274,7 @@ FOLDS: dict[str, Fold] = {
     "ConstantOfShape": _filled,
     "Identity": lambda node, values, budget, opset: _need(values, 1)[0],
     "Cast": _cast,
-    "Shape": lambda node, values, budget, opset: np.array(_need(values, 1)[0].shape, np.int64),
+    "Shape": _shape,
     "Size": _size,
     "Squeeze": _squeeze,
     "Unsqueeze": _unsqueeze,
@@ -292,7 +297,9 @@ FOLDS: dict[str, Fold] = {
     "Mul": _pointwise(np.multiply, symbolic=operator.mul),
     "Div": _pointwise(_divided, symbolic=_quotient),
     "Pow": _pointwise(np.power),
-    "Mod": _pointwise(np.mod),
+    "Mod": lambda node, values, budget, opset: _pointwise(np.fmod if node.integer("fmod", 0) else np.mod)(
+        node, values, budget, opset
+    ),
     "Min": _pointwise(lambda *each: np.minimum.reduce(np.broadcast_arrays(*each))),
     "Max": _pointwise(lambda *each: np.maximum.reduce(np.broadcast_arrays(*each))),
     "Sqrt": _pointwise(np.sqrt),

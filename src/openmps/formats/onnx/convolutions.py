@@ -92,7 +92,11 @@ def _transposed_padding(node: Node, window: Window, rank: int) -> tuple[Explicit
     more = [0] * (2 - rank) + node.integers("output_padding", [0] * rank)
     wanted = [1] * (2 - rank) + node.integers("output_shape")[-rank:] if node.given("output_shape") else None
     if wanted is None and window.automatic in ("SAME_UPPER", "SAME_LOWER"):
-        wanted = [None if n is None else n * s for n, s in zip(window.source, window.stride, strict=True)]
+        # No less than the windows make: pads are no less than 0 here, as in ONNX's rule of shapes.
+        wanted = [
+            None if n is None else min(n * s, (n - 1) * s + e + k)
+            for n, s, e, k in zip(window.source, window.stride, more, window.extent, strict=True)
+        ]
     before, behind = window.before, window.behind
     if wanted is not None:
         if None in window.source or len(wanted) != 2:
@@ -101,8 +105,9 @@ def _transposed_padding(node: Node, window: Window, rank: int) -> tuple[Explicit
             ((n or 1) - 1) * s + e + k - (r or 1)
             for n, s, e, k, r in zip(window.source, window.stride, more, window.extent, wanted, strict=True)
         ]
-        less, rest = tuple(t // 2 for t in total), tuple(t - t // 2 for t in total)
-        before, behind = (less, rest) if window.automatic == "SAME_UPPER" else (rest, less)
+        odd = 0 if window.automatic == "SAME_UPPER" else 1
+        before = (max(0, total[0]) + odd) // 2, (max(0, total[1]) + odd) // 2
+        behind = total[0] - before[0], total[1] - before[1]  # what is beyond the windows lies behind them
     elif window.automatic == "VALID":
         before = behind = (0, 0)
     (top, left), (bottom, right) = before, behind
@@ -134,7 +139,7 @@ def general_product(at: Site, node: Node) -> Picture:
     biases = None
     if at.value(node, 2) is not None:
         given = at.weights(node, 2, "matrix C")
-        if given.size not in (1, matrix.shape[1]) or given.shape[-1:] not in ((), (1,), (matrix.shape[1],)):
+        if (1, *given.shape)[-2:] not in ((1,), (1, 1), (1, matrix.shape[1])) or given.ndim > 2:
             raise NodeError(f"its matrix C of shape {given.shape} is no row of {matrix.shape[1]} numbers")
         biases = np.array(np.broadcast_to(node.decimal("beta", 1) * given.reshape(-1), matrix.shape[1]), np.float32)
     return _matrix(at, node, x, matrix, biases)

@@ -194,7 +194,8 @@ def _slice(at: Site, node: Node) -> Picture:
         if chosen == slice(None):
             continue
         size = size_of(x.layout.axes[axis])
-        if size is None and (chosen.start or 0) == 0 and (chosen.stop is None or chosen.stop > 1 << 30):
+        is_from_the_first = (chosen.start or 0) == 0 and chosen.step in (None, 1)
+        if size is None and is_from_the_first and (chosen.stop is None or chosen.stop > 1 << 30):
             continue
         x = part(at, x, axis, range(*chosen.indices(_length(x.layout.axes[axis]))))
     return x

@@ -61,13 +61,15 @@ def maximum(at: Site, node: Node) -> Picture:
     if pads is None:
         raise NodeError("its padding depends on a size that is not known", "Give the size of the input")
     image, policy = x.image, window.policy()
+    if window.is_ceiling:  # the last windows may reach beyond the padding
+        rows, columns = _reached(window, pads[0])
+        pads = pads[0], (max(0, rows), max(0, columns))
     if any(pads[0] + pads[1]):
         (top, left), (bottom, right) = pads
         sides = MPSImageCoordinate(left, top, 0), MPSImageCoordinate(right, bottom, 0)
         padded = MPSNNPadNode(image, *sides, MPSImageEdgeMode.CONSTANT)
         padded.fill_value = -FLT_MAX
-        image = padded.result_image
-        policy = _behind(window, (top + bottom, left + right))
+        image, policy = padded.result_image, ExplicitPadding(0, 0, 0, 0)
     made = MPSCNNDilatedPoolingMaxNode(image, *_sizes(window), window.dilation[1], window.dilation[0])
     return _placed(at, node, made, x, window, policy)
 
@@ -78,6 +80,8 @@ def average(at: Site, node: Node) -> Picture:
     _undilated(window, "average")
     counted = bool(node.integer("count_include_pad", 0)) and window.is_padded
     pads = window.pads()
+    if counted and pads is None:
+        raise NodeError("it counts a padding that depends on a size that is not known", "Give the size of the input")
     if not counted or pads is None:
         made = MPSCNNPoolingAverageNode(x.image, *_sizes(window))
         return _placed(
@@ -96,13 +100,19 @@ def _behind(window: Window, added: tuple[int, int], **options: Any) -> ExplicitP
     """What is left to pad of an image to which pixels were added: what windows of a ceiling reach beyond them."""
     if not window.is_ceiling:
         return ExplicitPadding(0, 0, 0, 0, **options)
+    rows, columns = _reached(window, added)
+    return ExplicitPadding(0, 0, columns, rows, **options)
+
+
+def _reached(window: Window, added: tuple[int, int]) -> tuple[int, int]:
+    """How far the last windows reach beyond an image to which pixels were added."""
     more: list[int] = []
     lengths = window.lengths()
     for length, source, zeros, k, s in zip(lengths, window.source, added, window.extent, window.stride, strict=True):
         if length is None or source is None:
             raise NodeError("its padding depends on a size that is not known", "Give the size of the input")
         more.append((length - 1) * s + k - source - zeros)
-    return ExplicitPadding(0, 0, more[1], more[0], **options)
+    return more[0], more[1]
 
 
 def norm(at: Site, node: Node) -> Picture:

@@ -66,6 +66,9 @@ def _argument(kinds: _Kinds) -> Builder:
         if not -x.layout.rank <= axis < x.layout.rank:
             raise NodeError(f"its axis {axis} is none of {x.layout.rank}")
         keeps = bool(node.integer("keepdims", 1))
+        own = x.layout.axes[axis]
+        if set(own) == set(x.layout.channels) and own != x.layout.channels:
+            x = at.mover.permuted(x, own)  # places are counted along the axis
         return reduced(at, node, x, kinds, [axis % x.layout.rank], keeps=keeps)
 
     return build

@@ -45,7 +45,7 @@ def resize(at: Site, node: Node) -> Picture:
 
 def _of_all_axes(
     layout: Layout, axes: list[int], scales: Array | None, sizes: list[int] | None
-) -> tuple[Array | None, list[int] | None]:
+) -> tuple[Array | None, Sizes | None]:
     """Scales and sizes of some axes as those of all."""
     places = [axis_of(layout, axis) for axis in axes]
     if scales is not None:
@@ -54,7 +54,7 @@ def _of_all_axes(
         return factors, None
     if sizes is None or len(sizes) != len(places):
         raise NodeError("it has neither scales nor sizes of its axes")
-    whole = [1 if length is None else length for length in layout.shape]
+    whole = list(layout.shape)
     for place, size in zip(places, sizes, strict=True):
         whole[place] = size
     return None, whole
@@ -66,11 +66,13 @@ def upsample(at: Site, node: Node) -> Picture:
     return _resized(at, node, given, None, "asymmetric", "floor")
 
 
-def _resized(at: Site, node: Node, scales: Scales, sizes: list[int] | None, where: str, nearest: str) -> Picture:
+def _resized(
+    at: Site, node: Node, scales: Scales, sizes: Sequence[int | None] | None, where: str, nearest: str
+) -> Picture:
     x = at.planar(node)
     layout = x.layout
     source: Sizes = [size_of(layout.rows), size_of(layout.columns)]
-    factors, result = _asked(layout.rank, source, scales, sizes)
+    factors, result = _asked(layout, source, scales, sizes)
     mode = node.text("mode", "nearest")
     found = planar(layout.batch, layout.channels, *map(atoms, result), rank=layout.rank)
     if all(factor == 1 for factor in factors):
@@ -85,12 +87,17 @@ def _resized(at: Site, node: Node, scales: Scales, sizes: list[int] | None, wher
     return _linear(at, node, x, factors, result, found, where)
 
 
-def _asked(rank: int, source: Sizes, scales: Scales, sizes: list[int] | None) -> tuple[list[Fraction], Sizes]:
+def _asked(
+    layout: Layout, source: Sizes, scales: Scales, sizes: Sequence[int | None] | None
+) -> tuple[list[Fraction], Sizes]:
     """The factors of rows and columns, and the size of the result."""
+    rank, kept = layout.rank, layout.shape[:2]
     spatial = rank - 2
     if sizes is not None:
-        if len(sizes) != rank or not all(0 < size <= _MOST for size in sizes[2:]) or None in source:
+        if len(sizes) != rank or None in source or not all(0 < (size or 0) <= _MOST for size in sizes[2:]):
             raise NodeError("the factors that its sizes make are not known", _GIVE)
+        if list(sizes[:2]) != list(kept):
+            raise NodeError(f"its sizes {sizes[:8]} change the batch or the channels, or fix a batch that varies")
         wanted: Sizes = [*[1] * (2 - spatial), *sizes[2:]]
         return [Fraction(new or 1, old or 1) for new, old in zip(wanted, source, strict=True)], wanted
     values = [float(each) for each in np.asarray([] if scales is None else scales).reshape(-1)[:8]]

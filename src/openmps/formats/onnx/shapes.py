@@ -66,7 +66,9 @@ def _squeeze(at: Site, node: Node) -> Picture:
     axes = _given_axes(at, node, x.layout.rank)
     own = x.layout.axes
     if axes is None:
-        axes = [place for place, axis in enumerate(own) if size_of(axis) == 1 and x.layout.batch not in axis]
+        if x.layout.batch.size in (None, 1) or None in x.layout.shape:
+            raise NodeError("it takes away every axis of length 1, perhaps the batch's", "Name its axes in the model")
+        axes = [place for place, axis in enumerate(own) if size_of(axis) == 1]
     if any(own[axis] for axis in axes):
         raise NodeError("it takes away an axis of a length that is not 1, or the batch's")
     return x.over(x.layout.with_axes(axis for place, axis in enumerate(own) if place not in axes))

@@ -65,7 +65,7 @@ class Window:
         pads = self.pads()
         if pads is not None:
             (top, left), (bottom, right) = pads
-            is_ceiling = self.is_ceiling and self.automatic == "NOTSET"
+            is_ceiling = self.is_ceiling and self.automatic in ("NOTSET", "VALID")
             return ExplicitPadding(left, top, right, bottom, ceil_mode=is_ceiling, **options)
         if any(s >= k + 2 for s, k in zip(self.stride, self.extent, strict=True)) or options:
             raise NodeError("its padding depends on a size that is not known", _GIVE)

@@ -1,0 +1,103 @@
+"""Corners of ONNX's operators: ONNX's numbers, or a refusal by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from onnx_models import Array, error, model, node, numbers, ours, reference, saved
+from openmps.errors import MPSOperatorError
+
+pytest.importorskip("onnx")
+CLOSE = 3e-6
+I64 = np.int64
+
+
+def whole(*values: int) -> Array:
+    return np.array(values, I64)
+
+
+def compare(made: Any, feeds: dict[str, Array], folder: Path, wanted: Array | None = None) -> None:
+    """Our numbers beside the reference's, or given ones."""
+    found = ours(saved(made, folder)).run(feeds)["y"]
+    wanted = reference(made, feeds)["y"] if wanted is None else wanted
+    assert error(found, wanted) < CLOSE
+
+
+# --- refused ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("nodes", "shape", "constants", "why"), [
+    ([node("Slice", "x s e a t", "y")], ["n", 3, "h", 4],
+     {"s": whole(0), "e": whole(2**62), "a": whole(2), "t": whole(2)}, "length of its axis is not known"),
+    ([node("Slice", "x s e a t", "y")], ["n", 3, 4, 4],
+     {"s": whole(0), "e": whole(2**62), "a": whole(0), "t": whole(-1)}, "length of its axis is not known"),
+    ([node("Pow", "x c", "y")], [2, 3], {"c": np.full((1, 1, 1), 3, np.float32)}, "has 3 axes, its other input 2"),
+    ([node("Min", "x c", "y")], [2, 3], {"c": np.full((1, 1, 1), 3, np.float32)}, "has 3 axes, its other input 2"),
+    ([node("Max", "c x", "y")], [2, 3], {"c": np.full((1, 1, 1), 3, np.float32)}, "has 3 axes, its other input 2"),
+    ([node("Relu", "x", "r"), node("Squeeze", "r", "y")], [1, 3, 1, 1], {}, "every axis of length 1"),
+    ([node("Relu", "x", "r"), node("Squeeze", "r", "y")], ["n", 3, 1, 1], {}, "every axis of length 1"),
+    ([node("Relu", "x", "r"), node("Squeeze", "r", "y")], [2, 3, "h", 4], {}, "every axis of length 1"),
+    ([node("Gemm", "x b c", "y")], [5, 4], {"b": numbers(4, 5), "c": numbers(5, 1)}, "no row of 5 numbers"),
+    ([node("Resize", "x - - z", "y")], [1, 3, 4, 4], {"z": whole(1, 6, 8, 8)}, "change the batch or the channels"),
+    ([node("Resize", "x - - z", "y")], ["n", 3, 4, 4], {"z": whole(1, 3, 8, 8)}, "fix a batch that varies"),
+    ([node("AveragePool", "x", "y", kernel_shape=[3, 3], auto_pad="SAME_UPPER", count_include_pad=1)],
+     ["n", 3, "h", "w"], {}, "counts a padding"),
+])  # fmt: skip
+def test_what_could_be_another_tensor(nodes, shape, constants, why: str, tmp_path: Path) -> None:
+    with pytest.raises(MPSOperatorError, match=why):
+        ours(saved(model(nodes, {"x": shape}, **constants), tmp_path))
+
+
+# --- given ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("operator", ["ArgMax", "ArgMin"])
+def test_the_place_along_channels_in_another_order(operator: str, tmp_path: Path) -> None:
+    nodes = [
+        node("Reshape", "x s", "a"), node("Transpose", "a", "b", perm=[0, 2, 1, 3, 4]),
+        node("Reshape", "b t", "c"), node(operator, "c", "p", axis=1), node("Cast", "p", "y", to=1),
+    ]  # fmt: skip
+    made = model(nodes, {"x": [2, 6, 2, 2]}, s=whole(2, 2, 3, 2, 2), t=whole(2, 6, 2, 2))
+    compare(made, {"x": numbers(2, 6, 2, 2)}, tmp_path)
+
+
+@pytest.mark.parametrize(("attributes", "size"), [
+    ({"kernel_shape": [2, 1], "strides": [2, 2], "dilations": [3, 2]}, (7, 10)),
+    ({"kernel_shape": [3, 2], "strides": [3, 2], "dilations": [3, 3], "pads": [2, 1, 1, 0]}, (9, 8)),
+])  # fmt: skip
+def test_dilated_windows_that_reach_beyond_the_image(attributes, size, tmp_path: Path) -> None:
+    made = model([node("MaxPool", "x", "y", ceil_mode=1, **attributes)], {"x": ["n", 4, *size]})
+    compare(made, {"x": numbers(2, 4, *size)}, tmp_path)
+
+
+def test_a_ceiling_without_padding(tmp_path: Path) -> None:
+    made = model([node("MaxPool", "x", "y", kernel_shape=[2], strides=[3], auto_pad="VALID", ceil_mode=1)],
+                 {"x": [1, 1, 4]})  # fmt: skip
+    wanted = np.array([[[2, 4]]], np.float32)  # as the rule of shapes has it, and ONNX Runtime
+    compare(made, {"x": np.arange(1, 5, dtype=np.float32).reshape(1, 1, 4)}, tmp_path, wanted)
+
+
+@pytest.mark.parametrize(("attributes", "wanted"), [
+    ({"auto_pad": "SAME_UPPER"}, [1, 10, 0, 2, 20]),
+    ({"auto_pad": "SAME_LOWER"}, [1, 10, 0, 2, 20]),
+    ({"auto_pad": "SAME_LOWER", "output_padding": [1]}, [1, 10, 0, 2, 20, 0]),
+    ({"output_shape": [8]}, [1, 10, 0, 2, 20, 0, 0, 0]),
+    ({"output_shape": [4]}, [10, 0, 2, 20]),
+    ({"output_shape": [4], "auto_pad": "SAME_UPPER"}, [1, 10, 0, 2]),
+])  # fmt: skip
+def test_a_transposed_convolution_by_its_result(attributes, wanted, tmp_path: Path) -> None:
+    """Numbers beyond the windows are zeros behind them, as ONNX Runtime has it."""
+    made = model([node("ConvTranspose", "x w", "y", strides=[3], **attributes)], {"x": [1, 1, 2]},
+                 w=np.array([[[1, 10]]], np.float32))  # fmt: skip
+    compare(made, {"x": np.array([[[1, 2]]], np.float32)}, tmp_path, np.array([[wanted]], np.float32))
+
+
+def test_remainders_and_parts_of_shapes_of_constants(tmp_path: Path) -> None:
+    nodes = [node("Mod", "a b", "c", fmod=1), node("Mul", "x c", "m"), node("Shape", "d", "s", start=1, end=-1),
+             node("Reshape", "m s", "r"), node("Relu", "r", "y")]  # fmt: skip
+    constants = {"a": np.float32([-5.5, 5.5, -3]), "b": np.float32([3, -3, 2]), "d": numbers(9, 2, 3, 7)}
+    compare(model(nodes, {"x": [2, 3]}, **constants), {"x": numbers(2, 3)}, tmp_path)
