@@ -101,3 +101,22 @@ def test_remainders_and_parts_of_shapes_of_constants(tmp_path: Path) -> None:
              node("Reshape", "m s", "r"), node("Relu", "r", "y")]  # fmt: skip
     constants = {"a": np.float32([-5.5, 5.5, -3]), "b": np.float32([3, -3, 2]), "d": numbers(9, 2, 3, 7)}
     compare(model(nodes, {"x": [2, 3]}, **constants), {"x": numbers(2, 3)}, tmp_path)
+
+
+@pytest.mark.parametrize(("nodes", "shape"), [
+    ([node("Gather", "s i", "p"), node("Reshape", "x p", "y")], ["n", 3, "h", "w"]),
+    ([node("Mul", "s k", "p"), node("Reshape", "x p", "y")], ["n", 3, 4, 4]),
+    ([node("Mul", "s k", "m"), node("Gather", "m zero", "p"), node("Concat", "p open", "q", axis=0),
+      node("Reshape", "x q", "y")], ["n", 3, 4, 4]),
+])  # fmt: skip
+def test_lengths_that_are_not_known_keep_their_place(nodes, shape, tmp_path: Path) -> None:
+    made = model([node("Shape", "x", "s"), *nodes], {"x": shape}, i=whole(0, 1, 3, 2), k=whole(2, 1, 1, 1),
+                 zero=whole(0), open=whole(-1))  # fmt: skip
+    with pytest.raises(MPSOperatorError, match="not known"):
+        ours(saved(made, tmp_path))
+
+
+def test_lengths_that_are_not_known_in_their_place(tmp_path: Path) -> None:
+    nodes = [node("Shape", "x", "s"), node("Mul", "one s", "m"), node("Reshape", "x m", "r"), node("Relu", "r", "y")]
+    made = model(nodes, {"x": ["n", 3, "h", "w"]}, one=whole(1, 1, 1, 1))
+    compare(made, {"x": numbers(2, 3, 4, 5)}, tmp_path)

@@ -103,3 +103,43 @@ def test_what_is_no_module() -> None:
         reader.from_torch(np.zeros, torch.zeros(1, 3))
     with pytest.raises(MPSTypeError, match="example must be a tensor"):
         reader.from_torch(Faces(), np.zeros((1, 3, 10, 10)))
+
+
+class Applied(nn.Module):
+    """A function as a module."""
+
+    def __init__(self, function) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.function(x)
+
+
+def _overwritten(x: torch.Tensor) -> torch.Tensor:
+    x = x + 1
+    torch.relu_(x.view(x.shape[0], -1))
+    return x * 2
+
+
+@pytest.mark.parametrize(("function", "why"), [
+    (lambda x: F.softplus(x, 2.0), "beta or threshold"),
+    (lambda x: F.dropout(x, 0.5, training=True), "drops out"),
+    (nn.InstanceNorm2d(4, track_running_stats=True), "normalizes by running"),
+    (lambda x: F.prelu(x, x[0, :1, 0, 0]), "computes its slopes"),
+    (_overwritten, "tensor that has a view"),
+    (lambda x: x.view(x.shape[0] * 2, -1) * 2, "computed of one"),
+])  # fmt: skip
+def test_what_no_operator_says_is_refused(function, why: str) -> None:
+    with pytest.raises(MPSOperatorError, match=why):
+        reader.from_torch(Applied(function), torch.zeros(1, 4, 3, 3))
+
+
+def test_slopes_of_each_channel_of_a_row() -> None:
+    module = nn.PReLU(5)
+    module.weight.data = torch.linspace(-1, 1, 5)
+    x = torch.from_numpy(numbers(2, 5, 5))
+    with torch.no_grad():
+        wanted = module(x).numpy()
+    found = reader.from_torch(module, x[:1]).model(CPU).run({"input": x.numpy()})["output"]
+    assert error(found, wanted) < 3e-6

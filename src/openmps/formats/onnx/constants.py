@@ -1,6 +1,7 @@
 """Operators whose inputs are all constants, and arithmetic on shapes: done when a model is read.
 
-Shapes may hold lengths that nobody knows yet, a batch's for one: they are arrays of objects then, with None there.
+Shapes may hold lengths that nobody knows yet, a batch's for one: they are arrays of objects then, with the atom of the
+axis there, or None where the length is computed of one.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from openmps.formats.onnx.layout import Length
 from openmps.formats.onnx.model import Array, Node
 from openmps.formats.onnx.problems import Budget, NodeError
 from openmps.formats.onnx.tensors import dtype_of
@@ -29,9 +31,9 @@ def is_symbolic(value: Array) -> bool:
     return value.dtype == object
 
 
-def lengths(values: Sequence[int | None]) -> Array:
-    """A row of lengths, None where one is not known."""
-    if None not in values:
+def lengths(values: Sequence[Length]) -> Array:
+    """A row of lengths, some of which may not be known."""
+    if all(isinstance(each, int) for each in values):
         return np.array(list(values), np.int64)
     row = np.empty(len(values), object)
     row[:] = list(values)
@@ -74,10 +76,20 @@ def _pointwise(function: Callable[..., Any], *, symbolic: Callable[..., Any] | N
 def _each(function: Callable[..., Any], given: list[Array], shape: tuple[int, ...]) -> Array:
     """Whole numbers, some of them not known."""
     rows = [np.broadcast_to(value, shape).reshape(-1).tolist() for value in given]
-    found = [None if None in each else function(*each) for each in zip(*rows, strict=True)]
-    if any(each is not None and abs(each) > _FAR for each in found):
+    found = [_computed(function, *each) for each in zip(*rows, strict=True)]
+    if any(isinstance(each, int) and abs(each) > _FAR for each in found):
         raise NodeError("it computes a length that no tensor has")
     return lengths(found).reshape(shape)
+
+
+def _computed(function: Callable[..., Any], one: Length, other: Length) -> Length:
+    """A length of two; one that is not known stays what it is where nothing is done to it."""
+    if isinstance(one, int) and isinstance(other, int):
+        return function(one, other)
+    if function is not operator.sub and function is not _quotient and isinstance(one, int):
+        one, other = other, one
+    nothing = 0 if function in (operator.add, operator.sub) else 1
+    return one if other == nothing else None
 
 
 def _quotient(one: int, other: int) -> int:

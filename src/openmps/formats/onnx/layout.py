@@ -28,6 +28,8 @@ class Atom:
 
 Atoms = tuple[Atom, ...]
 """A product of atoms, the last varying fastest."""
+Length = int | Atom | None
+"""The length of an axis: a number, that of an atom whose size is not known, or None, computed of such."""
 
 
 def atoms(size: int | None) -> Atoms:
@@ -56,6 +58,11 @@ class Layout:
     def shape(self) -> tuple[int | None, ...]:
         """The lengths of the axes."""
         return tuple(size_of(axis) for axis in self.axes)
+
+    @property
+    def lengths(self) -> tuple[Length, ...]:
+        """The lengths of the axes, in which those that are not known can be told apart."""
+        return tuple(axis[0] if len(axis) == 1 and axis[0].size is None else size_of(axis) for axis in self.axes)
 
     @property
     def rank(self) -> int:
@@ -114,19 +121,21 @@ def merged(layout: Layout, axis: int) -> Layout:
     return layout.with_axes((before, behind))
 
 
-def reshaped(layout: Layout, shape: Sequence[int | None]) -> Layout:
-    """The numbers counted anew, along other axes. None stands for a length that is not known, as the batch's may be.
+def reshaped(layout: Layout, shape: Sequence[Length]) -> Layout:
+    """The numbers counted anew, along other axes.
 
     At most one length is -1, what is left over.
     """
     flat = [atom for axis in layout.axes for atom in axis]
     if list(shape).count(-1) > 1:
         raise NodeError("its new shape leaves two lengths open")
+    if None in shape:
+        raise NodeError("its new shape has a length that is computed of one that is not known", _GIVE)
     if -1 not in shape:
         return _taken(layout, flat, shape)
     open_at = list(shape).index(-1)
-    known, sizes = size_of(flat), [length for length in shape if length != -1]
-    if known is not None and None not in sizes and (count := math.prod(each or 0 for each in sizes)):
+    known, sizes = size_of(flat), [length for length in shape if isinstance(length, int) and length != -1]
+    if known is not None and len(sizes) == len(shape) - 1 and (count := math.prod(sizes)):
         if known % count:
             raise NodeError(f"{known} numbers do not fit its new shape, {_text(shape)}")
         return _taken(layout, flat, [known // count if length == -1 else length for length in shape])
@@ -138,7 +147,7 @@ def reshaped(layout: Layout, shape: Sequence[int | None]) -> Layout:
     return layout.with_axes((*head, tuple(middle[: len(middle) - count]), *tail))
 
 
-def _taken(layout: Layout, flat: Sequence[Atom], shape: Sequence[int | None]) -> Layout:
+def _taken(layout: Layout, flat: Sequence[Atom], shape: Sequence[Length]) -> Layout:
     layout, axes = _axes(layout, flat, shape, from_left=True)
     rest = _remaining(layout, axes)
     if rest:
@@ -153,7 +162,7 @@ def _remaining(layout: Layout, axes: Sequence[Atoms]) -> list[Atom]:
 
 
 def _axes(
-    layout: Layout, flat: Sequence[Atom], shape: Sequence[int | None], *, from_left: bool
+    layout: Layout, flat: Sequence[Atom], shape: Sequence[Length], *, from_left: bool
 ) -> tuple[Layout, list[Atoms]]:
     """Atoms for some axes, from one end on; atoms that belong to two of them are divided."""
     rest = list(flat) if from_left else list(flat)[::-1]
@@ -165,9 +174,14 @@ def _axes(
 
 
 def _axis(
-    layout: Layout, rest: list[Atom], length: int | None, *, from_left: bool, whole: Sequence[int | None]
+    layout: Layout, rest: list[Atom], length: Length, *, from_left: bool, whole: Sequence[Length]
 ) -> tuple[Layout, Atoms, list[Atom]]:
     """The atoms of one axis, what is left of the others, and the layout with what had to be divided."""
+    if not isinstance(length, int):
+        own = [atom for axis in layout.axes for atom in axis]
+        if not rest or rest[0].size is not None or (length is not rest[0] and length in own):
+            raise NodeError(f"its new shape, {_text(whole)}, puts a length that is not known elsewhere", _GIVE)
+        return layout, (rest[0],), rest[1:]
     wanted, axis = length, list[Atom]()
     if rest and rest[0] is layout.batch and rest[0].size == 1 and length == 1 and from_left:
         return layout, (rest[0],), rest[1:]
@@ -175,14 +189,12 @@ def _axis(
         if not rest:
             raise NodeError(f"its new shape, {_text(whole)}, has more numbers than there are")
         atom = rest[0]
-        if atom.size == 1 or (wanted is not None and atom.size is not None and wanted % atom.size == 0):
+        if atom.size is not None and wanted % atom.size == 0:
             axis.append(atom)
             rest = rest[1:]
-            wanted = None if wanted is None else wanted // atom.size
+            wanted //= atom.size
             continue
-        if wanted is None or atom.size is None:
-            if wanted is None and (atom.size is None or not axis):
-                return layout, (*axis, atom), rest[1:]
+        if atom.size is None:
             raise NodeError(f"its new shape, {_text(whole)}, divides an axis whose length is not known", _GIVE)
         if atom.size % wanted or atom is layout.batch:
             raise NodeError(f"its new shape, {_text(whole)}, cuts across the axes that there are")
@@ -197,8 +209,8 @@ def _axis(
 _GIVE = "Give the size of the input, as shapes={name: shape} or --shape NAME=1,3,224,224"
 
 
-def _text(shape: Sequence[int | None]) -> str:
-    return "x".join("?" if length is None else str(length) for length in shape[:12])
+def _text(shape: Sequence[Length]) -> str:
+    return "x".join(str(length) if isinstance(length, int) else "?" for length in shape[:12])
 
 
 # --- two tensors ------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from torch import Tensor
 from openmps.errors import MPSOperatorError, MPSTypeError
 from openmps.formats.onnx.build import build
 from openmps.formats.onnx.constants import lengths
+from openmps.formats.onnx.layout import Atom
 from openmps.formats.onnx.model import Array, Attribute, Model, Node
 from openmps.formats.onnx.model import Tensor as Port
 from openmps.formats.onnx.network import OnnxNetwork, checked_sources, network_of
@@ -117,10 +118,13 @@ class _Traced:
             if name not in CALLS:
                 raise NodeError("no node of the framework computes it", _CUT)
             schema = node.target._schema.arguments
+            _check_views(node)
             given = {each.name: each.default_value for each in schema if each.has_default_value()}
             given |= {each.name: value for each, value in zip(schema, node.args, strict=False)}
             CALLS[name](self, node.name, {**given, **node.kwargs})
-        except NodeError as problem:
+        except (NodeError, KeyError, TypeError, ValueError, AttributeError) as error:  # of what no table foresees
+            known = isinstance(error, NodeError)
+            problem = error if known else NodeError(f"its operands are not as expected ({type(error).__name__})", _CUT)
             title = {"node": node.name, "operator": name, "why": problem.why, "remedy": problem.remedy}
             self._problems.append(title)
 
@@ -147,8 +151,25 @@ class _Traced:
         return name
 
     def row(self, values: Sequence[Any]) -> str:
-        """A row of lengths; a node among them is one that is not known."""
-        return self.constant(lengths([each if isinstance(each, int) else None for each in values]))
+        """A row of lengths; a node among them is one that is not known: the batch, or computed of it."""
+        return self.constant(lengths([each if isinstance(each, int) else _varying(each) for each in values]))
+
+
+def _varying(node: Any) -> Atom | None:
+    """The batch, which alone varies; None for a length that is computed of it."""
+    return Atom(None) if str(node.target).startswith("aten.sym_size") else None
+
+
+_VIEWS = ("view", "reshape", "flatten", "permute", "contiguous")
+
+
+def _check_views(node: Any) -> None:
+    """Refuse what writes into a tensor that others see in another shape."""
+    if not node.target._schema.is_mutable:
+        return
+    source = node.args[0]
+    if any(str(each.target).removeprefix("aten.").partition(".")[0] in _VIEWS for each in (source, *source.users)):
+        raise NodeError("it writes into a tensor that has a view", "Let the module make a new tensor")
 
 
 Call = Callable[[_Traced, str, dict[str, Any]], None]
@@ -257,9 +278,23 @@ def _clamp(low: str, high: str) -> Call:
 
 
 def _prelu(traced: _Traced, output: str, given: dict[str, Any]) -> None:
-    slopes = traced.constants[given["weight"].name].reshape(-1, 1, 1)
+    slopes = traced.constants.get(given["weight"].name)
+    if slopes is None:
+        raise NodeError("it computes its slopes")
     rank = len(given["self"].meta["val"].shape)
-    traced.add("PRelu", [given["self"], traced.constant(slopes if rank == 4 else slopes.reshape(-1))], output)
+    traced.add("PRelu", [given["self"], traced.constant(slopes.reshape(-1, *[1] * (rank - 2)))], output)
+
+
+def _softplus(traced: _Traced, output: str, given: dict[str, Any]) -> None:
+    if (given["beta"], given["threshold"]) != (1, 20):
+        raise NodeError("its beta or threshold is another than 1 and 20")
+    traced.add("Softplus", [given["self"]], output)
+
+
+def _dropout(traced: _Traced, output: str, given: dict[str, Any]) -> None:
+    if given["train"]:
+        raise NodeError("it drops out, in evaluation mode too")
+    traced.add("Identity", [given["input"]], output)
 
 
 def _resize(mode: str) -> Call:
@@ -277,6 +312,8 @@ def _resize(mode: str) -> Call:
 
 
 def _instance(traced: _Traced, output: str, given: dict[str, Any]) -> None:
+    if not given["use_input_stats"]:
+        raise NodeError("it normalizes by running statistics", "Use a batch normalization")
     count = int(given["input"].meta["val"].shape[1])
     scale = given["weight"] or traced.constant(np.ones(count, np.float32))
     shift = given["bias"] or traced.constant(np.zeros(count, np.float32))
@@ -318,7 +355,7 @@ CALLS: dict[str, Call] = {
     "aten.hardsigmoid.default": lambda traced, output, given: traced.add(
         "HardSigmoid", [given["self"]], output, alpha=1 / 6, beta=0.5
     ),
-    "aten.softplus.default": _plain("Softplus"),
+    "aten.softplus.default": _softplus,
     "aten.hardtanh.default": _clamp("min_val", "max_val"),
     "aten.hardtanh_.default": _clamp("min_val", "max_val"),
     "aten.relu6.default": lambda traced, output, given: traced.add("Clip", [given["self"], 0.0, 6.0], output),
@@ -343,7 +380,7 @@ CALLS: dict[str, Call] = {
     "aten.permute.default": _permuted,
     "aten.contiguous.default": _plain("Identity"),
     "aten.clone.default": _plain("Identity"),
-    "aten.dropout.default": _plain("Identity", "input"),
+    "aten.dropout.default": _dropout,
     "aten.upsample_nearest2d.vec": _resize("nearest"),
     "aten.upsample_bilinear2d.vec": _resize("linear"),
 }

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from openmps.formats.onnx.constants import known, lengths
-from openmps.formats.onnx.layout import Layout, merged, reshaped, size_of, transposed
+from openmps.formats.onnx.layout import Layout, Length, merged, reshaped, size_of, transposed
 from openmps.formats.onnx.model import Array, Node
 from openmps.formats.onnx.pictures import Picture
 from openmps.formats.onnx.problems import NodeError
@@ -16,7 +16,7 @@ from openmps.formats.onnx.site import Builder, Site
 
 def _shape(at: Site, node: Node) -> Array:
     """The lengths of a picture's axes, a constant but for those that are not known."""
-    shape = at.picture(node).layout.shape
+    shape = at.picture(node).layout.lengths
     start, end = node.integer("start", 0), node.integer("end", len(shape))
     return lengths(shape[start:end])
 
@@ -24,16 +24,16 @@ def _shape(at: Site, node: Node) -> Array:
 def _reshape(at: Site, node: Node) -> Picture:
     x = at.picture(node)
     if node.given("shape"):
-        shape: list[int | None] = [*node.integers("shape")]
+        shape: list[Length] = [*node.integers("shape")]
     else:
         given = at.constant(node, 1, "shape")
         if given.ndim != 1 or given.size > 16 or given.dtype.kind not in "iuO":
             raise NodeError("its new shape is no row of whole numbers")
-        shape = [None if length is None else int(length) for length in given.tolist()]
+        shape = given.tolist()
     if 0 in shape and not node.integer("allowzero", 0):
-        own = x.layout.shape
+        own = x.layout.lengths
         shape = [own[place] if length == 0 and place < len(own) else length for place, length in enumerate(shape)]
-    if any(length is not None and (length < -1 or length == 0) for length in shape):
+    if any(isinstance(length, int) and (length < -1 or length == 0) for length in shape):
         raise NodeError(f"its new shape {shape} is none that a tensor has")
     return x.over(reshaped(x.layout, shape))
 
