@@ -92,10 +92,19 @@ def _status(path: str | os.PathLike[str], who: str) -> os.stat_result | None:
             return None
 
 
-def read_file(path: str | os.PathLike[str], who: str, most: int = LARGEST) -> bytes:
-    """All bytes of the plain file at ``path``, of which there may be ``most``."""
+def read_file(
+    path: str | os.PathLike[str], who: str, most: int = LARGEST, *, begins: tuple[bytes, ...] = (), what: str = ""
+) -> bytes:
+    """All bytes of the plain file at ``path``, of which there may be ``most``.
+
+    Of one that does not begin as ``what`` does, no more than its beginning is read.
+    """
     length = require_file(path, who, most)
     with reading(path, who), Path(path).open("rb") as file:
+        start = file.read(max(map(len, begins), default=0))
+        if begins and not start.startswith(begins):
+            raise MPSFileError(who, os.fspath(path), f"must be {what}", "something that does not begin as one")
+        file.seek(0)
         return file.read(length)
 
 

@@ -39,8 +39,15 @@ def test_every_bit_comes_back(half, one_file, tmp_path):
         assert (found[name].shape, found[name].dtype) == (array.shape, kind)
     again = tmp_path / "again"
     again.mkdir()
-    for one, other in zip(files, save_raw(again, found, half=half, one_file=one_file), strict=True):
+    for one, other in zip(files, save_raw(again, found, one_file=one_file), strict=True):
         assert one.read_bytes() == other.read_bytes()
+
+
+def test_one_file_of_two_formats_has_the_wider_one(tmp_path):
+    arrays = ARRAYS | {"conv.weights": ARRAYS["conv.weights"].astype(np.float16)}
+    save_raw(tmp_path, arrays, one_file=True)
+    found = load_raw(tmp_path, LAYERS).arrays
+    assert all(np.array_equal(found[name], array) for name, array in ARRAYS.items())
 
 
 def test_bin_files_and_other_names(tmp_path):

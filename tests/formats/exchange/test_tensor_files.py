@@ -168,7 +168,7 @@ def test_archives_that_lie(tmp_path):
     path.write_bytes(b"PK\5\6" + bytes(8) + struct.pack("<II", 1 << 30, 0) + bytes(2))
     with pytest.raises(MPSFileError, match="a list of its members of 1,073,741,824 bytes"):
         load_tensors(path)
-    path.write_bytes(b"no archive")
+    path.write_bytes(b"PK no archive")
     with pytest.raises(MPSFileError, match="must be a whole ZIP archive, got no list of its members"):
         load_tensors(path)
     _zip(path, [("a.npy", GOOD)])
@@ -289,3 +289,23 @@ def test_an_empty_safetensors_entry(tmp_path):
 def test_a_file_in_the_place_of_memory():
     with pytest.raises(MPSTypeError, match="path must be a path"):
         load_tensors(io.BytesIO())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".pt"])
+def test_a_long_file_that_does_not_begin_as_one_is_not_read(suffix, tmp_path):
+    path = tmp_path / f"w{suffix}"
+    with path.open("wb") as file:
+        file.truncate(1 << 30)  # a hole, which takes no disk
+    tracemalloc.start()
+    try:
+        with pytest.raises(MPSFileError, match="something that does not begin as one"):
+            load_tensors(path)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 24
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_tensor_that_is_the_negative_of_its_storage(tmp_path):
+    torch.save({"w": torch.ones(2)._neg_view()}, tmp_path / "w.pt")
+    with pytest.raises(MPSFileError, match="the negative or the conjugate of what is stored"):
+        load_tensors(tmp_path / "w.pt")

@@ -34,7 +34,7 @@ def load_npz(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
     ``MPSFileError`` naming the file and the array at fault.
     """
     who = "load_npz"
-    archive = Zip(read_file(path, who), who, os.fspath(path))
+    archive = Zip(read_file(path, who, begins=(b"PK",), what="a whole ZIP archive"), who, os.fspath(path))
     found: dict[str, NDArray[Any]] = {}
     for name in archive.names:
         if not name.endswith(_SUFFIX):

@@ -71,16 +71,16 @@ def save_raw(
     """Write arrays that are named by layer and part as raw files into a folder, and return their paths.
 
     ``conv1.weights`` is ``conv1_weights.dat``; with ``one_file`` all arrays of a layer are in ``conv1.dat``, in the
-    order in which they are given. All files are written and read back before any older one is replaced.
+    order in which they are given. Numbers of float16 stay float16. All files are written and read back before any older one is replaced.
 
     Raises:
-        MPSWeightsError: With ``half``, numbers that float16 cannot hold; `import_weights` keeps those of float16 files.
+        MPSWeightsError: With ``half``, numbers that float16 cannot hold.
         MPSArgumentError: A layer's name is none for a file.
     """
     who = "save_raw"
     root = path_of(folder, who, "folder")
     plain = {name: to_numpy(array, who, name) for name, array in arrays.items()}
-    numbers = stored(plain, who, half=half, allow_rounding=allow_rounding)
+    numbers = stored(plain, who, half=half or None, allow_rounding=allow_rounding)
     return write_all_atomic({root / file: data for file, data in raw_files(numbers, one_file=one_file).items()})
 
 
@@ -90,9 +90,12 @@ def raw_files(numbers: Mapping[str, NDArray[Any]], *, one_file: bool) -> dict[st
     if not one_file:
         return {files[name]: array.tobytes() for name, array in numbers.items()}
     found: dict[str, bytes] = {}
+    layers = {name: name.rpartition(".")[0] for name in numbers}
+    # Its length says of which format a file is: of the wider one that a layer has.
+    wide = {layers[name] for name, array in numbers.items() if array.dtype.itemsize > 2}
     for name, array in numbers.items():
-        file = f"{name.rpartition('.')[0]}.dat"
-        found[file] = found.get(file, b"") + array.tobytes()
+        file = f"{layers[name]}.dat"
+        found[file] = found.get(file, b"") + (array.astype("<f4") if layers[name] in wide else array).tobytes()
     dat_file_names(f"{file.removesuffix('.dat')}.layer" for file in found)
     return found
 

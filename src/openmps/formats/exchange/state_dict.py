@@ -45,7 +45,7 @@ def load_state_dict(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
     class that no state dict has.
     """
     who = "load_state_dict"
-    data = read_file(path, who)
+    data = read_file(path, who, begins=(b"PK", b"\x80"), what="a state dict of PyTorch")
     try:
         return _Reader(data, who, os.fspath(path)).tensors()
     except PickleError as error:
@@ -163,6 +163,8 @@ class _Reader:
             raise PickleError(f"it names {name[:80]}, which is no part of a state dict")
         if len(made.arguments) < 4:
             raise PickleError("a tensor lacks its size or its strides")
+        if any(isinstance(each, dict) and each for each in made.arguments[6:]):
+            raise PickleError("a tensor is the negative or the conjugate of what is stored")
         storage, offset, size, strides = made.arguments[:4]
         lengths = [*_whole(size), *_whole(strides), *_whole((offset,))]
         if len(size) != len(strides) or len(size) > 32 or len(lengths) != 2 * len(size) + 1:
