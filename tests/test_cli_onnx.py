@@ -141,3 +141,50 @@ def test_archives_of_something_else(tmp_path: Path, capsys) -> None:
     err = _refused(capsys, "run", tmp_path / "other.mps")
     assert "must be the archive of an ONNX model" in err
     assert "is damaged or none of openmps" in _refused(capsys, "run", tmp_path / "text.mps")
+
+
+def test_results_are_written_all_or_none(tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    long = "\u6f22" * 200  # 600 bytes, of which a file's name has fewer
+    made = model([node("Relu", "x", "y"), node("Neg", "x", long)], {"x": [1, 3]}, ("y", long))
+    assert _call(capsys, "convert", saved(made, tmp_path), tmp_path / "net.mps")[0] == 0
+    np.save(tmp_path / "x.npy", numbers(1, 3))
+    call = ("run", tmp_path / "net.mps", "--input", f"x={tmp_path / 'x.npy'}", "--output", tmp_path / "out")
+    written: list[Path] = []
+
+    def full(path: Path, content: memoryview) -> None:
+        written.append(path)
+        if len(written) == 2:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("openmps.formats.atomic._read_back", full)
+    status, _, err = _call(capsys, *call)
+    assert status == 2
+    assert "No space left" in err
+    assert list((tmp_path / "out").iterdir()) == []
+    assert _call(capsys, *call)[0] == 0
+    assert sorted(len(each.name.encode()) for each in (tmp_path / "out").iterdir()) == [5, 202]
+
+
+def test_an_archive_of_convert_can_be_looked_at_and_exported(converted: Path, tmp_path: Path, capsys) -> None:
+    assert _call(capsys, "lint", converted)[0] == 0
+    status, _, err = _call(capsys, "export", "--swift", converted, tmp_path / "app", "--name", "Net")
+    assert (status, err) == (0, "")
+    assert "Input in:0 of the ONNX model: nx3xhx6." in (tmp_path / "app" / "Net.swift").read_text()
+
+
+def test_what_is_easily_mistaken(converted: Path, tmp_path: Path, capsys) -> None:
+    path = saved(_model(), tmp_path)
+    for command in (["run"], ["lint"], ["export", "--swift"]):
+        more = [tmp_path / "out"] if command[0] == "export" else []
+        status, _, err = _call(capsys, *command, path, *more)
+        assert status == 2
+        assert f"must be converted first. openmps convert {path} OUT" in err
+    before = path.read_bytes()
+    status, _, err = _call(capsys, "convert", path, path)
+    assert (status, path.read_bytes()) == (2, before)
+    assert "must be another file than the model" in err
+    np.save(tmp_path / "x.npy", numbers(1, 3, 7, 6))
+    twice = ("--input", f"in:0={tmp_path / 'x.npy'}") * 2
+    status, _, err = _call(capsys, "run", converted, *twice)
+    assert status == 2
+    assert "'in:0' is named twice" in err

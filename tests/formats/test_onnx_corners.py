@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from onnx_models import Array, error, model, node, numbers, ours, reference, saved
-from openmps.errors import MPSOperatorError
+from openmps.errors import MPSArgumentError, MPSOperatorError
 
 pytest.importorskip("onnx")
 CLOSE = 3e-6
@@ -120,3 +120,32 @@ def test_lengths_that_are_not_known_in_their_place(tmp_path: Path) -> None:
     nodes = [node("Shape", "x", "s"), node("Mul", "one s", "m"), node("Reshape", "x m", "r"), node("Relu", "r", "y")]
     made = model(nodes, {"x": ["n", 3, "h", "w"]}, one=whole(1, 1, 1, 1))
     compare(made, {"x": numbers(2, 3, 4, 5)}, tmp_path)
+
+
+@pytest.mark.parametrize(("array", "why"), [
+    (np.array([[0, 2**24 + 1]]), "whole numbers up to 16,777,216.*got 16777217"),
+    (np.array([[-(2**30), 5]], np.int32), "whole numbers up to 16,777,216.*got -1073741824"),
+    (np.array([[1.0, -1e300]]), "numbers that float32 does, got -1e"),
+])  # fmt: skip
+def test_numbers_that_images_do_not_hold(array: Array, why: str, tmp_path: Path) -> None:
+    found = ours(saved(model([node("Relu", "x", "y")], {"x": ["n", 2]}), tmp_path))
+    with pytest.raises(MPSArgumentError, match=why):
+        found.run({"x": array})
+    assert found.run({"x": np.array([[2**24, -5]])})["y"].tolist() == [[2**24, 0]]
+    assert found.run({"x": np.array([[np.inf, -1.0]])})["y"].tolist() == [[np.inf, 0]]
+
+
+@pytest.mark.parametrize("operator", ["Div", "ReduceMean"])
+def test_quotients_of_whole_numbers(operator: str, tmp_path: Path) -> None:
+    inputs = "x two" if operator == "Div" else "x"
+    more = {} if operator == "Div" else {"axes": [1]}
+    quotient = node(operator, inputs, "d", **more)
+    made = model([quotient, node("Mul", "d two", "y")], {"x": ["n", 2]}, two=whole(2))
+    made.graph.input[0].type.tensor_type.elem_type = 7
+    with pytest.raises(MPSOperatorError, match="drops the fraction of whole numbers"):
+        ours(saved(made, tmp_path))
+    made = model([node(operator, inputs, "y", **more)], {"x": ["n", 2]}, two=whole(2))
+    for value in (made.graph.input[0], made.graph.output[0]):
+        value.type.tensor_type.elem_type = 7
+    x = np.array([[-7, 2], [5, 4]])
+    compare(made, {"x": x}, tmp_path, np.trunc(x / 2).astype(int) if operator == "Div" else np.array([[-2], [4]]))

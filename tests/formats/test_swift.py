@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import unicodedata
 import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -383,6 +384,17 @@ def test_labels_that_are_one_file_elsewhere() -> None:
     assert not any(set(name) & set('/\\:*?"<>|') for name in model.read)
 
 
+def test_labels_that_are_too_long_for_files_or_the_same_elsewhere() -> None:
+    labels = ["\u00e9", "e\u0301", "\u6f22" * 150, "\u6f22" * 150 + "b", "x" * 400]
+    (x,) = _images(1)
+    for label in labels:
+        source = Weights.of(np.random.default_rng(0), (1, 1, 1, 1), label)
+        x = mps.MPSCNNConvolutionNode(x, source).result_image
+    files = set(check(mps.MPSNNGraph(CPU, x)).read)
+    assert len({unicodedata.normalize("NFC", file) for file in files}) == len(labels)
+    assert max(len(file.encode()) for file in files) <= 210
+
+
 def test_half_the_bytes() -> None:
     network = NETWORKS["digits"](np.random.default_rng(0))
     files, model = swift.source(inference(network), "Net", half=True), check(inference(network), half=True)
@@ -431,7 +443,9 @@ def test_an_error_lists_all_that_is_python() -> None:
     assert "'pool'" in text
 
 
-@pytest.mark.parametrize("name", ["", "net", "1Net", "My Net", "N\u00e9t", None, "Net-2", "Data", "MPSNet", "URL"])
+@pytest.mark.parametrize(
+    "name", ["", "net", "1Net", "My Net", "N\u00e9t", None, "Net-2", "Data", "MPSNet", "URL", "ObjCBool"]
+)
 def test_names_of_classes(name: Any) -> None:
     graph = mps.MPSNNGraph(CPU, mps.MPSCNNNeuronReLUNode(_images(1)[0]).result_image)
     with pytest.raises(mps.MPSArgumentError, match="name must be a name for a class of Swift"):

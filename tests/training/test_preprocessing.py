@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 
+from openmps.cli import main
 from openmps.errors import MPSArgumentError, MPSFileError, MPSTypeError
 from openmps.metal.device import mtl_device
 from openmps.training import (
@@ -63,6 +64,20 @@ def test_a_run_says_what_it_sees_and_predictions_follow(run):
     np.testing.assert_allclose(darker.probabilities(images // 2 + 51), plain.probabilities(images // 2), atol=1e-6)
     assert str(darker.preprocessing) == "RGB, (pixels - 51) / 255"
     assert str(CAFFE) == "BGR, (pixels - (104, 117, 123)) * (1, 1, 0.5)"
+
+
+def test_exported_source_says_what_is_done_to_pixels(run, tmp_path, capsys):
+    sources = []
+    for name, given in (("Plain", None), ("Caffe", Preprocessing("BGR", (104, 117, 123.68), (1, 1, 1 / 58.395)))):
+        if given is not None:
+            run.amend(given.describe())
+        assert main(["export", "--swift", str(run.path), str(tmp_path / name)]) == 0
+        sources.append(" ".join((tmp_path / name / f"{name}.swift").read_text().replace("\n//", "").split()))
+    capsys.readouterr()
+    assert "Images are 8x8x3, unorm8: 0 to 255 stand for 0 to 1, no mean is taken off." in sources[0]
+    assert "BGR, of float numbers: (pixel - mean) * scale of pixels from 0 to 255" in sources[1]
+    assert f"mean 104.0, 117.0, 123.68, scale 1.0, 1.0, {1 / 58.395!r}." in sources[1]
+    assert "no mean is taken off" not in sources[1]
 
 
 def test_a_run_of_old_says_nothing_and_is_plain(run):

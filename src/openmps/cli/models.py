@@ -10,6 +10,7 @@ import typer
 
 from openmps.checks import size_text
 from openmps.cli.options import open_run
+from openmps.errors import MPSFileError
 
 if TYPE_CHECKING:
     from openmps.core.image.descriptor import MPSImageDescriptor
@@ -27,6 +28,7 @@ class Found(NamedTuple):
 
 def open_graph(path: Path, *, training: bool = False) -> Found:
     """The graph at a path, on the CPU; of a run the one that infers, or the one that trains."""
+    check_is_no_onnx(path)
     if path.is_file():
         if training:
             raise typer.BadParameter("is for run folders: an archive holds one graph", param_hint="--training")
@@ -36,11 +38,42 @@ def open_graph(path: Path, *, training: bool = False) -> Found:
 
 def _archived(path: Path) -> Found:
     from openmps.formats.archive import MPSKeyedUnarchiver
+    from openmps.formats.onnx import OnnxModel
     from openmps.graph.graph import MPSNNGraph
     from openmps.metal.device import mtl_device
 
-    graph = MPSKeyedUnarchiver.unarchived_object_of_class(MPSNNGraph, path, mtl_device("cpu"))
-    return Found(graph, None, [f"The graph of {path.name}."])
+    device, notes = mtl_device("cpu"), [f"The graph of {path.name}."]
+    root = MPSKeyedUnarchiver(path, device).decode_root_object()
+    if isinstance(root, MPSNNGraph):
+        return Found(root, None, notes)
+    model = OnnxModel.open(path, device)
+    for word, ports in (("Input", model.inputs), ("Output", model.outputs)):
+        notes += [f"{word} {port.name} of the ONNX model: {port.text}." for port in ports]
+    return Found(model.graph, None, notes)
+
+
+def check_is_no_onnx(path: Path) -> None:
+    """An ONNX file is converted first.
+
+    Raises:
+        MPSFileError: The file's name ends as those of ONNX models do.
+    """
+    if path.suffix.lower() == ".onnx":
+        raise MPSFileError("openmps", str(path), "must be converted first", None, f"openmps convert {path} OUT")
+
+
+def _pixels(run: RunFolder, channels: int) -> str:
+    """What is done to pixels, with all digits."""
+    from openmps.training.inference import described_preprocessing
+    from openmps.training.preprocessing import Preprocessing
+
+    found = described_preprocessing(run)
+    if found is None or found == Preprocessing.plain(channels):
+        return "unorm8: 0 to 255 stand for 0 to 1, no mean is taken off"
+    mean, scale = (", ".join(map(repr, each)) for each in (found.mean, found.scale))
+    return (
+        f"{found.order}, of float numbers: (pixel - mean) * scale of pixels from 0 to 255, mean {mean}, scale {scale}"
+    )
 
 
 def _of_run(run: RunFolder, *, training: bool) -> Found:
@@ -54,7 +87,7 @@ def _of_run(run: RunFolder, *, training: bool) -> Found:
     size = size_text((shape.height, shape.width, shape.channels))
     notes = [
         f"The network {shape.network} of the run {run.path.name}.",
-        f"Images are {size}, unorm8: 0 to 255 stand for 0 to 1, no mean is taken off.",
+        f"Images are {size}, {_pixels(run, shape.channels)}.",
         f"Classes in the order of the result's channels: {', '.join(names)}.",
     ]
     images = [shape.image_descriptor()]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import re
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from openmps.checks import lengths_text
+from openmps.cli.models import check_is_no_onnx
 from openmps.cli.options import Device
 from openmps.errors import MPSArgumentError, MPSFileError
 
@@ -17,6 +21,9 @@ if TYPE_CHECKING:
     from openmps.formats.onnx import OnnxModel, OnnxPort
     from openmps.types import MPSImageFeatureChannelFormat
 
+_Value = TypeVar("_Value")
+_LONGEST_NAME = 200
+"""Bytes of the name of a result's file; systems take 255 with what is added."""
 _MEBIBYTE = 1 << 20
 _WIDTH = 80
 
@@ -43,9 +50,12 @@ def convert(
     --result may be given several times.
     """
     from openmps.formats.onnx import network
+    from openmps.formats.paths import is_same
     from openmps.metal.device import mtl_device
 
-    shapes = dict(_shape(text) for text in shape or ())
+    if is_same(model, out):
+        raise MPSFileError("openmps convert", str(out), "must be another file than the model")
+    shapes = _named("--shape", map(_shape, shape or ()))
     found = network(model, shapes=shapes, outputs=result or None, fill_limit=fill_limit * _MEBIBYTE)
     made = found.model(mtl_device("cpu"), _format(channel_format))
     made.save(out)
@@ -64,22 +74,23 @@ def run(
 ) -> None:
     """Run a converted model on arrays, and write each result as NAME.npy in a folder, with ONNX's axes.
 
+    Either all results are written or none.
     --input may be given several times. In names of files, characters that do not belong there become underscores.
     """
-    import numpy as np
-
-    from openmps.formats.atomic import make_folder, write_atomic
+    from openmps.formats.atomic import make_folder, write_all_atomic
     from openmps.formats.onnx import OnnxModel
     from openmps.metal.device import mtl_device
 
+    check_is_no_onnx(archive)
     model = OnnxModel.open(archive, mtl_device(device))
-    arrays = {name: _array(path, name) for name, path in map(_input, given or ())}
+    arrays = {name: _array(path, name) for name, path in _named("--input", map(_input, given or ())).items()}
     model.check(arrays, "openmps run", "--input ")
     paths = _paths(output, [port.name for port in model.outputs])
     make_folder(output)
-    for name, array in model.run(arrays).items():
-        write_atomic(paths[name], lambda file, array=array: np.save(file, array, allow_pickle=False))
-        print(f"{paths[name]}: {array.dtype} {'x'.join(map(str, array.shape))}")
+    results = model.run(arrays)
+    write_all_atomic({paths[name]: _npy(array) for name, array in results.items()})
+    for name, array in results.items():
+        print(f"{paths[name]}: {array.dtype} {lengths_text(array.shape) or 'one number'}")
 
 
 # --- options ----------------------------------------------------------------------------------------------------------
@@ -99,6 +110,16 @@ def _input(text: str) -> tuple[str, Path]:
     if not name or not path:
         raise typer.BadParameter(f"{text!r} is no input; write NAME=x.npy", param_hint="--input")
     return name, Path(path)
+
+
+def _named(option: str, pairs: Iterable[tuple[str, _Value]]) -> dict[str, _Value]:
+    """Each name once."""
+    found: dict[str, _Value] = {}
+    for name, value in pairs:
+        if name in found:
+            raise typer.BadParameter(f"{name!r} is named twice", param_hint=option)
+        found[name] = value
+    return found
 
 
 def _format(text: str) -> MPSImageFeatureChannelFormat:
@@ -129,13 +150,22 @@ def _array(path: Path, name: str) -> NDArray[Any]:
         raise MPSFileError(who, str(path), "must be an array in a .npy file", "something else", remedy) from error
 
 
+def _npy(array: NDArray[Any]) -> bytes:
+    """An array as a .npy file."""
+    import numpy as np
+
+    file = io.BytesIO()
+    np.save(file, array, allow_pickle=False)
+    return file.getvalue()
+
+
 def _paths(folder: Path, names: list[str]) -> dict[str, Path]:
     """A file for each result, within the folder."""
     found: dict[str, Path] = {}
     for name in names:
         plain = re.sub(r"[^\w.:+ -]", "_", name)
         plain = f"_{plain[1:]}" if plain.startswith(".") else plain or "_"
-        path = folder / f"{plain[:200]}.npy"
+        path = folder / f"{plain.encode()[:_LONGEST_NAME].decode(errors='ignore')}.npy"
         if path in found.values():
             raise MPSArgumentError("openmps run", "results", "must have names of different files", f"{path} twice")
         found[name] = path

@@ -70,6 +70,14 @@ def is_folder(path: str | os.PathLike[str], who: str) -> bool:
     return found is not None and stat.S_ISDIR(found.st_mode)
 
 
+def is_same(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> bool:
+    """Whether two paths lead to one file."""
+    try:
+        return os.path.samefile(one, other)
+    except OSError:  # one is not there, or cannot be looked at: its reader says so
+        return False
+
+
 def is_forbidden(error: MPSFileError) -> bool:
     """Whether a file could not be read for lack of permission, which says nothing of what it holds."""
     return isinstance(error.__cause__, PermissionError)

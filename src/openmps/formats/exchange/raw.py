@@ -71,7 +71,8 @@ def save_raw(
     """Write arrays that are named by layer and part as raw files into a folder, and return their paths.
 
     ``conv1.weights`` is ``conv1_weights.dat``; with ``one_file`` all arrays of a layer are in ``conv1.dat``, in the
-    order in which they are given. Numbers of float16 stay float16. All files are written and read back before any older one is replaced.
+    order in which they are given. Numbers of float16 stay float16. All files are written and read back before any older
+    one is replaced.
 
     Raises:
         MPSWeightsError: With ``half``, numbers that float16 cannot hold.

@@ -30,6 +30,8 @@ _TYPES = (
     "bool",
 )
 _MOST = 64
+_EXACT = 1 << 24
+"""The largest whole number up to which float32 holds all."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,9 @@ class OnnxPort:
         given = cast("NDArray[Any]", array)
         sizes = self._solved(given.shape, self.axes)
         if sizes is None or not given.size:
-            raise MPSArgumentError(who, argument, f"must be of shape {self.text}", "x".join(map(str, given.shape)))
+            found = "x".join(map(str, given.shape)) or "one number"
+            raise MPSArgumentError(who, argument, f"must be of shape {self.text}", found)
+        _check_held(given, who, argument)
         order = [place for axis in self.axes for place in axis]
         flat = given.reshape([sizes[place] for place in order])
         wanted = [0, *self.rows, *self.columns, *self.channels]
@@ -162,6 +166,19 @@ class OnnxPort:
             and len(self.shape) == len(self.axes)
             and all(length is None or isinstance(length, int | str) for length in self.shape)
         )
+
+
+def _check_held(array: NDArray[Any], who: str, argument: str) -> None:
+    """Refuse what images do not hold: they compute in float32."""
+    if array.dtype.kind in "iu" and array.dtype.itemsize > 2:
+        if int(array.max()) > _EXACT or int(array.min()) < -_EXACT:
+            rule = f"must hold whole numbers up to {_EXACT:,}: images do exactly"
+            raise MPSArgumentError(who, argument, rule, max(int(array.max()), int(array.min()), key=abs))
+    elif array.dtype.itemsize > 4:
+        with np.errstate(over="ignore"):
+            beyond = np.isinf(array.astype(np.float32)) & np.isfinite(array)
+        if beyond.any():
+            raise MPSArgumentError(who, argument, "must hold numbers that float32 does", float(array[beyond].flat[0]))
 
 
 def _whole(value: object) -> bool:

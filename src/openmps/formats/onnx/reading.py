@@ -72,7 +72,8 @@ def _bytes(path: Path) -> bytes:
         start = file.read(1)
         if not start or start[0] >> 3 not in _FIRST_FIELDS or start[0] & 7 not in (_LENGTHS, _NUMBERS):
             raise _not_onnx(os.fspath(path), "it does not begin as one")
-        return start + file.read(length - 1)
+        file.seek(0)
+        return file.read(length)
 
 
 def _not_onnx(what: str, why: str) -> MPSFileError:

@@ -214,7 +214,9 @@ def class_name(text: str) -> str:
 
 
 TAKEN = frozenset(
-    "Any Bool Bundle Data Double Error Float Int NSObject NSString NSZone Self String Type UInt8 URL".split()
+    "Any Bool Bundle CustomStringConvertible Data Double Error Float Foundation Int Metal NSObject NSString NSZone "
+    "ObjCBool Self String Type UInt UInt8 UInt32 URL UnsafeMutableBufferPointer UnsafeMutablePointer "
+    "UnsafeMutableRawPointer UnsafePointer".split()
 )
 """Names of classes that a source uses itself."""
 
@@ -225,7 +227,12 @@ def is_class_name(text: str) -> bool:
     return is_plain and text not in TAKEN and not text.startswith(("MPS", "MTL"))
 
 
+_LONGEST_STEM = 200
+"""Bytes of the stem of a file's name; systems take 255 with what is added."""
+
+
 def file_stem(label: str) -> str:
     """A label as the stem of a file's name: characters that some system refuses become underscores."""
-    stem = re.sub(r'[/\\:*?"<>|\x00-\x20\x7f]', "_", label)
+    stem = re.sub(r'[/\\:*?"<>|\x00-\x20\x7f\ud800-\udfff]', "_", label)
+    stem = stem.encode()[:_LONGEST_STEM].decode(errors="ignore")
     return f"_{stem[1:]}" if stem.startswith((".", "-")) else stem

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterable, Mapping
 
 from openmps.formats.swift import classes
@@ -11,6 +12,11 @@ from openmps.graph.releases import FIRST, newest
 
 _INDENT = "    "
 _WIDTH = 120
+
+
+def _key(name: str) -> str:
+    """What a file system may take two names for."""
+    return unicodedata.normalize("NFKC", name).casefold()
 
 
 class Text:
@@ -49,10 +55,10 @@ class Text:
         """The name of a new file, after a layer: each is taken once, whatever the case of its letters."""
         wanted = file_stem(stem)
         name, count = f"{wanted}.dat", 1
-        while name.lower() in self._stems:
+        while _key(name) in self._stems:
             count += 1
             name = f"{wanted}-{count}.dat"
-        self._stems.add(name.lower())
+        self._stems.add(_key(name))
         self.files[name] = content
         return name
 
