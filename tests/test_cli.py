@@ -859,7 +859,7 @@ def test_exports_that_cannot_be(run, tmp_path, capsys, monkeypatch, arguments, w
 
 def test_lint_of_a_run(run, tmp_path, capsys):
     assert main(["lint", str(run), "--target", "macos-11"]) == 0
-    assert "0 error(s)" in capsys.readouterr().out
+    assert "0 errors" in capsys.readouterr().out
     assert main(["lint", str(run), "--target", "macos-10.13"]) == 1  # the policy of its pooling is no class
     np.savez(tmp_path / "images.npz", image=np.zeros((3, 4, 6, 1), np.uint8))
     assert main(["lint", str(run), "--samples", str(tmp_path / "images.npz")]) == 0

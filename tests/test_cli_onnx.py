@@ -66,8 +66,8 @@ def test_what_convert_prints(tmp_path: Path, capsys) -> None:
     )  # fmt: skip
     assert (status, err) == (0, "")
     lines = out.splitlines()
-    assert lines[0].startswith(f"{tmp_path / 'net.mps'}: 1 kernels, float16, ")
-    assert lines[1:] == ["input  float32 nx3x8x6 in:0", "output float32 ?x4x6x4 c"]
+    assert lines[0].startswith(f"{tmp_path / 'net.mps'}: 1 kernel, float16, ")
+    assert lines[1:] == ["input  in:0: float32 n x 3 x 8 x 6", "output c: float32 ?x4x6x4"]
 
 
 def _refused(capsys, *arguments) -> str:
@@ -118,8 +118,8 @@ def test_inputs(converted: Path, tmp_path: Path, capsys) -> None:
     np.save(tmp_path / "text.npy", np.array(["a"]))
     np.save(tmp_path / "objects.npy", np.array([{}]), allow_pickle=True)
     for given, why in {
-        "": "--input in:0 is missing: an array of float32, nx3xhx6",
-        f"in:0={tmp_path / 'small.npy'}": "--input in:0 must be of shape nx3xhx6, got 1x3x7x5",
+        "": "--input in:0 is missing: an array of float32, n x 3 x h x 6",
+        f"in:0={tmp_path / 'small.npy'}": "--input in:0 must be of shape n x 3 x h x 6, got 1x3x7x5",
         f"in:0={tmp_path / 'text.npy'}": "--input in:0 must be a NumPy array of real numbers",
         f"in:0={tmp_path / 'objects.npy'}": "objects.npy must be an array in a .npy file",
         f"in:0={converted}": "net.mps must be an array in a .npy file",
@@ -139,7 +139,7 @@ def test_archives_of_something_else(tmp_path: Path, capsys) -> None:
     mps.MPSKeyedArchiver.archive([1, 2], tmp_path / "other.mps")
     (tmp_path / "text.mps").write_text("a text file")
     err = _refused(capsys, "run", tmp_path / "other.mps")
-    assert "must be the archive of an ONNX model" in err
+    assert "must hold one graph, got none" in err
     assert "is damaged or none of openmps" in _refused(capsys, "run", tmp_path / "text.mps")
 
 
@@ -178,7 +178,7 @@ def test_what_is_easily_mistaken(converted: Path, tmp_path: Path, capsys) -> Non
         more = [tmp_path / "out"] if command[0] == "export" else []
         status, _, err = _call(capsys, *command, path, *more)
         assert status == 2
-        assert f"must be converted first. openmps convert {path} OUT" in err
+        assert f"Convert it first: openmps convert {path} model.mps" in err
     before = path.read_bytes()
     status, _, err = _call(capsys, "convert", path, path)
     assert (status, path.read_bytes()) == (2, before)
@@ -188,3 +188,45 @@ def test_what_is_easily_mistaken(converted: Path, tmp_path: Path, capsys) -> Non
     status, _, err = _call(capsys, "run", converted, *twice)
     assert status == 2
     assert "'in:0' is named twice" in err
+
+
+# --- one kind of archive ----------------------------------------------------------------------------------------------
+
+
+def test_lint_and_export_take_what_convert_writes(converted: Path, tmp_path: Path, capsys) -> None:
+    status, out, err = _call(capsys, "lint", converted, "--image", "6x7x3")
+    assert (status, err) == (0, "") and "0 errors" in out
+    status, out, err = _call(capsys, "export", "--swift", converted, tmp_path / "Net")
+    assert (status, err) == (0, "") and (tmp_path / "Net" / "Net.swift").exists()
+
+
+def _bare(folder: Path, scale: float = 2.0, *labels: str):
+    """A graph of MPSKeyedArchiver: the sum of its images, times a number."""
+    import openmps as mps
+
+    images = [mps.MPSNNImageNode(mps.Handle(label)) for label in labels] or [mps.MPSNNImageNode()]
+    found = images[0] if len(images) == 1 else mps.MPSNNAdditionNode(*images).result_image
+    line = mps.MPSCNNNeuronLinearNode(found, a=scale, b=0.0)
+    mps.MPSKeyedArchiver.archive(mps.MPSNNGraph(mps.mtl_device("cpu"), line.result_image), folder / "bare.mps")
+    return folder / "bare.mps"
+
+
+def test_run_takes_the_archive_of_a_graph(tmp_path: Path, capsys) -> None:
+    x = numbers(2, 3, 4, 5)
+    np.save(tmp_path / "x.npy", x)
+    options = ("--output", tmp_path, "--device", "cpu")
+    status, _, err = _call(capsys, "run", _bare(tmp_path), "--input", f"image={tmp_path / 'x.npy'}", *options)
+    assert (status, err) == (0, "")
+    np.testing.assert_allclose(np.load(tmp_path / "result.npy"), 2 * x, rtol=2e-3)
+    both = ("--input", f"a={tmp_path / 'x.npy'}", "--input", f"b={tmp_path / 'x.npy'}")
+    assert _call(capsys, "run", _bare(tmp_path, 3.0, "a", "b"), *both, "--output", tmp_path / "new")[0] == 0
+    np.testing.assert_allclose(np.load(tmp_path / "new" / "result.npy"), 6 * x, rtol=2e-3)
+    err = _refused(capsys, "run", tmp_path / "bare.mps", *both[:2], *options)
+    assert "--input b is missing: an array of float32, images x height x width x channels" in err
+
+
+def test_an_onnx_model_in_the_place_of_an_archive(tmp_path: Path, capsys) -> None:
+    path = saved(_model(), tmp_path)
+    for command in (("run", path), ("lint", path), ("export", "--swift", path, tmp_path / "Net")):
+        err = _refused(capsys, *command)
+        assert f"must be an archive, got an ONNX model. Convert it first: openmps convert {path} model.mps" in err

@@ -107,9 +107,9 @@ def test_without_the_package_the_error_names_it(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize(("arrays", "kind", "why"), [
-    ({}, MPSArgumentError, r"input x is missing: an array of float32, nx3x6x6"),
-    ({"x": numbers(2, 3, 6, 5)}, MPSArgumentError, r"input x must be of shape nx3x6x6, got 2x3x6x5"),
-    ({"x": numbers(2, 3, 36)}, MPSArgumentError, r"input x must be of shape nx3x6x6, got 2x3x36"),
+    ({}, MPSArgumentError, r"input x is missing: an array of float32, n x 3 x 6 x 6"),
+    ({"x": numbers(2, 3, 6, 5)}, MPSArgumentError, r"input x must be of shape n x 3 x 6 x 6, got 2x3x6x5"),
+    ({"x": numbers(2, 3, 36)}, MPSArgumentError, r"input x must be of shape n x 3 x 6 x 6, got 2x3x36"),
     ({"x": numbers(0, 3, 6, 6)}, MPSArgumentError, r"input x must be of shape"),
     ({"y": numbers(2, 3, 6, 6)}, MPSArgumentError, "input y is none of the inputs: 'x'"),
     ({"x": [1, 2]}, MPSTypeError, "must be a NumPy array of real numbers"),

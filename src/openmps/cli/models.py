@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import typer
 
 from openmps.checks import size_text
+from openmps.cli.archives import archived
 from openmps.cli.options import open_run
-from openmps.errors import MPSFileError
 
 if TYPE_CHECKING:
     from openmps.core.image.descriptor import MPSImageDescriptor
@@ -28,7 +28,6 @@ class Found(NamedTuple):
 
 def open_graph(path: Path, *, training: bool = False) -> Found:
     """The graph at a path, on the CPU; of a run the one that infers, or the one that trains."""
-    check_is_no_onnx(path)
     if path.is_file():
         if training:
             raise typer.BadParameter("is for run folders: an archive holds one graph", param_hint="--training")
@@ -37,29 +36,11 @@ def open_graph(path: Path, *, training: bool = False) -> Found:
 
 
 def _archived(path: Path) -> Found:
-    from openmps.formats.archive import MPSKeyedUnarchiver
-    from openmps.formats.onnx import OnnxModel
-    from openmps.graph.graph import MPSNNGraph
-    from openmps.metal.device import mtl_device
-
-    device, notes = mtl_device("cpu"), [f"The graph of {path.name}."]
-    root = MPSKeyedUnarchiver(path, device).decode_root_object()
-    if isinstance(root, MPSNNGraph):
-        return Found(root, None, notes)
-    model = OnnxModel.open(path, device)
-    for word, ports in (("Input", model.inputs), ("Output", model.outputs)):
+    graph, model = archived(path)
+    notes = [f"The graph of {path.name}."]
+    for word, ports in () if model is None else (("Input", model.inputs), ("Output", model.outputs)):
         notes += [f"{word} {port.name} of the ONNX model: {port.text}." for port in ports]
-    return Found(model.graph, None, notes)
-
-
-def check_is_no_onnx(path: Path) -> None:
-    """An ONNX file is converted first.
-
-    Raises:
-        MPSFileError: The file's name ends as those of ONNX models do.
-    """
-    if path.suffix.lower() == ".onnx":
-        raise MPSFileError("openmps", str(path), "must be converted first", None, f"openmps convert {path} OUT")
+    return Found(graph, None, notes)
 
 
 def _pixels(run: RunFolder, channels: int) -> str:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from openmps.checks import lengths_text
-from openmps.cli.models import check_is_no_onnx
+from openmps.checks import counted, lengths_text
+from openmps.cli.archives import archived_model
 from openmps.cli.options import Device
 from openmps.errors import MPSArgumentError, MPSFileError
 
@@ -25,7 +25,6 @@ _Value = TypeVar("_Value")
 _LONGEST_NAME = 200
 """Bytes of the name of a result's file; systems take 255 with what is added."""
 _MEBIBYTE = 1 << 20
-_WIDTH = 80
 
 
 def convert(
@@ -59,12 +58,14 @@ def convert(
     found = network(model, shapes=shapes, outputs=result or None, fill_limit=fill_limit * _MEBIBYTE)
     made = found.model(mtl_device("cpu"), _format(channel_format))
     made.save(out)
-    print(f"{out}: {len(made.graph.kernels)} kernels, {channel_format}, {out.stat().st_size:,} bytes")
+    print(f"{out}: {counted(len(made.graph.kernels), 'kernel')}, {channel_format}, {out.stat().st_size:,} bytes")
     _print_ports(made)
 
 
 def run(
-    archive: Annotated[Path, typer.Argument(metavar="ARCHIVE", help="What convert wrote.", show_default=False)],
+    archive: Annotated[
+        Path, typer.Argument(metavar="ARCHIVE", help="What convert wrote, or a graph.", show_default=False)
+    ],
     given: Annotated[
         list[str] | None,
         typer.Option("--input", metavar="NAME=x.npy", help="An input: an array with ONNX's axes.", show_default=False),
@@ -74,15 +75,14 @@ def run(
 ) -> None:
     """Run a converted model on arrays, and write each result as NAME.npy in a folder, with ONNX's axes.
 
-    Either all results are written or none.
-    --input may be given several times. In names of files, characters that do not belong there become underscores.
+    Either all results are written or none. The archive of a graph takes and gives arrays [images, height, width,
+    channels] by the labels of its images. --input may be given several times. In names of files, characters that do not
+    belong there become underscores.
     """
     from openmps.formats.atomic import make_folder, write_all_atomic
-    from openmps.formats.onnx import OnnxModel
     from openmps.metal.device import mtl_device
 
-    check_is_no_onnx(archive)
-    model = OnnxModel.open(archive, mtl_device(device))
+    model = archived_model(archive, mtl_device(device))
     arrays = {name: _array(path, name) for name, path in _named("--input", map(_input, given or ())).items()}
     model.check(arrays, "openmps run", "--input ")
     paths = _paths(output, [port.name for port in model.outputs])
@@ -179,5 +179,4 @@ def _print_ports(model: OnnxModel) -> None:
 
 
 def _line(word: str, port: OnnxPort) -> str:
-    text = f"{word:6} {port.dtype} {port.text} "
-    return f"{text}{port.name}" if len(text) + len(port.name) <= _WIDTH else f"{text}\n       {port.name}"
+    return f"{word:6} {port.name}: {port.dtype} {port.text}"

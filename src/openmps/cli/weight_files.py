@@ -9,6 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from openmps.cli.archives import archived_graph, conversion, is_onnx
 from openmps.cli.options import RUNS
 from openmps.errors import MPSArgumentError, MPSFileError
 
@@ -50,13 +51,16 @@ def run_or_archive(path: Path) -> KnownNetwork | None:
 
 def named_network(path: Path) -> KnownNetwork:
     """The network of ``--network``."""
+    rule = "must be a run folder, or an archive of a graph"
+    if is_onnx(path):
+        raise MPSArgumentError(WHO, "--network", rule, f"the ONNX model {path}", conversion(path))
     try:
         network = run_or_archive(found(path))
     except MPSFileError as error:
-        text = str(error).removeprefix(f"{error.who}: ")
-        raise MPSArgumentError(WHO, "--network", "must be a run folder, or an archive of a graph", text) from error
+        cause = error.__cause__ if isinstance(error.__cause__, MPSFileError) else error
+        raise MPSArgumentError(WHO, "--network", rule, str(cause).removeprefix(f"{cause.who}: ")) from error
     if network is None:
-        raise MPSArgumentError(WHO, "--network", "must be a run folder, or an archive of a graph", path)
+        raise MPSArgumentError(WHO, "--network", rule, path)
     return network
 
 
@@ -88,20 +92,16 @@ def _of_run(path: Path) -> KnownNetwork:
 
 
 def _of_archive(path: Path) -> KnownNetwork:
-    from openmps.formats.archive import MPSKeyedUnarchiver
     from openmps.formats.exchange.layers import network_arrays, network_layers
-    from openmps.graph.graph import MPSNNGraph
-    from openmps.metal.device import mtl_device
 
+    if is_onnx(path):
+        raise MPSFileError(WHO, str(path), "must be weights, or an archive", "an ONNX model", conversion(path))
     try:
-        root = MPSKeyedUnarchiver(path, mtl_device("cpu")).decode_root_object()
+        graph = archived_graph(path)
     except MPSFileError as error:
         rule = "must be a run folder, a folder of raw files, an archive, or end in .npz, .safetensors, .pt or .pth"
         raise MPSFileError(WHO, str(path), rule, str(error).removeprefix(f"{error.who}: ")) from error
-    graphs = [each for each in (root if isinstance(root, list) else [root]) if isinstance(each, MPSNNGraph)]
-    if len(graphs) != 1:
-        raise MPSFileError(WHO, str(path), "must hold one graph", f"{len(graphs)} graphs")
-    return KnownNetwork(network_layers(graphs[0]), network_arrays(graphs[0]))
+    return KnownNetwork(network_layers(graph), network_arrays(graph))
 
 
 class RawFormat(StrEnum):

@@ -137,10 +137,11 @@ class OnnxModel:
             MPSFileError: There is no file, it is damaged, or an archive of something else.
         """
         where = path_of(path, "OnnxModel.open")
-        return cls._restored(MPSKeyedUnarchiver(where, device).decode_root_object(), os.fspath(where))
+        return cls.restored(MPSKeyedUnarchiver(where, device).decode_root_object(), os.fspath(where))
 
     @classmethod
-    def _restored(cls, root: object, what: str) -> OnnxModel:
+    def restored(cls, root: object, what: str) -> OnnxModel:
+        """The model of what an archive holds; errors call the archive ``what``."""
         who = "OnnxModel.open"
         if not isinstance(root, list) or len(root) != 4 or not isinstance(root[0], MPSNNGraph) or root[1] != _FORMAT:
             remedy = "Make one with openmps convert MODEL.onnx OUT"

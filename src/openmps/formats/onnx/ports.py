@@ -70,7 +70,8 @@ class OnnxPort:
     @property
     def text(self) -> str:
         """The shape in words."""
-        return "x".join("?" if length is None else str(length) for length in self.shape) or "one number"
+        between = " x " if any(isinstance(length, str) for length in self.shape) else "x"
+        return between.join("?" if length is None else str(length) for length in self.shape) or "one number"
 
     # --- arrays and images --------------------------------------------------------------------------------------------
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
+from openmps.checks import counted
+
 _WIDTH = 80
 """Columns of text that a report takes at most."""
 _INDENT = "  "
@@ -86,7 +88,7 @@ class LintReport:
             lines.append("largest magnitudes of results")
             cells = [(*each[:3], f"{each.magnitude:.6g}") for each in self.magnitudes]
             lines += _rows(cells)
-        lines.append(", ".join(f"{len(self.of(each))} {each.value}(s)" for each in Severity))
+        lines.append(", ".join(counted(len(self.of(each)), each.value) for each in Severity))
         return "\n".join([*lines, *(part for each in self.left_out for part in _wrapped(f"not tried: {each}", ""))])
 
 

@@ -1,0 +1,88 @@
+"""Archives, which commands take alike: what ``convert`` writes, a graph, or a list that holds one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from openmps.errors import MPSFileError
+
+if TYPE_CHECKING:
+    from openmps.formats.onnx import OnnxModel, OnnxPort
+    from openmps.graph.graph import MPSNNGraph
+    from openmps.graph.nodes import MPSNNImageNode
+    from openmps.metal.device import MTLDevice
+
+_WHO = "openmps"
+_AXES = ("images", "height", "width", "channels")
+
+
+def archived(path: Path, device: MTLDevice | None = None) -> tuple[MPSNNGraph, OnnxModel | None]:
+    """The graph in an archive, on the CPU unless a device is given, and the ONNX model that it is of, if it is of one.
+
+    Raises ``MPSFileError`` where the file is none of openmps or does not hold one graph.
+    """
+    from openmps.formats.archive import MPSKeyedUnarchiver
+    from openmps.formats.onnx import OnnxModel
+    from openmps.metal.device import mtl_device
+
+    if is_onnx(path):
+        raise MPSFileError(_WHO, str(path), "must be an archive", "an ONNX model", conversion(path))
+    root = MPSKeyedUnarchiver(path, mtl_device("cpu") if device is None else device).decode_root_object()
+    is_model = isinstance(root, list) and len(root) > 1 and isinstance(root[1], str)
+    return _graph(root, path), OnnxModel.restored(root, str(path)) if is_model else None
+
+
+def archived_model(path: Path, device: MTLDevice) -> OnnxModel:
+    """The model in an archive, which runs on arrays.
+
+    A graph alone takes and gives arrays ``[images, height, width, channels]`` by the labels of its source images and of
+    its results; ``image`` and ``result`` are those without one.
+    """
+    from openmps.formats.onnx import OnnxModel
+
+    graph, model = archived(path, device)
+    if model is not None:
+        return model
+    interface = graph.interface
+    if interface.input_states or not interface.result_is_needed:
+        rule, remedy = "must hold a graph that infers", "Archive the one that infers, of the same data sources"
+        raise MPSFileError(_WHO, str(path), rule, "one that trains", remedy)
+    results = [interface.result, *interface.intermediates]
+    return OnnxModel(graph, _ports(interface.inputs, "image"), _ports(results, "result"))
+
+
+def is_onnx(path: Path) -> bool:
+    """Whether a path is called as ONNX models are."""
+    return path.suffix.lower() == ".onnx"
+
+
+def conversion(path: Path) -> str:
+    """What to do with an ONNX model that is given in the place of an archive."""
+    return f"Convert it first: openmps convert {path} {path.with_suffix('.mps').name}"
+
+
+def _graph(root: Any, path: Path) -> MPSNNGraph:
+    from openmps.graph.graph import MPSNNGraph
+
+    graphs = [each for each in (root if isinstance(root, list) else [root]) if isinstance(each, MPSNNGraph)]
+    if len(graphs) != 1:
+        remedy = (
+            "openmps convert makes such an archive of an ONNX model, MPSKeyedArchiver.archive(graph, path) of a graph"
+        )
+        raise MPSFileError(_WHO, str(path), "must hold one graph", len(graphs) or "none", remedy)
+    return graphs[0]
+
+
+def _ports(images: list[MPSNNImageNode], default: str) -> tuple[OnnxPort, ...]:
+    from openmps.formats.onnx import OnnxPort
+
+    names: list[str] = []
+    for image in images:
+        wanted = (None if image.handle is None else image.handle.label()) or default
+        count = names.count(wanted)
+        names.append(wanted if not count else f"{wanted}_{count}")
+    return tuple(
+        OnnxPort(name, "float32", _AXES, place, (None,) * 4, ((0,), (1,), (2,), (3,)), (3,), (1,), (2,))
+        for place, name in enumerate(names)
+    )
