@@ -182,7 +182,7 @@ def test_what_is_easily_mistaken(converted: Path, tmp_path: Path, capsys) -> Non
     before = path.read_bytes()
     status, _, err = _call(capsys, "convert", path, path)
     assert (status, path.read_bytes()) == (2, before)
-    assert "must be another file than the model" in err
+    assert "must be another file than MODEL" in err
     np.save(tmp_path / "x.npy", numbers(1, 3, 7, 6))
     twice = ("--input", f"in:0={tmp_path / 'x.npy'}") * 2
     status, _, err = _call(capsys, "run", converted, *twice)
@@ -230,3 +230,42 @@ def test_an_onnx_model_in_the_place_of_an_archive(tmp_path: Path, capsys) -> Non
     for command in (("run", path), ("lint", path), ("export", "--swift", path, tmp_path / "Net")):
         err = _refused(capsys, *command)
         assert f"must be an archive, got an ONNX model. Convert it first: openmps convert {path} model.mps" in err
+
+
+# --- files that are there ---------------------------------------------------------------------------------------------
+
+
+def test_convert_keeps_what_is_there(tmp_path: Path, capsys) -> None:
+    path = saved(_model(), tmp_path)
+    before = path.read_bytes()
+    text = tmp_path / "notes.txt"
+    text.write_text("mine")
+    for options in ((), ("--force",)):
+        err = _refused(capsys, "convert", path, tmp_path / "." / "model.onnx", *options)
+        assert "model.onnx must be another file than MODEL, got the same one" in err
+        assert "must not end in .onnx" in _refused(capsys, "convert", path, tmp_path / "new.onnx", *options)
+    assert "notes.txt must be new, got one that is there. --force replaces it." in _refused(
+        capsys, "convert", path, text
+    )
+    assert (path.read_bytes(), text.read_text()) == (before, "mine")
+    assert _call(capsys, "convert", path, text, "--force")[0] == 0
+
+
+def test_convert_says_at_once_what_it_cannot_write(tmp_path: Path, capsys) -> None:
+    (tmp_path / "text.onnx").write_text("a text file")
+    path = tmp_path / "text.onnx"  # which is not looked at
+    assert "must be in a folder, got " in _refused(capsys, "convert", path, path / "net.mps")
+    assert "must be in a folder that exists" in _refused(capsys, "convert", path, tmp_path / "no" / "net.mps")
+
+
+def test_run_keeps_what_is_there(tmp_path: Path, capsys) -> None:
+    archive = _bare(tmp_path, 2.0, "result")
+    np.save(tmp_path / "result.npy", numbers(1, 2, 2, 1))
+    given = ("--input", f"result={tmp_path / 'result.npy'}", "--output", tmp_path)
+    assert "must be another file than an input" in _refused(capsys, "run", archive, *given, "--force")
+    (tmp_path / "result.npy").rename(tmp_path / "x.npy")
+    given = ("--input", f"result={tmp_path / 'x.npy'}", "--output", tmp_path)
+    assert _call(capsys, "run", archive, *given)[0] == 0
+    assert "result.npy must be new, got one that is there" in _refused(capsys, "run", archive, *given)
+    assert _call(capsys, "run", archive, *given, "--force")[0] == 0
+    assert "'result' is given twice" in _refused(capsys, "run", archive, *given, *given[:2])

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from openmps.checks import counted, lengths_text
-from openmps.cli.archives import archived_model
-from openmps.cli.options import Device
+from openmps.cli.archives import archived_model, is_onnx
+from openmps.cli.options import Device, require_another, require_new
 from openmps.errors import MPSArgumentError, MPSFileError
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ def convert(
         str, typer.Option("--format", help="How images are stored: float32 or float16.")
     ] = "float32",
     fill_limit: Annotated[int, typer.Option(metavar="MIB", min=0, help="What repeated numbers may take.")] = 16,
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
 ) -> None:
     """Turn an ONNX model into an archive that ``openmps run`` runs.
 
@@ -49,14 +50,16 @@ def convert(
     --result may be given several times.
     """
     from openmps.formats.onnx import network
-    from openmps.formats.paths import is_same
     from openmps.metal.device import mtl_device
 
-    if is_same(model, out):
-        raise MPSFileError("openmps convert", str(out), "must be another file than the model")
     shapes = _named("--shape", map(_shape, shape or ()))
+    chosen = _format(channel_format)
+    require_another(out, model, "MODEL")
+    if is_onnx(out):
+        raise MPSFileError("openmps convert", str(out), "must not end in .onnx: what is written is an archive")
+    require_new(out, force=force)
     found = network(model, shapes=shapes, outputs=result or None, fill_limit=fill_limit * _MEBIBYTE)
-    made = found.model(mtl_device("cpu"), _format(channel_format))
+    made = found.model(mtl_device("cpu"), chosen)
     made.save(out)
     print(f"{out}: {counted(len(made.graph.kernels), 'kernel')}, {channel_format}, {out.stat().st_size:,} bytes")
     _print_ports(made)
@@ -72,6 +75,7 @@ def run(
     ] = None,
     output: Annotated[Path, typer.Option(metavar="DIR", help="The folder for the results.")] = Path("."),
     device: Device = "auto",
+    force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
 ) -> None:
     """Run a converted model on arrays, and write each result as NAME.npy in a folder, with ONNX's axes.
 
@@ -83,9 +87,14 @@ def run(
     from openmps.metal.device import mtl_device
 
     model = archived_model(archive, mtl_device(device))
-    arrays = {name: _array(path, name) for name, path in _named("--input", map(_input, given or ())).items()}
+    files = _named("--input", map(_input, given or ()))
+    arrays = {name: _array(path, name) for name, path in files.items()}
     model.check(arrays, "openmps run", "--input ")
     paths = _paths(output, [port.name for port in model.outputs])
+    for path in paths.values():
+        for source, word in ((archive, "ARCHIVE"), *((file, "an input") for file in files.values())):
+            require_another(path, source, word)
+        require_new(path, force=force, is_made=not output.exists())
     make_folder(output)
     results = model.run(arrays)
     write_all_atomic({paths[name]: _npy(array) for name, array in results.items()})

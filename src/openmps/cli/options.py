@@ -93,6 +93,27 @@ def channels_of(number: int | None) -> Channels | None:
     raise typer.BadParameter(f"{number} is neither 1 (grey) nor 3 (red green blue)", param_hint="--channels")
 
 
+def require_another(out: Path, source: Path, word: str) -> None:
+    """Raise ``MPSFileError`` where what would be written is what is read."""
+    from openmps.formats.paths import is_same
+
+    if is_same(out, source):
+        raise MPSFileError(_WHO, str(out), f"must be another file than {word}", "the same one", "Choose another name.")
+
+
+def require_new(out: Path, *, force: bool, is_made: bool = False) -> None:
+    """Raise ``MPSFileError`` where a file cannot be written, or is there and no ``force`` is given.
+
+    ``is_made`` says that its folder will be made.
+    """
+    from openmps.formats.atomic import require_writable
+
+    if os.path.lexists(out) and not force:
+        raise MPSFileError(_WHO, str(out), "must be new", "one that is there", "--force replaces it.")
+    if not is_made:
+        require_writable(out)
+
+
 def percent(fraction: float) -> str:
     """``0.9861`` → ``98.6 %``."""
     return f"{100 * fraction:.1f} %"

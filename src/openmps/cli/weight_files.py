@@ -9,7 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from openmps.cli.archives import archived_graph, conversion, is_onnx
+from openmps.cli.archives import archived, conversion, is_onnx
 from openmps.cli.options import RUNS
 from openmps.errors import MPSArgumentError, MPSFileError
 
@@ -97,7 +97,7 @@ def _of_archive(path: Path) -> KnownNetwork:
     if is_onnx(path):
         raise MPSFileError(WHO, str(path), "must be weights, or an archive", "an ONNX model", conversion(path))
     try:
-        graph = archived_graph(path)
+        graph, _ = archived(path)
     except MPSFileError as error:
         rule = "must be a run folder, a folder of raw files, an archive, or end in .npz, .safetensors, .pt or .pth"
         raise MPSFileError(WHO, str(path), rule, str(error).removeprefix(f"{error.who}: ")) from error

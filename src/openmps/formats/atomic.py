@@ -48,8 +48,8 @@ def write_atomic(path: str | os.PathLike[str], content: Content) -> None:
         temporary.replace(target)
     except OSError as error:
         _discard(temporary)
-        rule = "could not be written"
-        raise MPSFileError(who, str(path), rule, error.strerror or error, "The previous file is untouched.") from error
+        rule, remedy = "could not be written", "" if permissions is None else "The previous file is untouched."
+        raise MPSFileError(who, str(path), rule, error.strerror or error, remedy) from error
     except BaseException:
         _discard(temporary)
         raise
@@ -112,6 +112,18 @@ def make_folder(path: str | os.PathLike[str]) -> None:
     _sync_folder(folder.parent)
 
 
+def require_writable(path: str | os.PathLike[str]) -> None:
+    """Raise ``MPSFileError`` where `write_atomic` would: no folder, no permission, something that is no plain file.
+
+    For those who do much before they write. A disk may still be full then.
+    """
+    target = Path(os.path.realpath(path_of(path, "write_atomic")))
+    _permissions("write_atomic", target)
+    if not os.access(target.parent, os.W_OK | os.X_OK):
+        rule, refusal = "could not be written", os.strerror(errno.EACCES)
+        raise MPSFileError("write_atomic", os.fspath(path), rule, refusal, f"{target.parent} must let files be made")
+
+
 def flush(path: str | os.PathLike[str]) -> None:
     """Make what was written to a file so far durable."""
     try:
@@ -127,8 +139,10 @@ def _permissions(who: str, target: Path) -> int | None:
     except OSError as error:
         rule = "could not be written"
         raise MPSFileError(who, str(target), rule, error.strerror or error, "It is untouched.") from error
-    if folder is None or not stat.S_ISDIR(folder):
+    if folder is None:
         raise MPSFileError(who, str(target), "must be in a folder that exists", None, f"Make {target.parent} first.")
+    if not stat.S_ISDIR(folder):
+        raise MPSFileError(who, str(target), "must be in a folder", f"{target.parent}, which is a file")
     if found is not None and not stat.S_ISREG(found):
         raise MPSFileError(who, str(target), "must be a plain file or a new name", "a folder or device")
     return None if found is None else stat.S_IMODE(found)
