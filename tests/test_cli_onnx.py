@@ -269,3 +269,31 @@ def test_run_keeps_what_is_there(tmp_path: Path, capsys) -> None:
     assert "result.npy must be new, got one that is there" in _refused(capsys, "run", archive, *given)
     assert _call(capsys, "run", archive, *given, "--force")[0] == 0
     assert "'result' is given twice" in _refused(capsys, "run", archive, *given, *given[:2])
+
+
+# --- words of the command line ----------------------------------------------------------------------------------------
+
+
+def test_errors_name_options_that_there_are(tmp_path: Path, capsys) -> None:
+    path = saved(_model("odd"), tmp_path)
+    out = tmp_path / "net.mps"
+    err = _refused(capsys, "convert", path, out)
+    assert "End the model before it, with --result, or export it without" in " ".join(err.split())
+    err = _refused(capsys, "convert", path, out, "--shape", "in:0=1,3,8")
+    assert "error: --shape in:0 must have 4 lengths, n x 3 x h x 6, got 1x3x8\n" in err
+    err = _refused(capsys, "convert", path, out, "--shape", "in:0=1,4,8,6")
+    assert "error: --shape in:0 must fit the model's n x 3 x h x 6, got 1x4x8x6\n" in err
+    err = _refused(capsys, "convert", path, out, "--result", "none")
+    assert err.startswith("error: --result must be names of values of the model")
+
+
+def test_the_limit_of_repeated_numbers_is_said_in_full(tmp_path: Path, capsys) -> None:
+    fills = [node("ConstantOfShape", f"s{place}", f"w{place}") for place in range(3)]
+    convolutions = [
+        node("Conv", f"{'x' if not place else f'c{place}'} w{place}", f"c{place + 1}") for place in range(3)
+    ]
+    shapes = {f"s{place}": np.array([1024, 1024, 1, 3]) for place in range(3)}
+    path = saved(model([*fills, *convolutions], {"x": ["n", 1024, 8, 8]}, ("c3",), **shapes), tmp_path)
+    err = _refused(capsys, "convert", path, tmp_path / "net.mps")
+    assert err.endswith("allow 36 MiB with --fill-limit 36\n")
+    assert _call(capsys, "convert", path, tmp_path / "net.mps", "--fill-limit", 36)[0] == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -34,6 +35,10 @@ _OPTIONS = {
     "names": "--map",
 }
 """Arguments of theirs that are options of another name."""
+_ONNX = "openmps.formats.onnx"
+_ONNX_OPTIONS = {"shapes": "--shape", "outputs": "--result"}
+_IN_PYTHON = re.compile(r"outputs=\[…\] or |shapes=\{name: shape\} or |, fill_limit=\d+ << 20 in Python")
+"""What a remedy says before the option that does the same."""
 _REMEDIES = {
     "size=(height, width)": "--image-size WIDTHxHEIGHT",
     "or take it away.": "take it away, or give --skip-broken.",
@@ -66,7 +71,12 @@ def _known_runs() -> str:
 def sentence(error: MPSError) -> str:
     """An error in the words of the command line: files and options, no functions and their arguments."""
     text = str(error)
-    if isinstance(error, MPSFileError):
+    if error.who == _ONNX:
+        shape = re.fullmatch(r"shapes\['(.*)'\]", error.argument)
+        option = f"--shape {shape[1]}" if shape else _ONNX_OPTIONS.get(error.argument, error.argument)
+        text = text.removeprefix(f"{error.who}: ").replace(error.argument, option, 1)
+        text = _IN_PYTHON.sub("", text)
+    elif isinstance(error, MPSFileError):
         text = text.removeprefix(f"{error.who}: ")
     elif error.who in _API and error.argument.isidentifier():
         option = _OPTIONS.get(error.argument, f"--{error.argument.replace('_', '-')}")

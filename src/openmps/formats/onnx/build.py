@@ -26,6 +26,7 @@ from openmps.formats.onnx.constants import FOLDS
 from openmps.formats.onnx.layout import Atom, Atoms, Layout, atoms
 from openmps.formats.onnx.model import Model, Node, Tensor
 from openmps.formats.onnx.pictures import Picture
+from openmps.formats.onnx.ports import shape_text
 from openmps.formats.onnx.problems import READER, Budget, NodeError, Problem
 from openmps.formats.onnx.site import Builder, Site, Value
 from openmps.formats.onnx.sources import DataSources
@@ -112,6 +113,7 @@ class _Build:
         for node in nodes:
             self._node(node)
         found = [self._output(name) for name in wanted]
+        self._at.budget.check(what)
         if self._problems:
             raise MPSOperatorError(READER, what, [problem._asdict() for problem in self._problems])
         kinds = self._model.kinds()
@@ -261,7 +263,7 @@ class _Build:
         value = self._at.values.get(name)
         if not isinstance(value, Picture):
             why = "the output does not depend on the model's inputs"
-            self._problems.append(Problem(name, "output", why, "Leave it out, with outputs=[…] or --output"))
+            self._problems.append(Problem(name, "output", why, "Leave it out, with outputs=[…] or --result"))
             return None
         if value.image.producer is None:
             same = MPSCNNNeuronNode(value.image, MPSNNNeuronDescriptor(MPSCNNNeuronType.LINEAR, 1.0, 0.0))
@@ -273,7 +275,7 @@ class _Build:
 
 
 _GIVE = "Give it as shapes={name: shape} or --shape NAME=1,3,224,224"
-_CUT = "End the model before it, with outputs=[…] or --output, or export it without"
+_CUT = "End the model before it, with outputs=[…] or --result, or export it without"
 
 
 def _shaped(tensor: Tensor, given: Sequence[int] | None) -> Tensor:
@@ -285,10 +287,13 @@ def _shaped(tensor: Tensor, given: Sequence[int] | None) -> Tensor:
         if not all(isinstance(each, int) and 0 < each < 1 << 24 for each in wanted) or not wanted:
             raise MPSArgumentError(READER, what, "must be lengths of at least 1, the batch's first", list(wanted))
         if own is not None and len(own) != len(wanted):
-            raise MPSArgumentError(READER, what, f"must have {len(own)} lengths", len(wanted))
+            rule = f"must have {len(own)} lengths, {shape_text(own)}"
+            raise MPSArgumentError(READER, what, rule, shape_text(wanted))
         for mine, length in zip(own or wanted, wanted, strict=True):
             if isinstance(mine, int) and mine != length:
-                raise MPSArgumentError(READER, what, f"must fit the model's {own}", wanted)
+                raise MPSArgumentError(
+                    READER, what, f"must fit the model's {shape_text(own or ())}", shape_text(wanted)
+                )
         # A batch that varies goes on to do so.
         first = own[0] if own is not None else None
         return Tensor(tensor.name, tensor.kind, (first, *wanted[1:]))

@@ -70,8 +70,7 @@ class OnnxPort:
     @property
     def text(self) -> str:
         """The shape in words."""
-        between = " x " if any(isinstance(length, str) for length in self.shape) else "x"
-        return between.join("?" if length is None else str(length) for length in self.shape) or "one number"
+        return shape_text(self.shape)
 
     # --- arrays and images --------------------------------------------------------------------------------------------
 
@@ -180,6 +179,12 @@ def _check_held(array: NDArray[Any], who: str, argument: str) -> None:
             beyond = np.isinf(array.astype(np.float32)) & np.isfinite(array)
         if beyond.any():
             raise MPSArgumentError(who, argument, "must hold numbers that float32 does", float(array[beyond].flat[0]))
+
+
+def shape_text(shape: Lengths) -> str:
+    """A shape in words: ``1x3x?x8``, or ``n x 3 x h x 8`` where lengths have names."""
+    between = " x " if any(isinstance(length, str) and length != "?" for length in shape) else "x"
+    return between.join("?" if length is None else str(length) for length in shape) or "one number"
 
 
 def _whole(value: object) -> bool:

@@ -10,6 +10,7 @@ READER = "openmps.formats.onnx"
 """Who refuses a model."""
 DEFAULT_FILL = 16 << 20
 """Bytes that operators which repeat numbers may make, unless a caller allows more."""
+_MEBIBYTE = 1 << 20
 _SHARE = 4  # bytes that may be made of each byte of the file: int8 numbers become float32
 
 
@@ -38,12 +39,24 @@ class Budget:
     """The bytes that may be made of a model: a few for each byte of its file, and what repeated numbers may fill."""
 
     def __init__(self, file: int, fill: int) -> None:
-        self._fill = fill
-        self._left = _SHARE * file + fill
+        self._share, self._fill = _SHARE * file, fill
+        self._taken = self._refused = 0
 
     def take(self, size: int, what: str) -> None:
-        """Raise `MPSFileError` where ``size`` more bytes are too many."""
-        self._left -= size
-        if self._left < 0:
-            rule = f"must not need more than {self._fill:,} bytes beyond what its file holds"
-            raise MPSFileError(READER, what, rule, f"{size:,} bytes more", "Raise fill_limit if you trust the file")
+        """Raise `NodeError` where ``size`` more bytes are too many."""
+        if self._taken + size > self._share + self._fill:
+            self._refused += size
+            raise NodeError(f"{what} needs {size:,} bytes more than may be made")
+        self._taken += size
+
+    def check(self, model: str) -> None:
+        """Raise `MPSFileError` where something was refused: it says how much all of it needs."""
+        if not self._refused:
+            return
+        needed = self._taken + self._refused - self._share
+        limit = -(-needed // _MEBIBYTE)
+        rule = f"must not need more than {self._fill:,} bytes beyond what its file holds"
+        remedy = (
+            f"If you trust the file, allow {limit} MiB with --fill-limit {limit}, fill_limit={limit} << 20 in Python"
+        )
+        raise MPSFileError(READER, model, rule, f"{needed:,} bytes", remedy)
