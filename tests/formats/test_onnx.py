@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from onnx_models import CPU, conv, error, layer, model, node, numbers, ours, reference, runtime, saved
+from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.formats import onnx as reader
 from openmps.formats.onnx import OnnxModel
@@ -345,3 +346,49 @@ def test_numbers_behind_arithmetic_become_part_of_it(operator: str, tmp_path: Pa
     constants = {"s": np.float32(1.5), "t": np.float32(-0.5), "u": np.float32(2)}
     made = model(nodes, {"a": [2, 3, 4, 4], "b": [2, 3, 1, 1]}, **constants)
     assert len(check(made, tmp_path, (2, 3, 4, 4), (2, 3, 1, 1)).graph.kernels) == 1
+
+
+# --- sizes that are known when a network runs -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("operator", ["Add", "Sub", "Mul", "Div", "Sum"])
+def test_images_of_unequal_sizes_are_refused_as_they_run(operator: str, tmp_path: Path) -> None:
+    nodes = [
+        node("MaxPool", "x", "p", kernel_shape=[2, 2], strides=[2, 2]),
+        node("Resize", "p - s", "r", mode="nearest", nearest_mode="floor", coordinate_transformation_mode="asymmetric"),
+        node(operator, "r x", "y"),
+    ]
+    made = model(nodes, {"x": ["n", 3, "h", "w"]}, s=np.array([1, 1, 2, 2], np.float32))
+    network = reader.network(saved(made, tmp_path))
+    found = network.model(CPU)
+    even = numbers(2, 3, 4, 6) + 1
+    assert error(found.run({"x": even})["y"], reference(made, {"x": even})["y"]) < 1e-5
+    found.save(tmp_path / "net.mps")
+    graph = network.graph(CPU)
+    for again in (found, reader.OnnxModel.open(tmp_path / "net.mps", CPU)):
+        for shape, sizes in {(1, 3, 5, 7): "6x4 and 7x5", (1, 3, 4, 7): "6x4 and 7x4"}.items():
+            with pytest.raises(MPSArgumentError, match=f"sources must be of one size: .*got .*{sizes}"):
+                again.run({"x": numbers(*shape)})
+    with pytest.raises(MPSArgumentError, match="sources must be of one size"):
+        graph.program_for([MPSImageDescriptor(MPSImageFeatureChannelFormat.FLOAT32, 7, 5, 3)])
+
+
+def test_concatenations_of_unequal_sizes_are_refused_as_they_run(tmp_path: Path) -> None:
+    nodes = [
+        node("MaxPool", "x", "p", kernel_shape=[2, 2], strides=[2, 2]),
+        node("Resize", "p - s", "r", mode="nearest", nearest_mode="floor", coordinate_transformation_mode="asymmetric"),
+        node("Concat", "r x", "y", axis=1),
+    ]
+    made = model(nodes, {"x": ["n", 4, "h", "w"]}, s=np.array([1, 1, 2, 2], np.float32))
+    found = ours(saved(made, tmp_path))
+    even = numbers(1, 4, 4, 6)
+    assert error(found.run({"x": even})["y"], reference(made, {"x": even})["y"]) < 1e-5
+    with pytest.raises(MPSArgumentError, match="source 1 must be as large as source 0"):
+        found.run({"x": numbers(1, 4, 5, 6)})
+
+
+def test_lengths_of_1_are_broadcast_as_ever(tmp_path: Path) -> None:
+    nodes = [node("GlobalAveragePool", "x", "g"), node("Sigmoid", "g", "s"), node("Mul", "x s", "y")]
+    made = model(nodes, {"x": ["n", 4, "h", "w"]})
+    x = numbers(2, 4, 5, 3)
+    assert error(ours(saved(made, tmp_path)).run({"x": x})["y"], reference(made, {"x": x})["y"]) < 1e-5

@@ -158,6 +158,7 @@ class MPSNNGraph(MPSKernel, NamedAttributes):
         self._network = network
         self._interface = Interface(network, filters, results)
         self._use(make_kernels(filters, read, self._device))
+        self._check_program: Callable[[Program], None] = lambda program: None
         self._format = MPSImageFeatureChannelFormat.FLOAT16
         self._allocator: MPSImageAllocator = MPSImage.default_allocator()
 
@@ -461,9 +462,9 @@ class MPSNNGraph(MPSKernel, NamedAttributes):
             compiler = Compiler(
                 self._kernels, interface.inputs, shapes, self._format, self._device, chosen, states, answers
             )
-            program = self._programs[key] = compiler.compile(
-                interface.outputs(), interface.result_states, allow_fusion=fusing
-            )
+            program = compiler.compile(interface.outputs(), interface.result_states, allow_fusion=fusing)
+            self._check_program(program)
+            self._programs[key] = program
             self._look_at_kernels(planned=True)
         return program
 

@@ -18,6 +18,7 @@ from openmps.formats.onnx.build import Built, Shapes, build, dtype_name
 from openmps.formats.onnx.ports import OnnxPort
 from openmps.formats.onnx.problems import DEFAULT_FILL, READER
 from openmps.formats.onnx.reading import read_model
+from openmps.formats.onnx.sizes import checked
 from openmps.formats.onnx.sources import DataSources, FixedSources
 from openmps.formats.paths import path_of
 from openmps.graph.graph import MPSNNGraph
@@ -49,7 +50,7 @@ class OnnxNetwork:
     def graph(self, device: MTLDevice, channel_format: MPSImageFeatureChannelFormat = _FLOAT32) -> MPSNNGraph:
         """A graph that computes the outputs, and stores images in a format: float32 unless said."""
         checked_format("OnnxNetwork.graph", channel_format)
-        graph = MPSNNGraph(device, result_images=self.results())
+        graph = checked(MPSNNGraph(device, result_images=self.results()))
         graph.format = channel_format
         return graph
 
@@ -73,7 +74,7 @@ class OnnxModel:
     """
 
     def __init__(self, graph: MPSNNGraph, inputs: tuple[OnnxPort, ...], outputs: tuple[OnnxPort, ...]) -> None:
-        self.graph, self.inputs, self.outputs = graph, inputs, outputs
+        self.graph, self.inputs, self.outputs = checked(graph), inputs, outputs
         self._queue = graph.device.new_command_queue()
 
     def check(self, arrays: Mapping[str, NDArray[Any]], who: str = "OnnxModel.run", word: str = "input ") -> None:
