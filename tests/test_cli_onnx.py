@@ -297,3 +297,17 @@ def test_the_limit_of_repeated_numbers_is_said_in_full(tmp_path: Path, capsys) -
     err = _refused(capsys, "convert", path, tmp_path / "net.mps")
     assert err.endswith("allow 36 MiB with --fill-limit 36\n")
     assert _call(capsys, "convert", path, tmp_path / "net.mps", "--fill-limit", 36)[0] == 0
+
+
+def test_weights_of_layers_with_slashes_become_raw_files(tmp_path: Path, capsys) -> None:
+    path = saved(model([node("Conv", "x w", "/c")], {"x": ["n", 3, 6, 6]}, ("/c",), w=numbers(4, 3, 3, 3)), tmp_path)
+    archive, folder = tmp_path / "net.mps", tmp_path / "raw"
+    assert _call(capsys, "convert", path, archive)[0] == 0
+    status, out, err = _call(capsys, "weights", "convert", archive, folder)
+    assert (status, err) == (0, "")
+    assert out.splitlines()[0].startswith("Conv_/c.weights = Conv__c_weights.dat ")
+    wanted = numbers(4, 3, 3, 3).transpose(0, 2, 3, 1)
+    assert np.array_equal(np.fromfile(folder / "Conv__c_weights.dat", "<f4"), wanted.reshape(-1))
+    back = ("--from", "openmps", "--network", archive)
+    assert _call(capsys, "weights", "convert", folder, tmp_path / "back.npz", *back)[0] == 0
+    assert np.array_equal(np.load(tmp_path / "back.npz")["Conv_/c.weights"], wanted)

@@ -78,7 +78,11 @@ def convert_weights(source: Path, destination: Path, options: Conversion) -> Con
             raise
         raise MPSWeightsError(_WHO, str(source), error.rule, error.problems, _REMEDY) from error
     _write(destination, target, outgoing, options)
-    tables = (*(() if own is not None else (incoming,)), *(() if options.to_layout is Layout.OPENMPS else (outgoing,)))
+    is_raw = target is None and not is_tensors(destination)
+    if is_raw:
+        outgoing = _in_files(outgoing, one_file=options.one_file)
+    is_told = is_raw or options.to_layout is not Layout.OPENMPS
+    tables = (*(() if own is not None else (incoming,)), *((outgoing,) if is_told else ()))
     return Converted(tables or (outgoing,), len(outgoing.arrays))
 
 
@@ -189,6 +193,14 @@ def _laid_out(
         what = "--half" if options.half else "float32"
         raise MPSWeightsError(_WHO, what, error.rule, error.problems, _ROUNDING) from error
     return replace(mapping, arrays=numbers)
+
+
+def _in_files(mapping: WeightMapping, *, one_file: bool) -> WeightMapping:
+    """The table with the raw files in the place of tensors' names."""
+    from openmps.formats.exchange.raw import raw_file_names
+
+    files = raw_file_names(mapping.arrays, one_file=one_file)
+    return replace(mapping, rows=tuple(replace(row, tensor=files[row.tensor]) for row in mapping.rows))
 
 
 def _write(destination: Path, target: KnownNetwork | None, mapping: WeightMapping, options: Conversion) -> None:

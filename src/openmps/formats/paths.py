@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -151,3 +152,17 @@ def reading(path: str | os.PathLike[str], who: str, rule: str = "could not be re
     except OSError as error:
         kind = MPSError if error.errno in _SCARCE else MPSFileError
         raise kind(who, os.fspath(path), rule, error.strerror or error) from error
+
+
+_LONGEST_STEM = 200
+"""Bytes of the stem of a file's name; systems take 255 with what is added."""
+
+
+def file_stem(label: str) -> str:
+    """A label as the stem of a file's name: characters that some system or an app's bundle refuses become underscores.
+
+    Colons and slashes among them, blanks, and ``@``, which stands before a scale in a bundle.
+    """
+    stem = re.sub(r'[/\\:*?"<>|@\x00-\x20\x7f\ud800-\udfff]', "_", label)
+    stem = stem.encode()[:_LONGEST_STEM].decode(errors="ignore")
+    return f"_{stem[1:]}" if stem.startswith((".", "-")) else stem

@@ -94,10 +94,31 @@ def test_names_of_files_stay_in_the_folder(file, tmp_path):
         load_raw(tmp_path, LAYERS, names={"conv": file})
     with pytest.raises(MPSArgumentError, match="names must name a layer of the network or an array, got 'cnov'"):
         load_raw(tmp_path, LAYERS, names={"cnov": "x"})
-    with pytest.raises(MPSArgumentError, match="must be usable as a file name"):
-        load_raw(tmp_path, {"../conv": LAYERS["conv"]})
-    with pytest.raises(MPSArgumentError, match="must be usable as a file name"):
-        save_raw(tmp_path, {"../a.weights": np.ones(1)})
+
+
+LABELS = ["/0/Conv", "../conv", "a:b", "a/b", "a_b", "A_B", ".hidden", "Conv@0", 'q"', "a b", "..", "a\n"]
+
+
+@pytest.mark.parametrize("one_file", [False, True])
+def test_labels_that_are_no_names_of_files(one_file, tmp_path, rng):
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    descriptor = MPSCNNConvolutionDescriptor(1, 1, 1, 2)
+    arrays = {f"{label}.weights": rng.random((2, 1, 1, 1), np.float32) for label in LABELS}
+    files = save_raw(inner, arrays, one_file=one_file)
+    assert len({file.name.casefold() for file in files}) == len(LABELS)
+    assert sorted(tmp_path.rglob("*.dat")) == sorted(inner.iterdir())
+    names = [file.name.removesuffix(".dat").removesuffix("_weights") for file in files]
+    assert names[:5] == ["_0_Conv", "_._conv", "a_b-5", "a_b-4", "a_b-2"] and names[7] == "Conv_0"
+    for labels in (LABELS, LABELS[::-1]):
+        found = load_raw(inner, dict.fromkeys(labels, descriptor)).arrays
+        assert {name: found[name].tobytes() for name in arrays} == {n: a.tobytes() for n, a in arrays.items()}
+    some = {name: arrays[name] for name in ("a/b.weights", "a_b.weights")}
+    other = tmp_path / "other"
+    other.mkdir()
+    save_raw(other, some, one_file=one_file)
+    with pytest.raises(MPSWeightsError, match="a_b-3"):
+        load_raw(other, dict.fromkeys(["a:b", "a/b", "a_b", "A_B"], descriptor))
 
 
 @pytest.mark.skipif(os.name == "nt", reason="links and pipes of Unix")

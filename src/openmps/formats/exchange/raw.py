@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,8 @@ from openmps.formats.exchange.conventions import WeightLayout, orders
 from openmps.formats.exchange.layers import Network, WeightLayer, network_layers
 from openmps.formats.exchange.precision import stored
 from openmps.formats.exchange.rows import WeightMapping, WeightRow
-from openmps.formats.paths import is_there, path_of, reading, require_file, require_folder
-from openmps.formats.weights import dat_file_name, dat_file_names
+from openmps.formats.paths import file_stem, is_there, path_of, reading, require_file, require_folder
+from openmps.formats.weights import dat_file_name, dat_file_names, split_name
 
 RAW_SUFFIXES = (".dat", ".bin")
 _WIDTHS = {4: "<f4", 2: "<f2"}
@@ -29,6 +29,8 @@ def load_raw(
 ) -> WeightMapping:
     """The arrays of a network from raw files: ``conv1_weights.dat`` and ``conv1_biases.dat``, or ``conv1.dat`` alone.
 
+    A layer whose label is no name of a file has the one that `save_raw` gives it: ``/0/Conv`` is ``_0_Conv``.
+
     A file of one layer has its arrays one after another: weights, biases; gamma, beta, mean, variance. The suffix may
     be ``.bin``. Files hold float32 or float16: their length, which has to be that of the network's shapes, says which.
     ``names`` gives files other names, by layer, ``conv1``, or by array, ``conv1.weights``. Other files in the folder
@@ -36,19 +38,22 @@ def load_raw(
 
     Raises:
         MPSWeightsError: All that does not fit: files that are missing or of another length.
-        MPSArgumentError: ``names`` names no layer, or no plain file.
+        MPSArgumentError: ``names`` names no layer, or no plain file, or two arrays would share one.
     """
     who = "load_raw"
     root, layers = path_of(folder, who, "folder"), network_layers(network)
     require_folder(root, who)
     _check_names(names or {}, layers)
+    stems = file_stems(layer.label for layer in layers.values())
     problems: list[MPSFileError] = []
     rows: list[WeightRow] = []
     arrays: dict[str, NDArray[Any]] = {}
     for layer in layers.values():
-        for file, parts in _files(root, layer, names or {}):
+        for file, parts in _files(root, layer, stems[layer.label], names or {}):
             try:
-                found = _cut(file, layer, parts) if file is not None else _absent(root, layer, parts)
+                found = (
+                    _cut(file, layer, parts) if file is not None else _absent(root, layer, stems[layer.label], parts)
+                )
             except MPSFileError as error:
                 problems.append(error)
                 continue
@@ -71,12 +76,13 @@ def save_raw(
     """Write arrays that are named by layer and part as raw files into a folder, and return their paths.
 
     ``conv1.weights`` is ``conv1_weights.dat``; with ``one_file`` all arrays of a layer are in ``conv1.dat``, in the
-    order in which they are given. Numbers of float16 stay float16. All files are written and read back before any older
-    one is replaced.
+    order in which they are given. Characters of a label that no file's name has become underscores; of several labels
+    that this makes alike, those after the first in the alphabet get ``-2``, ``-3``, … Numbers of float16 stay float16.
+    All files are written and read back before any older one is replaced.
 
     Raises:
         MPSWeightsError: With ``half``, numbers that float16 cannot hold.
-        MPSArgumentError: A layer's name is none for a file.
+        MPSArgumentError: Two arrays would share a file.
     """
     who = "save_raw"
     root = path_of(folder, who, "folder")
@@ -87,17 +93,39 @@ def save_raw(
 
 def raw_files(numbers: Mapping[str, NDArray[Any]], *, one_file: bool) -> dict[str, bytes]:
     """The names of the raw files and what they hold."""
-    files = dat_file_names(numbers)
-    if not one_file:
-        return {files[name]: array.tobytes() for name, array in numbers.items()}
+    files = raw_file_names(numbers, one_file=one_file)
     found: dict[str, bytes] = {}
     layers = {name: name.rpartition(".")[0] for name in numbers}
     # Its length says of which format a file is: of the wider one that a layer has.
     wide = {layers[name] for name, array in numbers.items() if array.dtype.itemsize > 2}
     for name, array in numbers.items():
-        file = f"{layers[name]}.dat"
-        found[file] = found.get(file, b"") + (array.astype("<f4") if layers[name] in wide else array).tobytes()
-    dat_file_names(f"{file.removesuffix('.dat')}.layer" for file in found)
+        numbers_of = array.astype("<f4") if one_file and layers[name] in wide else array
+        found[files[name]] = found.get(files[name], b"") + numbers_of.tobytes()
+    return found
+
+
+def raw_file_names(arrays: Iterable[str], *, one_file: bool) -> dict[str, str]:
+    """The raw file of each named array."""
+    parts = {name: split_name(name, "save_raw") for name in arrays}
+    stems = file_stems(label for label, _ in parts.values())
+    if one_file:
+        return {name: f"{stems[label]}.dat" for name, (label, _) in parts.items()}
+    plain = {name: f"{stems[label]}.{part}" for name, (label, part) in parts.items()}
+    files = dat_file_names(plain.values())
+    return {name: files[each] for name, each in plain.items()}
+
+
+def file_stems(labels: Iterable[str]) -> dict[str, str]:
+    """Names of files for layers, all different, whatever the order of the labels and the case of their letters."""
+    found: dict[str, str] = {}
+    taken: set[str] = set()
+    # A label that is a name of a file keeps it.
+    for label in sorted(set(labels), key=lambda each: (file_stem(each) != each, each)):
+        stem, count = file_stem(label), 1
+        while (name := stem if count == 1 else f"{stem}-{count}").casefold() in taken:
+            count += 1
+        taken.add(name.casefold())
+        found[label] = name
     return found
 
 
@@ -113,25 +141,26 @@ def _check_names(names: Mapping[str, str], layers: Mapping[str, WeightLayer]) ->
 _Found = list[tuple[WeightRow, NDArray[Any]]]
 
 
-def _files(root: Path, layer: WeightLayer, names: Mapping[str, str]) -> Iterator[tuple[Path | None, tuple[str, ...]]]:
+def _files(
+    root: Path, layer: WeightLayer, stem: str, names: Mapping[str, str]
+) -> Iterator[tuple[Path | None, tuple[str, ...]]]:
     """The file of each array of a layer, or the one of all of them; None where there is none."""
-    dat_file_name(f"{layer.label}.layer")  # which refuses what is no name of a file
-    whole = _first(root, names.get(layer.label), layer.label)
+    whole = _first(root, names.get(layer.label), stem)
     if whole is not None:
         yield root / whole, layer.parts
         return
     for part in layer.parts:
         name = f"{layer.label}.{part}"
-        file = _first(root, names.get(name), dat_file_name(name).removesuffix(".dat"))
+        file = _first(root, names.get(name), dat_file_name(f"{stem}.{part}").removesuffix(".dat"))
         yield None if file is None else root / file, (part,)
 
 
-def _absent(root: Path, layer: WeightLayer, parts: tuple[str, ...]) -> _Found:
+def _absent(root: Path, layer: WeightLayer, stem: str, parts: tuple[str, ...]) -> _Found:
     """Nothing, where a part may be missing."""
     (part,) = parts
     if part in layer.optional:
         return []
-    rule = f"must have {dat_file_name(f'{layer.label}.{part}')}, or {layer.label}.dat for the whole layer"
+    rule = f"must have {dat_file_name(f'{stem}.{part}')}, or {stem}.dat for the whole layer"
     raise MPSFileError("load_raw", str(root), rule, "neither")
 
 

@@ -225,14 +225,3 @@ def is_class_name(text: str) -> bool:
     """Whether a model may be called so: a capital, letters and digits, and no class of Swift or the framework."""
     is_plain = text.isascii() and text.isalnum() and text[:1].isupper()
     return is_plain and text not in TAKEN and not text.startswith(("MPS", "MTL"))
-
-
-_LONGEST_STEM = 200
-"""Bytes of the stem of a file's name; systems take 255 with what is added."""
-
-
-def file_stem(label: str) -> str:
-    """A label as the stem of a file's name: characters that some system refuses become underscores."""
-    stem = re.sub(r'[/\\:*?"<>|\x00-\x20\x7f\ud800-\udfff]', "_", label)
-    stem = stem.encode()[:_LONGEST_STEM].decode(errors="ignore")
-    return f"_{stem[1:]}" if stem.startswith((".", "-")) else stem

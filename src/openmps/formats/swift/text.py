@@ -5,8 +5,9 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterable, Mapping
 
+from openmps.formats.paths import file_stem
 from openmps.formats.swift import classes
-from openmps.formats.swift.literals import Names, file_stem, string
+from openmps.formats.swift.literals import Names, string
 from openmps.graph.nodes import MPSNNFilterNode
 from openmps.graph.releases import FIRST, newest
 
