@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onnx_models import Array, error, model, node, numbers, ours, reference, saved
+from onnx_models import CPU, Array, error, model, node, numbers, ours, reference, saved
 from openmps.errors import MPSArgumentError, MPSOperatorError
+from openmps.formats import onnx as reader
+from openmps.types import MPSImageFeatureChannelFormat
 
 pytest.importorskip("onnx")
 CLOSE = 3e-6
@@ -149,3 +151,18 @@ def test_quotients_of_whole_numbers(operator: str, tmp_path: Path) -> None:
         value.type.tensor_type.elem_type = 7
     x = np.array([[-7, 2], [5, 4]])
     compare(made, {"x": x}, tmp_path, np.trunc(x / 2).astype(int) if operator == "Div" else np.array([[-2], [4]]))
+
+
+def test_places_are_exact_in_float16(tmp_path: Path) -> None:
+    made = model([node("ArgMax", "x", "y", axis=1)], {"x": ["n", 4001]})
+    made.graph.output[0].type.tensor_type.elem_type = 7
+    found = reader.network(saved(made, tmp_path)).model(CPU, MPSImageFeatureChannelFormat.FLOAT16)
+    assert found.run({"x": np.eye(4001, dtype=np.float32)[[3999, 7]]})["y"].tolist() == [[3999], [7]]
+
+
+def test_lengths_of_one_name_are_one(tmp_path: Path) -> None:
+    made = model([node("Sub", "x z", "y")], {"x": ["n", 3, "h"], "z": ["n", 3, "h"]})
+    found = ours(saved(made, tmp_path))
+    with pytest.raises(MPSArgumentError, match="input z must have 4 as its length 'h', as another input has, got 1"):
+        found.run({"x": numbers(2, 3, 4), "z": numbers(2, 3, 1)})
+    compare(made, {"x": numbers(2, 3, 4), "z": numbers(2, 3, 4, seed=1)}, tmp_path)

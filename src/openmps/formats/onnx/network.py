@@ -116,7 +116,17 @@ class OnnxModel:
         counts = {len(each) for each in pixels.values()}
         if len(counts) > 1:
             raise MPSArgumentError(who, "inputs", "must be batches of one length", sorted(counts))
+        self._check_names(arrays, who, word)
         return [pixels[place] for place in sorted(pixels)]
+
+    def _check_names(self, arrays: Mapping[str, NDArray[Any]], who: str, word: str) -> None:
+        """Lengths of one name are one length."""
+        known: dict[str, int] = {}
+        for port in self.inputs:
+            for name, length in zip(port.shape, arrays[port.name].shape, strict=True):
+                if isinstance(name, str) and known.setdefault(name, length) != length:
+                    rule = f"must have {known[name]} as its length {name!r}, as another input has"
+                    raise MPSArgumentError(who, f"{word}{port.name}", rule, length)
 
     # --- files --------------------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from openmps.formats.onnx.pictures import Picture
 from openmps.formats.onnx.problems import NodeError
 from openmps.formats.onnx.site import Builder, Site
 from openmps.graph import reduction_nodes as nodes
+from openmps.types import MPSImageFeatureChannelFormat
 
 _Kinds = Mapping[str, Any]
 _MEAN: _Kinds = {
@@ -93,6 +94,8 @@ def reduced(at: Site, node: Node, x: Picture, kinds: _Kinds, axes: list[int], *,
         made = kinds[step](image)
         made.label = node.title
         image = made.result_image
+        if kinds in (_LARGEST, _SMALLEST):  # float16 holds no odd place beyond 2,048
+            image.format = MPSImageFeatureChannelFormat.FLOAT32
     return Picture(image, _without(layout, taken, axes, keeps=keeps))
 
 
