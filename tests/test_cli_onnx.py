@@ -169,7 +169,7 @@ def test_an_archive_of_convert_can_be_looked_at_and_exported(converted: Path, tm
     assert _call(capsys, "lint", converted)[0] == 0
     status, _, err = _call(capsys, "export", "--swift", converted, tmp_path / "app", "--name", "Net")
     assert (status, err) == (0, "")
-    assert "Input in:0 of the ONNX model: nx3xhx6." in (tmp_path / "app" / "Net.swift").read_text()
+    assert "Input in:0 of the ONNX model: n x 3 x h x 6." in (tmp_path / "app" / "Net.swift").read_text()
 
 
 def test_what_is_easily_mistaken(converted: Path, tmp_path: Path, capsys) -> None:
@@ -268,7 +268,7 @@ def test_run_keeps_what_is_there(tmp_path: Path, capsys) -> None:
     assert _call(capsys, "run", archive, *given)[0] == 0
     assert "result.npy must be new, got one that is there" in _refused(capsys, "run", archive, *given)
     assert _call(capsys, "run", archive, *given, "--force")[0] == 0
-    assert "'result' is given twice" in _refused(capsys, "run", archive, *given, *given[:2])
+    assert "'result' is named twice" in _refused(capsys, "run", archive, *given, *given[:2])
 
 
 # --- words of the command line ----------------------------------------------------------------------------------------

@@ -103,8 +103,8 @@ LABELS = ["/0/Conv", "../conv", "a:b", "a/b", "a_b", "A_B", ".hidden", "Conv@0",
 def test_labels_that_are_no_names_of_files(one_file, tmp_path, rng):
     inner = tmp_path / "inner"
     inner.mkdir()
-    descriptor = MPSCNNConvolutionDescriptor(1, 1, 1, 2)
-    arrays = {f"{label}.weights": rng.random((2, 1, 1, 1), np.float32) for label in LABELS}
+    descriptor = MPSCNNConvolutionDescriptor(1, 1, 2, 2)
+    arrays = {f"{label}.weights": rng.random((2, 1, 1, 2), np.float32) for label in LABELS}
     files = save_raw(inner, arrays, one_file=one_file)
     assert len({file.name.casefold() for file in files}) == len(LABELS)
     assert sorted(tmp_path.rglob("*.dat")) == sorted(inner.iterdir())
