@@ -138,6 +138,7 @@ FLAGS: dict[str, Pass] = {
     "MPSNNForwardLoss.encode_batch(destination_state_is_temporary)": _encode(
         _forward_loss(), [_image()], [_image()], batch=True
     ),
+    "MPSNNGraph.trace(fused)": lambda v: _graph().trace([_image()], fused=v),
     "MPSNNGraph(result_image_is_needed)": lambda v: _graph(result_image_is_needed=v),
     "MPSNNGraph(results_are_needed)": lambda v: mps.MPSNNGraph(
         CPU, result_images=[mps.MPSCNNNeuronReLUNode(_node()).result_image], results_are_needed=[v]

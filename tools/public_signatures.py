@@ -24,6 +24,7 @@ from types import ModuleType
 from typing import Any
 
 import openmps
+import openmps.debug
 import openmps.errors
 import openmps.formats
 import openmps.formats.onnx
@@ -35,7 +36,7 @@ from openmps.selectors import Factory
 
 FILE = Path(__file__).resolve().parent.parent / "tests" / "public_signatures.txt"
 SUBMODULES = (
-    *(openmps.errors, openmps.formats, openmps.formats.onnx, openmps.formats.swift),
+    *(openmps.debug, openmps.errors, openmps.formats, openmps.formats.onnx, openmps.formats.swift),
     *(openmps.training, openmps.types),
 )
 OPERATORS = ("__array__", "__call__", "__contains__", "__dlpack__", "__enter__", "__getitem__", "__iter__", "__len__")

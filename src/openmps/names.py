@@ -3,6 +3,7 @@
 Each stands here once, as a re-export that type checkers and editors follow.
 """
 
+import openmps.debug as debug  # noqa: F401  # pyright: ignore[reportUnusedImport]  as other names, without an import
 from openmps.core.image.batch import (
     MPSImageBatch as MPSImageBatch,
     MPSImageBatchIncrementReadCount as MPSImageBatchIncrementReadCount,
@@ -224,6 +225,11 @@ from openmps.graph.softmax_nodes import (
     MPSCNNSoftMaxNode as MPSCNNSoftMaxNode,
 )
 from openmps.graph.summary import GraphSummary as GraphSummary, graph_summary as graph_summary
+from openmps.graph.trace import (
+    Trace as Trace,
+    TracedKind as TracedKind,
+    TracedValue as TracedValue,
+)
 from openmps.graph.trainable import MPSNNTrainableNode as MPSNNTrainableNode
 from openmps.kernels.arithmetic import (
     MPSCNNAdd as MPSCNNAdd,

@@ -6,6 +6,8 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from openmps.core.image.allocator import ORDINARY, TEMPORARY
 from openmps.core.image.batch import MPSImageBatch, as_batch, fewest_reads
 from openmps.core.image.descriptor import MPSImageDescriptor
@@ -23,10 +25,12 @@ from openmps.graph.nodes import MPSNNFilterNode, MPSNNGradientFilterNode, MPSNNI
 from openmps.graph.program import Program, all_of
 from openmps.kernels.group_normalization.state import ImageNormalizationState
 from openmps.kernels.loss.labels import LabelBlocks, MPSCNNLossLabels
-from openmps.metal.device import CommandBuffer
+from openmps.metal.device import CommandBuffer, MTLDevice
+from openmps.types import MPSImageFeatureChannelFormat
 
 _log = logging.getLogger(__name__)
 Images = MPSImage | MPSImageBatch
+Formats = Mapping[MPSNNImageNode, MPSImageFeatureChannelFormat]
 _LABELS = (MPSCNNLossLabels, LabelBlocks)
 """The only states that a graph takes from its user, one by one or as the batch that they were made as."""
 
@@ -75,6 +79,29 @@ def _sequence(who: str, rule: str, states: object) -> Sequence[Any]:
     if isinstance(states, MPSState) or not isinstance(states, Sequence):
         raise MPSTypeError(who, "source_states", f"must be a sequence, {rule}, or None", type(states).__name__)
     return states
+
+
+def traced_sources(who: str, device: MTLDevice, sources: object) -> list[Images]:
+    """``source_images`` of a trace: an image, a batch or an array a source."""
+    if isinstance(sources, MPSImage | MPSImageBatch | np.ndarray) or not isinstance(sources, Sequence):
+        rule = "must be a sequence, an image, a batch or an array a source"
+        raise MPSTypeError(who, "source_images", rule, type(sources).__name__, "Pass [images]")
+    return [
+        each if isinstance(each, MPSImage | MPSImageBatch)
+        else MPSImageBatch.from_numpy(device, each) if isinstance(each, np.ndarray)
+        else as_batch(who, f"source_images[{index}]", each)
+        for index, each in enumerate(sources)
+    ]  # fmt: skip
+
+
+def traced_states(who: str, states: object) -> list[MPSStateBatch]:
+    """``source_states`` of a trace: a state or a batch of states a state input."""
+    return [
+        batch if isinstance(batch, MPSStateBatch)
+        else MPSStateBatch([batch]) if isinstance(batch, MPSState)
+        else as_state_batch(who, f"source_states[{index}]", batch)
+        for index, batch in enumerate(_sequence(who, "one batch of states a state input", states))
+    ]  # fmt: skip
 
 
 def check_receiver(who: str, argument: str, receiver: object) -> None:
@@ -185,6 +212,24 @@ def make_outputs(
             raise MPSArgumentError(kernel.name, "image allocator", rule, str(extent), remedy)
         made[node].check_usable(kernel.name, "image allocator", command_buffer)
     return made
+
+
+def other_formats(program: Program, outputs: Mapping[MPSNNImageNode, Images]) -> Formats:
+    """The formats of images that an allocator made in another one than it was asked for: it may, and they are exact."""
+    formats = [(node, images.whole().channel_format) for node, images in outputs.items()]
+    return {node: made for node, made in formats if made is not program.descriptors[node].channel_format}
+
+
+def as_image(images: Images) -> MPSImage:
+    """What an encode of single images made."""
+    assert isinstance(images, MPSImage)
+    return images
+
+
+def as_images(images: Images) -> MPSImageBatch:
+    """What an encode of batches made."""
+    assert isinstance(images, MPSImageBatch)
+    return images
 
 
 def _allocate(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Self, overload
 
-from openmps.checks import MaybeNone, NamedAttributes, Shown, accepts
+from openmps.checks import MaybeNone, NamedAttributes, Shown, accepts, flag
 from openmps.core.image.batch import MOST_IMAGES, MPSImageBatch
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.image.image import MPSImage, MPSImageAllocator
@@ -24,8 +24,11 @@ from openmps.errors import MPSArgumentError, MPSTrainingWarning, MPSTypeError
 from openmps.graph.compiler import Compiler, copy_kernels, make_kernels
 from openmps.graph.description import description
 from openmps.graph.encoding import (
+    Formats,
     Images,
     StagesStates,
+    as_image,
+    as_images,
     batch_list,
     bindings,
     check_receiver,
@@ -34,10 +37,13 @@ from openmps.graph.encoding import (
     image_list,
     make_outputs,
     make_states,
+    other_formats,
     sinks,
     state_batch_list,
     state_list,
     tell,
+    traced_sources,
+    traced_states,
 )
 from openmps.graph.interface import Interface, Results
 from openmps.graph.nodes import (
@@ -53,6 +59,7 @@ from openmps.graph.non_finite import CheckedEncoding
 from openmps.graph.passes import Network, check_gradients, check_listed, reachable, required
 from openmps.graph.program import Program
 from openmps.graph.stale_weights import StaleWeights
+from openmps.graph.trace import Trace, Tracer, without_steps
 from openmps.graph.trainable import training_of
 from openmps.graph.update import Updates
 from openmps.metal.device import CommandBuffer, MTLCommandQueue, MTLDevice
@@ -67,7 +74,6 @@ _PROPERTIES = attrgetter("_configuration", "_padding", "_bound_to")
 """What the programs of a graph depend on of its kernels."""
 
 CompletionHandler = Callable[[MPSImage | None, Exception | None], object]
-Formats = Mapping[MPSNNImageNode, MPSImageFeatureChannelFormat]
 
 
 class MPSNNGraph(MPSKernel, NamedAttributes):
@@ -316,10 +322,10 @@ class MPSNNGraph(MPSKernel, NamedAttributes):
         receivers = (intermediate_images, destination_states)
         outputs, made = self._encode(command_buffer, image_list(self.name, source_images), states, receivers)
         if intermediate_images is not None:
-            intermediate_images.extend(_one(outputs[node]) for node in self._interface.intermediates)
+            intermediate_images.extend(as_image(outputs[node]) for node in self._interface.intermediates)
         if destination_states is not None:
             destination_states.extend(batch[0] for batch in made)
-        return _one(outputs[self._interface.result]) if self.result_image_is_needed else None
+        return as_image(outputs[self._interface.result]) if self.result_image_is_needed else None
 
     def encode_batch(
         self,
@@ -337,10 +343,10 @@ class MPSNNGraph(MPSKernel, NamedAttributes):
         receivers = (intermediate_images, destination_states)
         outputs, made = self._encode(command_buffer, batch_list(who, source_images), states, receivers)
         if intermediate_images is not None:
-            intermediate_images.extend(_batch(outputs[node]) for node in self._interface.intermediates)
+            intermediate_images.extend(as_images(outputs[node]) for node in self._interface.intermediates)
         if destination_states is not None:
             destination_states.extend(made)
-        return _batch(outputs[self._interface.result]) if self.result_image_is_needed else None
+        return as_images(outputs[self._interface.result]) if self.result_image_is_needed else None
 
     def execute_async(
         self, source_images: Sequence[MPSImage], completion_handler: CompletionHandler | None = None
@@ -355,9 +361,7 @@ class MPSNNGraph(MPSKernel, NamedAttributes):
             raise MPSTypeError(self.name, "completion_handler", "must be callable", type(completion_handler).__name__)
         if completion_handler is not None:
             accepts(self.name, "completion_handler", completion_handler, "image error")
-        if self._queue is None:
-            self._queue = self._device.new_command_queue()
-        command_buffer = self._queue.command_buffer()
+        command_buffer = self._own_queue().command_buffer()
         result = self.encode(command_buffer, source_images)
 
         def finished(buffer: CommandBuffer) -> None:
@@ -367,6 +371,44 @@ class MPSNNGraph(MPSKernel, NamedAttributes):
         command_buffer.add_completed_handler(finished)
         command_buffer.commit()
         return result
+
+    def trace(
+        self, source_images: Sequence[object], source_states: Sequence[object] | None = None, *, fused: bool = False
+    ) -> Trace:
+        """Everything that an encode of these sources computes, by label. Our addition.
+
+        ``source_images[i]`` is an image, a batch or an array ``[images, height, width, channels]``, as
+        `MPSImageBatch.from_numpy` takes it; ``source_states[i]`` the labels of its images. All filters run one behind
+        the other, so that results are there that fusions hide; ``fused`` True runs what an encode runs, and leaves them
+        out. Nothing is updated, and masks are those of the next encode.
+
+        Raises what an encode would.
+        """
+        who, fused = self.name, flag(self.name, "fused", fused)
+        sources = traced_sources(who, self._device, source_images)
+        states = traced_states(who, source_states)
+        command_buffer = self._own_queue().command_buffer()
+        check_sources(who, self._interface, command_buffer, sources, states)
+        given = dict(zip(self._interface.input_states, states, strict=True))
+        shapes = tuple([images.whole().shape for images in sources])
+        program = self._program(shapes, {}, given, allow_fusion=fused)
+        working, tracer = StagesStates(program), Tracer()
+        if not fused:
+            tracer.note_apart(self._program(shapes, {}, given).body.fused)
+        working.give(given)
+        self._stale_weights.warn()
+        with without_steps(self._kernels.values()):
+            bound = bindings(program, sources, working)
+        command_buffer.record(f"{who} trace", lambda: tracer.run_program(program, bound, fused=fused))
+        command_buffer.commit()
+        command_buffer.wait_until_completed()
+        return tracer.trace()
+
+    def _own_queue(self) -> MTLCommandQueue:
+        """The queue of runs that have no command buffer of the user's."""
+        if self._queue is None:
+            self._queue = self._device.new_command_queue()
+        return self._queue
 
     def _encode(
         self,
@@ -394,7 +436,7 @@ class MPSNNGraph(MPSKernel, NamedAttributes):
         }
         single = isinstance(sources[0], MPSImage)
         outputs = make_outputs(self, command_buffer, program, allocators, single=single)
-        formats = _other_formats(program, outputs) if outputs else {}
+        formats = other_formats(program, outputs) if outputs else {}
         program = self._program(shapes, formats, given) if formats else program
         working = StagesStates(program)
         working.give(given)
@@ -481,19 +523,3 @@ class MPSNNGraph(MPSKernel, NamedAttributes):
 
     def __repr__(self) -> str:
         return f"<{self.name}: {len(self._kernels)} kernels, {len(self._interface.inputs)} source image(s)>"
-
-
-def _other_formats(program: Program, outputs: Mapping[MPSNNImageNode, Images]) -> Formats:
-    """The formats of images that an allocator made in another one than it was asked for: it may, and they are exact."""
-    formats = [(node, images.whole().channel_format) for node, images in outputs.items()]
-    return {node: made for node, made in formats if made is not program.descriptors[node].channel_format}
-
-
-def _one(images: Images) -> MPSImage:
-    assert isinstance(images, MPSImage)
-    return images
-
-
-def _batch(images: Images) -> MPSImageBatch:
-    assert isinstance(images, MPSImageBatch)
-    return images

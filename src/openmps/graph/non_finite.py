@@ -39,6 +39,13 @@ class CheckedEncoding(Encoding):
         made = self.body.run(values)
         watched = self._watched(made)
         self.hand_out(made)
+        self._check(watched, kept)
+
+    def check(self, made: list[Any]) -> None:
+        """Look at outputs that were made otherwise than by running the body."""
+        self._check(self._watched(made), self.values())
+
+    def _check(self, watched: list[Any], kept: list[Any]) -> None:
         if not _all_finite(_tensors(watched)):
             # What nothing read so far may be read now that every image is kept.
             whole = [

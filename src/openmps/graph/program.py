@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from types import MappingProxyType
 from typing import Any
+from weakref import ref
 
 from openmps.core.image.batch import BatchTemplate, MPSImageBatch, TemporaryTemplate
 from openmps.core.image.descriptor import MPSImageDescriptor
@@ -96,6 +98,7 @@ class Program:
         self.inputs = tuple(inputs)
         self.descriptors = descriptors
         """A descriptor of each image, for one image object of a batch."""
+        self._ends: list[int] = []
         self._readers: dict[MPSNNStateNode, tuple[int, ...]] = {}
         self.fused: frozenset[MPSNNFilterNode] = frozenset()
         """The filters whose results never exist: they run as a part of a neighbour."""
@@ -119,6 +122,7 @@ class Program:
     ) -> None:
         """Run ``body``, whose prepared inputs are made as ``recipes`` say."""
         self.body = body
+        body.origin = ref(self)
         self._preparations = Preparations(recipes, self.stages)
         self.fused = fused
         body.fused = tuple(stage.kernel.name for stage in self.stages if stage.node in fused)
@@ -189,6 +193,7 @@ class Program:
         images = {node: builder.input(Role.SOURCE, str(index)) for index, node in enumerate(self.inputs)}
         saved: dict[MPSNNStateNode, Slot] = {}
         makers: dict[int, int] = {}
+        self._ends.clear()
         for place, stage in enumerate(self.stages):
             operands = [
                 _operand(builder, place, stage, role, name, images, saved) for role, name in stage.plan.body.inputs
@@ -201,7 +206,13 @@ class Program:
                     saved[stage.node.result_state] = slot
                 if wanted is None or (place, name) in wanted or (name not in (RESULT, SAVED) and place in filled):
                     builder.output(f"{place}:{name}", slot)
+            self._ends.append(builder.slots)
         return builder.finish(), makers
+
+    def maker(self, slot: int) -> int | None:
+        """The stage whose steps fill a slot of the assembled body; None where a fusion made the slot."""
+        place = bisect_right(self._ends, slot)
+        return place if place < len(self._ends) else None
 
     def _filled(self, exported: set[int]) -> set[int]:
         """The stages with a state that takes what they give besides images; ``exported`` ones come out."""

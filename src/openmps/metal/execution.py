@@ -248,7 +248,8 @@ class Execution:
         """What became of the works, as far as the player has said."""
         self._skipped = 0
         self._timer = timer
-        self._player = player
+        self.player = player
+        """Runs works together or in its own way; None where each runs by itself."""
         self._owner: Owner | None = None
 
     def prepare(self, owner: Owner) -> None:
@@ -270,7 +271,7 @@ class Execution:
                 self._timer.begin()
                 while self.works:
                     label = self.works[0][0]
-                    alone = len(self.works) if self._player is None else self._player.play(self.works, self.passages)
+                    alone = len(self.works) if self.player is None else self.player.play(self.works, self.passages)
                     for _ in range(alone):
                         # It stays the first while it runs: a thread that wants to read looks for what is yet to be
                         # written.
@@ -340,7 +341,7 @@ class Execution:
         left = len(self.contents) - self._skipped
         known = _first(self.passages, left)
         rest = left - sum(passage.works for passage in known)
-        alone = Passage(rest, WorkOutcome.RUN, "" if self._player else "not replayed: the device is a CPU")
+        alone = Passage(rest, WorkOutcome.RUN, "" if self.player else "not replayed: the device is a CPU")
         return self.contents, [*known, alone, Passage(self._skipped, WorkOutcome.SKIPPED, "")]
 
     def _skip_the_rest(self) -> None:

@@ -233,6 +233,11 @@ class Builder:
             self._steps.append(Step(step.op, reads, writes))
         return {name: Slot(self, place(index)) for name, index in zip(body.outputs, body.output_slots, strict=True)}
 
+    @property
+    def slots(self) -> int:
+        """How many slots there are so far."""
+        return self._count
+
     def finish(self) -> Body:
         """The body of what was added; the last call. Slots know their builder, which lets go of them here."""
         body = Body(
@@ -258,13 +263,28 @@ class Action(NamedTuple):
     frees: tuple[int, ...]
 
 
+Performer = Callable[[Action, list[Any]], Any]
+"""Runs a step on its operands, and gives what `Op.run` gives."""
+
+
 class Body:
     """Steps over numbered slots. Made once, run often.
 
     Steps whose results nobody reads are left out, unless they have an effect.
     """
 
-    __slots__ = ("actions", "fused", "input_slots", "inputs", "may_share", "output_slots", "outputs", "slots", "steps")
+    __slots__ = (
+        "actions",
+        "fused",
+        "input_slots",
+        "inputs",
+        "may_share",
+        "origin",
+        "output_slots",
+        "outputs",
+        "slots",
+        "steps",
+    )
 
     def __init__(
         self,
@@ -288,6 +308,8 @@ class Body:
         """Of each output, whether it may share memory with an input or with another output."""
         self.fused: tuple[str, ...] = ()
         """What runs as a part of something else, by name; whoever made the steps so says it."""
+        self.origin: Callable[[], object] | None = None
+        """Gives what joined the body from several, while that exists; None for the body of one kernel."""
 
     def overwritten(self) -> list[int]:
         """Which inputs' memory is written when the body runs, by their places."""
@@ -328,6 +350,23 @@ class Body:
                     values[index] = value
             made = None
             for index in frees:
+                values[index] = None
+        return [values[index] for index in self.output_slots]
+
+    def run_each(self, values: list[Any], perform: Performer) -> list[Any]:
+        """As `run`, but each step is ``perform(action, operands)``; for those who look at steps or time them."""
+        given, values = values, [None] * self.slots
+        for index, value in zip(self.input_slots, given, strict=True):
+            values[index] = value
+        given.clear()
+        for action in self.actions:
+            made = perform(action, [None if index < 0 else values[index] for index in action.reads])
+            if len(action.writes) == 1:
+                made = (made,)
+            for index, value in zip(action.writes, made or (), strict=made is not None):
+                values[index] = value
+            made = None
+            for index in action.frees:
                 values[index] = None
         return [values[index] for index in self.output_slots]
 

@@ -1,0 +1,215 @@
+"""Two traces side by side: errors of every value, and the first one that departs."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from openmps.checks import finite, lengths_text
+from openmps.debug.hints import hint
+from openmps.debug.pairing import is_inner, pairs
+from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.graph.trace import Trace, TracedKind, TracedValue, check_trace
+from openmps.tables import short, table
+from openmps.types import MPSImageFeatureChannelFormat
+
+FLOAT16_LIMIT = 65504.0
+"""The largest number of float16."""
+_FLOAT32_TOLERANCE, _COARSE_TOLERANCE = 1e-4, 2e-2
+_PERCENTILES = (50, 90, 99)
+_ROOM = 10.0
+"""How much more gradients may err, besides one number in a hundred: a ReLU near zero lets one through or not."""
+_LEAST_ROOM = 1e-2
+"""What they may err in deep networks between two float32 runs that are both right."""
+_KINKED = (TracedKind.GRADIENT, TracedKind.STATE)
+_WHO = "openmps.debug.compare"
+_HEADINGS = ("label", "kind", "median", "90 %", "99 %", "largest", "range", "of float16", "")
+_NUMBERS = (False, False, True, True, True, True, True, True, False)
+
+
+@dataclass(frozen=True)
+class ComparedValue:
+    """A value of both traces. Errors are ``|a - b|`` over the largest magnitude of either. Our addition.
+
+    ``kind`` is that of the first one. ``percentiles`` are the errors that 50, 90 and 99 percent of the numbers stay
+    below, ``error`` is the largest one; infinite where shapes differ, or where one of two numbers is not finite.
+    ``magnitude`` is the largest one of both.
+    """
+
+    label: str
+    other: str
+    """The label in the second trace."""
+    kind: TracedKind
+    shapes: tuple[tuple[int, ...], tuple[int, ...]]
+    percentiles: tuple[float, float, float]
+    error: float
+    magnitude: float
+    tolerance: float
+
+    hint: str = ""
+    """What the first one looks like beside the second, where it departs as a usual mistake makes it."""
+
+    @property
+    def departs(self) -> bool:
+        """Whether the largest error is beyond the tolerance, of gradients and states the 99th percentile."""
+        counted = self.error if self.kind not in _KINKED or self.error == np.inf else self.percentiles[2]
+        return not counted <= self.tolerance
+
+    @property
+    def share_of_float16(self) -> float:
+        """The largest magnitude over float16's largest number."""
+        return self.magnitude / FLOAT16_LIMIT
+
+    def cells(self) -> tuple[str, ...]:
+        """The value as a row of the table that `Comparison` prints."""
+        name = self.label if self.other == self.label else f"{self.label} | {self.other}"
+        errors = tuple(f"{each:.1e}" for each in (*self.percentiles, self.error))
+        says = "departs" if self.departs else ""
+        if self.shapes[0] != self.shapes[1]:
+            errors = ("-",) * 4
+            says = f"departs: {' against '.join(map(lengths_text, self.shapes))}"
+        return (name, self.kind.value, *errors, short(self.magnitude), f"{100 * self.share_of_float16:.2g} %", says)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two traces side by side; printable as a table. Our addition.
+
+    ``rows`` are the values of both, in the order of the first trace; ``only_first`` and ``only_second`` the labels that
+    only one has, ``notes`` those of both traces.
+    """
+
+    rows: tuple[ComparedValue, ...]
+    only_first: tuple[str, ...]
+    only_second: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def first(self) -> ComparedValue | None:
+        """The first value that departs; None where none does."""
+        return next((row for row in self.rows if row.departs), None)
+
+    @property
+    def ok(self) -> bool:
+        """Whether no value departs."""
+        return self.first is None
+
+    def row(self, label: str) -> ComparedValue:
+        """The row of a label of the first trace."""
+        for row in self.rows:
+            if row.label == label:
+                return row
+        raise MPSArgumentError("Comparison", "label", "must be a label that both traces have", repr(label))
+
+    def __str__(self) -> str:
+        lines = [table(_HEADINGS, [row.cells() for row in self.rows], _NUMBERS)]
+        for which, labels in (("first", self.only_first), ("second", self.only_second)):
+            if labels:
+                lines.append(f"only in the {which}: {', '.join(labels)}")
+        lines += [f"note: {note}" for note in self.notes]
+        first = self.first
+        count = sum(row.departs for row in self.rows)
+        if first is None:
+            lines.append(f"{len(self.rows)} values agree")
+        else:
+            looks = f": {first.hint}" if first.hint else ""
+            lines.append(f"the first that departs: {first.label}{looks}; {count} of {len(self.rows)} do")
+        return "\n".join(lines)
+
+
+def compare(
+    first: Trace, second: Trace, *, tolerance: float | None = None, names: Mapping[str, str] | None = None
+) -> Comparison:
+    """Hold two traces against each other, value by value. Our addition.
+
+    Values belong together by their labels; ``names`` says which label of the second one of the first is. Images that
+    have no partner are paired with those of the same shape, in order, so that a graph can be held against a network
+    whose layers are called otherwise. An error is ``|a - b|`` over the largest magnitude of the two values; a value
+    departs where one error is beyond ``tolerance``: 1e-4, or 2e-2 from the first float16 or unorm image on, unless
+    given. Gradients and states may err ten times as much, 1e-2 at least unless a tolerance is given, and one number in
+    a hundred of them more than that: where a ReLU is near zero, gradients differ between two runs that are both right.
+    Of the first value that departs a hint says what it looks like, if that is one of the usual mistakes.
+
+    Raises:
+        MPSTypeError: One of them is no trace.
+        MPSArgumentError: The tolerance is negative, or a name is no label.
+    """
+    check_trace(_WHO, "first", first)
+    check_trace(_WHO, "second", second)
+    if tolerance is not None and finite(_WHO, "tolerance", tolerance) < 0:
+        raise MPSArgumentError(_WHO, "tolerance", "must be 0 or more", tolerance)
+    if names is not None and not isinstance(names, Mapping):
+        raise MPSTypeError(_WHO, "names", "must be a mapping from labels to labels", type(names).__name__)
+    for mine, theirs in (names or {}).items():
+        first.entry(mine)
+        second.entry(theirs)
+    partners = dict(pairs(first, second, names or {}))
+    rows: list[ComparedValue] = []
+    is_coarse, has_hint = False, False
+    for entry in first.entries:
+        if entry.label in partners:
+            other = second.entry(partners[entry.label])
+            is_coarse = is_coarse or _is_coarse(entry) or _is_coarse(other)
+            row = _compared(entry, other, _tolerance(tolerance, entry.kind, is_coarse=is_coarse))
+            if row.departs and not has_hint:
+                row, has_hint = replace(row, hint=hint(entry.array, other.array, row.tolerance)), True
+            rows.append(row)
+    notes = tuple(dict.fromkeys((*first.notes, *second.notes)))
+    return Comparison(tuple(rows), _alone(first, partners), _alone(second, set(partners.values())), notes)
+
+
+def _tolerance(given: float | None, kind: TracedKind, *, is_coarse: bool) -> float:
+    least = _LEAST_ROOM if given is None else 0.0
+    chosen = given if given is not None else _COARSE_TOLERANCE if is_coarse else _FLOAT32_TOLERANCE
+    return max(_ROOM * chosen, least) if kind in _KINKED else chosen
+
+
+def _alone(trace: Trace, there: Container[str]) -> tuple[str, ...]:
+    return tuple(each.label for each in trace.entries if each.label not in there and not is_inner(each))
+
+
+def _is_coarse(entry: TracedValue) -> bool:
+    """Whether numbers are rounded to fewer digits than float32 has; a source image is what it is."""
+    form = entry.channel_format
+    return form not in (None, MPSImageFeatureChannelFormat.FLOAT32) and entry.kind is not TracedKind.SOURCE
+
+
+# --- errors -----------------------------------------------------------------------------------------------------------
+
+
+def _compared(entry: TracedValue, other: TracedValue, tolerance: float) -> ComparedValue:
+    a, b = entry.array, other.array
+    magnitude = max(_magnitude(a), _magnitude(b))
+    percentiles, error = (np.inf,) * 3, np.inf
+    if a.shape == b.shape:
+        errors = _errors(a, b)
+        # Of numbers beyond all measure, percentiles would be NaN: the next one that is there.
+        percentiles = tuple(float(each) for each in np.percentile(errors, _PERCENTILES, method="higher"))
+        error = float(errors.max())
+    shapes = a.shape, b.shape
+    return ComparedValue(
+        entry.label, other.label, entry.kind, shapes, (percentiles[0], percentiles[1], percentiles[2]), error,
+        magnitude, tolerance,
+    )  # fmt: skip
+
+
+def _errors(a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.float64]:
+    """``|a - b|`` over the largest magnitude; infinite where one is not finite and the other is something else."""
+    left, right = a.astype(np.float64).ravel(), b.astype(np.float64).ravel()
+    scale = max(_magnitude(left), _magnitude(right)) or 1.0
+    with np.errstate(invalid="ignore"):
+        errors = np.abs(left - right) / scale
+    same = (left == right) | (np.isnan(left) & np.isnan(right))
+    errors[~np.isfinite(errors)] = np.inf
+    errors[same] = 0.0
+    return errors if errors.size else np.zeros(1)
+
+
+def _magnitude(array: NDArray[Any]) -> float:
+    """The largest magnitude of what is finite."""
+    finite_ones = array[np.isfinite(array)].astype(np.float64)
+    return float(np.abs(finite_ones).max()) if finite_ones.size else 0.0

@@ -1,0 +1,148 @@
+"""Traces as folders: each value a ``.npy`` file, and ``index.json``, which says what they are."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from openmps.errors import MPSFileError
+from openmps.formats.atomic import write_atomic
+from openmps.formats.paths import is_there, path_of, read_file, reading, require_file, require_folder
+from openmps.graph.trace import Trace, TracedKind, TracedValue, check_trace
+from openmps.types import MPSImageFeatureChannelFormat
+
+FORMAT = "openmps.trace"
+_VERSION = 1
+_INDEX = "index.json"
+_LONGEST_INDEX = 64 << 20
+_LONGEST_NAME = 120
+_WHO = "openmps.debug.load_trace"
+
+
+def save_trace(trace: Trace, folder: str | os.PathLike[str]) -> Path:
+    """Write a trace into a new folder, whole or not at all, and return the folder. Our addition.
+
+    Every value is a ``.npy`` file; ``index.json`` has a row for each, in order: label, layer, kind, class, format,
+    shape, range and the name of its file. `load_trace` reads the folder.
+
+    Raises:
+        MPSFileError: The folder is there, or cannot be written.
+    """
+    who = "openmps.debug.save_trace"
+    check_trace(who, "trace", trace)
+    target = path_of(folder, who, "folder")
+    if os.path.lexists(target):
+        rule, remedy = "must be a new folder", "Choose another name, or remove it."
+        raise MPSFileError(who, str(folder), rule, "something there", remedy)
+    temporary = target.parent / f".openmps-{secrets.token_hex(8)}.tmp"
+    try:
+        temporary.mkdir()
+        rows: list[dict[str, Any]] = []
+        for number, entry in enumerate(trace.entries):
+            rows.append(_described(entry, number))
+            write_atomic(temporary / rows[-1]["file"], _as_npy(entry.array))
+        index = {"format": FORMAT, "version": _VERSION, "notes": list(trace.notes), "values": rows}
+        write_atomic(temporary / _INDEX, json.dumps(index, indent=2, allow_nan=False).encode() + b"\n")
+        temporary.rename(target)
+    except OSError as error:
+        raise MPSFileError(who, str(folder), "could not be written", error.strerror or error) from error
+    finally:
+        with suppress(OSError):
+            shutil.rmtree(temporary, ignore_errors=True)
+    return target
+
+
+def load_trace(folder: str | os.PathLike[str]) -> Trace:
+    """The trace in a folder that `save_trace` wrote. Our addition.
+
+    Raises:
+        MPSFileError: There is none, or it is damaged.
+    """
+    where = path_of(folder, _WHO, "folder")
+    require_folder(where, _WHO)
+    file = where / _INDEX
+    if not is_there(file, _WHO):
+        rule, remedy = "must be the folder of a trace", "Make one with openmps trace"
+        raise MPSFileError(_WHO, str(folder), rule, f"a folder without {_INDEX}", remedy)
+    index = _index(file)
+    try:
+        entries = [_restored(where, row) for row in index["values"]]
+        return Trace(entries, tuple(str(note) for note in index["notes"]))
+    except (KeyError, TypeError, ValueError) as error:
+        if isinstance(error, MPSFileError):
+            raise
+        raise MPSFileError(_WHO, str(file), "must list the values of a trace", repr(error)) from error
+
+
+def is_trace(path: Path) -> bool:
+    """Whether there is a folder with the index of a trace."""
+    return path.is_dir() and (path / _INDEX).is_file() and not (path / "run.json").exists()
+
+
+def _described(entry: TracedValue, number: int) -> dict[str, Any]:
+    plain = re.sub(r"[^\w.+ -]", "_", entry.label)[:_LONGEST_NAME]
+    found = entry.statistics
+    form = entry.channel_format
+    return {
+        "label": entry.label,
+        "layer": entry.layer,
+        "kind": entry.kind.value,
+        "class": entry.class_name,
+        "format": None if form is None else form.name.lower(),
+        "shape": list(entry.array.shape),
+        "least": _plain(found.least),
+        "largest": _plain(found.largest),
+        "mean": _plain(found.mean),
+        "zeros": found.zeros,
+        "not_finite": found.not_finite,
+        "file": f"{number:04d} {plain}.npy",
+    }
+
+
+def _plain(number: float) -> float | None:
+    """JSON has no NaN."""
+    return number if np.isfinite(number) else None
+
+
+def _as_npy(array: NDArray[Any]) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array, allow_pickle=False)
+    return file.getvalue()
+
+
+def _index(file: Path) -> dict[str, Any]:
+    try:
+        with reading(file, _WHO):
+            found: object = json.loads(read_file(file, _WHO, _LONGEST_INDEX).decode())
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, MPSFileError):
+            raise
+        raise MPSFileError(_WHO, str(file), "must be JSON", error) from error
+    index: dict[str, Any] = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+    if index.get("format") != FORMAT or index.get("version") != _VERSION:
+        got = repr((index.get("format"), index.get("version")))[:60]
+        raise MPSFileError(_WHO, str(file), f"must have the format {FORMAT!r} and version {_VERSION}", got)
+    return index
+
+
+def _restored(folder: Path, row: Mapping[str, Any]) -> TracedValue:
+    path, form = folder / Path(str(row["file"])).name, row["format"]
+    require_file(path, _WHO)
+    with reading(path, _WHO):
+        array = np.load(path, allow_pickle=False)
+    if not isinstance(array, np.ndarray) or list(array.shape) != list(row["shape"]):
+        raise MPSFileError(_WHO, str(path), f"must be an array of shape {row['shape']}", "something else")
+    channel_format = None if form is None else MPSImageFeatureChannelFormat[str(form).upper()]
+    texts = (str(row["label"]), str(row["layer"]))
+    return TracedValue(*texts, TracedKind(row["kind"]), str(row["class"]), channel_format, array)

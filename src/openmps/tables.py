@@ -1,0 +1,24 @@
+"""Text of columns that stand below one another, for what the package prints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+_GAP = "  "
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[bool]) -> str:
+    """Lines of cells below their headings; ``numbers`` says which columns stand at the right."""
+    cells = [headings, *rows]
+    widths = [max(len(row[index]) for row in cells) for index in range(len(headings))]
+    lines = [_GAP.join(map(_placed, row, widths, numbers)).rstrip() for row in cells]
+    return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:]])
+
+
+def _placed(cell: str, width: int, is_number: bool) -> str:
+    return cell.rjust(width) if is_number else cell.ljust(width)
+
+
+def short(number: float) -> str:
+    """A number in four digits, ``0.01234``, ``1.234e+06``, ``inf``."""
+    return f"{number:.4g}"

@@ -1,0 +1,170 @@
+"""Comparisons: errors against NumPy's, what departs, which values belong together, what a difference looks like."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import openmps as mps
+from openmps.debug.hints import MISTAKES, hint
+
+FLOAT32, FLOAT16 = mps.MPSImageFeatureChannelFormat.FLOAT32, mps.MPSImageFeatureChannelFormat.FLOAT16
+Kind = mps.TracedKind
+
+
+def _trace(*values: tuple[str, Kind, np.ndarray], form: mps.MPSImageFeatureChannelFormat = FLOAT32) -> mps.Trace:
+    return mps.Trace(
+        [
+            mps.TracedValue(
+                label, label.partition("/")[0], kind, "Kernel", None if "/" in label else form, np.asarray(array)
+            )
+            for label, kind, array in values
+        ]
+    )
+
+
+def _image(array: np.ndarray, form: mps.MPSImageFeatureChannelFormat = FLOAT32) -> mps.Trace:
+    return _trace(("conv1", Kind.IMAGE, array), form=form)
+
+
+def test_errors_are_shares_of_the_largest_magnitude(rng: np.random.Generator) -> None:
+    a = rng.normal(size=(2, 5, 5, 4)).astype(np.float32)
+    b = a + rng.normal(size=a.shape).astype(np.float32) * np.float32(1e-3)
+    row = mps.debug.compare(_image(a), _image(b)).row("conv1")
+    errors = np.abs(a.astype(np.float64) - b) / max(np.abs(a).max(), np.abs(b).max())
+    assert row.error == pytest.approx(errors.max())
+    assert row.percentiles == pytest.approx(np.percentile(errors, (50, 90, 99)), rel=0.05)
+    assert row.magnitude == pytest.approx(max(np.abs(a).max(), np.abs(b).max()))
+    assert row.share_of_float16 == pytest.approx(row.magnitude / 65504)
+    assert row.departs
+    assert mps.debug.compare(_image(a), _image(b), tolerance=1e-2).ok
+    assert mps.debug.compare(_image(a, FLOAT16), _image(b)).ok, "float16 is stored with three digits"
+
+
+def test_the_first_that_departs_is_named() -> None:
+    ones = np.ones((1, 2, 2, 1))
+    first = _trace(("a", Kind.IMAGE, ones), ("b", Kind.IMAGE, ones), ("c", Kind.IMAGE, ones))
+    second = _trace(("a", Kind.IMAGE, ones), ("b", Kind.IMAGE, 2 * ones), ("c", Kind.IMAGE, 3 * ones))
+    found = mps.debug.compare(first, second)
+    assert found.first is not None
+    assert found.first.label == "b"
+    assert "the first that departs: b; 2 of 3 do" in str(found)
+    assert "3 values agree" in str(mps.debug.compare(first, first))
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "departs"),
+    [
+        (np.nan, np.nan, False),
+        (np.inf, np.inf, False),
+        (np.nan, 1.0, True),
+        (np.inf, -np.inf, True),
+        (np.inf, 1.0, True),
+    ],
+)
+def test_what_is_not_finite(left: float, right: float, departs: bool) -> None:
+    a, b = np.ones((1, 2, 2, 1)), np.ones((1, 2, 2, 1))
+    a[0, 0, 0, 0], b[0, 0, 0, 0] = left, right
+    row = mps.debug.compare(_image(a), _image(b), tolerance=100).row("conv1")
+    assert row.departs is departs
+    assert row.error == (np.inf if departs else 0.0)
+    assert row.magnitude == 1.0
+
+
+def test_images_of_other_sizes_depart_and_say_so() -> None:
+    found = mps.debug.compare(_image(np.ones((1, 4, 4, 1))), _image(np.ones((1, 3, 3, 1))))
+    assert not found.ok
+    assert "departs: 1x4x4x1 against 1x3x3x1" in str(found)
+
+
+def test_a_gradient_may_err_where_a_relu_is_near_zero(rng: np.random.Generator) -> None:
+    a = rng.normal(size=(1, 20, 20, 4))
+    one, many = a.copy(), a.copy()
+    one[0, 0, 0, 0] += 1
+    many[0, :2] += 1
+    for other, kind, departs in (
+        (one, Kind.GRADIENT, False),
+        (many, Kind.GRADIENT, True),
+        (one, Kind.IMAGE, True),
+        (one, Kind.STATE, False),
+        (a * 1.005, Kind.GRADIENT, False),
+        (a * 1.005, Kind.IMAGE, True),
+        (a * 1.05, Kind.GRADIENT, True),
+    ):
+        row = mps.debug.compare(_trace(("x", kind, a)), _trace(("x", kind, other))).row("x")
+        assert row.departs is departs
+    assert mps.debug.compare(
+        _trace(("x", Kind.GRADIENT, a)), _trace(("x", Kind.GRADIENT, a * 1.005)), tolerance=1e-4
+    ).first
+
+
+def test_layers_of_other_names_are_paired_by_shape_and_order(rng: np.random.Generator) -> None:
+    large, small = rng.normal(size=(1, 4, 4, 2)), rng.normal(size=(1, 2, 2, 2))
+    weights = rng.normal(size=(2, 3, 3, 2))
+    first = _trace(
+        ("conv1/weights", Kind.PARAMETER, weights), ("conv1", Kind.IMAGE, large), ("relu1", Kind.IMAGE, large + 1),
+        ("pool1", Kind.IMAGE, small), ("pool1/saved", Kind.STATE, small), ("extra", Kind.STATE, small),
+    )  # fmt: skip
+    second = _trace(
+        ("0/weights", Kind.PARAMETER, weights), ("0", Kind.IMAGE, large), ("1", Kind.IMAGE, large + 1),
+        ("2", Kind.IMAGE, small), ("2/saved", Kind.STATE, small + 1),
+    )  # fmt: skip
+    found = mps.debug.compare(first, second)
+    assert {row.label: row.other for row in found.rows} == {
+        "conv1/weights": "0/weights",
+        "conv1": "0",
+        "relu1": "1",
+        "pool1": "2",
+    }
+    assert found.ok
+    assert found.only_first == ("extra",)
+    named = mps.debug.compare(first, second, names={"relu1": "0"})
+    assert named.row("relu1").other == "0"
+    assert named.row("relu1").departs
+
+
+A = np.random.default_rng(0).normal(size=(3, 6, 6, 3))
+WRONG: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "in reverse order": lambda a: a[..., ::-1],
+    "its rows are the columns": lambda a: a.transpose(0, 2, 1, 3),
+    "its inputs are the outputs": lambda a: a.transpose(3, 1, 2, 0),
+    "turned by 180 degrees": lambda a: a[:, ::-1, ::-1],
+    "moved by a pixel": lambda a: np.roll(a, (1, -1), (1, 2)),
+    "moved on by one": lambda a: np.roll(a, 1, 3),
+    "with a constant added to each channel": lambda a: a + np.array([3, 4, 5]),
+    "it is the other one times a constant": lambda a: a * -7,
+    "times a constant, with a constant": lambda a: a * 255 - np.array([104, 117, 123]),
+}
+
+
+@pytest.mark.parametrize("says", WRONG)
+def test_a_usual_mistake_is_named(says: str) -> None:
+    found = mps.debug.compare(_image(WRONG[says](A)), _image(A))
+    assert found.first is not None
+    assert says in found.first.hint
+    assert found.first.hint in str(found)
+    assert len(WRONG) == len(MISTAKES)
+
+
+def test_what_is_no_usual_mistake_is_not_named(rng: np.random.Generator) -> None:
+    other = rng.normal(size=A.shape)
+    assert hint(A, other, 1e-4) == ""
+    assert hint(A, A[:, :3], 1e-4) == ""
+    assert hint(np.ones_like(A), np.zeros_like(A), 1e-4) == ""
+    assert hint(np.where(A > 2, np.nan, A), A, 1e-4) == ""
+
+
+def test_what_is_refused() -> None:
+    trace = _image(np.ones((1, 2, 2, 1)))
+    with pytest.raises(mps.MPSTypeError, match="second must be a Trace"):
+        mps.debug.compare(trace, {"conv1": 1})  # pyright: ignore[reportArgumentType]
+    with pytest.raises(mps.MPSArgumentError, match="tolerance must be 0 or more"):
+        mps.debug.compare(trace, trace, tolerance=-1)
+    with pytest.raises(mps.MPSArgumentError, match="label must be a label of the trace"):
+        mps.debug.compare(trace, trace, names={"conv1": "conv2"})
+    with pytest.raises(mps.MPSTypeError, match="names must be a mapping"):
+        mps.debug.compare(trace, trace, names=["conv1"])  # pyright: ignore[reportArgumentType]
+    with pytest.raises(mps.MPSArgumentError, match="label must be a label that both traces have"):
+        mps.debug.compare(trace, trace).row("conv2")

@@ -1,0 +1,68 @@
+"""Traces of PyTorch modules: what each layer gives, as images, beside the graph that is made of the module."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import numpy as np
+import pytest
+import torch
+
+import openmps as mps
+from openmps.formats import onnx
+
+CPU = mps.mtl_device("cpu")
+
+
+def _module() -> torch.nn.Sequential:
+    layers = OrderedDict[str, torch.nn.Module](
+        conv1=torch.nn.Conv2d(3, 4, 3, padding=1),
+        relu1=torch.nn.ReLU(inplace=True),
+        drop=torch.nn.Dropout(),
+        pool1=torch.nn.MaxPool2d(2),
+        flat=torch.nn.Flatten(),
+        fc1=torch.nn.Linear(4 * 3 * 3, 5),
+    )
+    return torch.nn.Sequential(layers)
+
+
+def test_a_graph_made_of_a_module_agrees_with_it(rng: np.random.Generator) -> None:
+    module, images = _module(), rng.random((2, 6, 6, 3), np.float32)
+    module.train()
+    trace = mps.debug.trace_torch(module, images)
+    assert module.training
+    network = onnx.from_torch(module, torch.from_numpy(images).permute(0, 3, 1, 2), trainable=True)
+    graph = network.graph(CPU)
+    found = mps.debug.compare(graph.trace([images]), trace)
+    assert found.ok, str(found)
+    assert {"conv1", "relu1", "pool1", "fc1"} <= {row.other for row in found.rows}
+    assert "conv1/weights" in {row.other for row in found.rows}
+    with torch.no_grad():
+        module.get_parameter("conv1.weight")[:] = module.get_parameter("conv1.weight").transpose(2, 3).clone()
+    wrong = mps.debug.compare(graph.trace([images]), mps.debug.trace_torch(module, images))
+    assert wrong.first is not None
+    assert wrong.first.other == "conv1/weights"
+    assert "its rows are the columns" in wrong.first.hint
+
+
+def test_values_are_those_before_a_layer_overwrites_them(rng: np.random.Generator) -> None:
+    module, pixels = _module(), rng.integers(0, 256, (2, 6, 6, 3)).astype(np.uint8)
+    trace = mps.debug.trace_torch(module, pixels)
+    assert trace["conv1"].min() < 0 <= trace["relu1"].min()
+    assert np.array_equal(trace["image"], pixels.astype(np.float32) / np.float32(255))
+    assert trace["fc1"].shape == (2, 1, 1, 5)
+    assert trace["conv1/weights"].shape == (4, 3, 3, 3)
+    assert trace["fc1/weights"].shape == (5, 1, 1, 36)
+
+
+def test_what_is_refused(rng: np.random.Generator) -> None:
+    module = _module()
+    with pytest.raises(mps.MPSTypeError, match=r"module must be a torch.nn.Module"):
+        mps.debug.trace_torch(lambda x: x, rng.random((1, 6, 6, 3)))  # pyright: ignore[reportArgumentType]
+    with pytest.raises(mps.MPSArgumentError, match="images must be an array"):
+        mps.debug.trace_torch(module, rng.random((6, 6, 3)))
+    with pytest.raises(mps.MPSArgumentError, match="images must be such as the module computes"):
+        mps.debug.trace_torch(module, rng.random((1, 5, 6, 3)))
+    with pytest.raises(mps.MPSTypeError, match="images"):
+        mps.debug.trace_torch(module, "images")
+    assert not any(layer._forward_hooks for layer in module.modules())
