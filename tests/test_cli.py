@@ -24,6 +24,7 @@ PNG = "PIL.Image"
 
 COMMANDS = (
     *("train", "evaluate", "predict", "summary", "convert", "run", "export", "lint", "explain-padding"),
+    *("trace", "compare", "profile"),
     *("weights show", "weights convert"),
 )
 

@@ -3,7 +3,7 @@
 The engine is imported by the commands, when they run: ``--help`` and ``--version`` answer at once.
 
 Exit status: 0 when done, 2 for wrong usage and for every named error, 130 after Ctrl-C, 1 when the output cannot be
-written or nobody reads it, and when ``lint`` finds errors.
+written or nobody reads it, when ``lint`` finds errors and when what ``compare`` compares departs.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import typer
 from openmps import __version__
 from openmps.cli.evaluation import evaluate
 from openmps.cli.export import export
+from openmps.cli.inspection import compare, profile, trace
 from openmps.cli.layers import summary
 from openmps.cli.lint import lint
 from openmps.cli.onnx import convert, run
@@ -44,7 +45,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _command in (train, evaluate, predict, summary, convert, run, export, lint):
+for _command in (train, evaluate, predict, summary, convert, run, export, lint, trace, compare, profile):
     app.command()(_command)
 app.add_typer(weights_app)
 app.command("explain-padding")(explain_padding)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from openmps.cli.models import open_graph
+from openmps.cli.options import parse_image_size
 from openmps.errors import MPSFileError
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def lint(
     from openmps.graph.lint import lint as look
 
     found = open_graph(graph, training=training)
-    given = None if samples is None else _arrays(samples)
+    given = None if samples is None else arrays_in(samples)
     shapes = found.images if not image else [_descriptor(each) for each in image]
     report = look(found.graph, shapes if given is None else None, target=target, samples=given)
     print(report)
@@ -62,14 +63,11 @@ def _descriptor(text: str) -> MPSImageDescriptor:
     from openmps.core.image.descriptor import MPSImageDescriptor
     from openmps.types import MPSImageFeatureChannelFormat
 
-    parts = text.lower().split("x")
-    if len(parts) != 3 or not all(part.isascii() and part.isdigit() for part in parts):
-        raise typer.BadParameter(f"{text!r} is no size; write 224x224x3", param_hint="--image")
-    width, height, channels = (int(part) for part in parts)
+    width, height, channels = parse_image_size(text)
     return MPSImageDescriptor(MPSImageFeatureChannelFormat.FLOAT16, width, height, channels)
 
 
-def _arrays(path: Path) -> dict[str, Any]:
+def arrays_in(path: Path) -> dict[str, Any]:
     """The arrays of a file; objects in it are refused, as they could run code."""
     import numpy as np
 

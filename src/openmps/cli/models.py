@@ -15,7 +15,9 @@ from openmps.cli.options import open_run
 if TYPE_CHECKING:
     from openmps.core.image.descriptor import MPSImageDescriptor
     from openmps.graph.graph import MPSNNGraph
+    from openmps.metal.device import MTLDevice
     from openmps.training.run_folder import RunFolder
+    from openmps.types import MPSImageFeatureChannelFormat
 
 
 class Found(NamedTuple):
@@ -26,20 +28,34 @@ class Found(NamedTuple):
     notes: Sequence[str]
 
 
-def open_graph(path: Path, *, training: bool = False) -> Found:
-    """The graph at a path, on the CPU; of a run the one that infers, or the one that trains."""
+def open_graph(
+    path: Path,
+    *,
+    training: bool = False,
+    device: MTLDevice | None = None,
+    channel_format: MPSImageFeatureChannelFormat | None = None,
+) -> Found:
+    """The graph at a path, on the CPU unless said; of a run the one that infers, or the one that trains.
+
+    Without a format, images are stored as the run or the archive says.
+    """
+    from openmps.metal.device import mtl_device
+
+    device = mtl_device("cpu") if device is None else device
     if path.is_file():
         if training:
             raise typer.BadParameter("is for run folders: an archive holds one graph", param_hint="--training")
-        return _archived(path)
-    return _of_run(open_run(path), training=training)
+        return _archived(path, device, channel_format)
+    return _of_run(open_run(path), device, channel_format, training=training)
 
 
-def _archived(path: Path) -> Found:
-    graph, model = archived(path)
+def _archived(path: Path, device: MTLDevice, channel_format: MPSImageFeatureChannelFormat | None) -> Found:
+    graph, model = archived(path, device)
     notes = [f"The graph of {path.name}."]
     for word, ports in () if model is None else (("Input", model.inputs), ("Output", model.outputs)):
         notes += [f"{word} {port.name} of the ONNX model: {port.text}." for port in ports]
+    if channel_format is not None:
+        graph.format = channel_format
     return Found(graph, None, notes)
 
 
@@ -57,14 +73,15 @@ def _pixels(run: RunFolder, channels: int) -> str:
     )
 
 
-def _of_run(run: RunFolder, *, training: bool) -> Found:
-    from openmps.metal.device import mtl_device
+def _of_run(
+    run: RunFolder, device: MTLDevice, channel_format: MPSImageFeatureChannelFormat | None, *, training: bool
+) -> Found:
     from openmps.training.inference import described_format, described_network
     from openmps.training.network import Network, optimizer_factory
     from openmps.training.run_description import run_options
 
     shape, names = described_network(run)
-    arrays, form, device = run.load_weights(shape.arrays()), described_format(run), mtl_device("cpu")
+    arrays, form = run.load_weights(shape.arrays()), channel_format or described_format(run)
     size = size_text((shape.height, shape.width, shape.channels))
     notes = [
         f"The network {shape.network} of the run {run.path.name}.",

@@ -12,14 +12,13 @@ import typer
 
 from openmps.checks import counted, lengths_text
 from openmps.cli.archives import archived_model, is_onnx
-from openmps.cli.options import Device, require_another, require_new
+from openmps.cli.options import Device, format_of, require_another, require_new
 from openmps.errors import MPSArgumentError, MPSFileError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from openmps.formats.onnx import OnnxModel, OnnxPort
-    from openmps.types import MPSImageFeatureChannelFormat
 
 _Value = TypeVar("_Value")
 _LONGEST_NAME = 200
@@ -53,7 +52,7 @@ def convert(
     from openmps.metal.device import mtl_device
 
     shapes = _named("--shape", map(_shape, shape or ()))
-    chosen = _format(channel_format)
+    chosen = format_of(channel_format)
     require_another(out, model, "MODEL")
     if is_onnx(out):
         raise MPSFileError("openmps convert", str(out), "must not end in .onnx: what is written is an archive")
@@ -129,15 +128,6 @@ def _named(option: str, pairs: Iterable[tuple[str, _Value]]) -> dict[str, _Value
             raise typer.BadParameter(f"{name!r} is named twice", param_hint=option)
         found[name] = value
     return found
-
-
-def _format(text: str) -> MPSImageFeatureChannelFormat:
-    from openmps.types import MPSImageFeatureChannelFormat
-
-    formats = {"float32": MPSImageFeatureChannelFormat.FLOAT32, "float16": MPSImageFeatureChannelFormat.FLOAT16}
-    if text not in formats:
-        raise typer.BadParameter(f"{text!r} is neither float32 nor float16", param_hint="--format")
-    return formats[text]
 
 
 # --- files ------------------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from openmps.errors import MPSError, MPSFileError
 if TYPE_CHECKING:
     from openmps.training.image_folder import Channels
     from openmps.training.run_folder import RunFolder
+    from openmps.types import MPSImageFeatureChannelFormat
 
 Run = Annotated[Path, typer.Argument(help="The run folder, or its name in runs.", show_default=False)]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:N, or auto: the first GPU where there is one.")]
@@ -96,6 +97,15 @@ def parse_size(text: str | None, option: str) -> tuple[int, int] | None:
     return int(parts[0]), int(parts[-1])
 
 
+def parse_image_size(text: str) -> tuple[int, int, int]:
+    """``224x224x3`` of ``--image`` as width, height and channels."""
+    parts = text.lower().split("x")
+    if len(parts) != 3 or not all(part.isascii() and part.isdigit() for part in parts):
+        raise typer.BadParameter(f"{text!r} is no size; write 224x224x3", param_hint="--image")
+    width, height, channels = (int(part) for part in parts)
+    return width, height, channels
+
+
 def channels_of(number: int | None) -> Channels | None:
     """The number of channels of an image that can be read."""
     if number is None or number == 1 or number == 3:
@@ -122,6 +132,16 @@ def require_new(out: Path, *, force: bool, is_made: bool = False) -> None:
         raise MPSFileError(_WHO, str(out), "must be new", "one that is there", "--force replaces it.")
     if not is_made:
         require_writable(out)
+
+
+def format_of(text: str) -> MPSImageFeatureChannelFormat:
+    """The channel format of a name."""
+    from openmps.types import MPSImageFeatureChannelFormat
+
+    formats = {"float32": MPSImageFeatureChannelFormat.FLOAT32, "float16": MPSImageFeatureChannelFormat.FLOAT16}
+    if text not in formats:
+        raise typer.BadParameter(f"{text!r} is neither float32 nor float16", param_hint="--format")
+    return formats[text]
 
 
 def percent(fraction: float) -> str:

@@ -1,0 +1,172 @@
+"""``openmps trace``, ``openmps compare`` and ``openmps profile``: looking inside of networks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from openmps.cli.options import Device
+from openmps.cli.subjects import Count, Labels, Samples, Training, chosen_format, given_to, graph_at, traced
+
+if TYPE_CHECKING:
+    from openmps.cli.subjects import Given
+    from openmps.graph.trace import Trace
+
+_DEPARTS = 1
+_NETWORKS = "RUN|ARCHIVE|MODEL.onnx"
+Images = Annotated[list[Path] | None, typer.Argument(metavar="[IMAGE...]", help="Image files.", show_default=False)]
+Format = Annotated[
+    str | None, typer.Option("--format", help="float32 or float16.  [default: the run's]", show_default=False)
+]
+Fused = Annotated[bool, typer.Option("--fused", help="Run what an encode runs: without the images that fusions hide.")]
+
+
+def trace(
+    network: Annotated[Path, typer.Argument(metavar=_NETWORKS, help="What to run.", show_default=False)],
+    images: Images = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="A new folder for the arrays.", show_default=False)
+    ] = None,
+    samples: Samples = None,
+    count: Count = 8,
+    labels: Labels = None,
+    training: Training = False,
+    fused: Fused = False,
+    channel_format: Format = None,
+    device: Device = "auto",
+) -> None:
+    """Run a network, and show every image, gradient, state and weight of it: ranges, zeros, what is not finite.
+
+    Images are those of the files, or the first test images of a run. With --out every value is written as .npy, and
+    index.json says what is what. Nothing is trained: --training shows a step without its update.
+    """
+    from openmps.debug import save_trace
+    from openmps.metal.device import mtl_device
+
+    graph = graph_at(network, mtl_device(device), chosen_format(channel_format), training=training)
+    found = traced(graph, given_to(network, images or [], samples, count, labels, training=training), fused=fused)
+    print(found)
+    if out is not None:
+        print(f"{len(found)} values in {save_trace(found, out)}")
+
+
+def compare(
+    first: Annotated[
+        Path, typer.Argument(metavar="A", help=f"{_NETWORKS}, or a folder of openmps trace.", show_default=False)
+    ],
+    second: Annotated[
+        Path | None, typer.Argument(metavar="[B]", help="The same, A itself where left out.", show_default=False)
+    ] = None,
+    images: Annotated[
+        list[Path] | None,
+        typer.Option("--image", metavar="FILE", help="An image; may be given several times.", show_default=False),
+    ] = None,
+    samples: Samples = None,
+    count: Count = 8,
+    labels: Labels = None,
+    training: Training = False,
+    formats: Annotated[
+        str | None, typer.Option("--format", metavar="A[,B]", help="float32 or float16, of each.", show_default=False)
+    ] = None,
+    devices: Annotated[str, typer.Option("--device", metavar="A[,B]", help="cpu, cuda or auto, of each.")] = "auto",
+    fusion: Annotated[str, typer.Option(metavar="A[,B]", help="on or off, of each.")] = "off",
+    tolerance: Annotated[
+        float | None,
+        typer.Option(help="Largest error.  [default: 1e-4, 2e-2 where float16 is stored]", show_default=False),
+    ] = None,
+) -> None:
+    """Hold two networks against each other, or one against itself in another format or on another device.
+
+    Both are given the same images. For every layer the error by percentiles, over its largest magnitude, and how much
+    of float16's range is used; the first layer that departs is named, and the exit status is 1 if there is one.
+    """
+    from openmps.debug import compare as hold_against
+
+    other = first if second is None else second
+    formats_of, devices_of, fusions = _two(formats, "--format"), _two(devices, "--device"), _two(fusion, "--fusion")
+    given = _given(first, other, images or [], samples, count, labels, training=training)
+    sides = (
+        _side(path, given, form, device, _is_on(fused), training=training)
+        for path, form, device, fused in zip((first, other), formats_of, devices_of, fusions, strict=True)
+    )
+    found = hold_against(*sides, tolerance=tolerance)
+    print(found)
+    if not found.ok:
+        raise typer.Exit(_DEPARTS)
+
+
+def _given(
+    first: Path, second: Path, images: list[Path], samples: Path | None, count: int, labels: str | None, *,
+    training: bool,
+) -> Given | None:  # fmt: skip
+    """What both are given: of the run among them, if no images are; nothing where both are traces already."""
+    from openmps.debug.files import is_trace
+
+    networks = [path for path in (first, second) if not is_trace(path)]
+    if not networks:
+        return None
+    runs = [path for path in networks if path.suffix != ".onnx" and not path.is_file()]
+    return given_to((runs or networks)[0], images, samples, count, labels, training=training)
+
+
+def _side(
+    path: Path, given: Given | None, form: str | None, device: str | None, fused: bool, *, training: bool
+) -> Trace:
+    from openmps.debug import load_trace
+    from openmps.debug.files import is_trace
+    from openmps.metal.device import mtl_device
+
+    if given is None or is_trace(path):
+        return load_trace(path)
+    graph = graph_at(path, mtl_device(device or "auto"), chosen_format(form), training=training)
+    return traced(graph, given, fused=fused)
+
+
+def _two(text: str | None, option: str) -> tuple[str | None, str | None]:
+    """``float32,float16`` → both; one stands for both."""
+    parts = [None] if text is None else [part.strip() for part in text.split(",")]
+    if len(parts) not in (1, 2):
+        raise typer.BadParameter(f"{text!r} has more than two parts", param_hint=option)
+    return parts[0], parts[-1]
+
+
+def _is_on(text: str | None) -> bool:
+    if text not in ("on", "off"):
+        raise typer.BadParameter(f"{text!r} is neither on nor off", param_hint="--fusion")
+    return text == "on"
+
+
+def profile(
+    network: Annotated[Path, typer.Argument(metavar=f"{_NETWORKS}|NETWORK", help="What to run.", show_default=False)],
+    batch: Annotated[int, typer.Option(min=1, help="Images at a time.")] = 32,
+    training: Training = False,
+    image: Annotated[
+        str | None,
+        typer.Option(metavar="WIDTHxHEIGHTxCHANNELS", help="The size of images, but for runs.", show_default=False),
+    ] = None,
+    classes: Annotated[int, typer.Option(min=2, help="Classes, of a NETWORK by name.")] = 10,
+    repeats: Annotated[int, typer.Option(min=1, help="Runs that are timed.")] = 5,
+    chrome: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A Chrome trace to write.", show_default=False)
+    ] = None,
+    channel_format: Format = None,
+    device: Device = "auto",
+) -> None:
+    """Say where the time of a network goes: each step's time, operations and bytes a second, and share of the limit.
+
+    The limit is what the machine does in a matrix product and in a copy, measured at the start. NETWORK is a name of
+    openmps train --network. Images are random, or a run's. What --training trains is not kept.
+    """
+    from openmps.cli.workloads import workload
+    from openmps.debug import profile as time_steps
+    from openmps.metal.device import mtl_device
+
+    place = mtl_device(device)
+    encode = workload(network, place, chosen_format(channel_format), batch, image, classes, training=training)
+    found = time_steps(place, encode, repeats=repeats)
+    print(found)
+    if chrome is not None:
+        found.save_chrome_trace(chrome)
+        print(f"a Chrome trace in {chrome}")

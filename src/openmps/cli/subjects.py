@@ -1,0 +1,158 @@
+"""What the commands that look inside work on: a graph by path, and the images that it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
+
+import typer
+
+from openmps.checks import size_text
+from openmps.cli.lint import arrays_in
+from openmps.cli.models import open_graph
+from openmps.cli.options import format_of, note, open_run
+from openmps.errors import MPSArgumentError, MPSFileError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from openmps.graph.graph import MPSNNGraph
+    from openmps.graph.trace import Trace
+    from openmps.metal.device import MTLDevice
+    from openmps.types import MPSImageFeatureChannelFormat
+
+Samples = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE.npz",
+        help="Images [images, height, width, channels], by the labels of the source images.",
+        show_default=False,
+    ),
+]
+Count = Annotated[int, typer.Option(min=1, help="How many of a run's test images, where no images are given.")]
+Labels = Annotated[
+    str | None,
+    typer.Option(metavar="CLASS,…", help="The class of each image by its name, for --training.", show_default=False),
+]
+Training = Annotated[bool, typer.Option("--training", help="The graph that trains a run's network.")]
+_ONNX = ".onnx"
+
+
+class Given(NamedTuple):
+    """What a graph is given."""
+
+    sources: dict[str, NDArray[Any]]
+    """Arrays [images, height, width, channels] by the labels of source images; the one array of a graph with one."""
+    one_hot: NDArray[Any] | None
+    """A row an image, for graphs that train."""
+
+
+def graph_at(
+    path: Path, device: MTLDevice, channel_format: MPSImageFeatureChannelFormat | None, *, training: bool
+) -> MPSNNGraph:
+    """The graph of a run, of an archive or of an ONNX model, whose layers have nodes of their own."""
+    if path.suffix != _ONNX:
+        return open_graph(path, training=training, device=device, channel_format=channel_format).graph
+    if training:
+        raise typer.BadParameter("is for run folders: a model has no loss", param_hint="--training")
+    from openmps.formats.onnx import load
+    from openmps.types import MPSImageFeatureChannelFormat
+
+    form = channel_format or MPSImageFeatureChannelFormat.FLOAT32
+    return load(path, device, trainable=True, channel_format=form)
+
+
+def chosen_format(text: str | None) -> MPSImageFeatureChannelFormat | None:
+    """The format of ``--format``; None for the run's own."""
+    return None if text is None else format_of(text)
+
+
+def given_to(
+    path: Path, images: Sequence[Path], samples: Path | None, count: int, labels: str | None, *, training: bool
+) -> Given:
+    """Images of files or samples, or of the test images of the run at ``path``."""
+    if samples is not None:
+        if images:
+            raise typer.BadParameter("give images, or samples", param_hint="--samples")
+        return Given(arrays_in(samples), None)
+    if path.is_file() or path.suffix == _ONNX:
+        if not images:
+            remedy = "Give images, or --samples FILE.npz"
+            raise MPSFileError("openmps", str(path), "has no images of its own", None, remedy)
+        return Given({"": _loaded(images, None)}, None)
+    return _of_run(path, images, count, labels, training=training)
+
+
+def _of_run(path: Path, images: Sequence[Path], count: int, labels: str | None, *, training: bool) -> Given:
+    from openmps.training.inference import described_network, described_preprocessing
+    from openmps.training.run_description import run_data
+
+    folder = open_run(path)
+    shape, names = described_network(folder)
+    classes: list[int] | None = None if labels is None else [_class(each, names) for each in labels.split(",")]
+    if images:
+        pixels = _loaded(images, (shape.height, shape.width, shape.channels))
+    else:
+        test = run_data(folder).test
+        pixels, classes = test.images[:count], classes or [int(each) for each in test.labels[:count]]
+    preprocessing = described_preprocessing(folder)
+    seen = pixels if preprocessing is None or preprocessing.is_plain else preprocessing.applied(pixels)
+    return Given({"": seen}, _one_hot(classes, len(pixels), len(names)) if training else None)
+
+
+def _one_hot(classes: Sequence[int] | None, images: int, count: int) -> NDArray[Any]:
+    import numpy as np
+
+    if classes is None or len(classes) != images:
+        got = "none" if classes is None else f"{len(classes)}"
+        raise typer.BadParameter(f"needs the class of each of {images} images, got {got}", param_hint="--labels")
+    return np.eye(count, dtype=np.float32)[list(classes)]
+
+
+def _class(text: str, names: Sequence[str]) -> int:
+    name = text.strip()
+    if name not in names:
+        shown = ", ".join(names[:10])
+        raise typer.BadParameter(f"{name!r} is no class; there are {shown}", param_hint="--labels")
+    return list(names).index(name)
+
+
+def _loaded(images: Sequence[Path], wanted: tuple[int, int, int] | None) -> NDArray[Any]:
+    """Files as one array, of a run's size if there is one."""
+    import numpy as np
+
+    from openmps.training.image_folder import Channels, load_image
+
+    found = [load_image(path) for path in images]
+    if wanted is not None:
+        for index, path in enumerate(images):
+            if found[index].shape != wanted:
+                note(f"{path} is {size_text(found[index].shape)}, converted to the network's {size_text(wanted)}")
+                found[index] = load_image(path, size=wanted[:2], channels=cast("Channels", wanted[2]))
+    sizes = {each.shape for each in found}
+    if len(sizes) > 1:
+        raise MPSArgumentError("openmps", "images", "must be of one size", ", ".join(map(size_text, sorted(sizes))))
+    return np.stack(found)
+
+
+def traced(graph: MPSNNGraph, given: Given, *, fused: bool) -> Trace:
+    """The trace of a graph over what it is given."""
+    from openmps.kernels.loss.labels import MPSCNNLossLabels
+
+    sources = sources_of(graph, given)
+    states = [] if given.one_hot is None else [MPSCNNLossLabels.batch(graph.device, given.one_hot)]
+    return graph.trace(sources, states, fused=fused)
+
+
+def sources_of(graph: MPSNNGraph, given: Given) -> list[NDArray[Any]]:
+    """The arrays in the order of the graph's sources."""
+    handles = graph.source_image_handles
+    if len(handles) == 1 and len(given.sources) == 1:
+        return list(given.sources.values())
+    names = [handle.label() or "" for handle in handles]
+    missing = [name for name in names if name not in given.sources]
+    if missing:
+        rule = f"must have an array for each source image: {', '.join(map(repr, names))}"
+        raise MPSArgumentError("openmps", "samples", rule, f"{', '.join(map(repr, given.sources))}")
+    return [given.sources[name] for name in names]
