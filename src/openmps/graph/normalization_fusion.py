@@ -12,6 +12,9 @@ forward step keeps a bit for each number for it.
 It needs a rectifier that alone reads what lies before it, besides its own gradient; without an added image that
 gradient must be read by the normalization's gradients alone, which normalize the same source with the same numbers.
 Images that come out, and images that others read, stand in its way.
+
+`normalized_poolings`: a max pooling that alone reads such a neuron without an added image becomes one step with it, and
+the pooling's gradient a part of those two that read it.
 """
 
 from __future__ import annotations
@@ -29,7 +32,14 @@ from openmps.ops.normalized_neuron import (
     PassedSums,
     can_follow,
 )
-from openmps.ops.op import Body, Step
+from openmps.ops.normalized_pooling import (
+    NormalizedPooling,
+    NormalizedPoolingGradient,
+    NormalizedPoolingSums,
+    can_be_pooled,
+)
+from openmps.ops.op import Body, Op, Step
+from openmps.ops.pooling import MaxPooling, MaxPoolingGradient
 from openmps.types import MPSImageFeatureChannelFormat
 
 _HALF = MPSImageFeatureChannelFormat.FLOAT16
@@ -88,6 +98,68 @@ def normalized_neurons(body: Body) -> tuple[Body, set[int]]:
     steps = [changes.get(id(step), step) for step in body.steps]
     fused = body.with_steps([step for step in steps if step.writes], slots)
     return fused, _filled(body) - _filled(fused)
+
+
+def normalized_poolings(body: Body) -> tuple[Body, set[int]]:
+    """The body with max poolings in the steps before them, and the slots that are never filled any more."""
+    flow = _Flow(body)
+    changes: dict[int, Step] = {}
+    slots = body.slots
+    for step in body.steps:
+        if isinstance(step.op, NormalizedNeuron) and len(step.reads) == _ALONE:
+            found = _pooled(flow, step, step.op, slots)
+            slots += len(found) and 1
+            changes |= found
+    if not changes:
+        return body, set()
+    fused = body.with_steps([changes.get(id(step), step) for step in body.steps], slots)
+    return fused, _filled(body) - _filled(fused)
+
+
+_ALONE = 6
+"""What a normalization with a neuron reads where no image is added: the images, and five rows."""
+
+
+def _pooled(flow: _Flow, first: Step, op: NormalizedNeuron, spare: int) -> dict[int, Step]:
+    """What becomes of steps, by their identity, if a pooling can be fused with the neuron before it."""
+    uses = flow.uses(first.writes[0]) or ()
+    pools = [step for step in uses if isinstance(step.op, MaxPooling)]
+    backs = [step for step in uses if isinstance(step.op, MaxPoolingGradient)]
+    if len(uses) != len(pools) + len(backs) or len(pools) != 1 or len(backs) != 1 or flow.uses(first.writes[1]) != []:
+        return {}
+    (pool, back), windows = (pools[0], backs[0]), vars(pools[0].op)
+    result, choice = pool.writes
+    if not can_be_pooled(op, **windows) or vars(back.op) != windows:
+        return {}
+    if flow.uses(choice) != [back] or back.reads[2] != choice or flow.origin(back.reads[0]) == first.writes[0]:
+        return {}
+    stored = flow.stored(back.writes[0])
+    passed = back.writes[0] if stored is None else stored
+    users = flow.uses(passed)
+    if not users or not all(_goes_back(flow, op, passed, first, step) for step in users):
+        return {}
+    changes = {id(pool): Step(NormalizedPooling(**windows, normalized=op), first.reads, (result, choice, spare))}
+    for step in users:
+        rounds = stored is not None
+        if isinstance(step.op, NormalizedNeuronSums):
+            new: Op = NormalizedPoolingSums(**windows, sums=step.op, rounds=rounds)
+        else:
+            assert isinstance(step.op, NormalizedNeuronGradient)
+            new = NormalizedPoolingGradient(**windows, gradient=step.op, rounds=rounds)
+        changes[id(step)] = Step(new, (back.reads[0], choice, spare, *step.reads[1:]), step.writes)
+    return changes
+
+
+def _goes_back(flow: _Flow, op: NormalizedNeuron, passed: int, first: Step, step: Step) -> bool:
+    """Whether a step is a gradient of this normalization and neuron, and of ``passed``."""
+    if not isinstance(step.op, NormalizedNeuronSums | NormalizedNeuronGradient):
+        return False
+    its, mine = step.op, (op.epsilon, op.neuron, op.rounds, op.keeps_type)
+    return (
+        (its.epsilon, its.neuron, its.rounds, its.keeps_type) == mine
+        and flow.origin(step.reads[0]) == passed
+        and tuple(map(flow.origin, step.reads[1 : _ALONE + 1])) == tuple(map(flow.origin, first.reads))
+    )
 
 
 def _filled(body: Body) -> set[int]:

@@ -55,9 +55,12 @@ class _Normalized(Op, half=True):
     def _is_rounded(self, x: Tensor) -> bool:
         return self.rounds or (self.keeps_type and x.dtype == torch.float16)
 
-    def _how(self, fast: Any, x: Tensor, *, rounds_sum: bool) -> Any:
+    def activation(self, x: Tensor, *, rounds_sum: bool = False) -> Any:
+        """The neuron as kernels in Triton are told it."""
+        from openmps.ops.triton.batch_normalization import Activation
+
         op = self.neuron
-        return fast.Activation(op.function.name, op.a, op.b, self._is_rounded(x), rounds_sum)
+        return Activation(op.function.name, op.a, op.b, self._is_rounded(x), rounds_sum)
 
     def _source(self, x: Tensor, rows: Sequence[Tensor | None]) -> Tensor:
         """The numbers that were stored behind the normalization."""
@@ -97,7 +100,7 @@ class NormalizedNeuron(_Normalized, results=2):
         fast = kernels_for([x] if other is None else [x, other], rows)
         if fast is not None:
             dtype, kept = torch.float16 if self.rounds_neuron else torch.float32, fast.Rows(*rows)
-            how = self._how(fast, x, rounds_sum=self.rounds_sum)
+            how = self.activation(x, rounds_sum=self.rounds_sum)
             return fast.normalize(x, kept, self.epsilon, dtype, how, other, with_masks=wanted[1])
         z = self._source(x, rows)
         if other is not None:
@@ -119,7 +122,7 @@ class NormalizedNeuronSums(_Normalized, kind=Kind.REDUCTION, results=2):
         rows, before = rest[:5], rest[5:]
         fast = kernels_for([gradient, x], [*rows, *before])
         if fast is not None:
-            how = self._how(fast, x, rounds_sum=self.rounds_neuron)
+            how = self.activation(x, rounds_sum=self.rounds_neuron)
             return fast.parameter_gradients(gradient, x, fast.Rows(*rows), self.epsilon, how, before)
         flow = self._passed(gradient, self._source(x, rows))
         found: ParameterGradients = parameter_gradients(flow, x, _moments(rows), self.epsilon)
@@ -145,7 +148,7 @@ class NormalizedNeuronGradient(_Normalized):
         pixels = batch[2] if batch else 1
         fast = kernels_for([gradient, x], [*rows, *batch[:2]])
         if fast is not None:
-            how = self._how(fast, x, rounds_sum=self.rounds_neuron)
+            how = self.activation(x, rounds_sum=self.rounds_neuron)
             dtype = torch.float32 if self.is_wide else x.dtype
             return fast.data_gradient(gradient, x, fast.Rows(*rows), self.epsilon, batch[:2], pixels, dtype, how)
         flow = self._passed(gradient, self._source(x, rows))

@@ -34,6 +34,7 @@ _CUTS = {
     "parameters": _Cut(4096, 128, 264),
     "masked": _Cut(4096, 128, 528),
     "data": _Cut(8192, 128, 528),
+    "pooled": _Cut(2048, 64, 528),
 }
 """What was fastest on an H200, of float16 images; two or four programs of a sum for each multiprocessor."""
 _ENDS = 8192
@@ -84,7 +85,7 @@ def takes(images: Sequence[Tensor], rows: Sequence[Tensor | None]) -> bool:
     )
 
 
-class _Grid(NamedTuple):
+class Grid(NamedTuple):
     """How images are cut into tiles."""
 
     rows: int
@@ -95,7 +96,8 @@ class _Grid(NamedTuple):
     programs: int
 
     @classmethod
-    def of(cls, image: Tensor, kernel: str, least: int = 1) -> _Grid:
+    def of(cls, image: Tensor, kernel: str, least: int = 1) -> Grid:
+        """That of a kernel for an image; tiles have so many channels at least."""
         images, channels, height, width = image.shape
         cut = _CUTS[kernel]
         columns = min(cut.channels, max(least, triton.next_power_of_2(channels)))
@@ -128,7 +130,7 @@ class _Grid(NamedTuple):
         return torch.empty((count, self.channels), dtype=torch.float32, device=image.device)
 
 
-def _like(image: Tensor, dtype: torch.dtype) -> Tensor:
+def like(image: Tensor, dtype: torch.dtype) -> Tensor:
     """New memory for an image, channels side by side."""
     images, channels, height, width = image.shape
     made = torch.empty((images, height, width, channels), dtype=dtype, device=image.device)
@@ -141,7 +143,7 @@ def _floats(*numbers: float) -> tuple[float, ...]:
 
 def moments(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Mean, correction and variance of each channel."""
-    grid = _Grid.of(x, "moments")
+    grid = Grid.of(x, "moments")
     programs, held, columns = grid.ends
     parts = grid.rows_for(x, 3 * grid.parts)
     found = grid.rows_for(x, 1)[0], grid.rows_for(x, 1)[0], grid.rows_for(x, 1)[0]
@@ -161,7 +163,7 @@ def normalize(
     ``with_masks`` asks for a bit for each number, eight channels a byte: whether the neuron lets its gradient pass.
     """
     kernel, least = ("normalize with masks", 8) if with_masks else ("normalize", 1)
-    grid, made = _Grid.of(x, kernel, least), _like(x, dtype)
+    grid, made = Grid.of(x, kernel, least), like(x, dtype)
     added, masks = x if other is None else other, None
     if with_masks:
         masks = torch.empty((grid.rows, triton.cdiv(grid.channels, 8)), dtype=torch.uint8, device=x.device)
@@ -177,16 +179,14 @@ def parameter_gradients(
     gradient: Tensor, x: Tensor, rows: Rows, epsilon: float, how: Activation = _PLAIN, before: Sequence[Tensor] = ()
 ) -> tuple[Tensor, Tensor]:
     """The gradients of gamma and beta, added to those ``before``; ``gradient`` is that of what a neuron gave."""
-    grid = _Grid.of(x, "parameters")
+    grid = Grid.of(x, "parameters")
     parts = grid.rows_for(x, 2 * grid.parts)
-    found = grid.rows_for(x, 1)[0], grid.rows_for(x, 1)[0]
     kernels.gradient_parts[grid.all](
         gradient, x, parts, rows.filled(), grid.rows, grid.channels, pitch_of(gradient), pitch_of(x),
         *_floats(epsilon, how.a, how.b), rows.correction is not None, how.name, how.a == 0.0, how.rounds,
         how.rounds_sum, grid.held, grid.columns, num_warps=8,
     )  # fmt: skip
-    _add_up(grid, parts, rows, epsilon, found, before)
-    return found
+    return added_up(grid, parts, rows, epsilon, before)
 
 
 def masked_gradients(
@@ -194,28 +194,28 @@ def masked_gradients(
     dtype: torch.dtype, *, rounds_sum: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """What a neuron lets pass of a gradient, to which a second one is added, in ``dtype``; and gamma's and beta's."""
-    grid, made = _Grid.of(x, "masked", 8), _like(x, dtype)
+    grid, made = Grid.of(x, "masked", 8), like(x, dtype)
     parts = grid.rows_for(x, 2 * grid.parts)
-    found = grid.rows_for(x, 1)[0], grid.rows_for(x, 1)[0]
     added = gradient if second is None else second
     kernels.masked_parts[grid.all](
         gradient, added, x, masks, made, parts, rows.filled(), grid.rows, grid.channels, pitch_of(gradient),
         pitch_of(added), pitch_of(x), float(slope), rows.correction is not None, second is not None, slope == 0.0,
         rounds_sum, grid.held, grid.columns, num_warps=8,
     )  # fmt: skip
-    _add_up(grid, parts, rows, epsilon, found, ())
-    return made, *found
+    return made, *added_up(grid, parts, rows, epsilon)
 
 
-def _add_up(
-    grid: _Grid, parts: Tensor, rows: Rows, epsilon: float, found: tuple[Tensor, Tensor], before: Sequence[Tensor]
-) -> None:
-    """Gamma's and beta's gradients from the sums of all programs."""
+def added_up(
+    grid: Grid, parts: Tensor, rows: Rows, epsilon: float, before: Sequence[Tensor] = ()
+) -> tuple[Tensor, Tensor]:
+    """Gamma's and beta's gradients from the sums of all programs, added to those ``before``."""
     programs, held, columns = grid.ends
+    found = grid.rows_for(parts, 1)[0], grid.rows_for(parts, 1)[0]
     kernels.gradient_end[programs](
         parts, rows.variance, tuple(before) or found, *found, grid.parts, grid.channels, float(epsilon), bool(before),
         held, columns,
     )  # fmt: skip
+    return found
 
 
 def data_gradient(
@@ -223,7 +223,7 @@ def data_gradient(
     dtype: torch.dtype, how: Activation = _PLAIN,
 ) -> Tensor:  # fmt: skip
     """The gradient of ``x`` in ``dtype``; ``sums`` are none where mean and variance are constants."""
-    grid, made = _Grid.of(x, "data"), _like(x, dtype)
+    grid, made = Grid.of(x, "data"), like(x, dtype)
     kernels.data_gradient[grid.all](
         gradient, x, made, rows.filled(), tuple(sums) or (x, x), grid.rows, grid.channels, pitch_of(gradient),
         pitch_of(x), *_floats(pixels, epsilon, how.a, how.b), rows.correction is not None, bool(sums), how.name,

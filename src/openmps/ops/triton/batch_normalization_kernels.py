@@ -8,106 +8,21 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+from openmps.ops.triton.normalization_tiles import (
+    activated,
+    added_up,
+    affine_of,
+    inverse_deviation,
+    mean_of,
+    octets,
+    passed,
+    passing,
+    place_of,
+    read,
+)
+
 triton: Any = import_module("triton")
 tl: Any = import_module("triton.language")
-
-_ALL = tl.constexpr(tl.PropagateNan.ALL)
-
-
-# --- neurons ----------------------------------------------------------------------------------------------------------
-
-
-@triton.jit
-def _activated(z, a, b, NEURON: tl.constexpr, IS_PLAIN: tl.constexpr):
-    """The neuron of z; plain rectifiers have the slope 0."""
-    if NEURON == "RELU":
-        if IS_PLAIN:
-            z = tl.maximum(z, 0.0, _ALL)
-        else:
-            z = tl.where(z >= 0.0, z, a * z)
-    if NEURON == "RELU_N":
-        z = tl.minimum(tl.maximum(z, 0.0, _ALL), b, _ALL)
-    return z
-
-
-@triton.jit
-def _passes(z, b, NEURON: tl.constexpr, IS_PLAIN: tl.constexpr):
-    """Whether the neuron lets gradients pass as they are."""
-    passes = z >= 0.0
-    if NEURON == "RELU_N":
-        passes = (z >= 0.0) & (z < b)
-    if IS_PLAIN:
-        passes |= z != z
-    return passes
-
-
-@triton.jit
-def _passed(gradient, passes, a, IS_PLAIN: tl.constexpr):
-    """What a neuron lets pass; what does not pass a plain rectifier is 0, whatever it is."""
-    if IS_PLAIN:
-        gradient = tl.where(passes, gradient, 0.0)
-    else:
-        gradient = tl.where(passes, gradient, a * gradient)
-    return gradient
-
-
-# --- tiles, and rows of numbers, one a channel ------------------------------------------------------------------------
-
-
-@triton.jit
-def _place(channels, COLUMNS: tl.constexpr):
-    """Which of the programs over the same channels this one is, how many there are, and its channels."""
-    across = tl.cdiv(channels, COLUMNS)
-    at = tl.program_id(0) % across * COLUMNS + tl.arange(0, COLUMNS)
-    return tl.program_id(0) // across, tl.num_programs(0) // across, at
-
-
-@triton.jit
-def _read(image, row, at, there, pitch):
-    return tl.load(image + row.to(tl.int64)[:, None] * pitch + at[None, :], there, 0.0).to(tl.float32)
-
-
-@triton.jit
-def _inverse_deviation(variance, at, is_in, epsilon):
-    return tl.div_rn(1.0, tl.sqrt_rn(tl.load(variance + at, is_in, 1.0) + epsilon))
-
-
-@triton.jit
-def _mean(mean, correction, at, is_in, HAS_CORRECTION: tl.constexpr):
-    """Mean and what rounding took from it."""
-    first = tl.load(mean + at, is_in, 0.0)
-    second = first * 0.0
-    if HAS_CORRECTION:
-        second = tl.load(correction + at, is_in, 0.0)
-    return first, second
-
-
-@triton.jit
-def _affine(rows, at, is_in, epsilon, HAS_CORRECTION: tl.constexpr):
-    """What a normalization subtracts, multiplies by and adds; rows are mean, correction, variance, gamma and beta."""
-    mean, correction = _mean(rows[0], rows[1], at, is_in, HAS_CORRECTION)
-    scale = tl.load(rows[3] + at, is_in, 0.0) * _inverse_deviation(rows[2], at, is_in, epsilon)
-    return mean, scale, tl.load(rows[4] + at, is_in, 0.0) - correction * scale
-
-
-@triton.jit
-def _added(parts, count, row, at, is_in, channels, ROWS: tl.constexpr, HELD: tl.constexpr, COLUMNS: tl.constexpr):
-    """The sum of one of so many rows over all programs, in their order."""
-    total = tl.zeros([HELD, COLUMNS], tl.float32)
-    for first in range(0, count, HELD):
-        part = first + tl.arange(0, HELD)
-        places = parts + (part * ROWS + row)[:, None] * channels + at[None, :]
-        total += tl.load(places, (part < count)[:, None] & is_in[None, :], 0.0)
-    return tl.sum(total, 0)
-
-
-@triton.jit
-def _octets(masks, row, rows, channels, HELD: tl.constexpr, COLUMNS: tl.constexpr):
-    """Where the bytes are that hold a bit for each number of a tile, and which of them are there."""
-    wide = tl.cdiv(channels, 8)
-    at = tl.program_id(0) % tl.cdiv(channels, COLUMNS) * (COLUMNS // 8) + tl.arange(0, COLUMNS // 8)
-    return masks + row.to(tl.int64)[:, None] * wide + at[None, :], (row < rows)[:, None] & (at < wide)[None, :]
-
 
 # --- statistics -------------------------------------------------------------------------------------------------------
 
@@ -124,7 +39,7 @@ def moments_parts(x, parts, rows, channels, pitch, HELD: tl.constexpr, COLUMNS: 
 
     What is near is the middle one of three pixels, lest an outlier costs the digits of all others (Welford's scheme).
     """
-    part, programs, at = _place(channels, COLUMNS)
+    part, programs, at = place_of(channels, COLUMNS)
     is_in, lane = at < channels, tl.arange(0, HELD)
     begin = part.to(tl.int64) * HELD
     near = tl.load(x + begin * pitch + at, is_in, 0.0).to(tl.float32)
@@ -139,7 +54,7 @@ def moments_parts(x, parts, rows, channels, pitch, HELD: tl.constexpr, COLUMNS: 
     for tile in range(part, tiles, programs):
         row = tile * HELD + lane
         there = (row < rows)[:, None] & is_in[None, :]
-        value = _read(x, row, at, there, pitch) - near[None, :]
+        value = read(x, row, at, there, pitch) - near[None, :]
         seen += 1.0
         step = tl.where(there, value - mean, 0.0)
         mean += step * (1.0 / seen)
@@ -208,25 +123,25 @@ def normalized(
     ROUNDS: tl.constexpr, ROUNDS_SUM: tl.constexpr, HELD: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """The normalization of tiles, with another image added and a neuron behind."""
-    first, programs, at = _place(channels, COLUMNS)
+    first, programs, at = place_of(channels, COLUMNS)
     is_in = at < channels
-    mean, scale, shift = _affine(rows_of, at, is_in, epsilon, HAS_CORRECTION)
+    mean, scale, shift = affine_of(rows_of, at, is_in, epsilon, HAS_CORRECTION)
     for tile in range(first, tl.cdiv(rows, HELD), programs):
         row = tile * HELD + tl.arange(0, HELD)
         there = (row < rows)[:, None] & is_in[None, :]
-        value = _read(x, row, at, there, pitch)
+        value = read(x, row, at, there, pitch)
         z = (value - mean[None, :]) * scale[None, :] + shift[None, :]
         if ROUNDS:
             z = z.to(tl.float16).to(tl.float32)
         if HAS_OTHER:
-            z += _read(other, row, at, there, pitch_of_other)
+            z += read(other, row, at, there, pitch_of_other)
             if ROUNDS_SUM:
                 z = z.to(tl.float16).to(tl.float32)
         if HAS_MASKS:
-            bits = tl.reshape(_passes(z, b, NEURON, IS_PLAIN).to(tl.int32), [HELD, COLUMNS // 8, 8])
-            places, known = _octets(masks, row, rows, channels, HELD, COLUMNS)
+            bits = tl.reshape(passing(z, b, NEURON, IS_PLAIN).to(tl.int32), [HELD, COLUMNS // 8, 8])
+            places, known = octets(masks, row, rows, channels, HELD, COLUMNS)
             tl.store(places, tl.sum(bits << tl.arange(0, 8)[None, None, :], 2).to(tl.uint8), known)
-        z = _activated(z, a, b, NEURON, IS_PLAIN)
+        z = activated(z, a, b, NEURON, IS_PLAIN)
         tl.store(y + row.to(tl.int64)[:, None] * channels + at[None, :], z.to(y.dtype.element_ty), there)
 
 
@@ -239,12 +154,12 @@ def _flow(
     ROUNDS: tl.constexpr, ROUNDS_FLOW: tl.constexpr,
 ):  # fmt: skip
     """The gradient of the normalization's result: what the neuron lets pass, whose source is computed again."""
-    flow = _read(gradient, row, at, there, pitch)
+    flow = read(gradient, row, at, there, pitch)
     if NEURON != "NONE":
         z = (value - affine[0][None, :]) * affine[1][None, :] + affine[2][None, :]
         if ROUNDS:
             z = z.to(tl.float16).to(tl.float32)
-        flow = _passed(flow, _passes(z, b, NEURON, IS_PLAIN), a, IS_PLAIN)
+        flow = passed(flow, passing(z, b, NEURON, IS_PLAIN), a, IS_PLAIN)
         if ROUNDS_FLOW:
             flow = flow.to(tl.float16).to(tl.float32)
     return flow
@@ -257,18 +172,18 @@ def gradient_parts(
     COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """The sums of ``g (x - mean)`` and ``g`` over a program's pixels."""
-    part, programs, at = _place(channels, COLUMNS)
+    part, programs, at = place_of(channels, COLUMNS)
     is_in = at < channels
-    mean, correction = _mean(rows_of[0], rows_of[1], at, is_in, HAS_CORRECTION)
+    mean, correction = mean_of(rows_of[0], rows_of[1], at, is_in, HAS_CORRECTION)
     affine = mean, mean, mean
     if NEURON != "NONE":
-        affine = _affine(rows_of, at, is_in, epsilon, HAS_CORRECTION)
+        affine = affine_of(rows_of, at, is_in, epsilon, HAS_CORRECTION)
     products = tl.zeros([HELD, COLUMNS], tl.float32)
     sums = tl.zeros([HELD, COLUMNS], tl.float32)
     for tile in range(part, tl.cdiv(rows, HELD), programs):
         row = tile * HELD + tl.arange(0, HELD)
         there = (row < rows)[:, None] & is_in[None, :]
-        value = _read(x, row, at, there, pitch_of_x)
+        value = read(x, row, at, there, pitch_of_x)
         flow = _flow(gradient, value, row, at, there, pitch, affine, a, b, NEURON, IS_PLAIN, ROUNDS, ROUNDS_FLOW)
         sums += flow
         products += tl.where(there, flow * ((value - mean[None, :]) - correction[None, :]), 0.0)
@@ -284,26 +199,26 @@ def masked_parts(
     HELD: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """What a neuron lets pass of a gradient, or of the sum of two, by its bits; and its sums as `gradient_parts`."""
-    part, programs, at = _place(channels, COLUMNS)
+    part, programs, at = place_of(channels, COLUMNS)
     is_in = at < channels
-    mean, correction = _mean(rows_of[0], rows_of[1], at, is_in, HAS_CORRECTION)
+    mean, correction = mean_of(rows_of[0], rows_of[1], at, is_in, HAS_CORRECTION)
     products = tl.zeros([HELD, COLUMNS], tl.float32)
     sums = tl.zeros([HELD, COLUMNS], tl.float32)
     for tile in range(part, tl.cdiv(rows, HELD), programs):
         row = tile * HELD + tl.arange(0, HELD)
         there = (row < rows)[:, None] & is_in[None, :]
-        flow = _read(gradient, row, at, there, pitch)
+        flow = read(gradient, row, at, there, pitch)
         if HAS_SECOND:
-            flow += _read(second, row, at, there, pitch_of_second)
+            flow += read(second, row, at, there, pitch_of_second)
             if ROUNDS_SUM:
                 flow = flow.to(tl.float16).to(tl.float32)
-        places, known = _octets(masks, row, rows, channels, HELD, COLUMNS)
+        places, known = octets(masks, row, rows, channels, HELD, COLUMNS)
         bits = tl.load(places, known, 0).to(tl.int32)[:, :, None] >> tl.arange(0, 8)[None, None, :]
-        flow = _passed(flow, tl.reshape(bits & 1, [HELD, COLUMNS]) != 0, a, IS_PLAIN).to(flows.dtype.element_ty)
+        flow = passed(flow, tl.reshape(bits & 1, [HELD, COLUMNS]) != 0, a, IS_PLAIN).to(flows.dtype.element_ty)
         tl.store(flows + row.to(tl.int64)[:, None] * channels + at[None, :], flow, there)
         flow = flow.to(tl.float32)
         sums += flow
-        value = _read(x, row, at, there, pitch_of_x)
+        value = read(x, row, at, there, pitch_of_x)
         products += tl.where(there, flow * ((value - mean[None, :]) - correction[None, :]), 0.0)
     place = parts + part * 2 * channels + at
     tl.store(place, tl.sum(products, 0), is_in)
@@ -318,9 +233,9 @@ def gradient_end(
     """The gradients of gamma and beta of some channels, added to those before."""
     at = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     is_in = at < channels
-    gamma = _added(parts, count, 0, at, is_in, channels, 2, HELD, COLUMNS)
-    gamma *= _inverse_deviation(variance, at, is_in, epsilon)
-    beta = _added(parts, count, 1, at, is_in, channels, 2, HELD, COLUMNS)
+    gamma = added_up(parts, count, 0, at, is_in, channels, 2, HELD, COLUMNS)
+    gamma *= inverse_deviation(variance, at, is_in, epsilon)
+    beta = added_up(parts, count, 1, at, is_in, channels, 2, HELD, COLUMNS)
     if JOINS:
         gamma += tl.load(before[0] + at, is_in, 0.0)
         beta += tl.load(before[1] + at, is_in, 0.0)
@@ -335,10 +250,10 @@ def data_gradient(
     ROUNDS: tl.constexpr, ROUNDS_FLOW: tl.constexpr, HELD: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """The gradient of the images, tiles of it."""
-    first, programs, at = _place(channels, COLUMNS)
+    first, programs, at = place_of(channels, COLUMNS)
     is_in = at < channels
-    mean, correction = _mean(rows_of[0], rows_of[1], at, is_in, HAS_CORRECTION)
-    inverse = _inverse_deviation(rows_of[2], at, is_in, epsilon)
+    mean, correction = mean_of(rows_of[0], rows_of[1], at, is_in, HAS_CORRECTION)
+    inverse = inverse_deviation(rows_of[2], at, is_in, epsilon)
     scale = tl.load(rows_of[3] + at, is_in, 0.0) * inverse
     affine = mean, mean, mean
     if NEURON != "NONE":
@@ -352,7 +267,7 @@ def data_gradient(
         there = (row < rows)[:, None] & is_in[None, :]
         value = tl.zeros([HELD, COLUMNS], tl.float32)
         if HAS_SUMS or NEURON != "NONE":
-            value = _read(x, row, at, there, pitch_of_x)
+            value = read(x, row, at, there, pitch_of_x)
         flow = _flow(gradient, value, row, at, there, pitch, affine, a, b, NEURON, IS_PLAIN, ROUNDS, ROUNDS_FLOW)
         found = flow * scale[None, :]
         if HAS_SUMS:

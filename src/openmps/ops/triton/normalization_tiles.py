@@ -1,0 +1,111 @@
+"""What kernels of batch normalization in Triton share: rectifiers, tiles, and rows of numbers, one a channel."""
+# A kernel's parameters have no types in Python, and the checker must do without Triton.
+# pyright: reportMissingParameterType=false, reportUnknownParameterType=false, reportInvalidTypeForm=false
+# pyright: reportUntypedFunctionDecorator=false
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+triton: Any = import_module("triton")
+tl: Any = import_module("triton.language")
+
+_ALL = tl.constexpr(tl.PropagateNan.ALL)
+
+
+# --- neurons ----------------------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def activated(z, a, b, NEURON: tl.constexpr, IS_PLAIN: tl.constexpr):
+    """The neuron of z; plain rectifiers have the slope 0."""
+    if NEURON == "RELU":
+        if IS_PLAIN:
+            z = tl.maximum(z, 0.0, _ALL)
+        else:
+            z = tl.where(z >= 0.0, z, a * z)
+    if NEURON == "RELU_N":
+        z = tl.minimum(tl.maximum(z, 0.0, _ALL), b, _ALL)
+    return z
+
+
+@triton.jit
+def passing(z, b, NEURON: tl.constexpr, IS_PLAIN: tl.constexpr):
+    """Whether the neuron lets gradients pass as they are."""
+    passes = z >= 0.0
+    if NEURON == "RELU_N":
+        passes = (z >= 0.0) & (z < b)
+    if IS_PLAIN:
+        passes |= z != z
+    return passes
+
+
+@triton.jit
+def passed(gradient, passes, a, IS_PLAIN: tl.constexpr):
+    """What a neuron lets pass; what does not pass a plain rectifier is 0, whatever it is."""
+    if IS_PLAIN:
+        gradient = tl.where(passes, gradient, 0.0)
+    else:
+        gradient = tl.where(passes, gradient, a * gradient)
+    return gradient
+
+
+# --- tiles, and rows of numbers, one a channel ------------------------------------------------------------------------
+
+
+@triton.jit
+def place_of(channels, COLUMNS: tl.constexpr):
+    """Which of the programs over the same channels this one is, how many there are, and its channels."""
+    across = tl.cdiv(channels, COLUMNS)
+    at = tl.program_id(0) % across * COLUMNS + tl.arange(0, COLUMNS)
+    return tl.program_id(0) // across, tl.num_programs(0) // across, at
+
+
+@triton.jit
+def read(image, row, at, there, pitch):
+    """Some pixels and channels of an image as float32; 0 where there are none."""
+    return tl.load(image + row.to(tl.int64)[:, None] * pitch + at[None, :], there, 0.0).to(tl.float32)
+
+
+@triton.jit
+def inverse_deviation(variance, at, is_in, epsilon):
+    """One by the root of variance and epsilon."""
+    return tl.div_rn(1.0, tl.sqrt_rn(tl.load(variance + at, is_in, 1.0) + epsilon))
+
+
+@triton.jit
+def mean_of(mean, correction, at, is_in, HAS_CORRECTION: tl.constexpr):
+    """Mean and what rounding took from it."""
+    first = tl.load(mean + at, is_in, 0.0)
+    second = first * 0.0
+    if HAS_CORRECTION:
+        second = tl.load(correction + at, is_in, 0.0)
+    return first, second
+
+
+@triton.jit
+def affine_of(rows, at, is_in, epsilon, HAS_CORRECTION: tl.constexpr):
+    """What a normalization subtracts, multiplies by and adds; rows are mean, correction, variance, gamma and beta."""
+    mean, correction = mean_of(rows[0], rows[1], at, is_in, HAS_CORRECTION)
+    scale = tl.load(rows[3] + at, is_in, 0.0) * inverse_deviation(rows[2], at, is_in, epsilon)
+    return mean, scale, tl.load(rows[4] + at, is_in, 0.0) - correction * scale
+
+
+@triton.jit
+def added_up(parts, count, row, at, is_in, channels, ROWS: tl.constexpr, HELD: tl.constexpr, COLUMNS: tl.constexpr):
+    """The sum of one of so many rows over all programs, in their order."""
+    total = tl.zeros([HELD, COLUMNS], tl.float32)
+    for first in range(0, count, HELD):
+        part = first + tl.arange(0, HELD)
+        places = parts + (part * ROWS + row)[:, None] * channels + at[None, :]
+        total += tl.load(places, (part < count)[:, None] & is_in[None, :], 0.0)
+    return tl.sum(total, 0)
+
+
+@triton.jit
+def octets(masks, row, rows, channels, HELD: tl.constexpr, COLUMNS: tl.constexpr):
+    """Where the bytes are that hold a bit for each number of a tile, and which of them are there."""
+    wide = tl.cdiv(channels, 8)
+    at = tl.program_id(0) % tl.cdiv(channels, COLUMNS) * (COLUMNS // 8) + tl.arange(0, COLUMNS // 8)
+    return masks + row.to(tl.int64)[:, None] * wide + at[None, :], (row < rows)[:, None] & (at < wide)[None, :]

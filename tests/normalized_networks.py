@@ -1,0 +1,57 @@
+"""What tests of networks with normalizations share: neurons, formats, steps of training, comparisons."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+import openmps as mps
+from encoding import Bench, finish, numbers
+from openmps.graph.program import Program
+
+Format = mps.MPSImageFeatureChannelFormat
+FLOAT16, FLOAT32 = Format.FLOAT16, Format.FLOAT32
+NEURONS: dict[str, Callable[[Any], Any]] = {
+    "relu": mps.MPSCNNNeuronReLUNode,
+    "leaky relu": lambda image: mps.MPSCNNNeuronReLUNode(image, 0.25),
+    "relu n": lambda image: mps.MPSCNNNeuronReLUNNode(image, 0.0, 0.75),
+}
+FORMATS = [(FLOAT32, FLOAT32), (FLOAT16, FLOAT32), (FLOAT16, FLOAT16)]
+"""Of images and of their gradients."""
+
+
+def programs(graph: mps.MPSNNGraph, shape: tuple[int, ...], channel_format: Format) -> Program:
+    images, channels, height, width = shape
+    descriptor = mps.MPSImageDescriptor(channel_format, width, height, channels)
+    return graph.program_for([descriptor], images)
+
+
+def trained(network: Any, graph: mps.MPSNNGraph, bench: Bench, shape: tuple[int, ...], half: bool) -> list[Any]:
+    """Gradients of the source in three steps, then all parameters."""
+    generator, found = np.random.default_rng(7), []
+    for _ in range(3):
+        pixels = generator.normal(0, 1, shape).astype(np.float16 if half else np.float32)
+        command_buffer = bench.command_buffer()
+        batch = mps.MPSImageBatch.from_numpy(bench.device, pixels.transpose(0, 2, 3, 1))
+        result: Any = graph.encode_batch(command_buffer, [batch])
+        finish(command_buffer)
+        found.append(numbers(result))
+    arrays = [array for source in (*network.layers, *network.norms) for array in source.arrays().values()]
+    return [*found, *arrays]
+
+
+def assert_alike(found: list[Any], expected: list[Any], device: torch.device, channel_format: Format) -> None:
+    """Equal bit for bit; on a GPU to the rounding of the format, of which some may end on the other side of a mask."""
+    for one, other in zip(found, expected, strict=True):
+        if device.type == "cpu":
+            np.testing.assert_array_equal(one, other)
+        else:
+            bound = 2e-2 if channel_format is FLOAT16 else 1e-4
+            np.testing.assert_allclose(one, other, rtol=bound, atol=bound * float(np.abs(other).max() + 0.1))
+
+
+def count(program: Program, kind: type) -> int:
+    return sum(isinstance(step.op, kind) for step in program.body.steps)

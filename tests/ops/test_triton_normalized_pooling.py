@@ -1,0 +1,112 @@
+"""Normalization, rectifier and pooling in Triton against the operations one by one: on CUDA, or by the interpreter."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import pytest
+import torch
+
+from interpreter import counts_loops
+from openmps.ops import triton
+from openmps.ops.batch_normalization import batch_moments
+from openmps.ops.geometry import Axis, Window
+from openmps.ops.neuron import Neuron
+from openmps.ops.normalized_neuron import NormalizedNeuron, NormalizedNeuronGradient, NormalizedNeuronSums
+from openmps.ops.normalized_pooling import NormalizedPooling, NormalizedPoolingGradient, NormalizedPoolingSums
+from openmps.types import MPSCNNNeuronType, MPSImageEdgeMode
+from triton_images import EPSILON, IS_INTERPRETED, TYPES, assert_alike, image, place, rows
+
+__all__ = ["place"]
+
+CLAMP = MPSImageEdgeMode.CLAMP
+AXES = [
+    # source, result, size, stride, dilation, offset: rows, columns
+    (Axis(8, 4, 3, 2), Axis(9, 5, 3, 2)),
+    (Axis(7, 4, 3, 2, 1, 1), Axis(6, 3, 2, 2, 1, 1)),
+    (Axis(5, 5, 3), Axis(4, 4, 3)),
+    (Axis(9, 3, 2, 3, 1, 1), Axis(10, 5, 2, 2, 1, 1)),
+    (Axis(9, 3, 2, 2, 3, 3), Axis(1, 1, 1)),
+]
+NEURONS = [Neuron(MPSCNNNeuronType.RELU, 0.0, 0.0, 0.0), Neuron(MPSCNNNeuronType.RELU_N, 0.0, 0.75, 0.0)]
+
+
+@pytest.mark.parametrize("neuron", NEURONS, ids=str)
+@pytest.mark.parametrize("types", TYPES, ids=str)
+@pytest.mark.parametrize("channels", [1, 70])
+@pytest.mark.parametrize("axes", AXES, ids=str)
+def test_the_same(
+    axes, channels: int, types, neuron: Neuron, place: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    window = Window(x=axes[1], y=axes[0])
+    is_half, rounds = types[0] == torch.float16, types[1] == torch.float16
+    x = image((3, channels, *window.source), types[0], place, 1, "slice")
+    gradient = image((3, channels, *window.result), types[1], place, 2, "slice")
+    monkeypatch.setattr(triton, "runs_on", lambda device: False)
+    known = (*batch_moments(x), *rows(channels, place))
+    pixels = 3 * window.y.source * window.x.source
+    made = (EPSILON, neuron, is_half, False)
+    forward = NormalizedPooling(window, CLAMP, NormalizedNeuron(*made, is_half))
+    sums = NormalizedPoolingSums(window, CLAMP, NormalizedNeuronSums(*made, rounds), rounds)
+    back = NormalizedPoolingGradient(window, CLAMP, NormalizedNeuronGradient(*made, rounds), rounds)
+    found: list[tuple[torch.Tensor, ...]] = []
+    for runs in (True, False):
+        monkeypatch.setattr(triton, "runs_on", lambda device, runs=runs: runs)
+        y, *kept = forward.run((True,) * 3, x, *known)
+        assert (kept[1] is not None) == runs
+        pair = sums.run((True, True), gradient, *kept, x, *known)
+        joined = sums.run((True, True), gradient, *kept, x, *known, *(row.clone() for row in known[3:]))
+        found.append((y, *pair, *joined))
+        if not runs:
+            pair = found[0][1:3]
+        batches = ((), (*pair, pixels))
+        found.append(tuple(back.run((True,), gradient, *kept, x, *known, *batch) for batch in batches))
+    flips = 4
+    assert_alike(found[0][:1], found[2][:1], dtype=types[0], flips=flips)
+    terms = 2 * float(gradient.abs().float().mean()) * pixels
+    rounding = torch.float16 if rounds else torch.float32
+    assert_alike(found[0][1:], found[2][1:], dtype=rounding, flips=flips, terms=terms)
+    assert_alike(found[1], found[3], dtype=types[0], flips=flips)
+
+
+@pytest.mark.parametrize("axes", AXES[:2], ids=str)
+def test_gradients_that_the_kernels_do_not_take(axes, place: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Channels that do not lie side by side: what was kept serves the operations one by one."""
+    window, neuron = Window(x=axes[1], y=axes[0]), NEURONS[0]
+    x = image((2, 6, *window.source), torch.float32, place, 1, "whole")
+    gradient = image((2, 6, *window.result), torch.float32, place, 2, "whole")
+    monkeypatch.setattr(triton, "runs_on", lambda device: True)
+    known = (*batch_moments(x), *rows(6, place))
+    made = (EPSILON, neuron, False, False, False)
+    _, *kept = NormalizedPooling(window, CLAMP, NormalizedNeuron(*made)).run((True,) * 3, x, *known)
+    sums = NormalizedPoolingSums(window, CLAMP, NormalizedNeuronSums(*made), False)
+    found = sums.run((True, True), gradient.contiguous(), *kept, x, *known)
+    expected = sums.run((True, True), gradient, *kept, x, *known)
+    assert_alike(tuple(found), tuple(expected), dtype=torch.float32, terms=float(gradient.abs().sum()))
+
+
+def test_what_is_not_a_number_comes_through(place: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    window = Window(x=Axis(8, 4, 3, 2), y=Axis(8, 4, 3, 2))
+    x = image((1, 4, 8, 8), torch.float32, place, 1, "whole")
+    x[0, 1, 3, 3] = float("nan")
+    row = torch.ones(4, device=place)
+    monkeypatch.setattr(triton, "runs_on", lambda device: True)
+    op = NormalizedPooling(window, CLAMP, NormalizedNeuron(EPSILON, NEURONS[0], False, False, False))
+    y, taps, winners = op.run((True,) * 3, x, row, None, row, row, row)
+    assert int(y.isnan().sum()) == int(winners.isnan().sum()) == 4
+    assert bool((taps[y.isnan()] != 255).all())
+
+
+@pytest.mark.skipif(IS_INTERPRETED or find_spec("triton") is None, reason="asks the interpreter, which Triton brings")
+@pytest.mark.skipif(
+    not counts_loops(), reason="the interpreter counts loops by arrays of one number, NumPy 2.5 refuses"
+)
+def test_by_the_interpreter() -> None:
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", "not interpreter"]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "skipped" not in ran.stdout
