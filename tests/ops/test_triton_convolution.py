@@ -51,10 +51,10 @@ def drawn(shape: tuple[int, ...], place: torch.device, seed: int, more: int) -> 
     return numbers.to(place).permute(0, 3, 1, 2)[:, :channels]
 
 
-@pytest.mark.parametrize("more", [0, 3], ids=["whole", "slice"])
-@pytest.mark.parametrize("channels", CHANNELS, ids=str)
-@pytest.mark.parametrize("axes", AXES, ids=str)
-def test_the_same_sums(axes, channels, more: int, place: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+def assert_the_same_sums(
+    axes: tuple[Axis, Axis], channels: tuple[int, int], more: int, place: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With Triton, and without."""
     window = Window(x=axes[1], y=axes[0])
     x, gradient = (
         drawn((3, channels[1], *window.source), place, 1, more),
@@ -69,6 +69,23 @@ def test_the_same_sums(axes, channels, more: int, place: torch.device, monkeypat
         assert found[0].shape == found[1].shape
         bound = 1e-6 * (3 * window.result[0] * window.result[1]) ** 0.5 * 4
         torch.testing.assert_close(found[0], found[1], rtol=1e-5, atol=bound)
+
+
+@pytest.mark.parametrize(
+    ("axes", "channels"),
+    [(AXES[0], (70, 40)), (AXES[1], (130, 66)), (AXES[2], (260, 72)), (AXES[3], (66, 33)), (AXES[5], (260, 130))],
+    ids=str,
+)
+def test_the_same_sums_of_tiles(axes, channels, place: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One tap at a time, or three of a row, of more channels than a tile has."""
+    assert_the_same_sums(axes, channels, 0, place, monkeypatch)
+
+
+@pytest.mark.parametrize("more", [0, 3], ids=["whole", "slice"])
+@pytest.mark.parametrize("channels", CHANNELS, ids=str)
+@pytest.mark.parametrize("axes", AXES, ids=str)
+def test_the_same_sums(axes, channels, more: int, place: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert_the_same_sums(axes, channels, more, place, monkeypatch)
 
 
 @pytest.mark.parametrize("multiplier", [1, 3])
