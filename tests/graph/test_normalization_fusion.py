@@ -15,7 +15,9 @@ from normalized_networks import FLOAT16, FLOAT32, FORMATS, NEURONS, Format, asse
 from openmps.graph import compiler
 from openmps.graph import fusion as rules
 from openmps.graph.program import Program
+from openmps.ops.batch_normalization import Normalize
 from openmps.ops.normalized_neuron import NormalizedNeuron, NormalizedNeuronSums, PassedSums
+from openmps.ops.projected_neuron import ProjectedGradients, ProjectedNeuron, ProjectedSums, SpreadSums
 from openmps.training import TrainableBatchNormalizationDataSource
 from replay_twin import replaying_queue
 
@@ -35,7 +37,14 @@ def _rules_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 class Network:
     """A convolution, a normalization, an image added to it if one is, and a neuron; their gradients and updates."""
 
-    def __init__(self, channels: int, neuron: Callable[[Any], Any], added: str, gradient_format: Format) -> None:
+    def __init__(
+        self,
+        channels: int,
+        neuron: Callable[[Any], Any],
+        added: str,
+        gradient_format: Format,
+        mean: tuple[int, ...] = (),
+    ) -> None:
         generator = np.random.default_rng(channels)
         optimizer: Any = lambda device: mps.MPSNNOptimizerStochasticGradientDescent(device, 0.1)  # noqa: E731
 
@@ -60,7 +69,13 @@ class Network:
         elif added:
             total = mps.MPSNNAdditionNode([image, first][added == "source"], total.result_image)
         self.before = total
-        last = mps.MPSCNNConvolutionNode(neuron(total.result_image).result_image, self.layers[1])
+        activation = neuron(total.result_image)
+        if mean:
+            size = {"kernel_height": mean[0], "kernel_width": mean[1]}
+            strides = {"stride_in_pixels_x": 1, "stride_in_pixels_y": 1}
+            activation = mps.MPSCNNPoolingAverageNode(activation.result_image, **size, **strides)
+            activation.padding_policy = mps.MPSNNDefaultPadding(mps.MPSNNPaddingMethod.SIZE_VALID_ONLY)
+        last = mps.MPSCNNConvolutionNode(activation.result_image, self.layers[1])
         joined = mps.MPSNNAdditionNode(last.result_image, total.result_image) if added == "read" else last
         begin = mps.MPSNNInitialGradientNode(joined.result_image)
 
@@ -103,8 +118,27 @@ def test_fused_training_equals_that_step_by_step(shape, name: str, formats, adde
 
     found, expected, program = both(make, device, shape, formats[0])
     assert_alike(found, expected, device, formats[0])
-    assert count(program, NormalizedNeuron) == 1
-    assert count(program, PassedSums if added else NormalizedNeuronSums) == 1
+    is_projection = added == "projection"
+    assert count(program, ProjectedNeuron if is_projection else NormalizedNeuron) == 1
+    sums = ProjectedSums if is_projection else PassedSums if added else NormalizedNeuronSums
+    assert count(program, sums) == 1
+    assert count(program, ProjectedGradients) == is_projection
+    assert not is_projection or not count(program, Normalize)
+
+
+@pytest.mark.parametrize("added", ["image", "source"])
+@pytest.mark.parametrize("formats", FORMATS, ids=lambda pair: "-".join(each.name for each in pair))
+@pytest.mark.parametrize("shape", [(2, 3, 3, 4), (5, 9, 2, 2)], ids=str)
+def test_the_mean_of_whole_images(shape, formats, added: str, device: torch.device) -> None:
+    def make(*mean: int) -> Network:
+        return Network(shape[1], NEURONS["relu"], added, formats[1], mean)
+
+    found, expected, program = both(lambda: make(*shape[2:]), device, shape, formats[0])
+    assert_alike(found, expected, device, formats[0])
+    assert count(program, SpreadSums) == 1
+    found, expected, program = both(lambda: make(shape[2] - 1, shape[3]), device, shape, formats[0])
+    assert_alike(found, expected, device, formats[0])
+    assert not count(program, SpreadSums), "means of some pixels overlap"
 
 
 @pytest.mark.parametrize("name", OTHERS)

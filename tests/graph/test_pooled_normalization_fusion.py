@@ -37,7 +37,7 @@ class Network:
 
     def __init__(self, channels: int, neuron: str, pool: str, gradient_format: Any, read: str = "") -> None:
         generator = np.random.default_rng(channels)
-        optimizer: Any = lambda device: mps.MPSNNOptimizerStochasticGradientDescent(device, 0.1)  # noqa: E731
+        optimizer: Any = lambda device: mps.MPSNNOptimizerStochasticGradientDescent(device, 0.01)  # noqa: E731
 
         def layer(label: str) -> mps.TrainableConvolutionDataSource:
             weights = generator.normal(0, 0.5, (channels, 1, 1, channels)).astype(np.float32)

@@ -5,7 +5,8 @@ never falls. The ReLU then works on the pooled image, and the image between the 
 the mask is applied to the pooled gradient. It needs a max pooling that is the only reader of the ReLU's result besides
 its own gradient, which must be followed by the ReLU's alone; images that come out stand in its way.
 
-`identities`, and on a GPU `normalized_neurons` and `normalized_poolings`: see `openmps.graph.normalization_fusion`.
+`identities`, and on a GPU `normalized_neurons` and `normalized_poolings`: see `openmps.graph.normalization_fusion`;
+`added_normalizations` and `spread_gradients`: see `openmps.graph.projection_fusion`.
 
 `fuse_convolutions`: where no gradients are computed, a convolution takes in the batch normalization with stored
 statistics behind it, the addition of another image, and a ReLU or ReLUN, each if nothing else reads the image between.
@@ -26,6 +27,7 @@ from torch import Tensor
 from openmps.graph.convolution_fusion import FusedBody, fuse_convolutions
 from openmps.graph.normalization_fusion import identities, normalized_neurons, normalized_poolings
 from openmps.graph.passes import verify
+from openmps.graph.projection_fusion import added_normalizations, spread_gradients
 from openmps.graph.readers import Readers
 from openmps.ops.geometry import Window
 from openmps.ops.neuron import Neuron, NeuronGradient, neuron_gradient
@@ -64,7 +66,14 @@ def pools_before_relus(body: Body) -> tuple[Body, set[int]]:
 
 
 _RULES = (identities, pools_before_relus)
-_RULES_IN_PASSES = (identities, normalized_neurons, normalized_poolings, pools_before_relus)
+_RULES_IN_PASSES = (
+    identities,
+    normalized_neurons,
+    normalized_poolings,
+    added_normalizations,
+    spread_gradients,
+    pools_before_relus,
+)
 """What is done to a body, in order. Where a fused operation is no pass of its own, it costs a gradient the numbers that
 it computes again."""
 

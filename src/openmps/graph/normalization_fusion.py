@@ -21,9 +21,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from openmps.graph.flow import STORE, Flow, filled
 from openmps.ops.arithmetic import Arithmetic, Combination, CombinationGradient
-from openmps.ops.batch_normalization import DataGradient, JoinRows, Normalize, ParameterSums, SplitRows
-from openmps.ops.elements import Load, Store
+from openmps.ops.batch_normalization import DataGradient, Normalize, ParameterSums
+from openmps.ops.elements import Load
 from openmps.ops.neuron import Neuron, NeuronGradient
 from openmps.ops.normalized_neuron import (
     NormalizedNeuron,
@@ -40,10 +41,8 @@ from openmps.ops.normalized_pooling import (
 )
 from openmps.ops.op import Body, Op, Step
 from openmps.ops.pooling import MaxPooling, MaxPoolingGradient
-from openmps.types import MPSImageFeatureChannelFormat
 
-_HALF = MPSImageFeatureChannelFormat.FLOAT16
-_STORE, _LOAD, _SUM = Store(_HALF), Load(_HALF), Combination(Arithmetic.ADD)
+_SUM = Combination(Arithmetic.ADD)
 
 
 def identities(body: Body) -> tuple[Body, set[int]]:
@@ -55,7 +54,7 @@ def identities(body: Body) -> tuple[Body, set[int]]:
     for step in body.steps:
         reads = tuple(same.get(slot, slot) for slot in step.reads)
         maker = makers.get(reads[0])
-        is_stored_again = step.op == _STORE and maker is not None and maker.op == _STORE
+        is_stored_again = step.op == STORE and maker is not None and maker.op == STORE
         if isinstance(step.op, Load) and reads[0] in inputs and step.writes[0] not in outputs:
             first = loaded.setdefault((step.op, reads[0]), step.writes[0])
             if first != step.writes[0]:
@@ -68,7 +67,7 @@ def identities(body: Body) -> tuple[Body, set[int]]:
     if len(same) == 1:
         return body, set()
     fused = body.with_steps(steps, body.slots)
-    return fused, _filled(body) - _filled(fused)
+    return fused, filled(body) - filled(fused)
 
 
 def _is_identity(step: Step) -> bool:
@@ -84,7 +83,7 @@ def _is_identity(step: Step) -> bool:
 
 def normalized_neurons(body: Body) -> tuple[Body, set[int]]:
     """The body with these fusions, and the slots that are never filled any more."""
-    flow = _Flow(body)
+    flow = Flow(body)
     changes: dict[int, Step] = {}
     slots = body.slots
     for step in body.steps:
@@ -97,12 +96,12 @@ def normalized_neurons(body: Body) -> tuple[Body, set[int]]:
     # What nobody reads any more is left out by the body itself; a step without results is left out here.
     steps = [changes.get(id(step), step) for step in body.steps]
     fused = body.with_steps([step for step in steps if step.writes], slots)
-    return fused, _filled(body) - _filled(fused)
+    return fused, filled(body) - filled(fused)
 
 
 def normalized_poolings(body: Body) -> tuple[Body, set[int]]:
     """The body with max poolings in the steps before them, and the slots that are never filled any more."""
-    flow = _Flow(body)
+    flow = Flow(body)
     changes: dict[int, Step] = {}
     slots = body.slots
     for step in body.steps:
@@ -113,14 +112,14 @@ def normalized_poolings(body: Body) -> tuple[Body, set[int]]:
     if not changes:
         return body, set()
     fused = body.with_steps([changes.get(id(step), step) for step in body.steps], slots)
-    return fused, _filled(body) - _filled(fused)
+    return fused, filled(body) - filled(fused)
 
 
 _ALONE = 6
 """What a normalization with a neuron reads where no image is added: the images, and five rows."""
 
 
-def _pooled(flow: _Flow, first: Step, op: NormalizedNeuron, spare: int) -> dict[int, Step]:
+def _pooled(flow: Flow, first: Step, op: NormalizedNeuron, spare: int) -> dict[int, Step]:
     """What becomes of steps, by their identity, if a pooling can be fused with the neuron before it."""
     uses = flow.uses(first.writes[0]) or ()
     pools = [step for step in uses if isinstance(step.op, MaxPooling)]
@@ -150,7 +149,7 @@ def _pooled(flow: _Flow, first: Step, op: NormalizedNeuron, spare: int) -> dict[
     return changes
 
 
-def _goes_back(flow: _Flow, op: NormalizedNeuron, passed: int, first: Step, step: Step) -> bool:
+def _goes_back(flow: Flow, op: NormalizedNeuron, passed: int, first: Step, step: Step) -> bool:
     """Whether a step is a gradient of this normalization and neuron, and of ``passed``."""
     if not isinstance(step.op, NormalizedNeuronSums | NormalizedNeuronGradient):
         return False
@@ -160,65 +159,6 @@ def _goes_back(flow: _Flow, op: NormalizedNeuron, passed: int, first: Step, step
         and flow.origin(step.reads[0]) == passed
         and tuple(map(flow.origin, step.reads[1 : _ALONE + 1])) == tuple(map(flow.origin, first.reads))
     )
-
-
-def _filled(body: Body) -> set[int]:
-    return {slot for step in body.steps for slot in step.writes}
-
-
-class _Flow:
-    """Where the slots of a body come from and go to, conversions between formats left out."""
-
-    def __init__(self, body: Body) -> None:
-        self.outputs = set(body.output_slots)
-        self.makers = {slot: step for step in body.steps for slot in step.writes}
-        self._readers: dict[int, list[Step]] = {}
-        for step in body.steps:
-            for slot in step.reads:
-                self._readers.setdefault(slot, []).append(step)
-
-    def uses(self, slot: int) -> list[Step] | None:
-        """The steps that read a slot, also by way of its numbers in float32; None if it, or these, come out."""
-        found: list[Step] = []
-        if slot in self.outputs:
-            return None
-        for step in self._readers.get(slot, []):
-            if step.op == _LOAD:
-                further = self.uses(step.writes[0])
-                if further is None:
-                    return None
-                found += further
-            else:
-                found.append(step)
-        return found
-
-    def stored(self, slot: int) -> int | None:
-        """The slot that ``slot`` is stored in as float16, if that is all that becomes of it; None if it is not."""
-        uses = self._readers.get(slot, [])
-        is_stored = len(uses) == 1 and uses[0].op == _STORE and slot not in self.outputs
-        return uses[0].writes[0] if is_stored else None
-
-    def origin(self, slot: int) -> int:
-        """The slot that holds the numbers of ``slot`` as they are stored."""
-        maker = self.makers.get(slot)
-        return self.origin(maker.reads[0]) if maker is not None and maker.op == _LOAD else slot
-
-    def made(self, slot: int) -> tuple[Step | None, bool]:
-        """The step that made a slot, and whether its result was stored as float16 between."""
-        maker = self.makers.get(self.origin(slot))
-        if maker is not None and maker.op == _STORE:
-            return self.makers.get(maker.reads[0]), True
-        return maker, False
-
-    def row(self, slot: int) -> int:
-        """The row of numbers that a slot is, before it was joined with others and split off again."""
-        maker = self.makers.get(slot)
-        if maker is None or not isinstance(maker.op, SplitRows):
-            return slot
-        joined = self.makers.get(maker.reads[0])
-        if joined is None or not isinstance(joined.op, JoinRows):
-            return slot
-        return joined.reads[maker.writes.index(slot)]
 
 
 class _Front(NamedTuple):
@@ -233,7 +173,7 @@ class _Front(NamedTuple):
     stores_sum: bool = False
 
 
-def _changes(flow: _Flow, neuron: Step, spare: int) -> dict[int, Step]:
+def _changes(flow: Flow, neuron: Step, spare: int) -> dict[int, Step]:
     """What becomes of steps, by their identity, if a neuron can be fused with what lies before it.
 
     ``spare`` is a slot that nobody uses.
@@ -260,7 +200,7 @@ def _changes(flow: _Flow, neuron: Step, spare: int) -> dict[int, Step]:
     return {} if back is None else changes | back
 
 
-def _masked(flow: _Flow, op: NormalizedNeuron, front: _Front, gradient: Step, kept: int) -> dict[int, Step] | None:
+def _masked(flow: Flow, op: NormalizedNeuron, front: _Front, gradient: Step, kept: int) -> dict[int, Step] | None:
     """The gradient pass behind an added image."""
     stored = flow.stored(gradient.writes[0])
     passed = gradient.writes[0] if stored is None else stored
@@ -284,7 +224,7 @@ def _masked(flow: _Flow, op: NormalizedNeuron, front: _Front, gradient: Step, ke
     return {id(place): step, id(sums[0]): Step(sums[0].op, (), ())}
 
 
-def _front(flow: _Flow, neuron: Step) -> _Front | None:
+def _front(flow: Flow, neuron: Step) -> _Front | None:
     """What lies between a normalization and a neuron."""
     before, is_stored = flow.made(neuron.reads[0])
     if before is None:
@@ -300,7 +240,7 @@ def _front(flow: _Flow, neuron: Step) -> _Front | None:
     return None
 
 
-def _back(flow: _Flow, op: NormalizedNeuron, front: _Front, gradient: Step) -> dict[int, Step] | None:
+def _back(flow: Flow, op: NormalizedNeuron, front: _Front, gradient: Step) -> dict[int, Step] | None:
     """The gradient pass without an added image."""
     stored = flow.stored(gradient.writes[0])
     passed = gradient.writes[0] if stored is None else stored
@@ -319,7 +259,7 @@ def _back(flow: _Flow, op: NormalizedNeuron, front: _Front, gradient: Step) -> d
     return changes
 
 
-def _is_of(flow: _Flow, op: NormalizedNeuron, passed: int, x: int, rows: list[int], step: Step) -> bool:
+def _is_of(flow: Flow, op: NormalizedNeuron, passed: int, x: int, rows: list[int], step: Step) -> bool:
     """Whether a step is a gradient of this normalization, of what the neuron let pass."""
     if not isinstance(step.op, ParameterSums | DataGradient) or step.op.epsilon != op.epsilon:
         return False

@@ -101,7 +101,8 @@ class NormalizedNeuron(_Normalized, results=2):
         if fast is not None:
             dtype, kept = torch.float16 if self.rounds_neuron else torch.float32, fast.Rows(*rows)
             how = self.activation(x, rounds_sum=self.rounds_sum)
-            return fast.normalize(x, kept, self.epsilon, dtype, how, other, with_masks=wanted[1])
+            added = None if other is None else fast.Added(other)
+            return fast.normalize(x, kept, self.epsilon, dtype, how, added, with_masks=wanted[1])
         z = self._source(x, rows)
         if other is not None:
             z = _rounded(z + other, self.rounds_sum)
@@ -174,20 +175,29 @@ class PassedSums(Op, kind=Kind.REDUCTION, results=3, half=True):
         """See the class."""
         kept, x, *rest = operands
         rows, gradient, second = rest[:3], rest[3], rest[4] if rest[4:] else None
-        given = [x, gradient] if second is None else [x, gradient, second]
-        fast = kernels_for(given, rows) if kept.dtype == torch.uint8 else None
-        dtype = torch.float16 if self.rounds_neuron else torch.float32
+        gradients = rest[3:]
+        fast = kernels_for([x, *gradients], rows) if kept.dtype == torch.uint8 else None
         op = self.neuron
         if fast is not None:
-            known = fast.Rows(*rows)
-            return fast.masked_gradients(
-                gradient, second, kept, x, known, self.epsilon, op.a, dtype, rounds_sum=self.rounds_sum
-            )
+            return self.in_one_pass(fast, kept, x, rows, gradients)
         flow = gradient if second is None else _rounded(gradient + second, self.rounds_sum)
         z = unpacked(kept, x.shape, op) if kept.dtype == torch.uint8 else kept
         flow = neuron_gradient(flow.to(z.dtype), z, op.function, op.a, op.b, op.c)
         flow = flow.to(torch.float16) if self.rounds_neuron else flow
         return flow, *parameter_gradients(flow, x, _moments(rows), self.epsilon)
+
+    def in_one_pass(
+        self, fast: Any, masks: Tensor, x: Tensor, rows: Sequence[Any], gradients: Sequence[Tensor], other: Any = None,
+        *, rounds: bool = False,
+    ) -> tuple[Tensor, ...]:  # fmt: skip
+        """The same in Triton, whose module is ``fast``; also for another image that was normalized and added."""
+        dtype = torch.float16 if self.rounds_neuron else torch.float32
+        gradient, *more = gradients
+        second = more[0] if more else None
+        return fast.masked_gradients(
+            gradient, second, masks, x, fast.Rows(*rows), self.epsilon, self.neuron.a, dtype, other,
+            rounds_sum=self.rounds_sum or rounds,
+        )  # fmt: skip
 
 
 def unpacked(masks: Tensor, shape: Sequence[int], op: Neuron) -> Tensor:

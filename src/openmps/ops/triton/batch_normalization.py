@@ -25,13 +25,14 @@ class _Cut(NamedTuple):
     numbers: int
     channels: int
     programs: int
+    warps: int = 8
 
 
 _CUTS = {
-    "moments": _Cut(8192, 128, 264),
+    "moments": _Cut(8192, 64, 264),
     "normalize": _Cut(8192, 128, 2**30),
-    "normalize with masks": _Cut(4096, 128, 2**30),
-    "parameters": _Cut(4096, 128, 264),
+    "normalize with masks": _Cut(4096, 128, 2112),
+    "parameters": _Cut(4096, 64, 264),
     "masked": _Cut(4096, 128, 528),
     "data": _Cut(8192, 128, 528),
     "pooled": _Cut(2048, 64, 528),
@@ -53,6 +54,16 @@ class Rows(NamedTuple):
     def filled(self) -> tuple[Tensor, ...]:
         """All five; what is not there is not read."""
         return tuple([self.mean if row is None else row for row in self])
+
+
+class Added(NamedTuple):
+    """An image that is added to a normalization, and what normalizes it first, if anything does."""
+
+    image: Tensor
+    rows: Rows | None = None
+    epsilon: float = 0.0
+    rounds: bool = False
+    """Its normalization, to float16."""
 
 
 class Activation(NamedTuple):
@@ -94,6 +105,7 @@ class Grid(NamedTuple):
     columns: int
 
     programs: int
+    warps: int
 
     @classmethod
     def of(cls, image: Tensor, kernel: str, least: int = 1) -> Grid:
@@ -101,7 +113,7 @@ class Grid(NamedTuple):
         images, channels, height, width = image.shape
         cut = _CUTS[kernel]
         columns = min(cut.channels, max(least, triton.next_power_of_2(channels)))
-        return cls(images * height * width, channels, cut.numbers // columns, columns, cut.programs)
+        return cls(images * height * width, channels, cut.numbers // columns, columns, cut.programs, cut.warps)
 
     @property
     def across(self) -> int:
@@ -148,14 +160,14 @@ def moments(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     parts = grid.rows_for(x, 3 * grid.parts)
     found = grid.rows_for(x, 1)[0], grid.rows_for(x, 1)[0], grid.rows_for(x, 1)[0]
     kernels.moments_parts[grid.all](
-        x, parts, grid.rows, grid.channels, pitch_of(x), grid.held, grid.columns, num_warps=8,
+        x, parts, grid.rows, grid.channels, pitch_of(x), grid.held, grid.columns, num_warps=grid.warps,
     )  # fmt: skip
     kernels.moments_end[programs](parts, *found, grid.parts, grid.rows, grid.channels, grid.held, held, columns)
     return found
 
 
 def normalize(
-    x: Tensor, rows: Rows, epsilon: float, dtype: torch.dtype, how: Activation = _PLAIN, other: Tensor | None = None,
+    x: Tensor, rows: Rows, epsilon: float, dtype: torch.dtype, how: Activation = _PLAIN, other: Added | None = None,
     *, with_masks: bool = False,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """The normalization of ``x``, with ``other`` added and a neuron behind, in ``dtype``.
@@ -164,56 +176,73 @@ def normalize(
     """
     kernel, least = ("normalize with masks", 8) if with_masks else ("normalize", 1)
     grid, made = Grid.of(x, kernel, least), like(x, dtype)
-    added, masks = x if other is None else other, None
+    added, masks = Added(x) if other is None else other, None
+    known = rows if added.rows is None else added.rows
     if with_masks:
         masks = torch.empty((grid.rows, triton.cdiv(grid.channels, 8)), dtype=torch.uint8, device=x.device)
     kernels.normalized[grid.all](
-        x, added, made, made if masks is None else masks, rows.filled(), grid.rows, grid.channels, pitch_of(x),
-        pitch_of(added), *_floats(epsilon, how.a, how.b), rows.correction is not None, other is not None, with_masks,
-        how.name, how.a == 0.0, how.rounds, how.rounds_sum, grid.held, grid.columns, num_warps=8,
+        x, added.image, made, made if masks is None else masks, rows.filled(), known.filled(), grid.rows,
+        grid.channels, pitch_of(x), pitch_of(added.image), *_floats(epsilon, added.epsilon, how.a, how.b),
+        rows.correction is not None, other is not None, added.rows is not None, known.correction is not None,
+        with_masks, how.name, how.a == 0.0, how.rounds, added.rounds, how.rounds_sum, grid.held, grid.columns,
+        num_warps=grid.warps,
     )  # fmt: skip
     return made, masks
 
 
 def parameter_gradients(
     gradient: Tensor, x: Tensor, rows: Rows, epsilon: float, how: Activation = _PLAIN, before: Sequence[Tensor] = ()
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, ...]:
     """The gradients of gamma and beta, added to those ``before``; ``gradient`` is that of what a neuron gave."""
     grid = Grid.of(x, "parameters")
     parts = grid.rows_for(x, 2 * grid.parts)
     kernels.gradient_parts[grid.all](
         gradient, x, parts, rows.filled(), grid.rows, grid.channels, pitch_of(gradient), pitch_of(x),
         *_floats(epsilon, how.a, how.b), rows.correction is not None, how.name, how.a == 0.0, how.rounds,
-        how.rounds_sum, grid.held, grid.columns, num_warps=8,
+        how.rounds_sum, grid.held, grid.columns, num_warps=grid.warps,
     )  # fmt: skip
     return added_up(grid, parts, rows, epsilon, before)
 
 
 def masked_gradients(
     gradient: Tensor, second: Tensor | None, masks: Tensor, x: Tensor, rows: Rows, epsilon: float, slope: float,
-    dtype: torch.dtype, *, rounds_sum: bool,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """What a neuron lets pass of a gradient, to which a second one is added, in ``dtype``; and gamma's and beta's."""
+    dtype: torch.dtype, other: Added | None = None, *, rounds_sum: bool,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """What a neuron lets pass of a gradient, to which a second one is added, in ``dtype``; and gamma's and beta's.
+
+    A gradient of one pixel an image is spread over all of them. ``other`` is an image that was normalized and added:
+    its gradients of gamma and beta follow.
+    """
     grid, made = Grid.of(x, "masked", 8), like(x, dtype)
-    parts = grid.rows_for(x, 2 * grid.parts)
-    added = gradient if second is None else second
+    count = 2 if other is None else 3
+    parts = grid.rows_for(x, count * grid.parts)
+    added, image = gradient if second is None else second, x if other is None else other.image
+    known = rows if other is None or other.rows is None else other.rows
     kernels.masked_parts[grid.all](
-        gradient, added, x, masks, made, parts, rows.filled(), grid.rows, grid.channels, pitch_of(gradient),
-        pitch_of(added), pitch_of(x), float(slope), rows.correction is not None, second is not None, slope == 0.0,
-        rounds_sum, grid.held, grid.columns, num_warps=8,
+        gradient, added, x, image, masks, made, parts, rows.filled(), known.filled(), grid.rows, grid.channels,
+        x.shape[2] * x.shape[3], pitch_of(gradient), pitch_of(added), pitch_of(x), pitch_of(image), float(slope),
+        rows.correction is not None, known.correction is not None, second is not None, other is not None,
+        gradient.shape != x.shape, slope == 0.0, rounds_sum, grid.held, grid.columns, num_warps=grid.warps,
     )  # fmt: skip
-    return made, *added_up(grid, parts, rows, epsilon)
+    found = added_up(grid, parts, rows, epsilon, count=count)
+    if other is not None:
+        found += added_up(grid, parts, known, other.epsilon, count=count, products=2)
+    return made, *found
 
 
 def added_up(
-    grid: Grid, parts: Tensor, rows: Rows, epsilon: float, before: Sequence[Tensor] = ()
-) -> tuple[Tensor, Tensor]:
-    """Gamma's and beta's gradients from the sums of all programs, added to those ``before``."""
+    grid: Grid, parts: Tensor, rows: Rows, epsilon: float, before: Sequence[Tensor] = (), *, count: int = 2,
+    products: int = 0,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """Gamma's and beta's gradients from the sums of all programs, added to those ``before``.
+
+    Of the ``count`` rows of each program one, ``products``, is for gamma; the second one is for beta.
+    """
     programs, held, columns = grid.ends
     found = grid.rows_for(parts, 1)[0], grid.rows_for(parts, 1)[0]
     kernels.gradient_end[programs](
         parts, rows.variance, tuple(before) or found, *found, grid.parts, grid.channels, float(epsilon), bool(before),
-        held, columns,
+        count, products, held, columns,
     )  # fmt: skip
     return found
 
@@ -227,6 +256,22 @@ def data_gradient(
     kernels.data_gradient[grid.all](
         gradient, x, made, rows.filled(), tuple(sums) or (x, x), grid.rows, grid.channels, pitch_of(gradient),
         pitch_of(x), *_floats(pixels, epsilon, how.a, how.b), rows.correction is not None, bool(sums), how.name,
-        how.a == 0.0, how.rounds, how.rounds_sum, grid.held, grid.columns, num_warps=8,
+        how.a == 0.0, how.rounds, how.rounds_sum, grid.held, grid.columns, num_warps=grid.warps,
     )  # fmt: skip
     return made
+
+
+def data_gradients(
+    gradient: Tensor, images: tuple[Tensor, Tensor], rows: tuple[Rows, Rows], epsilons: tuple[float, float],
+    sums: tuple[Sequence[Tensor], Sequence[Tensor]], pixels: tuple[float, float],
+    dtypes: tuple[torch.dtype, torch.dtype],
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The gradients of two images that were normalized and added, in ``dtypes``."""
+    x, other = images
+    grid, made, others = Grid.of(x, "data"), like(x, dtypes[0]), like(other, dtypes[1])
+    kernels.data_gradients[grid.all](
+        gradient, x, other, made, others, rows[0].filled(), rows[1].filled(), tuple(sums[0]), tuple(sums[1]),
+        grid.rows, grid.channels, pitch_of(gradient), pitch_of(x), pitch_of(other), *_floats(*pixels, *epsilons),
+        rows[0].correction is not None, rows[1].correction is not None, grid.held, grid.columns, num_warps=grid.warps,
+    )  # fmt: skip
+    return made, others

@@ -38,15 +38,14 @@ def moments_parts(x, parts, rows, channels, pitch, HELD: tl.constexpr, COLUMNS: 
     """A number near those of a program's pixels, their mean less that, and their squared differences from the mean.
 
     What is near is the middle one of three pixels, lest an outlier costs the digits of all others (Welford's scheme).
+    Sums begin with the last pixels, here and below: those that were just written are in the cache.
     """
     part, programs, at = place_of(channels, COLUMNS)
     is_in, lane = at < channels, tl.arange(0, HELD)
-    begin = part.to(tl.int64) * HELD
+    begin = rows - 1 - part.to(tl.int64) * HELD
     near = tl.load(x + begin * pitch + at, is_in, 0.0).to(tl.float32)
-    third = tl.load(x + tl.minimum(begin + HELD - 1, rows - 1) * pitch + at, is_in, 0.0).to(tl.float32)
-    near = _middle(
-        near, tl.load(x + tl.minimum(begin + HELD // 2, rows - 1) * pitch + at, is_in, 0.0).to(tl.float32), third
-    )
+    third = tl.load(x + tl.maximum(begin - HELD + 1, 0) * pitch + at, is_in, 0.0).to(tl.float32)
+    near = _middle(near, tl.load(x + tl.maximum(begin - HELD // 2, 0) * pitch + at, is_in, 0.0).to(tl.float32), third)
     mean = tl.zeros([HELD, COLUMNS], tl.float32)
     squares = tl.zeros([HELD, COLUMNS], tl.float32)
     tiles = tl.cdiv(rows, HELD)
@@ -54,7 +53,7 @@ def moments_parts(x, parts, rows, channels, pitch, HELD: tl.constexpr, COLUMNS: 
     for tile in range(part, tiles, programs):
         row = tile * HELD + lane
         there = (row < rows)[:, None] & is_in[None, :]
-        value = read(x, row, at, there, pitch) - near[None, :]
+        value = read(x, rows - 1 - row, at, there, pitch) - near[None, :]
         seen += 1.0
         step = tl.where(there, value - mean, 0.0)
         mean += step * (1.0 / seen)
@@ -118,14 +117,19 @@ def moments_end(
 
 @triton.jit
 def normalized(
-    x, other, y, masks, rows_of, rows, channels, pitch, pitch_of_other, epsilon, a, b, HAS_CORRECTION: tl.constexpr,
-    HAS_OTHER: tl.constexpr, HAS_MASKS: tl.constexpr, NEURON: tl.constexpr, IS_PLAIN: tl.constexpr,
-    ROUNDS: tl.constexpr, ROUNDS_SUM: tl.constexpr, HELD: tl.constexpr, COLUMNS: tl.constexpr,
+    x, other, y, masks, rows_of, others_rows, rows, channels, pitch, pitch_of_other, epsilon, others_epsilon, a, b,
+    HAS_CORRECTION: tl.constexpr, HAS_OTHER: tl.constexpr, OTHER_IS_NORMALIZED: tl.constexpr,
+    OTHER_HAS_CORRECTION: tl.constexpr, HAS_MASKS: tl.constexpr, NEURON: tl.constexpr, IS_PLAIN: tl.constexpr,
+    ROUNDS: tl.constexpr, ROUNDS_OTHER: tl.constexpr, ROUNDS_SUM: tl.constexpr, HELD: tl.constexpr,
+    COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """The normalization of tiles, with another image added and a neuron behind."""
+    """The normalization of tiles, with another image, normalized or not, added and a neuron behind."""
     first, programs, at = place_of(channels, COLUMNS)
     is_in = at < channels
     mean, scale, shift = affine_of(rows_of, at, is_in, epsilon, HAS_CORRECTION)
+    others = mean, scale, shift
+    if OTHER_IS_NORMALIZED:
+        others = affine_of(others_rows, at, is_in, others_epsilon, OTHER_HAS_CORRECTION)
     for tile in range(first, tl.cdiv(rows, HELD), programs):
         row = tile * HELD + tl.arange(0, HELD)
         there = (row < rows)[:, None] & is_in[None, :]
@@ -134,7 +138,12 @@ def normalized(
         if ROUNDS:
             z = z.to(tl.float16).to(tl.float32)
         if HAS_OTHER:
-            z += read(other, row, at, there, pitch_of_other)
+            added = read(other, row, at, there, pitch_of_other)
+            if OTHER_IS_NORMALIZED:
+                added = (added - others[0][None, :]) * others[1][None, :] + others[2][None, :]
+                if ROUNDS_OTHER:
+                    added = added.to(tl.float16).to(tl.float32)
+            z += added
             if ROUNDS_SUM:
                 z = z.to(tl.float16).to(tl.float32)
         if HAS_MASKS:
@@ -181,8 +190,8 @@ def gradient_parts(
     products = tl.zeros([HELD, COLUMNS], tl.float32)
     sums = tl.zeros([HELD, COLUMNS], tl.float32)
     for tile in range(part, tl.cdiv(rows, HELD), programs):
-        row = tile * HELD + tl.arange(0, HELD)
-        there = (row < rows)[:, None] & is_in[None, :]
+        row = rows - 1 - tile * HELD - tl.arange(0, HELD)
+        there = (row >= 0)[:, None] & is_in[None, :]
         value = read(x, row, at, there, pitch_of_x)
         flow = _flow(gradient, value, row, at, there, pitch, affine, a, b, NEURON, IS_PLAIN, ROUNDS, ROUNDS_FLOW)
         sums += flow
@@ -194,24 +203,36 @@ def gradient_parts(
 
 @triton.jit
 def masked_parts(
-    gradient, second, x, masks, flows, parts, rows_of, rows, channels, pitch, pitch_of_second, pitch_of_x, a,
-    HAS_CORRECTION: tl.constexpr, HAS_SECOND: tl.constexpr, IS_PLAIN: tl.constexpr, ROUNDS_SUM: tl.constexpr,
-    HELD: tl.constexpr, COLUMNS: tl.constexpr,
+    gradient, second, x, other, masks, flows, parts, rows_of, others_rows, rows, channels, each, pitch,
+    pitch_of_second, pitch_of_x, pitch_of_other, a, HAS_CORRECTION: tl.constexpr, OTHER_HAS_CORRECTION: tl.constexpr,
+    HAS_SECOND: tl.constexpr, HAS_OTHER: tl.constexpr, IS_SPREAD: tl.constexpr, IS_PLAIN: tl.constexpr,
+    ROUNDS_SUM: tl.constexpr, HELD: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """What a neuron lets pass of a gradient, or of the sum of two, by its bits; and its sums as `gradient_parts`."""
+    """What a neuron lets pass of a gradient, or of the sum of two, by its bits; and its sums as `gradient_parts`.
+
+    A gradient that is spread is that of the mean of an image's ``each`` pixels. There may be another image, for which
+    ``g (x - mean)`` is summed, too.
+    """
     part, programs, at = place_of(channels, COLUMNS)
     is_in = at < channels
     mean, correction = mean_of(rows_of[0], rows_of[1], at, is_in, HAS_CORRECTION)
+    others_mean, others_correction = mean, correction
+    if HAS_OTHER:
+        others_mean, others_correction = mean_of(others_rows[0], others_rows[1], at, is_in, OTHER_HAS_CORRECTION)
     products = tl.zeros([HELD, COLUMNS], tl.float32)
+    others_products = tl.zeros([HELD, COLUMNS], tl.float32)
     sums = tl.zeros([HELD, COLUMNS], tl.float32)
     for tile in range(part, tl.cdiv(rows, HELD), programs):
-        row = tile * HELD + tl.arange(0, HELD)
-        there = (row < rows)[:, None] & is_in[None, :]
-        flow = read(gradient, row, at, there, pitch)
+        row = rows - 1 - tile * HELD - tl.arange(0, HELD)
+        there = (row >= 0)[:, None] & is_in[None, :]
+        if IS_SPREAD:
+            flow = tl.div_rn(read(gradient, row // each, at, there, pitch), each.to(tl.float32))
+        else:
+            flow = read(gradient, row, at, there, pitch)
         if HAS_SECOND:
             flow += read(second, row, at, there, pitch_of_second)
-            if ROUNDS_SUM:
-                flow = flow.to(tl.float16).to(tl.float32)
+        if ROUNDS_SUM and (IS_SPREAD or HAS_SECOND):
+            flow = flow.to(tl.float16).to(tl.float32)
         places, known = octets(masks, row, rows, channels, HELD, COLUMNS)
         bits = tl.load(places, known, 0).to(tl.int32)[:, :, None] >> tl.arange(0, 8)[None, None, :]
         flow = passed(flow, tl.reshape(bits & 1, [HELD, COLUMNS]) != 0, a, IS_PLAIN).to(flows.dtype.element_ty)
@@ -220,27 +241,43 @@ def masked_parts(
         sums += flow
         value = read(x, row, at, there, pitch_of_x)
         products += tl.where(there, flow * ((value - mean[None, :]) - correction[None, :]), 0.0)
-    place = parts + part * 2 * channels + at
+        if HAS_OTHER:
+            value = read(other, row, at, there, pitch_of_other)
+            away = (value - others_mean[None, :]) - others_correction[None, :]
+            others_products += tl.where(there, flow * away, 0.0)
+    place = parts + part * (3 if HAS_OTHER else 2) * channels + at
     tl.store(place, tl.sum(products, 0), is_in)
     tl.store(place + channels, tl.sum(sums, 0), is_in)
+    if HAS_OTHER:
+        tl.store(place + 2 * channels, tl.sum(others_products, 0), is_in)
 
 
 @triton.jit
 def gradient_end(
-    parts, variance, before, gammas, betas, count, channels, epsilon, JOINS: tl.constexpr, HELD: tl.constexpr,
-    COLUMNS: tl.constexpr,
+    parts, variance, before, gammas, betas, count, channels, epsilon, JOINS: tl.constexpr, ROWS: tl.constexpr,
+    PRODUCTS: tl.constexpr, HELD: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """The gradients of gamma and beta of some channels, added to those before."""
     at = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     is_in = at < channels
-    gamma = added_up(parts, count, 0, at, is_in, channels, 2, HELD, COLUMNS)
+    gamma = added_up(parts, count, PRODUCTS, at, is_in, channels, ROWS, HELD, COLUMNS)
     gamma *= inverse_deviation(variance, at, is_in, epsilon)
-    beta = added_up(parts, count, 1, at, is_in, channels, 2, HELD, COLUMNS)
+    beta = added_up(parts, count, 1, at, is_in, channels, ROWS, HELD, COLUMNS)
     if JOINS:
         gamma += tl.load(before[0] + at, is_in, 0.0)
         beta += tl.load(before[1] + at, is_in, 0.0)
     tl.store(gammas + at, gamma, is_in)
     tl.store(betas + at, beta, is_in)
+
+
+@triton.jit
+def _terms(rows_of, sums, at, is_in, epsilon, pixels, HAS_CORRECTION: tl.constexpr):
+    """The mean, and what the gradient, the distance from the mean and 1 are multiplied by; rows end with gamma."""
+    mean, correction = mean_of(rows_of[0], rows_of[1], at, is_in, HAS_CORRECTION)
+    inverse = inverse_deviation(rows_of[2], at, is_in, epsilon)
+    scale = tl.load(rows_of[3] + at, is_in, 0.0) * inverse
+    slope = scale * inverse * tl.load(sums[0] + at, is_in, 0.0) / -pixels
+    return mean, scale, slope, scale * tl.load(sums[1] + at, is_in, 0.0) / -pixels - correction * slope
 
 
 @triton.jit(do_not_specialize=["pixels"])
@@ -273,3 +310,28 @@ def data_gradient(
         if HAS_SUMS:
             found += (value - mean[None, :]) * slope[None, :] + level[None, :]
         tl.store(dx + row.to(tl.int64)[:, None] * channels + at[None, :], found.to(dx.dtype.element_ty), there)
+
+
+@triton.jit(do_not_specialize=["pixels", "others_pixels"])
+def data_gradients(
+    gradient, x, other, dx, others_dx, rows_of, others_rows, sums, others_sums, rows, channels, pitch, pitch_of_x,
+    pitch_of_other, pixels, others_pixels, epsilon, others_epsilon, HAS_CORRECTION: tl.constexpr,
+    OTHER_HAS_CORRECTION: tl.constexpr, HELD: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """The gradients of two images that were normalized and added, tiles of them."""
+    first, programs, at = place_of(channels, COLUMNS)
+    is_in = at < channels
+    mean, scale, slope, level = _terms(rows_of, sums, at, is_in, epsilon, pixels, HAS_CORRECTION)
+    others_mean, others_scale, others_slope, others_level = _terms(
+        others_rows, others_sums, at, is_in, others_epsilon, others_pixels, OTHER_HAS_CORRECTION
+    )
+    for tile in range(first, tl.cdiv(rows, HELD), programs):
+        row = tile * HELD + tl.arange(0, HELD)
+        there = (row < rows)[:, None] & is_in[None, :]
+        flow, place = read(gradient, row, at, there, pitch), row.to(tl.int64)[:, None] * channels + at[None, :]
+        found = flow * scale[None, :] + level[None, :]
+        found += (read(x, row, at, there, pitch_of_x) - mean[None, :]) * slope[None, :]
+        tl.store(dx + place, found.to(dx.dtype.element_ty), there)
+        found = flow * others_scale[None, :] + others_level[None, :]
+        found += (read(other, row, at, there, pitch_of_other) - others_mean[None, :]) * others_slope[None, :]
+        tl.store(others_dx + place, found.to(others_dx.dtype.element_ty), there)

@@ -34,10 +34,10 @@ def activated(z, a, b, NEURON: tl.constexpr, IS_PLAIN: tl.constexpr):
 def passing(z, b, NEURON: tl.constexpr, IS_PLAIN: tl.constexpr):
     """Whether the neuron lets gradients pass as they are."""
     passes = z >= 0.0
-    if NEURON == "RELU_N":
-        passes = (z >= 0.0) & (z < b)
     if IS_PLAIN:
-        passes |= z != z
+        passes = ~(z < 0.0)  # What is not a number passes, too.
+    if NEURON == "RELU_N":
+        passes &= ~(z >= b)
     return passes
 
 
@@ -108,4 +108,6 @@ def octets(masks, row, rows, channels, HELD: tl.constexpr, COLUMNS: tl.constexpr
     """Where the bytes are that hold a bit for each number of a tile, and which of them are there."""
     wide = tl.cdiv(channels, 8)
     at = tl.program_id(0) % tl.cdiv(channels, COLUMNS) * (COLUMNS // 8) + tl.arange(0, COLUMNS // 8)
-    return masks + row.to(tl.int64)[:, None] * wide + at[None, :], (row < rows)[:, None] & (at < wide)[None, :]
+    return masks + row.to(tl.int64)[:, None] * wide + at[None, :], ((row >= 0) & (row < rows))[:, None] & (at < wide)[
+        None, :
+    ]

@@ -63,13 +63,13 @@ def pooled(
 
 def parameter_gradients(
     gradient: Tensor, taps: Tensor, winners: Tensor, rows: passes.Rows, epsilon: float, before: Sequence[Tensor] = ()
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, ...]:
     """The gradients of gamma and beta, added to those ``before``; ``gradient`` is that of the pooled image."""
     grid = passes.Grid.of(winners, "pooled")
     parts = grid.rows_for(winners, 2 * grid.parts)
     kernels.pooled_parts[grid.all](
         gradient, taps, winners, parts, rows.filled(), grid.rows, grid.channels, pitch_of(gradient),
-        rows.correction is not None, grid.held, grid.columns, num_warps=8,
+        rows.correction is not None, grid.held, grid.columns, num_warps=grid.warps,
     )  # fmt: skip
     return passes.added_up(grid, parts, rows, epsilon, before)
 

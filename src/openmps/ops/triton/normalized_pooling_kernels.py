@@ -18,6 +18,15 @@ NOTHING = tl.constexpr(255)
 
 
 @triton.jit
+def _normalized(value, mean, scale, shift, ROUNDS: tl.constexpr):
+    """The normalization of numbers."""
+    z = (value.to(tl.float32) - mean[None, :]) * scale[None, :] + shift[None, :]
+    if ROUNDS:
+        z = z.to(tl.float16).to(tl.float32)
+    return z
+
+
+@triton.jit
 def pooled(
     x, y, taps, winners, rows_of, pixels, channels, rows, columns, result_rows, result_columns, pitch, epsilon, b,
     HAS_CORRECTION: tl.constexpr, NEURON: tl.constexpr, ROUNDS: tl.constexpr, ROUNDS_NEURON: tl.constexpr,
@@ -32,32 +41,38 @@ def pooled(
     pixel = part * HELD + tl.arange(0, HELD)
     column, row = pixel % result_columns, pixel // result_columns % result_rows
     image = (pixel // (result_columns * result_rows)).to(tl.int64)
+    corner = ((image * rows + FIRST_Y + row * STRIDE_Y) * columns + FIRST_X + column * STRIDE_X) * pitch
     best = tl.full([HELD, COLUMNS], float("-inf"), tl.float32)
-    won = tl.zeros([HELD, COLUMNS], tl.float32)
-    tap = tl.full([HELD, COLUMNS], NOTHING, tl.int32)
+    tap = tl.full([HELD, COLUMNS], 0, tl.int32)
+    key = tl.full([HELD, COLUMNS], -1, tl.int32)
     for each in tl.static_range(TAPS_Y * TAPS_X):
         v = FIRST_Y + row * STRIDE_Y + each // TAPS_X * DILATION_Y
         u = FIRST_X + column * STRIDE_X + each % TAPS_X * DILATION_X
         inside = (pixel < pixels) & (v >= 0) & (v < rows) & (u >= 0) & (u < columns)
         there = inside[:, None] & is_in[None, :]
-        place = ((image * rows + v) * columns + u)[:, None] * pitch + at[None, :]
-        value = tl.load(x + place, there, 0.0).to(tl.float32)
-        z = (value - mean[None, :]) * scale[None, :] + shift[None, :]
-        if ROUNDS:
-            z = z.to(tl.float16).to(tl.float32)
-        passes = passing(z, b, NEURON, True)
-        z = activated(z, 0.0, b, NEURON, True)
-        if ROUNDS_NEURON:
-            z = z.to(tl.float16).to(tl.float32)
+        away = (each // TAPS_X * DILATION_Y * columns + each % TAPS_X * DILATION_X) * pitch
+        place = (corner + away)[:, None] + at[None, :]
+        z = _normalized(tl.load(x + place, there, 0.0), mean, scale, shift, ROUNDS)
         # As the engine's pooling: the first of equal numbers, and what is not a number before all others.
-        wins = there & ((z > best) | (z != z))
-        best, won = tl.where(wins, z, best), tl.where(wins, value, won)
-        tap = tl.where(wins, tl.where(passes, each, NOTHING), tap)
-    place = pixel.to(tl.int64)[:, None] * channels + at[None, :]
+        if ROUNDS_NEURON:
+            # Bits of float16 numbers that are not negative grow with them; behind them the tap, the first the largest.
+            bits = activated(z, 0.0, b, NEURON, True).to(tl.float16).to(tl.int16, bitcast=True).to(tl.int32)
+            key = tl.maximum(key, tl.where(there, tl.maximum(bits, 0) * 256 + (255 - each), -1))
+        else:
+            z = activated(z, 0.0, b, NEURON, True)
+            wins = there & ((z > best) | (z != z))
+            best, tap = tl.where(wins, z, best), tl.where(wins, each, tap)
+    if ROUNDS_NEURON:
+        tap = 255 - (key & 255)
+        best = (key >> 8).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
     there = (pixel < pixels)[:, None] & is_in[None, :]
+    away = (tap // TAPS_X * DILATION_Y * columns + tap % TAPS_X * DILATION_X) * pitch
+    won = tl.load(x + corner[:, None] + (away + at[None, :]), there, 0.0)
+    passes = passing(_normalized(won, mean, scale, shift, ROUNDS), b, NEURON, True)
+    place = pixel.to(tl.int64)[:, None] * channels + at[None, :]
     tl.store(y + place, best.to(y.dtype.element_ty), there)
-    tl.store(winners + place, won.to(winners.dtype.element_ty), there)
-    tl.store(taps + place, tap.to(tl.uint8), there)
+    tl.store(winners + place, won, there)
+    tl.store(taps + place, tl.where(passes, tap, NOTHING).to(tl.uint8), there)
 
 
 @triton.jit
@@ -72,8 +87,8 @@ def pooled_parts(
     products = tl.zeros([HELD, COLUMNS], tl.float32)
     sums = tl.zeros([HELD, COLUMNS], tl.float32)
     for tile in range(part, tl.cdiv(rows, HELD), programs):
-        row = tile * HELD + tl.arange(0, HELD)
-        there = (row < rows)[:, None] & is_in[None, :]
+        row = rows - 1 - tile * HELD - tl.arange(0, HELD)
+        there = (row >= 0)[:, None] & is_in[None, :]
         place = row.to(tl.int64)[:, None] * channels + at[None, :]
         flow = tl.load(gradient + row.to(tl.int64)[:, None] * pitch + at[None, :], there, 0.0).to(tl.float32)
         passes = tl.load(taps + place, there, NOTHING) != NOTHING
