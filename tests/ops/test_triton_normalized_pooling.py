@@ -87,14 +87,18 @@ def test_gradients_that_the_kernels_do_not_take(axes, place: torch.device, monke
     assert_alike(tuple(found), tuple(expected), dtype=torch.float32, terms=float(gradient.abs().sum()))
 
 
-def test_what_is_not_a_number_comes_through(place: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_what_is_not_a_number_comes_through(
+    dtype: torch.dtype, place: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
     window = Window(x=Axis(8, 4, 3, 2), y=Axis(8, 4, 3, 2))
-    x = image((1, 4, 8, 8), torch.float32, place, 1, "whole")
+    x = image((1, 4, 8, 8), dtype, place, 1, "whole")
     x[0, 1, 3, 3] = float("nan")
-    row = torch.ones(4, device=place)
+    row, is_half = torch.ones(4, device=place), dtype == torch.float16
     monkeypatch.setattr(triton, "runs_on", lambda device: True)
-    op = NormalizedPooling(window, CLAMP, NormalizedNeuron(EPSILON, NEURONS[0], False, False, False))
+    op = NormalizedPooling(window, CLAMP, NormalizedNeuron(EPSILON, NEURONS[0], is_half, False, is_half))
     y, taps, winners = op.run((True,) * 3, x, row, None, row, row, row)
+    assert y.dtype == dtype
     assert int(y.isnan().sum()) == int(winners.isnan().sum()) == 4
     assert bool((taps[y.isnan()] != 255).all())
 
