@@ -32,9 +32,6 @@ _UNORM_MAXIMUM = {Format.UNORM8: 255, Format.UNORM16: 65535}
 def decode(stored: Tensor, channel_format: Format) -> Tensor:
     """The float32 numbers that stored elements stand for: unorm ``u / (2^bits - 1)``, float as it is."""
     maximum = _UNORM_MAXIMUM.get(channel_format)
-    if maximum is not None and stored.is_cuda and stored.dtype == torch.uint8:
-        # In one pass; of 16 bits the engine has no quotient.
-        return torch.div(stored, torch.full((), maximum, dtype=torch.float32, device=stored.device))
     numbers = stored.to(torch.float32)
     # By a tensor: on CUDA a division by a plain number is a product with its rounded reciprocal.
     return numbers if maximum is None else numbers.div_(numbers.new_full((), maximum))

@@ -8,7 +8,6 @@ Products are summed in float32, by many programs over pixels of their own each; 
 
 from __future__ import annotations
 
-from functools import cache
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -16,20 +15,13 @@ import torch
 from torch import Tensor
 
 from openmps.ops.geometry import Window
+from openmps.ops.triton import convolution_taps as by_taps
 
 triton: Any = import_module("triton")
 tl: Any = import_module("triton.language")
 
-_MULTIPROCESSORS = 132
-"""Of an H200."""
-_PROGRAMS = 2 * _MULTIPROCESSORS
-"""Programs, about."""
-_SMALL = 4
-"""Warps of a program of which a multiprocessor runs two."""
-_BUSY = 0.95
-"""Share of the multiprocessors that has to have work."""
-_FEW = 64
-"""Output channels of the smallest tiles, and twice the channels below which one tap fills none."""
+_PROGRAMS = 264
+"""Programs, about: two for each multiprocessor of an H200."""
 _LEAST_PIXELS = 512
 """Pixels that a program sums at least."""
 
@@ -69,67 +61,6 @@ def _weights_gradient(
 
 
 @triton.jit
-def _under(x, image, y, x_, there, channel, is_in, rows, columns, pitch):
-    """Some channels of the pixels under one tap; zeros where it is outside."""
-    inside = there & (y >= 0) & (y < rows) & (x_ >= 0) & (x_ < columns)
-    place = ((image.to(tl.int64) * rows + y) * columns + x_) * pitch
-    return tl.load(x + place[:, None] + channel[None, :], inside[:, None] & is_in[None, :], 0.0)
-
-
-@triton.jit
-def _taps_gradient(
-    gradient, x, parts, pixels, outputs, inputs, each, result_rows, result_columns, rows, columns, pitch, pitch_of_x,
-    TAPS_Y: tl.constexpr, TAPS_X: tl.constexpr, STRIDE_Y: tl.constexpr, STRIDE_X: tl.constexpr,
-    FIRST_Y: tl.constexpr, FIRST_X: tl.constexpr, DILATION_Y: tl.constexpr, DILATION_X: tl.constexpr,
-    AT_ONCE: tl.constexpr, OUTPUTS: tl.constexpr, CHANNELS: tl.constexpr, PIXELS: tl.constexpr,
-):  # fmt: skip
-    """Some output channels by some channels under one tap, or under three of a row, summed over a program's pixels."""
-    across, down = tl.cdiv(inputs, CHANNELS), tl.cdiv(outputs, OUTPUTS)
-    block, groups = tl.program_id(0), TAPS_Y * (TAPS_X // AT_ONCE)
-    part, group = block // (across * groups * down), block // across % groups
-    output = block // (across * groups) % down * OUTPUTS + tl.arange(0, OUTPUTS)
-    channel = block % across * CHANNELS + tl.arange(0, CHANNELS)
-    is_out, is_in = output < outputs, channel < inputs
-    tap_y = group // (TAPS_X // AT_ONCE) * DILATION_Y + FIRST_Y
-    tap_x = group % (TAPS_X // AT_ONCE) * AT_ONCE * DILATION_X + FIRST_X
-    begin, end, lane = part * each, tl.minimum(pixels, (part + 1) * each), tl.arange(0, PIXELS)
-    # Where the next pixels are, without divisions: so many columns, rows and images further, and what is carried.
-    column, row = (begin + lane) % result_columns, (begin + lane) // result_columns % result_rows
-    image = (begin + lane) // (result_columns * result_rows)
-    rest = PIXELS % (result_rows * result_columns)
-    more_images, more_rows = PIXELS // (result_rows * result_columns), rest // result_columns
-    more_columns = rest % result_columns
-    total = tl.zeros([OUTPUTS, CHANNELS], tl.float32)
-    second, third = total, total
-    for first in range(begin, end, PIXELS):
-        there = first + lane < end
-        place = gradient + (first + lane).to(tl.int64)[:, None] * pitch + output[None, :]
-        flow = tl.trans(tl.load(place, there[:, None] & is_out[None, :], 0.0))
-        y, u = row * STRIDE_Y + tap_y, column * STRIDE_X + tap_x
-        value = _under(x, image, y, u, there, channel, is_in, rows, columns, pitch_of_x)
-        total = tl.dot(flow, value, total)
-        if AT_ONCE == 3:
-            value = _under(x, image, y, u + DILATION_X, there, channel, is_in, rows, columns, pitch_of_x)
-            second = tl.dot(flow, value, second)
-            value = _under(x, image, y, u + 2 * DILATION_X, there, channel, is_in, rows, columns, pitch_of_x)
-            third = tl.dot(flow, value, third)
-        column += more_columns
-        is_over = column >= result_columns
-        column = tl.where(is_over, column - result_columns, column)
-        row += more_rows + is_over.to(tl.int32)
-        is_over = row >= result_rows
-        row = tl.where(is_over, row - result_rows, row)
-        image += more_images + is_over.to(tl.int32)
-    place = parts + (part * outputs + output).to(tl.int64)[:, None] * (TAPS_Y * TAPS_X * inputs) + channel[None, :]
-    place += group * AT_ONCE * inputs
-    is_there = is_out[:, None] & is_in[None, :]
-    tl.store(place, total, is_there)
-    if AT_ONCE == 3:
-        tl.store(place + inputs, second, is_there)
-        tl.store(place + 2 * inputs, third, is_there)
-
-
-@triton.jit
 def _depthwise_gradient(
     gradient, x, parts, pixels, outputs, multiplier, result_rows, result_columns, rows, columns, pitch, pitch_of_x,
     TAPS: tl.constexpr, TAPS_ACROSS: tl.constexpr, STRIDE_Y: tl.constexpr, STRIDE_X: tl.constexpr,
@@ -159,35 +90,24 @@ def _depthwise_gradient(
 
 
 class _Tile(NamedTuple):
-    """Output channels and channels of a program, pixels that it reads at a time; taps of a row; warps and stages.
+    """Output channels and factors of a program, pixels that it reads at a time; warps and stages of its loop.
 
-    What was fastest on an H200, of ResNet-50's windows. Three taps of a row read each pixel's gradient once.
+    What was fastest on an H200.
     """
 
     outputs: int
-    channels: int
+    factors: int
     pixels: int
-    taps: int
     warps: int
     stages: int
 
     @classmethod
-    def of(cls, outputs: int, channels: int, taps_across: int) -> _Tile:
+    def of(cls, outputs: int, factors: int) -> _Tile:
         """That for a gradient of this size."""
-        taps = 3 if taps_across % 3 == 0 else 1
-        if outputs <= _FEW:
-            return cls(max(16, triton.next_power_of_2(outputs)), 64, 32, taps, 4, 5)
-        if taps == 1 and outputs > 2 * _FEW and channels > _FEW:
-            return cls(256, 128, 64, 1, 8, 3)
-        return cls(128, 64, 64, taps, 8, 4)
-
-
-@cache
-def _parts(blocks: int, pixels: int, places: int) -> int:
-    """Over how many programs to spread the pixels of each of so many blocks: few, but no place for one stays empty."""
-    most = max(1, min(4 * places // blocks, pixels // _LEAST_PIXELS))
-    used = [blocks * count / (triton.cdiv(blocks * count, places) * places) for count in range(1, most + 1)]
-    return next((at for at, share in enumerate(used, 1) if share > _BUSY), used.index(max(used)) + 1)
+        if outputs > 64 and factors > 128:
+            return cls(128, 256, 64, 8, 3)
+        rows, columns = (max(16, triton.next_power_of_2(count)) for count in (outputs, factors))
+        return cls(min(64, rows), min(64 if factors % 8 else 128, columns), 64, 4, 4)
 
 
 def weights_gradient(gradient: Tensor, x: Tensor, window: Window, pitch: int, pitch_of_x: int) -> Tensor:
@@ -195,42 +115,21 @@ def weights_gradient(gradient: Tensor, x: Tensor, window: Window, pitch: int, pi
 
     Both operands are float16 with their channels side by side, ``pitch`` numbers from one pixel to the next.
     """
-    images, outputs, result_rows, result_columns = gradient.shape
-    _, inputs, rows, columns = x.shape
-    if inputs < _FEW // 2:
-        return _of_few_channels(gradient, x, window, pitch, pitch_of_x)
-    tile, pixels = _Tile.of(outputs, inputs, window.x.size), images * result_rows * result_columns
-    blocks = triton.cdiv(outputs, tile.outputs) * triton.cdiv(inputs, tile.channels)
-    blocks *= window.y.size * window.x.size // tile.taps
-    each = triton.cdiv(pixels, _parts(blocks, pixels, _MULTIPROCESSORS * (2 if tile.warps == _SMALL else 1)))
-    each = triton.cdiv(each, tile.pixels) * tile.pixels
-    count = triton.cdiv(pixels, each)
-    parts = torch.empty((count, outputs, *window.size, inputs), dtype=torch.float32, device=x.device)
-    _taps_gradient[(blocks * count,)](
-        gradient, x, parts, pixels, outputs, inputs, each, result_rows, result_columns, rows, columns, pitch,
-        pitch_of_x, *window.size, *window.stride, window.y.first, window.x.first, *window.dilation, tile.taps,
-        tile.outputs, tile.channels, tile.pixels, num_warps=tile.warps, num_stages=tile.stages,
-    )  # fmt: skip
-    return parts[0] if count == 1 else parts.sum(0)
-
-
-def _of_few_channels(gradient: Tensor, x: Tensor, window: Window, pitch: int, pitch_of_x: int) -> Tensor:
-    """The same, factors of several taps in a program."""
+    if x.dtype == torch.float16 and x.shape[1] >= by_taps.LEAST_CHANNELS:
+        return by_taps.weights_gradient(gradient, x, window, pitch, pitch_of_x)
     images, outputs, result_rows, result_columns = gradient.shape
     _, inputs, rows, columns = x.shape
     taps, across = window.y.size * window.x.size, window.x.size
-    factors, pixels = taps * inputs, images * result_rows * result_columns
-    of_outputs, of_factors = (max(16, triton.next_power_of_2(count)) for count in (outputs, factors))
-    of_outputs, of_factors = min(64, of_outputs), min(64 if factors % 8 else 128, of_factors)
-    blocks = triton.cdiv(outputs, of_outputs) * triton.cdiv(factors, of_factors)
+    tile, pixels = _Tile.of(outputs, taps * inputs), images * result_rows * result_columns
+    blocks = triton.cdiv(outputs, tile.outputs) * triton.cdiv(taps * inputs, tile.factors)
     each = triton.cdiv(pixels, max(1, min(_PROGRAMS // blocks, pixels // _LEAST_PIXELS)))
-    each = triton.cdiv(each, 64) * 64
+    each = triton.cdiv(each, tile.pixels) * tile.pixels
     count = triton.cdiv(pixels, each)
     parts = torch.empty((count, outputs, *window.size, inputs), dtype=torch.float32, device=x.device)
     _weights_gradient[(blocks * count,)](
         gradient, x, parts, pixels, outputs, inputs, each, result_rows, result_columns, rows, columns, pitch,
-        pitch_of_x, taps, across, *window.stride, window.y.first, window.x.first, *window.dilation, of_outputs,
-        of_factors, 64, num_warps=4, num_stages=4,
+        pitch_of_x, taps, across, *window.stride, window.y.first, window.x.first, *window.dilation, tile.outputs,
+        tile.factors, tile.pixels, num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
     return parts[0] if count == 1 else parts.sum(0)
 
