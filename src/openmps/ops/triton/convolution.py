@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from openmps.ops.geometry import Window
-from openmps.ops.triton import convolution_taps as by_taps
 
 triton: Any = import_module("triton")
 tl: Any = import_module("triton.language")
@@ -24,6 +23,8 @@ _PROGRAMS = 264
 """Programs, about: two for each multiprocessor of an H200."""
 _LEAST_PIXELS = 512
 """Pixels that a program sums at least."""
+_MANY_CHANNELS = 64
+"""Channels of the source that fill a tile of one tap."""
 
 
 @triton.jit
@@ -115,7 +116,9 @@ def weights_gradient(gradient: Tensor, x: Tensor, window: Window, pitch: int, pi
 
     Both operands are float16 with their channels side by side, ``pitch`` numbers from one pixel to the next.
     """
-    if x.dtype == torch.float16 and x.shape[1] >= by_taps.LEAST_CHANNELS:
+    if x.dtype == torch.float16 and x.shape[1] >= _MANY_CHANNELS:
+        from openmps.ops.triton import convolution_taps as by_taps
+
         return by_taps.weights_gradient(gradient, x, window, pitch, pitch_of_x)
     images, outputs, result_rows, result_columns = gradient.shape
     _, inputs, rows, columns = x.shape

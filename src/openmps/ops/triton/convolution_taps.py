@@ -21,8 +21,6 @@ from openmps.ops.geometry import Window
 triton: Any = import_module("triton")
 tl: Any = import_module("triton.language")
 
-LEAST_CHANNELS = 64
-"""Channels of the source that fill a tile."""
 _MULTIPROCESSORS = 132
 """Of an H200."""
 _SMALL = 4
