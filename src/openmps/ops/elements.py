@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from openmps.checks import Shown
+from openmps.ops import triton
 from openmps.ops.geometry import Window, read, read_adjoint
 from openmps.ops.op import Kind, Op
 from openmps.types import MPSImageEdgeMode
@@ -32,9 +33,20 @@ _UNORM_MAXIMUM = {Format.UNORM8: 255, Format.UNORM16: 65535}
 def decode(stored: Tensor, channel_format: Format) -> Tensor:
     """The float32 numbers that stored elements stand for: unorm ``u / (2^bits - 1)``, float as it is."""
     maximum = _UNORM_MAXIMUM.get(channel_format)
+    if stored.dtype == torch.uint8 and maximum is not None and _fits_one_pass(stored):
+        from openmps.ops.triton.elements import decode_unorm
+
+        return decode_unorm(stored, maximum)
     numbers = stored.to(torch.float32)
     # By a tensor: on CUDA a division by a plain number is a product with its rounded reciprocal.
     return numbers if maximum is None else numbers.div_(numbers.new_full((), maximum))
+
+
+def _fits_one_pass(stored: Tensor) -> bool:
+    """Whether elements lie without gaps on a device where Triton runs."""
+    if not triton.runs_on(stored.device) or not stored.numel():
+        return False
+    return stored.is_contiguous() or (stored.dim() == 4 and stored.is_contiguous(memory_format=torch.channels_last))
 
 
 def encode(values: Tensor, channel_format: Format) -> Tensor:

@@ -1,0 +1,32 @@
+"""Elements of images to numbers in Triton, in one pass (`openmps.ops.elements`)."""
+# A kernel's parameters have no types in Python, and the checker must do without Triton.
+# pyright: reportMissingParameterType=false, reportUnknownParameterType=false, reportInvalidTypeForm=false
+# pyright: reportUntypedFunctionDecorator=false
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import Tensor
+
+triton: Any = import_module("triton")
+tl: Any = import_module("triton.language")
+
+_BLOCK = 1024
+
+
+@triton.jit
+def _decode_unorm(stored, numbers, count, maximum, BLOCK: tl.constexpr):
+    """A block of elements, wherever they are in the image."""
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    value = tl.load(stored + at, at < count, 0).to(tl.float32)
+    tl.store(numbers + at, tl.div_rn(value, tl.zeros([BLOCK], tl.float32) + maximum), at < count)
+
+
+def decode_unorm(stored: Tensor, maximum: int) -> Tensor:
+    """``stored / maximum``, float32, for elements in memory without gaps."""
+    numbers = torch.empty_like(stored, dtype=torch.float32)
+    _decode_unorm[(triton.cdiv(stored.numel(), _BLOCK),)](stored, numbers, stored.numel(), float(maximum), _BLOCK)
+    return numbers
