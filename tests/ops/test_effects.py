@@ -14,6 +14,7 @@ from openmps.ops.batch_normalization import RunningAverages
 from openmps.ops.convolution import CopyNumbers, TakeWeights
 from openmps.ops.elements import Clear, Overwrite
 from openmps.ops.image_copy import ImagesToRows
+from openmps.ops.joined_updates import JoinedUpdate
 from openmps.ops.op import Op
 from openmps.ops.optimizers import Adam, GradientRule, HandOn, RmsProp, StochasticGradientDescent
 from openmps.ops.random_distributions import FillByPhilox, FillBySequence, Integers
@@ -53,6 +54,7 @@ def many(count: int) -> list[torch.Tensor]:
     return rows(2 * count)
 
 
+_DESCENT = StochasticGradientDescent(2, GradientRule(), 0.5, False)
 EFFECTS: dict[type[Op], Callable[[], tuple[Op, list[Any]]]] = {
     CopyNumbers: lambda: (CopyNumbers(), rows(4)),
     TakeWeights: lambda: (
@@ -79,6 +81,10 @@ EFFECTS: dict[type[Op], Callable[[], tuple[Op, list[Any]]]] = {
     ),
     RmsProp: lambda: (RmsProp(2, GradientRule(), 0.9, 1e-3), [0.5, *many(4), None]),
     Adam: lambda: (Adam(2, GradientRule(), 0.9, 0.99, 1e-3), [0.5, *many(5), None]),
+    JoinedUpdate: lambda: (
+        JoinedUpdate((_DESCENT, _DESCENT), (8, 8)),
+        [0.5, *many(3), None, 0.25, *many(3), (row(77, 78).half(),)],
+    ),
     RunningAverages: lambda: (RunningAverages(0.5), [*rows(4), 2.0]),
     FillByPhilox: lambda: (FillByPhilox(Integers(), 8, 3), [torch.zeros(2, dtype=torch.int32), 0]),
     FillBySequence: lambda: (FillBySequence(Integers(), 8), [torch.zeros(2, dtype=torch.int32), Words()]),

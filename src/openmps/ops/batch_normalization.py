@@ -300,7 +300,7 @@ class RunningAverages(Op, kind=Kind.UPDATE, results=0, has_effect=True):
                 from openmps.ops.triton.optimizers import update
 
                 # A descent from the found numbers, whose regularization takes the running ones off them.
-                update(("descent",), -self.momentum, [[found], [running], [running]], (), None, (scale, -1.0), "L2")
+                update(("descent",), (-self.momentum,), [[found], [running], [running]], (), None, (scale, -1.0), "L2")
             else:
                 torch.sub(running, torch.sub(found * scale, running), alpha=-self.momentum, out=running)
 

@@ -243,32 +243,26 @@ class Update(Op, kind=Kind.UPDATE, results=0, has_effect=True):
         """One step."""
         rate, *vectors, rounded = operands
         runs = [vectors[first : first + self.vectors] for first in range(0, len(vectors), self.vectors)]
-        if self._pass_once(rate, runs, rounded or ()):
+        if fits_one_pass(rate, runs, rounded or ()):
+            self.pass_once([rate] * self.vectors, runs, [(0, each) for each in rounded or ()])
             return
         self._step(rate, runs)
         new = runs[-1][0]
         for each in rounded or ():
             each.view(-1).copy_(new if each.dtype == torch.float16 else new.to(torch.float16))
 
-    def _pass_once(self, rate: Rate, runs: Sequence[Sequence[Tensor]], rounded: Sequence[Tensor]) -> bool:
-        """One step in Triton, if that can be: whether it was."""
-        device = runs[0][0].device
-        if not triton.runs_on(device):
-            return False
-        vectors = [vector for run in runs for vector in run]
-        held = [*vectors, *rounded, *([rate] if isinstance(rate, Tensor) else ())]
-        fits = all(vector.dtype == torch.float32 for vector in vectors)
-        if not fits or any(each.device != device or not each.is_contiguous() for each in held):
-            return False
+    def pass_once(
+        self, rates: Sequence[Rate], runs: Sequence[Sequence[Tensor]], rounded: Sequence[tuple[int, Tensor]]
+    ) -> None:
+        """One step in Triton: a rate for each vector, and what takes which result rounded. See `fits_one_pass`."""
         from openmps.ops.triton.optimizers import update
 
         rule, scale = self.rule, self.rule.regularization_scale
         regularization = rule.regularization.name if scale != 0.0 else "NONE"
-        update(self._formula(len(runs) - 3), rate, runs, rounded, rule.clip, (rule.rescale, scale), regularization)
-        return True
+        update(self._formula(len(runs) - 3), rates, runs, rounded, rule.clip, (rule.rescale, scale), regularization)
 
     @property
-    def _settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
         """The keywords of a step."""
         return {name: value for name, value in vars(self).items() if name != "vectors"}
 
@@ -281,6 +275,17 @@ class Update(Op, kind=Kind.UPDATE, results=0, has_effect=True):
         raise NotImplementedError
 
 
+def fits_one_pass(rate: Rate, runs: Sequence[Sequence[Tensor]], rounded: Sequence[Tensor]) -> bool:
+    """Whether one step can run in Triton."""
+    device = runs[0][0].device
+    if not triton.runs_on(device):
+        return False
+    vectors = [vector for run in runs for vector in run]
+    held = [*vectors, *rounded, *([rate] if isinstance(rate, Tensor) else ())]
+    fits = all(vector.dtype == torch.float32 for vector in vectors)
+    return fits and all(each.device == device and each.is_contiguous() for each in held)
+
+
 class StochasticGradientDescent(Update):
     """See `sgd`; its own vectors are the momenta, or none."""
 
@@ -289,7 +294,7 @@ class StochasticGradientDescent(Update):
 
     def _step(self, rate: Rate, runs: Sequence[Sequence[Tensor]]) -> None:
         for gradient, values, *momenta, result in zip(*runs, strict=True):
-            sgd(values, gradient, momenta[0] if momenta else None, result, learning_rate=rate, **self._settings)
+            sgd(values, gradient, momenta[0] if momenta else None, result, learning_rate=rate, **self.settings)
 
     def _formula(self, own: int) -> tuple[Any, ...]:
         return ("nesterov" if self.nesterov else "momentum", self.momentum_scale) if own else ("descent",)
@@ -303,7 +308,7 @@ class RmsProp(Update):
 
     def _step(self, rate: Rate, runs: Sequence[Sequence[Tensor]]) -> None:
         for gradient, values, squares, result in zip(*runs, strict=True):
-            rmsprop(values, gradient, squares, result, learning_rate=rate, **self._settings)
+            rmsprop(values, gradient, squares, result, learning_rate=rate, **self.settings)
 
     def _formula(self, own: int) -> tuple[Any, ...]:
         return "rmsprop", self.decay, 1.0 - self.decay, self.epsilon
@@ -320,7 +325,7 @@ class Adam(Update):
         gradients, values, momenta, velocities, *maxima, results = runs
         maximum = maxima[0] if maxima else None
         vectors = values, gradients, momenta, velocities, results
-        adam_step(*vectors, rate=rate, maximum_velocities=maximum, **self._settings)
+        adam_step(*vectors, rate=rate, maximum_velocities=maximum, **self.settings)
 
     def _formula(self, own: int) -> tuple[Any, ...]:
         return "adam", self.beta1, 1.0 - self.beta1, self.beta2, 1.0 - self.beta2, self.epsilon

@@ -17,7 +17,7 @@ def runs_on(device: torch.device) -> bool:
     from openmps.ops.triton.optimizers import update
 
     try:
-        update(("descent",), 0.0, [[torch.zeros(1, device=device)]] * 3, (), None, (1.0, 0.0), "NONE")
+        update(("descent",), (0.0,), [[torch.zeros(1, device=device)]] * 3, (), None, (1.0, 0.0), "NONE")
     except Exception as fault:
         logging.getLogger(__name__).warning("Triton does not work here, so updates take several passes: %s", fault)
         return False

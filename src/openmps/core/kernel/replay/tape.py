@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import torch
@@ -24,7 +25,9 @@ from openmps.core.kernel.replay.segment import (
 )
 from openmps.core.kernel.replay.sight import Sight, flat
 from openmps.core.kernel.replay.upload import Upload
-from openmps.ops.op import Body
+from openmps.ops.joined_updates import join_updates
+from openmps.ops.op import Body, Builder
+from openmps.ops.optimizers import Update
 
 Cells = Mapping[int, Any]
 
@@ -102,7 +105,7 @@ class Tape:
         self._writers = _writers(parts)
         self._steps = [self._step(work, part) for work, part in zip(sight.encodings, parts, strict=False)]
         self._beginnings = dict(zip(segment.beginnings, self.upload.values[values:], strict=True))
-        self._ends = _ends(parts)
+        self._steps, self._ends = _joined(self._steps, _ends(parts))
 
     def _step(self, work: Encoding, part: Part) -> _Step:
         readers = [self._reader(bound, source) for bound, source in zip(work.inputs, part.sources, strict=True)]
@@ -153,6 +156,35 @@ class Tape:
             for number in ends:
                 del cells[number]
         return outs
+
+
+def _joined(steps: Sequence[_Step], ends: Sequence[list[int]]) -> tuple[list[_Step], list[list[int]]]:
+    """Updates that come one after the other as one work; see `openmps.ops.joined_updates`."""
+    works: list[_Step] = []
+    lasts: list[list[int]] = []
+    for is_update, group in groupby(zip(steps, ends, strict=True), lambda pair: _is_update(pair[0])):
+        run = [*group]
+        if is_update and len(run) > 1:
+            works.append(_one_of([step for step, _ in run]))
+            lasts.append([number for _, end in run for number in end])
+        else:
+            works += [step for step, _ in run]
+            lasts += [end for _, end in run]
+    return works, lasts
+
+
+def _is_update(step: _Step) -> bool:
+    """Whether a work does nothing but update memory that stays."""
+    return not step.takers and step.guard is None and all(isinstance(each.op, Update) for each in step.body.steps)
+
+
+def _one_of(steps: Sequence[_Step]) -> _Step:
+    builder = Builder()
+    for place, step in enumerate(steps):
+        inputs = [builder.input(role, f"{place}:{name}") for role, name in step.body.inputs]
+        builder.splice(step.body, inputs)
+    readers = [reader for step in steps for reader in step.readers]
+    return _Step(join_updates(builder.finish()), readers, [], None)
 
 
 def _over_nothing(bound: Any) -> Any:

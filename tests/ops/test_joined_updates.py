@@ -1,0 +1,137 @@
+"""Updates of several layers at once, against the updates one by one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+import torch
+
+from openmps.ops import joined_updates, triton
+from openmps.ops.joined_updates import JoinedUpdate, join_updates
+from openmps.ops.op import Body, Builder, Role
+from openmps.ops.optimizers import Adam, GradientRule, RmsProp, StochasticGradientDescent, Update
+
+IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+HAS_TRITON = find_spec("triton") is not None
+RULE = GradientRule(rescale=0.5)
+MAKERS: dict[str, tuple[Callable[[int], Update], int]] = {
+    "descent": (lambda vectors: StochasticGradientDescent(vectors, RULE, 0.8, False), 0),
+    "momentum": (lambda vectors: StochasticGradientDescent(vectors, RULE, 0.8, False), 1),
+    "RMSProp": (lambda vectors: RmsProp(vectors, RULE, 0.85, 1e-6), 1),
+    "Adam": (lambda vectors: Adam(vectors, RULE, 0.8, 0.99, 1e-6), 2),
+}
+"""An update of so many vectors, and its own kinds of vectors."""
+SIZES = [(1500, 3), (7,), (16, 1024), (0, 5)]
+
+
+@pytest.fixture(params=["slow", "in Triton"])
+def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> torch.device:
+    """Where the operations run: as PyTorch's, or where Triton does."""
+    if request.param == "slow":
+        return torch.device("cpu")
+    if not HAS_TRITON:
+        pytest.skip("Triton is not installed")
+    if IS_INTERPRETED:
+        monkeypatch.setattr(triton, "runs_on", lambda device: True)
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device on this machine; the interpreter is asked by a test of its own")
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+def operands(own: int, sizes: tuple[int, ...], place: torch.device, seed: int) -> list[Any]:
+    """The operands of one update in place, its rate on the device; the first result is rounded, too."""
+    generator = torch.Generator().manual_seed(seed)
+    made = [[torch.randn(size, generator=generator).to(place) for size in sizes] for _ in range(2 + own)]
+    vectors = [each if kind < 2 else each.abs() for kind, run in enumerate(made) for each in run]
+    results = vectors[len(sizes) : 2 * len(sizes)]
+    rate = torch.tensor(0.01 * (1 + seed), dtype=torch.float64, device=place)
+    rounded = tuple(torch.zeros(sizes[0], dtype=kind, device=place) for kind in (torch.float16, torch.float32))
+    return [rate, *vectors, *results, rounded if seed % 2 else None]
+
+
+def body_of(updates: list[tuple[Update, int]]) -> Body:
+    """Updates one after the other, each with so many operands."""
+    builder = Builder()
+    for place, (op, count) in enumerate(updates):
+        op(*(builder.input(Role.BUFFER, f"{place}:{index}") for index in range(count)))
+    return builder.finish()
+
+
+def flat(given: Any) -> list[torch.Tensor]:
+    return [each for part in given for each in (part if isinstance(part, tuple) else () if part is None else (part,))]
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_the_same_numbers(kind: str, place: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    make, own = MAKERS[kind]
+    given = [operands(own, sizes, place, seed) for seed, sizes in enumerate(SIZES)]
+    body = body_of([(make(len(sizes)), len(each)) for sizes, each in zip(SIZES, given, strict=True)])
+    joined = join_updates(body)
+    assert len(joined.steps) == 1
+    assert isinstance(joined.steps[0].op, JoinedUpdate)
+    assert joined.overwritten() == body.overwritten()
+    twins = [[tuple(e.clone() for e in each) if isinstance(each, tuple) else each for each in part] for part in given]
+    for part, twin, sizes in zip(given, twins, SIZES, strict=True):
+        count = len(sizes)
+        twin[:-1] = [each.clone() for each in part[:-1]]
+        twin[-1 - count : -1] = twin[1 + count : 1 + 2 * count]
+    launches: list[Any] = []
+    step = Update.pass_once
+    monkeypatch.setattr(Update, "pass_once", lambda *said: launches.append(0) or step(*said))
+    joined.run([each for part in given for each in part])
+    assert len(launches) == (0 if not triton.runs_on(place) else 1)
+    body.run([each for part in twins for each in part])
+    for mine, theirs in zip(given, twins, strict=True):
+        assert all(torch.equal(one, other) for one, other in zip(flat(mine), flat(theirs), strict=True))
+
+
+def test_memory_that_two_of_them_update_is_updated_twice(place: torch.device) -> None:
+    make, own = MAKERS["momentum"]
+    given = operands(own, (40,), place, 0)
+    before = given[2].clone()
+    body = join_updates(body_of([(make(1), len(given))] * 2))
+    body.run([*given, *given])
+    momentum, value = given[3], given[2]
+    assert isinstance(body.steps[0].op, JoinedUpdate)
+    once, twice = operands(own, (40,), place, 0), operands(own, (40,), place, 0)
+    for _ in range(2):
+        make(1).run((), *twice)
+    make(1).run((), *once)
+    assert torch.equal(value, twice[2])
+    assert torch.equal(momentum, twice[3])
+    assert not torch.equal(value, once[2])
+    assert not torch.equal(value, before)
+
+
+def test_what_is_joined() -> None:
+    """Updates alike, no more of them than one launch takes, and none of large networks."""
+    adam, descent = MAKERS["Adam"][0], MAKERS["descent"][0]
+    other = Adam(2, RULE, 0.8, 0.99, 1e-3)
+
+    def counts(*updates: Update) -> list[int]:
+        body = join_updates(body_of([(op, 2 + op.vectors * (5 if isinstance(op, Adam) else 3)) for op in updates]))
+        return [len(step.op.updates) if isinstance(step.op, JoinedUpdate) else 1 for step in body.steps]
+
+    assert counts(adam(2), adam(2), adam(1)) == [3]
+    assert counts(adam(2), other, other) == [1, 2]
+    assert counts(adam(2), descent(2), adam(2)) == [1, 1, 1]
+    assert counts(*[adam(2)] * 5) == [4, 1]
+    most = joined_updates.MOST_IN_ALL // 2
+    assert counts(*[adam(2)] * most) == [4, 4]
+    assert counts(*[adam(2)] * (most + 1)) == [1] * (most + 1)
+
+
+@pytest.mark.skipif(IS_INTERPRETED or not HAS_TRITON, reason="asks the interpreter, which Triton brings")
+def test_by_the_interpreter() -> None:
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", "Triton"]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "skipped" not in ran.stdout
