@@ -18,6 +18,8 @@ import torch
 from torch import Tensor
 
 from openmps.ops import triton
+from openmps.ops.exact_convolution import MOST_PRODUCTS, exact_convolution, exact_source_gradient
+from openmps.ops.few_outputs import few_outputs, few_outputs_gradient
 from openmps.ops.geometry import Window, pitch_of, read, read_adjoint
 from openmps.ops.op import Kind, Op
 from openmps.ops.products import product, product_of_rows, wide_product
@@ -101,6 +103,12 @@ def convolution(
         [N, O, window.y.result, window.x.result].
     """
     x, weights = multiplied(x, weights)
+    if (
+        not allow_tf32
+        and groups == 1
+        and (found := exact_convolution(x, weights, biases, window, edge_mode)) is not None
+    ):
+        return found
     window, padding = placed(window, edge_mode)
     operand = operand_of(x, window, padding, edge_mode)
     kernel = weights.permute(0, 3, 1, 2)
@@ -150,6 +158,11 @@ def convolution_gradient(
     gradient, x, weights = multiplied(gradient, x, weights)
     if with_parameters and x.dtype == torch.float16:
         return _half_gradients(gradient, x, weights, window, groups, edge_mode, (with_source, with_biases))
+    if not allow_tf32 and groups == 1 and with_parameters and _runs_in_triton(gradient, x, window, edge_mode):
+        wanted = with_source, with_biases
+        found = _exact_gradients(gradient, x, weights, window, edge_mode, wanted)
+        if found is not None:
+            return found
     window, padding = placed(window, edge_mode)
     operand = operand_of(x, window, padding, edge_mode)
     kernel = weights.permute(0, 3, 1, 2)
@@ -177,6 +190,27 @@ def convolution_gradient(
         weights=None if for_kernel is None else for_kernel.permute(0, 2, 3, 1).contiguous(),
         biases=for_biases,
     )
+
+
+def _exact_gradients(
+    gradient: Tensor,
+    x: Tensor,
+    weights: Tensor,
+    window: Window,
+    edge_mode: MPSImageEdgeMode,
+    wanted: tuple[bool, bool],
+) -> ConvolutionGradients | None:
+    """The gradients from float32 operands of one group in Triton; None if they cannot be, or are many sums."""
+    if x.dtype != torch.float32 or gradient.shape[2] * gradient.shape[3] * len(x) * weights.numel() > MOST_PRODUCTS:
+        return None
+    for_weights = _in_place(gradient, x, window, edge_mode)
+    if for_weights is None:
+        return None
+    source = exact_source_gradient(gradient, weights, window) if wanted[0] else None
+    if wanted[0] and source is None:
+        more: Any = {"edge_mode": edge_mode, "with_parameters": False}
+        source = convolution_gradient(gradient, x, weights, window, **more).source
+    return ConvolutionGradients(source, for_weights, gradient.sum((0, 2, 3)) if wanted[1] else None)
 
 
 def _half_gradients(
@@ -264,10 +298,11 @@ def _depthwise(gradient: Tensor, x: Tensor, window: Window, groups: int, edge_mo
 
 
 def _runs_in_triton(gradient: Tensor, x: Tensor, window: Window, edge_mode: MPSImageEdgeMode) -> bool:
-    """Whether windows over float16 images can be summed there: where they leave the source are zeros."""
+    """Whether windows over images can be summed there: where they leave the source are zeros."""
     is_plain = edge_mode == MPSImageEdgeMode.ZERO or not window.leaves_source
     pixels = gradient.shape[0] * max(window.y.result * window.x.result, window.y.source * window.x.source)
-    return x.dtype == torch.float16 and is_plain and pixels < 2**30 and triton.runs_on(x.device)
+    is_float = gradient.dtype == x.dtype and x.dtype in (torch.float16, torch.float32)
+    return is_float and is_plain and pixels < 2**30 and triton.runs_on(x.device)
 
 
 def _pixels(image: Tensor, pitch: int) -> Tensor:
@@ -276,7 +311,7 @@ def _pixels(image: Tensor, pitch: int) -> Tensor:
     return image.as_strided((images * height * width, channels), (pitch, 1))
 
 
-def fully_connected(x: Tensor, weights: Tensor, biases: Tensor | None) -> Tensor:
+def fully_connected(x: Tensor, weights: Tensor, biases: Tensor | None, *, wide: bool = False) -> Tensor:
     """Multiply the whole image by ``weights`` (MPSCNNFullyConnected, macOS 10.13).
 
     ::
@@ -287,12 +322,19 @@ def fully_connected(x: Tensor, weights: Tensor, biases: Tensor | None) -> Tensor
         x: The source, [N, I, kernel_height, kernel_width]: its size is the kernel's.
         weights: OHWI, [O, kernel_height, kernel_width, I].
         biases: [O], or ``None`` for 0.
+        wide: Whether float16 operands give their sums as they are in float32.
 
     Returns:
         [N, O, 1, 1].
     """
+    if (found := few_outputs(_flat(x), weights.flatten(1), biases, wide=wide)) is not None:
+        return found[:, None, None, :].permute(0, 3, 1, 2)
     x, weights = multiplied(x, weights)
-    result = product_of_rows(_flat(x), weights.flatten(1), biases)
+    if wide and x.dtype == torch.float16:
+        sums = wide_product(_flat(x), weights.flatten(1).t())
+        result = sums if biases is None else sums.add_(biases)
+    else:
+        result = product_of_rows(_flat(x), weights.flatten(1), biases)
     return result[:, None, None, :].permute(0, 3, 1, 2)
 
 
@@ -321,6 +363,12 @@ def fully_connected_gradient(
         with_parameters: Whether to compute those for the weights and biases.
         with_biases: Whether to compute that for the biases, too.
     """
+    wanted = with_source, with_parameters, with_biases
+    found = few_outputs_gradient(gradient.flatten(1), _flat(x), weights.flatten(1), wanted)
+    if found is not None:
+        source, sums, biases = found
+        source = None if source is None else source.unflatten(1, weights.shape[1:]).permute(0, 3, 1, 2)
+        return ConvolutionGradients(source, None if sums is None else sums.view(weights.shape), biases)
     gradient, x, weights = multiplied(gradient, x, weights)
     incoming = gradient.flatten(1)
     for_source = for_weights = for_biases = None
@@ -522,6 +570,8 @@ class ConvolutionGradient(ContractionGradient, of=convolution_gradient):
 
 class FullyConnected(Contraction, of=fully_connected):
     """`fully_connected` of an image, by weights and biases, which may be left out."""
+
+    wide: bool = False
 
 
 class FullyConnectedGradient(ContractionGradient, of=fully_connected_gradient):

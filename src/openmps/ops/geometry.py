@@ -149,6 +149,11 @@ class Axis:
             counts[:, -1:] += (end.clamp(min=self.source) - begin.clamp(min=self.source)).to(like.dtype)
         return counts
 
+    def turned(self) -> Axis:
+        """The windows over a result by which a gradient comes back, taps in the other order; of a stride of 1."""
+        first = -self.first - (self.size - 1) * self.dilation
+        return replace(self, source=self.result, result=self.source, offset=first + self.extent // 2)
+
     def symmetric_padding(self, limit: int) -> int | None:
         """Return ``p`` where padding both sides of the source with ``p`` pixels gives these windows, else ``None``.
 
@@ -207,6 +212,10 @@ class Window:
         """Windows without most of the taps that are outside the source in all of them; see `Axis.cut`."""
         x, y = self.x.cut(alike=alike), self.y.cut(alike=alike)
         return self if x is self.x and y is self.y else Window(x, y)
+
+    def turned(self) -> Window:
+        """The windows by which a gradient comes back from a result, of strides of 1; see `Axis.turned`."""
+        return Window(self.x.turned(), self.y.turned())
 
     def nearer(self) -> Window:
         """Windows that lie no further apart than they need to; see `Axis.nearer`."""

@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from openmps.errors import MPSArgumentError
-from openmps.ops.geometry import empty_image
+from openmps.ops import triton
+from openmps.ops.geometry import empty_image, pitch_of
 from openmps.ops.op import Kind, Op
 from openmps.ops.softmax import log_softmax
 from openmps.types import MPSCNNLossType, MPSCNNReductionType
@@ -86,6 +87,9 @@ def loss(y: Tensor, t: Tensor, weights: Tensor | None, parameters: LossParameter
     Softmax cross entropy takes float16 predictions too: it computes in float32, gives float32 losses, and rounds the
     gradient once, to float16.
     """
+    found = _at_once(y, t, weights, parameters)
+    if found is not None:
+        return found
     terms = element_terms(y, t, parameters)
     scale = _scale(y, weights, parameters)
     values = terms.value()
@@ -98,6 +102,28 @@ def loss(y: Tensor, t: Tensor, weights: Tensor | None, parameters: LossParameter
     if _is_scale(scale):
         values.mul_(scale)
     return _reduced(values, weights, parameters), gradient
+
+
+def _at_once(y: Tensor, t: Tensor, weights: Tensor | None, parameters: LossParameters) -> tuple[Tensor, Tensor] | None:
+    """Softmax cross entropy of images of few pixels in Triton; None for everything else."""
+    is_plain = parameters.kind is MPSCNNLossType.SOFT_MAX_CROSS_ENTROPY and weights is None
+    reduces = parameters.reduction is not MPSCNNReductionType.NONE and not parameters.reduce_across_batch
+    if not is_plain or not reduces or not y.numel() or not triton.runs_on(y.device):
+        return None
+    from openmps.ops.triton import loss as kernels
+
+    pitches, pixels = (pitch_of(y), pitch_of(t)), y.shape[2] * y.shape[3]
+    is_float = {y.dtype, t.dtype} <= {torch.float16, torch.float32}
+    fits = pixels <= kernels.MOST_PIXELS and y.shape[1] <= kernels.MOST_CLASSES and t.shape == y.shape
+    if not is_float or not fits or pitches[0] is None or pitches[1] is None:
+        return None
+    e, divisor = parameters.label_smoothing, 1.0
+    labels = (1.0 - e, e * _SMOOTHING_TARGET[parameters.kind](parameters))
+    if parameters.reduction is MPSCNNReductionType.MEAN:
+        divisor = float(pixels)
+    elif parameters.reduction is MPSCNNReductionType.SUM_BY_NON_ZERO_WEIGHTS:
+        divisor = float(pixels * y.shape[1])
+    return kernels.soft_max_cross_entropy(y, t, (pitches[0], pitches[1]), parameters.weight, labels, divisor)
 
 
 def forward_loss(y: Tensor, t: Tensor, weights: Tensor | None, parameters: LossParameters) -> Tensor:

@@ -8,9 +8,17 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from openmps.ops import triton
+
 # torch multiplies float32 matrices on the CPU with MKL. This operator is oneDNN's product; torch does not promise that
 # it stays, and does very well without it.
 _onednn_product = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends.mkldnn.is_available() else None
+
+
+_FEWEST_ROWS = 16
+"""Of a matrix, and columns of the other: fewer would be padded."""
+_MOST_PRODUCTS = 1 << 29
+"""Multiplications; for more a library's matrix products are worth their start."""
 
 
 def product_of_rows(rows: Tensor, columns: Tensor, biases: Tensor | None = None) -> Tensor:
@@ -20,6 +28,9 @@ def product_of_rows(rows: Tensor, columns: Tensor, biases: Tensor | None = None)
     """
     if _onednn_product is not None and _takes_onednn(rows):
         return _onednn_product(rows, columns, biases, "none", [], "")
+    if _is_exact_on_gpu(rows, columns.t()):
+        result = product(rows, columns.t())
+        return result if biases is None else result.add_(biases)
     if biases is None:
         return torch.mm(rows, columns.t())
     if rows.dtype == torch.float16:
@@ -37,6 +48,10 @@ def product(left: Tensor, right: Tensor) -> Tensor:
     """
     if _onednn_product is not None and _takes_onednn(left) and not _is_intel():
         return _onednn_product(left, right.t(), None, "none", [], "")
+    if _is_exact_on_gpu(left, right):
+        from openmps.ops.triton.products import product as exact
+
+        return exact(left, right)
     return torch.mm(left, right)
 
 
@@ -47,6 +62,14 @@ def wide_product(left: Tensor, right: Tensor) -> Tensor:
     if left.is_cuda:
         return torch.mm(left, right, out_dtype=torch.float32)
     return torch.mm(left.float(), right.float())
+
+
+def _is_exact_on_gpu(left: Tensor, right: Tensor) -> bool:
+    """Whether float32 matrices are such as `openmps.ops.triton.products` is for: several rows, few products."""
+    if not (left.dtype == right.dtype == torch.float32 and min(left.shape[0], right.shape[1]) >= _FEWEST_ROWS):
+        return False
+    products = left.shape[0] * left.shape[1] * right.shape[1]
+    return 0 < products <= _MOST_PRODUCTS and triton.runs_on(left.device)
 
 
 def _takes_onednn(left: Tensor) -> bool:

@@ -1,6 +1,7 @@
-"""The weights' gradient of a convolution over float16 images in Triton: windows are read where they lie.
+"""The weights' gradient of a convolution in Triton: windows are read where they lie.
 
-Products are summed in float32, by many programs over pixels of their own each; their sums are added in a fixed order.
+Products of float32 are made as three of TF32. They are summed in float32, by many programs over pixels of their own
+each; their sums are added in a fixed order.
 """
 # A kernel's parameters have no types in Python, and the checker must do without Triton.
 # pyright: reportMissingParameterType=false, reportUnknownParameterType=false, reportInvalidTypeForm=false
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 
 from openmps.ops.geometry import Window
+from openmps.ops.triton.sums import sum_of_parts
 
 triton: Any = import_module("triton")
 tl: Any = import_module("triton.language")
@@ -32,7 +34,7 @@ def _weights_gradient(
     gradient, x, parts, pixels, outputs, inputs, each, result_rows, result_columns, rows, columns, pitch, pitch_of_x,
     TAPS: tl.constexpr, TAPS_ACROSS: tl.constexpr, STRIDE_Y: tl.constexpr, STRIDE_X: tl.constexpr,
     FIRST_Y: tl.constexpr, FIRST_X: tl.constexpr, DILATION_Y: tl.constexpr, DILATION_X: tl.constexpr,
-    OUTPUTS: tl.constexpr, FACTORS: tl.constexpr, PIXELS: tl.constexpr,
+    OUTPUTS: tl.constexpr, FACTORS: tl.constexpr, PIXELS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Some output channels by some of the factors of a window, summed over a program's pixels."""
     across, down = tl.cdiv(TAPS * inputs, FACTORS), tl.cdiv(outputs, OUTPUTS)
@@ -56,7 +58,7 @@ def _weights_gradient(
         inside = (y >= 0) & (y < rows) & (x_ >= 0) & (x_ < columns)
         inside = inside & there[:, None] & (factor < TAPS * inputs)[None, :]
         value = tl.load(x + start[:, None] + away[None, :], inside, 0.0)
-        total = tl.dot(tl.trans(flow), value, total)
+        total = tl.dot(tl.trans(flow), value, total, input_precision=PRECISION)
     place = parts + (part * outputs + output).to(tl.int64)[:, None] * (TAPS * inputs) + factor[None, :]
     tl.store(place, total, (output < outputs)[:, None] & (factor < TAPS * inputs)[None, :])
 
@@ -103,8 +105,11 @@ class _Tile(NamedTuple):
     stages: int
 
     @classmethod
-    def of(cls, outputs: int, factors: int) -> _Tile:
+    def of(cls, outputs: int, factors: int, *, is_half: bool) -> _Tile:
         """That for a gradient of this size."""
+        if not is_half:
+            rows, columns = (max(16, triton.next_power_of_2(count)) for count in (outputs, factors))
+            return cls(min(64, rows), min(64, columns), 32, 4, 3)
         if outputs > 64 and factors > 128:
             return cls(128, 256, 64, 8, 3)
         rows, columns = (max(16, triton.next_power_of_2(count)) for count in (outputs, factors))
@@ -114,7 +119,7 @@ class _Tile(NamedTuple):
 def weights_gradient(gradient: Tensor, x: Tensor, window: Window, pitch: int, pitch_of_x: int) -> Tensor:
     """The gradient for the weights of one group, OHWI, float32; the edges are zeros.
 
-    Both operands are float16 with their channels side by side, ``pitch`` numbers from one pixel to the next.
+    Both operands are float16, or float32, their channels side by side, ``pitch`` numbers from one pixel to the next.
     """
     if x.dtype == torch.float16 and x.shape[1] >= _MANY_CHANNELS:
         from openmps.ops.triton import convolution_taps as by_taps
@@ -123,7 +128,10 @@ def weights_gradient(gradient: Tensor, x: Tensor, window: Window, pitch: int, pi
     images, outputs, result_rows, result_columns = gradient.shape
     _, inputs, rows, columns = x.shape
     taps, across = window.y.size * window.x.size, window.x.size
-    tile, pixels = _Tile.of(outputs, taps * inputs), images * result_rows * result_columns
+    tile, pixels = (
+        _Tile.of(outputs, taps * inputs, is_half=x.dtype == torch.float16),
+        images * result_rows * result_columns,
+    )
     blocks = triton.cdiv(outputs, tile.outputs) * triton.cdiv(taps * inputs, tile.factors)
     each = triton.cdiv(pixels, max(1, min(_PROGRAMS // blocks, pixels // _LEAST_PIXELS)))
     each = triton.cdiv(each, tile.pixels) * tile.pixels
@@ -132,9 +140,9 @@ def weights_gradient(gradient: Tensor, x: Tensor, window: Window, pitch: int, pi
     _weights_gradient[(blocks * count,)](
         gradient, x, parts, pixels, outputs, inputs, each, result_rows, result_columns, rows, columns, pitch,
         pitch_of_x, taps, across, *window.stride, window.y.first, window.x.first, *window.dilation, tile.outputs,
-        tile.factors, tile.pixels, num_warps=tile.warps, num_stages=tile.stages,
+        tile.factors, tile.pixels, "tf32x3", num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
-    return parts[0] if count == 1 else parts.sum(0)
+    return sum_of_parts(parts)
 
 
 MOST_TAPS = 32
@@ -155,4 +163,4 @@ def depthwise_gradient(gradient: Tensor, x: Tensor, window: Window, pitch: int, 
         pitch_of_x, taps, window.x.size, *window.stride, window.y.first, window.x.first, *window.dilation,
         triton.next_power_of_2(taps), held, at_once, num_warps=4,
     )  # fmt: skip
-    return parts[0] if count == 1 else parts.sum(0)
+    return sum_of_parts(parts)

@@ -1,0 +1,63 @@
+"""Products of float32 matrices in Triton, as exact as multiplications with additions: three products of TF32 each.
+
+Long sums are split over several programs, whose sums are added in a fixed order: few rows keep a GPU busy, too.
+"""
+# A kernel's parameters have no types in Python, and the checker must do without Triton.
+# pyright: reportMissingParameterType=false, reportUnknownParameterType=false, reportInvalidTypeForm=false
+# pyright: reportUntypedFunctionDecorator=false
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from openmps.ops.triton.sums import sum_of_parts
+
+triton: Any = import_module("triton")
+tl: Any = import_module("triton.language")
+
+_ROWS, _COLUMNS, _TERMS = 64, 32, 32
+_PROGRAMS = 264
+"""Programs, about: two for each multiprocessor of an H200."""
+
+
+@triton.jit
+def _product(
+    left, right, parts, rows, columns, terms, each, row_of_left, term_of_left, term_of_right, column_of_right,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, TERMS: tl.constexpr,
+):  # fmt: skip
+    """Some rows and columns of a product, summed over a program's terms."""
+    across = tl.cdiv(columns, COLUMNS)
+    row = tl.program_id(0) // across * ROWS + tl.arange(0, ROWS)
+    column = tl.program_id(0) % across * COLUMNS + tl.arange(0, COLUMNS)
+    part, is_row, is_column = tl.program_id(1), row < rows, column < columns
+    total = tl.zeros([ROWS, COLUMNS], tl.float32)
+    end = tl.minimum(terms, (part + 1) * each)
+    for first in range(part * each, end, TERMS):
+        term = first + tl.arange(0, TERMS)
+        is_term = term < end
+        a = left + row.to(tl.int64)[:, None] * row_of_left + term.to(tl.int64)[None, :] * term_of_left
+        b = right + term.to(tl.int64)[:, None] * term_of_right + column.to(tl.int64)[None, :] * column_of_right
+        factor = tl.load(a, is_row[:, None] & is_term[None, :], 0.0)
+        other = tl.load(b, is_term[:, None] & is_column[None, :], 0.0)
+        total = tl.dot(factor, other, total, input_precision="tf32x3")
+    place = (part * rows + row).to(tl.int64)[:, None] * columns + column[None, :]
+    tl.store(parts + place, total, is_row[:, None] & is_column[None, :])
+
+
+def product(left: Tensor, right: Tensor) -> Tensor:
+    """``left @ right`` of float32, contiguous, whatever the strides."""
+    (rows, terms), columns = left.shape, right.shape[1]
+    blocks = triton.cdiv(rows, _ROWS) * triton.cdiv(columns, _COLUMNS)
+    split = max(1, min(_PROGRAMS // blocks, terms // 128))
+    each = triton.cdiv(triton.cdiv(terms, split), _TERMS) * _TERMS
+    split = triton.cdiv(terms, each)
+    parts = torch.empty((split, rows, columns), dtype=torch.float32, device=left.device)
+    _product[(blocks, split)](
+        left, right, parts, rows, columns, terms, each, *left.stride(), *right.stride(), _ROWS, _COLUMNS, _TERMS,
+        num_warps=4, num_stages=4,
+    )  # fmt: skip
+    return sum_of_parts(parts)

@@ -1,0 +1,104 @@
+"""Exact float32 products of matrices and windows in Triton: on CUDA, or by Triton's interpreter."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import pytest
+import torch
+
+from openmps.ops import triton
+from openmps.ops.convolution import convolution, convolution_gradient
+from openmps.ops.geometry import Axis, Window
+from openmps.ops.products import product, product_of_rows
+from openmps.types import MPSImageEdgeMode
+
+IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+ZERO, CLAMP = MPSImageEdgeMode.ZERO, MPSImageEdgeMode.CLAMP
+WINDOWS = {
+    "3 by 3": Window(x=Axis(7, 7, 3), y=Axis(6, 6, 3)),
+    "even, off the centre": Window(x=Axis(7, 6, 4, 1, 1, 1), y=Axis(6, 8, 2, 1, 1, 0)),
+    "dilated": Window(x=Axis(7, 5, 3, 1, 2, 3), y=Axis(6, 6, 2, 1, 3, 1)),
+    "strides": Window(x=Axis(7, 4, 3, 2), y=Axis(6, 2, 3, 3)),
+}
+
+
+@pytest.fixture
+def place(monkeypatch: pytest.MonkeyPatch) -> torch.device:
+    """Where Triton runs; the functions take it there."""
+    if find_spec("triton") is None:
+        pytest.skip("Triton is not installed")
+    if IS_INTERPRETED:
+        monkeypatch.setattr(triton, "runs_on", lambda device: True)
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device on this machine; the interpreter is asked by a test of its own")
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+def numbers(*shape: int, place: torch.device, seed: int) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(place)
+
+
+def assert_exact(found: torch.Tensor | None, expected: torch.Tensor | None) -> None:
+    """As close as float32 sums in another order."""
+    assert found is not None
+    assert expected is not None
+    assert found.dtype is torch.float32
+    assert found.shape == expected.shape
+    torch.testing.assert_close(found.double(), expected, rtol=0.0, atol=3e-6 * float(expected.abs().max()))
+
+
+@pytest.mark.parametrize("size", [(40, 500, 70), (1, 3, 1), (70, 40, 65), (5, 1300, 33)], ids=str)
+def test_products_of_matrices(size: tuple[int, int, int], place: torch.device, monkeypatch) -> None:
+    if IS_INTERPRETED:
+        monkeypatch.setattr("openmps.ops.products._takes_onednn", lambda left: False)
+    rows, terms, columns = size
+    left, right = numbers(rows, terms, place=place, seed=1), numbers(terms, columns, place=place, seed=2)
+    biases = numbers(columns, place=place, seed=3)
+    expected = left.double() @ right.double()
+    assert_exact(product(left, right), expected)
+    assert_exact(product(left.t().contiguous().t(), right.t().contiguous().t()), expected)
+    assert_exact(product_of_rows(left, right.t().contiguous()), expected)
+    assert_exact(product_of_rows(left, right.t().contiguous(), biases), expected + biases.double())
+
+
+@pytest.mark.parametrize("edge_mode", [ZERO, CLAMP], ids=str)
+@pytest.mark.parametrize("channels", [(16, 33), (20, 16), (3, 5)], ids=str)
+@pytest.mark.parametrize("name", WINDOWS)
+def test_convolutions(name: str, channels, edge_mode: MPSImageEdgeMode, place: torch.device) -> None:
+    window, (inputs, outputs) = WINDOWS[name], channels
+    x = numbers(2, *window.source, inputs, place=place, seed=1).permute(0, 3, 1, 2)
+    weights, biases = numbers(outputs, *window.size, inputs, place=place, seed=2), numbers(outputs, place=place, seed=3)
+    gradient = numbers(2, *window.result, outputs, place=place, seed=4).permute(0, 3, 1, 2)
+    wide = [each.double() for each in (x, weights, biases, gradient)]
+    expected = convolution(*wide[:3], window, edge_mode=edge_mode)
+    assert_exact(convolution(x, weights, biases, window, edge_mode=edge_mode), expected)
+    found = convolution_gradient(gradient, x, weights, window, edge_mode=edge_mode)
+    sums = convolution_gradient(wide[3], wide[0], wide[1], window, edge_mode=edge_mode)
+    for one, other in zip(found, sums, strict=True):
+        assert_exact(one, other)
+    assert convolution_gradient(gradient, x, weights, window, edge_mode=edge_mode, with_biases=False).biases is None
+
+
+def test_the_forms_are_asked(place: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """None of the above is the library's."""
+    window = WINDOWS["3 by 3"]
+    x = numbers(2, *window.source, 16, place=place, seed=1).permute(0, 3, 1, 2)
+    weights, gradient = numbers(16, 3, 3, 16, place=place, seed=2), numbers(2, 6, 7, 16, place=place, seed=4)
+    monkeypatch.setattr(torch, "conv2d", None)
+    monkeypatch.setattr("openmps.ops.convolution._backward", None)
+    convolution(x, weights, None, window)
+    convolution_gradient(gradient.permute(0, 3, 1, 2), x, weights, window)
+
+
+@pytest.mark.skipif(IS_INTERPRETED or find_spec("triton") is None, reason="asks the interpreter, which Triton brings")
+def test_by_the_interpreter() -> None:
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", "not by_the"]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "skipped" not in ran.stdout
