@@ -7,10 +7,10 @@ import itertools
 import pytest
 import torch
 
-from openmps.graph.fusion import ReluPoolGradient
 from openmps.ops.geometry import Axis, Window
 from openmps.ops.neuron import neuron, neuron_gradient
 from openmps.ops.pooling import max_pooling, max_pooling_gradient
+from openmps.ops.relu_pooling import ReluPoolGradient
 from openmps.types import MPSCNNNeuronType, MPSImageEdgeMode
 
 RELU = MPSCNNNeuronType.RELU

@@ -6,7 +6,8 @@ the mask is applied to the pooled gradient. It needs a max pooling that is the o
 its own gradient, which must be followed by the ReLU's alone; images that come out stand in its way.
 
 `identities`, and on a GPU `normalized_neurons` and `normalized_poolings`: see `openmps.graph.normalization_fusion`;
-`added_normalizations` and `spread_gradients`: see `openmps.graph.projection_fusion`.
+`added_normalizations` and `spread_gradients`: see `openmps.graph.projection_fusion`; `layer_ends` and `wide_products`:
+see `openmps.graph.layer_end_fusion`.
 
 `fuse_convolutions`: where no gradients are computed, a convolution takes in the batch normalization with stored
 statistics behind it, the addition of another image, and a ReLU or ReLUN, each if nothing else reads the image between.
@@ -18,22 +19,19 @@ Every fusion is turned off with ``MPSNNGraph.allow_fusion``.
 from __future__ import annotations
 
 from collections.abc import Container
-from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
-
-import torch
-from torch import Tensor
+from typing import NamedTuple
 
 from openmps.graph.convolution_fusion import FusedBody, fuse_convolutions
+from openmps.graph.layer_end_fusion import layer_ends, wide_products
 from openmps.graph.normalization_fusion import identities, normalized_neurons, normalized_poolings
 from openmps.graph.passes import verify
 from openmps.graph.projection_fusion import added_normalizations, spread_gradients
 from openmps.graph.readers import Readers
-from openmps.ops.geometry import Window
-from openmps.ops.neuron import Neuron, NeuronGradient, neuron_gradient
-from openmps.ops.op import Body, Input, Kind, Op, Step
-from openmps.ops.pooling import MaxPooling, MaxPoolingGradient, first_pixels, max_pooling_gradient
-from openmps.types import MPSCNNNeuronType, MPSImageEdgeMode
+from openmps.ops.neuron import Neuron, NeuronGradient
+from openmps.ops.op import Body, Input, Step
+from openmps.ops.pooling import MaxPooling, MaxPoolingGradient
+from openmps.ops.relu_pooling import ReluPoolGradient
+from openmps.types import MPSCNNNeuronType
 
 _RELU = MPSCNNNeuronType.RELU
 
@@ -73,6 +71,8 @@ _RULES_IN_PASSES = (
     added_normalizations,
     spread_gradients,
     pools_before_relus,
+    layer_ends,
+    wide_products,
 )
 """What is done to a body, in order. Where a fused operation is no pass of its own, it costs a gradient the numbers that
 it computes again."""
@@ -97,13 +97,13 @@ def _match(readers: Readers, relu: Step) -> _Match | None:
         return None
     stored = readers.stored(relu.writes[0])
     pools = [step for step in readers.of(stored) if isinstance(step.op, MaxPooling)]
-    others = [step for step in readers.of(stored) if not isinstance(step.op, MaxPooling)]
-    if stored in readers.outputs or len(pools) != 1 or pools[0].writes[1] in readers.outputs:
+    others = [step for step in readers.uses(stored) if step not in pools]
+    if not readers.inner(stored, [*pools, *others]) or len(pools) != 1 or pools[0].writes[1] in readers.outputs:
         return None
     pool = pools[0]
     if stored != relu.writes[0] and readers.stored(pool.writes[0]) == pool.writes[0]:
         return None  # The pooled image is stored with more digits than the ReLU's was.
-    relu_gradients = [step for step in readers.of(relu.reads[0]) if isinstance(step.op, NeuronGradient)]
+    relu_gradients = [step for step in readers.uses(relu.reads[0]) if isinstance(step.op, NeuronGradient)]
     if not others and not relu_gradients:
         return _Match(relu, stored, pool, None, None, ())
     if len(others) != 1 or len(relu_gradients) != 1:
@@ -113,10 +113,12 @@ def _match(readers: Readers, relu: Step) -> _Match | None:
             None  # Rounding can make two results equal whose sources are not, and the first of them takes the gradient.
         )
     pool_gradient, relu_gradient = others[0], relu_gradients[0]
-    if not isinstance(pool_gradient.op, MaxPoolingGradient) or pool_gradient.reads[1:] != (stored, pool.writes[1]):
+    read = tuple(map(readers.origin, pool_gradient.reads[1:]))
+    if not isinstance(pool_gradient.op, MaxPoolingGradient) or read != (stored, pool.writes[1]):
         return None
     end = readers.stored(pool_gradient.writes[0])
-    if readers.only(end) is not relu_gradient or relu_gradient.reads != (end, relu.reads[0]):
+    source = readers.origin(relu_gradient.reads[1])
+    if readers.only(end) is not relu_gradient or relu_gradient.reads[0] != end or source != relu.reads[0]:
         return None
     return _Match(relu, stored, pool, pool_gradient, relu_gradient, (pool_gradient.writes[0], end))
 
@@ -141,31 +143,3 @@ def _pool_before_relu(body: Body, match: _Match) -> Body:
         elif id(step) not in dropped and not passed.issuperset(step.writes):
             steps.append(step)
     return body.with_steps(steps, body.slots + 1)
-
-
-@dataclass(frozen=True, slots=True)
-class ReluPoolGradient(Op):
-    """The gradient of a max pooling in front of a ReLU: of a gradient, the pooled source, the source and the choice."""
-
-    kind: ClassVar[Kind] = Kind.WINDOW
-
-    window: Window
-    edge_mode: MPSImageEdgeMode
-    slope: float
-
-    def run(self, wanted: tuple[bool, ...], *operands: Any) -> Tensor:
-        """The mask on the pooled gradient, then to the places of the largest numbers.
-
-        Where a window's maximum is exactly 0, the ReLU makes all of its pixels equal, and the first of them takes the
-        gradient: it gets through where that pixel is 0 itself, and is lost where it is negative.
-        """
-        gradient, pooled, source, choice = operands
-        if self.slope == 0.0 and _may_hold_zero(pooled):
-            pooled = torch.where(pooled == 0, first_pixels(source, self.window, self.edge_mode), pooled)
-        masked = neuron_gradient(gradient, pooled, _RELU, self.slope, 0.0, 0.0)
-        return max_pooling_gradient(masked, source, choice, self.window, self.edge_mode)
-
-
-def _may_hold_zero(pooled: Tensor) -> bool:
-    """Whether a number may be 0: a look that costs the CPU a sixth of the selection, and a GPU more than that."""
-    return pooled.is_cuda or not float(pooled.abs().amin()) > 0.0
