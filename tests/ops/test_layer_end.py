@@ -30,7 +30,10 @@ WINDOWS: dict[str, tuple[Window | None, tuple[int, int]]] = {
     "a rest": (Window(x=Axis(7, 3, 2, 2, 1, 1), y=Axis(5, 2, 2, 2, 1, 1)), (5, 7)),
     "gaps and a border": (Window(x=Axis(9, 3, 2, 3, 1, 1), y=Axis(8, 2, 3, 4, 1, 2)), (8, 9)),
 }
-FORMS = [*itertools.product((torch.float32, HALF), (False, True), (False, True), (False, True), (0.0, 0.75))]
+FORMS = [
+    (*form, 0.75 if form[1] == form[3] else 0.0)
+    for form in itertools.product((torch.float32, HALF), (False, True), (False, True), (False, True))
+]
 """Type of the products, whether there are biases, whether their sum is stored as float16, whether there is a ReLU, how
 much dropout keeps."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import subprocess
 import sys
@@ -20,7 +19,7 @@ from openmps.types import MPSCNNLossType, MPSCNNReductionType
 
 IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 HALF, SINGLE = torch.float16, torch.float32
-SIZES = [(5, 10, 1, 1, 700), (70, 16, 2, 3, 9), (1, 1, 1, 1, 1), (130, 3, 1, 1, 40)]
+SIZES = [(5, 10, 1, 1, 700), (70, 16, 2, 3, 9), (1, 1, 1, 1, 1)]
 """Images, outputs, rows, columns and channels of the source."""
 SOFT_MAX = MPSCNNLossType.SOFT_MAX_CROSS_ENTROPY
 SUM, MEAN, BY_WEIGHTS = (
@@ -68,7 +67,7 @@ def assert_close(found: Tensor | None, expected: Tensor | None, dtype: torch.dty
 
 
 @pytest.mark.parametrize("wide", [False, True])
-@pytest.mark.parametrize("types", list(itertools.product((HALF, SINGLE), repeat=2)), ids=str)
+@pytest.mark.parametrize("types", [(HALF, HALF), (SINGLE, HALF), (SINGLE, SINGLE)], ids=str)
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_layers_of_few_outputs(size, types, wide: bool, place, monkeypatch: pytest.MonkeyPatch) -> None:
     images, outputs, rows, columns, channels = size
@@ -92,8 +91,7 @@ def test_layers_of_few_outputs(size, types, wide: bool, place, monkeypatch: pyte
     assert found[5:] == [None, None]
 
 
-@pytest.mark.parametrize("smoothing", [0.0, 0.2])
-@pytest.mark.parametrize("reduction", [SUM, MEAN, BY_WEIGHTS], ids=str)
+@pytest.mark.parametrize(("reduction", "smoothing"), [(SUM, 0.0), (SUM, 0.2), (MEAN, 0.0), (BY_WEIGHTS, 0.2)], ids=str)
 @pytest.mark.parametrize("dtype", [SINGLE, HALF], ids=str)
 @pytest.mark.parametrize("shape", [(3, 10, 1, 1), (2, 3, 2, 4), (1, 1000, 1, 1), (2, 1, 1, 1)], ids=str)
 def test_softmax_cross_entropy(shape, dtype, reduction, smoothing, place, monkeypatch: pytest.MonkeyPatch) -> None:
