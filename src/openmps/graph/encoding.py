@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -160,21 +160,35 @@ def check_sources(
 
 def bindings(program: Program, sources: Sequence[Images], states: StagesStates) -> tuple[Bound, ...]:
     """What each input of the program's body is bound to in this encode."""
-    known = states.known()
     found = program.bound()
-    for index in program.asked:
-        role, name, place, stage = program.parts[index]
-        if stage is None:
-            found[index] = sources[place].whole()
-        else:
-            found[index] = stage.kernel.bound(role, name, stage.plan, known.get(place, stage.states))
+    bind(found, program.asked, program, sources, states)
     return tuple(found)
 
 
-def sinks(program: Program, images: Mapping[MPSNNImageNode, Images], states: StagesStates) -> tuple[Sink, ...]:
-    """Where each output of the program's body goes."""
+def bind(
+    found: list[Any], asked: Sequence[int], program: Program, sources: Sequence[Images], states: StagesStates
+) -> None:
+    """Bind some of the inputs."""
+    held, given, parts = states.held, states.given, program.parts
+    for index in asked:
+        role, name, place, stage = parts[index]
+        if stage is None:
+            found[index] = sources[place].whole()
+        else:
+            taking = held.get(place)
+            known = given.get(place, stage.states) if taking is None else taking[0]
+            found[index] = stage.kernel.bound(role, name, stage.plan, known)
+
+
+def sinks(
+    program: Program,
+    groups: Iterable[tuple[int, tuple[str, ...]]],
+    images: Mapping[MPSNNImageNode, Images],
+    states: StagesStates,
+) -> list[Sink]:
+    """Where outputs of the program's body go, those of one kernel together as `Program.handed_out` has them."""
     found: list[Sink] = []
-    for place, names in program.handed_out:
+    for place, names in groups:
         if names == (RESULT,):
             stack = images[program.stages[place].node.result_image].whole()
             found.append(Pixels(stack, all_of(stack.extent)))
@@ -182,7 +196,7 @@ def sinks(program: Program, images: Mapping[MPSNNImageNode, Images], states: Sta
             found.append(states.saved[place])
         else:
             found.extend(states.sinks(place, names))
-    return tuple(found)
+    return found
 
 
 # --- images that come out ---------------------------------------------------------------------------------------------
@@ -258,7 +272,7 @@ class StagesStates:
     """The states that the kernels of one encode work with, by stage."""
 
     def __init__(self, program: Program) -> None:
-        self._program = program
+        self._stages = program.stages
         self.given: dict[int, MPSStateBatch] = {}
         """Those that a kernel takes from the user: labels."""
         self.saved: dict[int, Saved] = {}
@@ -266,33 +280,29 @@ class StagesStates:
         self.held: dict[int, list[MPSStateBatch]] = {}
         """Those that take what a kernel gives besides: statistics, gradients of parameters."""
 
-    def give(self, given: Mapping[MPSNNStateNode, MPSStateBatch]) -> None:
+    def give(self, program: Program, given: Mapping[MPSNNStateNode, MPSStateBatch]) -> None:
         """Hand states of the user's to the kernels that read them."""
         for node, states in given.items():
-            for place in self._program.readers(node):
+            for place in program.readers(node):
                 self.given[place] = states
 
     def hold(self, place: int, states: MPSStateBatch) -> None:
         """Have what one kernel gives besides images go into ``states``."""
-        stage = self._program.stages[place]
+        stage = self._stages[place]
         if stage.kernel.fills_states:
             stage.kernel.fill(stage.plan, states)
         self.held.setdefault(place, []).append(states)
 
     def hold_all(self, forward: MPSNNFilterNode, states: MPSStateBatch) -> None:
         """Have what a layer's kernels, forward and gradient, give besides images go into ``states``."""
-        for place, stage in enumerate(self._program.stages):
+        for place, stage in enumerate(self._stages):
             node = stage.node
             if node is forward or (isinstance(node, MPSNNGradientFilterNode) and node.forward is forward):
                 self.hold(place, states)
 
-    def known(self) -> dict[int, MPSStateBatch]:
-        """Those that each kernel finds its memory by."""
-        return {**self.given, **{place: taking[0] for place, taking in self.held.items()}}
-
     def sinks(self, place: int, names: Sequence[str]) -> Sequence[Sink]:
         """Where what one kernel gives besides images and saved tensors goes."""
-        kernel = self._program.stages[place].kernel
+        kernel = self._stages[place].kernel
         takers = self.held.get(place)
         if takers is None:
             return kernel.sinks(names, self.given[place]) if place in self.given else [NOWHERE] * len(names)

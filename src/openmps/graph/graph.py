@@ -15,7 +15,6 @@ from openmps.core.image.storage import Extent, Shape
 from openmps.core.kernel.base import MPSKernel
 from openmps.core.kernel.checks import check_command_buffer
 from openmps.core.kernel.encode import ImageKernel
-from openmps.core.kernel.encoding import Encoding
 from openmps.core.lifetime import COMMAND_BUFFERS, check_is_open
 from openmps.core.numbers import integer
 from openmps.core.state.batch import MPSStateBatch
@@ -55,13 +54,14 @@ from openmps.graph.nodes import (
     checked_allocator,
     checked_format,
 )
-from openmps.graph.non_finite import CheckedEncoding
+from openmps.graph.non_finite import encoding_of
 from openmps.graph.passes import Network, check_gradients, check_listed, reachable, required
 from openmps.graph.program import Program
 from openmps.graph.stale_weights import StaleWeights
 from openmps.graph.trace import Trace, Tracer, without_steps
 from openmps.graph.trainable import training_of
 from openmps.graph.update import Updates
+from openmps.graph.working_set import working_set
 from openmps.metal.device import CommandBuffer, MTLCommandQueue, MTLDevice
 from openmps.selectors import Factory, takes
 from openmps.types import MPSImageFeatureChannelFormat
@@ -438,22 +438,28 @@ class MPSNNGraph(MPSKernel, NamedAttributes):
         outputs = make_outputs(self, command_buffer, program, allocators, single=single)
         formats = other_formats(program, outputs) if outputs else {}
         program = self._program(shapes, formats, given) if formats else program
-        working = StagesStates(program)
-        working.give(given)
-        exported, is_temporary = interface.result_states, self.output_state_is_temporary
-        made = make_states(command_buffer, program, working, exported, temporary=is_temporary) if exported else []
+        exported = interface.result_states
         self._stale_weights.warn()
-        update = self._updates.begin(program, working)
-        kind = CheckedEncoding if self.stop_on_non_finite else Encoding
-        bound = bindings(program, sources, working)
-        encoding = kind(program.body, bound, program.used, sinks(program, outputs, working), program.asked)
-        if isinstance(encoding, CheckedEncoding):
-            encoding.program = program
+        is_alone = exported or self.stop_on_non_finite or command_buffer.recording.lane.player is None
+        lent = None if is_alone else working_set(program, command_buffer, self._updates, given)
+        if lent is None:
+            working = StagesStates(program)
+            working.give(program, given)
+            temporary = self.output_state_is_temporary
+            made = make_states(command_buffer, program, working, exported, temporary=temporary) if exported else []
+            update = self._updates.begin(program, working)
+            bound = bindings(program, sources, working)
+            ends = sinks(program, program.handed_out, outputs, working)
+            encoding = encoding_of(program, bound, tuple(ends), checked=self.stop_on_non_finite)
+        else:
+            made, update, encoding = [], lent.update, lent.encoding(program, sources, outputs)
         command_buffer.record(who, encoding)
         if interface.result in interface.allocators and interface.result_is_needed:
             outputs[interface.result].add_reads(1)
         count_reads(interface, sources, states)
         update.encode(command_buffer)
+        if lent is not None:
+            lent.end()
         return outputs, made
 
     # --- programs -----------------------------------------------------------------------------------------------------

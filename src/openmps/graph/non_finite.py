@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from openmps.core.kernel.encoding import Encoding
+from openmps.core.kernel.encoding import Bound, Encoding, Sink
 from openmps.core.kernel.scene import RESULT, SAVED
 from openmps.errors import MPSNonFiniteError
 from openmps.graph.program import Program, Stage
@@ -60,6 +60,15 @@ class CheckedEncoding(Encoding):
 
     def _watched(self, made: list[Any]) -> list[Any]:
         return [value for value, output in zip(made, self.program.outputs, strict=True) if output.name != SAVED]
+
+
+def encoding_of(program: Program, inputs: tuple[Bound, ...], sinks: tuple[Sink, ...], *, checked: bool) -> Encoding:
+    """One encode of a program that lends nothing to others; ``checked`` says whether it looks at its results."""
+    if not checked:
+        return Encoding(program.body, inputs, program.used, sinks, program.frame)
+    encoding = CheckedEncoding(program.body, inputs, program.used, sinks, program.frame)
+    encoding.program = program
+    return encoding
 
 
 def _tensors(items: Iterable[Any]) -> list[Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -15,6 +16,7 @@ from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.image.image import MPSImage
 from openmps.core.image.storage import Extent, Shape, Target
 from openmps.core.kernel.encode import ImageKernel
+from openmps.core.kernel.encoding import Frame
 from openmps.core.kernel.plan import Plan, used_inputs
 from openmps.core.kernel.scene import RESULT, SAVED
 from openmps.core.state.batch import MPSStateBatch
@@ -25,6 +27,8 @@ from openmps.metal.device import CommandBuffer
 from openmps.metal.resource import epoch
 from openmps.ops.elements import Place
 from openmps.ops.op import Body, Builder, Input, Role, Slot
+
+_MOST_SPARE = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +115,12 @@ class Program:
         self.asked: tuple[int, ...]
         """The inputs of the body that are bound anew in each encode; the others stay where they are."""
         self.used: tuple[bool, ...]
+        self.frame: Frame
+        """Of encodes that lend nothing to one another."""
+        self.spare: deque[Any] = deque(maxlen=_MOST_SPARE)
+        """What earlier encodes have lent and nobody holds any more."""
+        self.lent_in_vain = 0
+        """How many times in a row what was lent has not come back."""
         self._bound: list[Any] | None = None
         self._epoch = -1
         self._preparations: Preparations
@@ -135,6 +145,7 @@ class Program:
         self.asked = tuple(index for index, part in enumerate(self.parts) if not _stays(part[0], part[3]))
         self._prepared = [index for index, part in enumerate(self.parts) if part[0] is Role.PREPARED]
         self.used = used_inputs(body)
+        self.frame = Frame(self.asked, None)
 
     def bound(self) -> list[Any]:
         """What the inputs of the body are bound to, a new list; nothing yet for those that each encode binds."""

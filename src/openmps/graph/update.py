@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from openmps.checks import store
 from openmps.core.kernel.encode import ImageKernel
 from openmps.core.state.batch import MPSStateBatch
+from openmps.core.state.state import MPSState
 from openmps.errors import MPSTypeError
 from openmps.graph.encoding import StagesStates, batch_of
 from openmps.graph.nodes import MPSNNFilterNode, MPSNNGradientFilterNode
@@ -41,6 +42,8 @@ class Updates:
                 layer = _layer(node, kernels)
                 asked = first.setdefault((_owner(layer), layer.style), layer)
                 self._layers.setdefault(asked, []).append(node)
+        self.may_lend = all(layer.style is _ON_DEVICE and layer.is_whole for layer in self._layers)
+        """Whether the states of one encode may serve another: each is of a whole batch, and read on the device."""
         self._watch = Watch(filters, list(self._layers))
         self._places: tuple[Program | None, list[_Places]] = None, []
         """Where the layers are in the program that was encoded last."""
@@ -65,6 +68,10 @@ class Updates:
                 states.hold(place, batch)
             made.append((layer, batch))
         return UpdatePass(made, self._watch)
+
+    def begin_again(self) -> None:
+        """Another encode has the states of an earlier one, which nobody else holds."""
+        self._watch.before_encode()
 
     @staticmethod
     def _places_of(program: Program, layer: Layer, nodes: Sequence[MPSNNGradientFilterNode]) -> _Places:
@@ -108,6 +115,10 @@ class UpdatePass(NamedTuple):
     states: Sequence[tuple[Layer, MPSStateBatch]]
     watch: Watch
 
+    def states_lent(self) -> tuple[MPSState, ...]:
+        """The states of whole batches."""
+        return tuple([batch.shared for _, batch in self.states if batch.shared is not None])
+
     def encode(self, command_buffer: CommandBuffer) -> None:
         """Ask the data sources for updates, each once a batch; all gradients are recorded by now.
 
@@ -124,12 +135,17 @@ def _update_on_device(command_buffer: CommandBuffer, layer: Layer, callback: Cal
     kernel = layer.kernel
     given = states if callback.takes_batch else states.shared
     update = getattr(layer.source, callback.method)
-    weights, source = None, None
     if callback.takes_source:
         # The source state is the kernel's own memory: an update in place needs no copy.
         weights = kernel.parameters
         source = weights.state()
-    new = update(command_buffer, given) if source is None else update(command_buffer, given, source)
+        new = update(command_buffer, given, source)
+        if new is source:
+            layer.has_answered = True
+            weights.reload_from(kernel.name, command_buffer, new)
+            return
+    else:
+        new = update(command_buffer, given)
     if new is None:
         return
     if not isinstance(new, callback.result):
@@ -139,9 +155,6 @@ def _update_on_device(command_buffer: CommandBuffer, layer: Layer, callback: Cal
             remedy = "Return the state that holds the new weights; it may be source_state, changed in place"
         raise MPSTypeError(kernel.name, f"data source {callback.method}()", rule, type(new).__name__, remedy)
     layer.has_answered = True
-    if weights is not None and new is source:
-        weights.reload_from(kernel.name, command_buffer, new)
-        return
     if len(layer.holders) > 1:
         new.add_reads(len(layer.holders) - 1)
     for each in layer.holders:
@@ -161,7 +174,8 @@ def _update_on_cpu(command_buffer: CommandBuffer, layer: Layer, callback: Callba
     command_buffer.add_completed_handler(finished)
 
 
+_ON_DEVICE = MPSNNTrainingStyle.UPDATE_DEVICE_GPU
 _STYLES = {
     MPSNNTrainingStyle.UPDATE_DEVICE_CPU: _update_on_cpu,
-    MPSNNTrainingStyle.UPDATE_DEVICE_GPU: _update_on_device,
+    _ON_DEVICE: _update_on_device,
 }

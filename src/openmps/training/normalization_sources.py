@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,15 +12,21 @@ from numpy.typing import NDArray
 from openmps.checks import Shown, number, store, whole
 from openmps.core.arrays import numbers, row, variances
 from openmps.core.data_source import ArraySource
-from openmps.core.kernel.encoding import Number, Numbers, record_step
+from openmps.core.kernel.encoding import Encoding, Number, Numbers, prepared_step
 from openmps.core.numbers import not_negative
-from openmps.core.state.rows import MPSCNNNormalizationGammaAndBetaState, MPSCNNNormalizationMeanAndVarianceState
+from openmps.core.state.rows import (
+    ChannelStatePair,
+    MPSCNNNormalizationGammaAndBetaState,
+    MPSCNNNormalizationMeanAndVarianceState,
+)
 from openmps.errors import MPSArgumentError, MPSMemoryError
 from openmps.kernels.batch_normalization import MPSCNNBatchNormalizationState
 from openmps.metal.device import CommandBuffer, MTLBuffer, MTLDevice
 from openmps.ops.batch_normalization import RunningAverages
 from openmps.training.optimized import Optimized, OptimizerFactory
 
+_Pair = TypeVar("_Pair", bound=ChannelStatePair)
+_AVERAGE = "average"
 Row = NDArray[Any] | Sequence[float] | None
 _DEFAULTS = {"gamma": 1.0, "beta": 0.0, "mean": 0.0, "variance": 1.0}
 _CHECKS = {"variance": variances}
@@ -111,6 +117,14 @@ def _row(who: str, part: str, given: Row, channels: int) -> NDArray[np.float32]:
     return _CHECKS[part](who, part, values) if part in _CHECKS else values
 
 
+class _Average(NamedTuple):
+    """The step of the running averages from one state: kept by that state."""
+
+    result: MPSCNNNormalizationMeanAndVarianceState
+    momentum: float
+    encoding: Encoding
+
+
 class TrainableBatchNormalizationDataSource(ArrayBatchNormalizationDataSource, Optimized):
     """A data source that trains gamma and beta on the device, and keeps running means and variances there.
 
@@ -148,6 +162,7 @@ class TrainableBatchNormalizationDataSource(ArrayBatchNormalizationDataSource, O
             raise MPSArgumentError(type(self).__name__, "momentum", "must be 0 to 1", momentum)
         self._train_with(optimizer, amsgrad=amsgrad)
         self._buffers: dict[str, MTLBuffer] = {}
+        self._states: dict[Any, tuple[tuple[MTLBuffer, MTLBuffer], Any]] = {}
         self._updated: tuple[weakref.ref[Any], Any] | None = None
 
     def gamma(self) -> NDArray[np.float32]:
@@ -199,7 +214,7 @@ class TrainableBatchNormalizationDataSource(ArrayBatchNormalizationDataSource, O
         if command_buffer is None:
             raise self._needs_device()
         self._check_layer(command_buffer, batch_normalization_state)
-        result = MPSCNNNormalizationGammaAndBetaState(*self._on(command_buffer.device, "gamma", "beta"))
+        result = self._state_of(MPSCNNNormalizationGammaAndBetaState, command_buffer.device, "gamma", "beta")
         optimizer = self._begun(command_buffer.device, [self._channels] * 2)
         optimizer.encode(
             command_buffer,
@@ -224,14 +239,33 @@ class TrainableBatchNormalizationDataSource(ArrayBatchNormalizationDataSource, O
         if state.pixels == 1:
             rule = "must be of at least two pixels, for one has no variance"
             raise MPSArgumentError(self._name, "batch", rule, "1 image of 1x1", "Train with larger batches or images")
-        mean, variance = self._on(command_buffer.device, "mean", "variance")
+        result = self._state_of(MPSCNNNormalizationMeanAndVarianceState, command_buffer.device, "mean", "variance")
         if state.has_statistics:
-            read = (mean, variance, state.mean(), state.variance())
-            factor = Number(state.pixels / (state.pixels - 1))
-            record_step(
-                command_buffer, f"{self._name} average", RunningAverages(self._momentum), (*map(Numbers, read), factor)
-            )
-        return MPSCNNNormalizationMeanAndVarianceState(mean, variance)
+            kept = state.prepared
+            found: _Average | None = None if kept is None else kept.get(_AVERAGE)
+            if found is None or found.result is not result or found.momentum != self._momentum:
+                found = _Average(result, self._momentum, self._average(state, result))
+                if kept is not None:
+                    kept[_AVERAGE] = found
+            command_buffer.record(f"{self._name} average", found.encoding)
+        return result
+
+    def _average(
+        self, state: MPSCNNBatchNormalizationState, result: MPSCNNNormalizationMeanAndVarianceState
+    ) -> Encoding:
+        """The step of the running averages to the statistics of a batch."""
+        own = (Numbers(result.mean), Numbers(result.variance), state.used("mean"), state.used("variance"))
+        return prepared_step(RunningAverages(self._momentum), (*own, Number(state.pixels / (state.pixels - 1))))
+
+    def _state_of(self, kind: Callable[[MTLBuffer, MTLBuffer], _Pair], device: MTLDevice, *parts: str) -> _Pair:
+        """The state over two of the rows: the same one, as long as these are where they were."""
+        buffers = self._on(device, *parts)
+        known = self._states.get(kind)
+        if known is None or known[0] != buffers:
+            state = kind(*buffers)
+            store(state, "prepared", {})
+            known = self._states[kind] = (buffers, state)
+        return known[1]
 
     def _check_layer(self, command_buffer: CommandBuffer, state: MPSCNNBatchNormalizationState) -> None:
         """Raise if the layer is not the one that was updated before on the same command buffer."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, ClassVar, NamedTuple, Protocol, Self
@@ -244,10 +245,27 @@ class Nowhere(NamedTuple):
 NOWHERE = Nowhere()
 
 
+class Frame:
+    """What encodings of one body have in common that share all but some of their bindings: the same object for them."""
+
+    __slots__ = ("__weakref__", "anew", "anew_sinks", "serial")
+
+    def __init__(self, anew: tuple[int, ...], anew_sinks: tuple[int, ...] | None = ()) -> None:
+        self.serial = next(_serials)
+        """A number that no other frame has."""
+        self.anew = anew
+        """The inputs that each encode binds."""
+        self.anew_sinks = anew_sinks
+        """The sinks that are each encode's own; None for all of them."""
+
+
+_serials = itertools.count()
+
+
 class Encoding(Writer):
     """One encode: a body and its bindings. Running it reads the inputs, computes, and hands the outputs out."""
 
-    __slots__ = ("anew", "body", "inputs", "sinks", "used")
+    __slots__ = ("body", "frame", "inputs", "sinks", "used")
 
     guards: ClassVar[bool] = False
     """Whether it looks at its results when it runs, and may raise; see `sound`."""
@@ -258,11 +276,11 @@ class Encoding(Writer):
         inputs: tuple[Bound, ...],
         used: tuple[bool, ...],
         sinks: tuple[Sink, ...],
-        anew: tuple[int, ...] | None = None,
+        frame: Frame | None = None,
     ) -> None:
         self.body = body
-        self.anew = anew
-        """The inputs that each encode binds. All encodings of the body with this very tuple share the other ones."""
+        self.frame = frame
+        """All encodings of this very frame share the body, and the bindings that the frame does not name."""
         self.inputs = inputs
         """What each input of the body is bound to, in the body's order."""
         self.used = used
@@ -307,6 +325,12 @@ def record_step(
     record_body(command_buffer, label, step_body(op, tuple(map(type, operands)), len(sinks)), operands, sinks)
 
 
+def prepared_step(op: Op, operands: Sequence[Bound]) -> Encoding:
+    """One operation that writes its operands' memory, to be recorded as often as it is bound to the same."""
+    bound = tuple(operands)
+    return Encoding(step_body(op, tuple(map(type, bound))), bound, (True,) * len(bound), (), Frame(()))
+
+
 def record_body(
     command_buffer: CommandBuffer, label: str, body: Body, operands: Sequence[Bound], sinks: Sequence[Sink] = ()
 ) -> None:
@@ -317,9 +341,11 @@ def record_body(
 def bound_last(command_buffer: CommandBuffer) -> tuple[Bound, ...]:
     """What the encode recorded last is bound to; nothing where other work came last, or an encoder is open."""
     recording = command_buffer.recording
-    works = (work for _, work in reversed(recording.execution.works) if not isinstance(work, Release))
-    last = next(works, None) if recording.is_open else None
-    return last.inputs if isinstance(last, Encoding) else ()
+    works = recording.execution.works
+    last = works[-1][1] if works else None
+    if isinstance(last, Release):
+        last = next((work for _, work in reversed(works) if not isinstance(work, Release)), None)
+    return last.inputs if isinstance(last, Encoding) and recording.is_open else ()
 
 
 @lru_cache(maxsize=1024)

@@ -104,6 +104,9 @@ class MPSState(KnownAttributes, Labelled):
     _device: MTLDevice | None
     _counts: TemporaryCounts | None = None
     """The read counts of a temporary state, or of those of a batch that it stands for or is one of."""
+    prepared: dict[Any, Any] | None = None
+    """What encodes have made ready for the next one with this very state; None where there will be none. For those who
+    extend the framework."""
     _members: tuple[int, ...] | None = None
     """Its own place among those of a batch; None for a state that stands for all of them."""
 
@@ -288,6 +291,10 @@ class MPSState(KnownAttributes, Labelled):
     def cells(self) -> tuple[object, ...]:
         """The memory that it holds."""
         return (self.saved, *self._slots)
+
+    def update_operands(self) -> Sequence[Any]:
+        """What an update of parameters is bound to of this state: the same objects each time, where it is prepared."""
+        return ()
 
     def release(self) -> None:
         """Give back what a temporary state holds, when its last read has run."""

@@ -6,8 +6,8 @@ The state is the one place where it is decided which numbers an encode uses, whe
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, NoReturn, TypeVar, cast
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn, cast
 
 from openmps.checks import Shown, of_kind, store
 from openmps.core.data_source import FLT_MIN, copy_of
@@ -46,7 +46,6 @@ from openmps.metal.device import CommandBuffer, MTLBuffer, MTLDevice
 from openmps.ops.op import Slot
 from openmps.types import MPSCNNNeuronType
 
-_Pair = TypeVar("_Pair", bound=ChannelStatePair)
 _STATES_FIRST = "Make a state with result_state and pass it as batch_normalization_state"
 _ROWS = ("gamma", "beta", "mean", "variance", "gradient_for_gamma", "gradient_for_beta", "correction")
 """What a state holds, in the order of its resources."""
@@ -54,7 +53,7 @@ _ROWS = ("gamma", "beta", "mean", "variance", "gradient_for_gamma", "gradient_fo
 # --- the state --------------------------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Progress:
     """How far the encodes of a batch have come."""
 
@@ -106,12 +105,16 @@ class MPSCNNBatchNormalizationState(MPSNNGradientState):
 
     _batch_normalization: MPSCNNBatchNormalization
     _progress: _Progress
+    _own: dict[str, Numbers]
+    """What its rows are bound to."""
+    _update_operands: tuple[Numbers, ...] | None = None
 
     def __init__(self, device: MTLDevice, batch_normalization: MPSCNNBatchNormalization) -> None:
         size = 4 * batch_normalization.number_of_feature_channels
         super().__init__(device, resource_list=MPSStateResourceList(buffer_sizes=[size] * len(_ROWS)))
         store(self, "_batch_normalization", batch_normalization)
         store(self, "_progress", _Progress())
+        store(self, "_own", {})
 
     @classmethod
     def temporary_state(cls, *arguments: Any, **options: Any) -> NoReturn:
@@ -177,10 +180,13 @@ class MPSCNNBatchNormalizationState(MPSNNGradientState):
 
     def own(self, name: str) -> Numbers:
         """A row of the state, whose reads were checked already."""
-        assert self._device is not None
-        buffer = self._slots[_ROWS.index(name)].get(self._device, self.lives_on)
-        assert isinstance(buffer, MTLBuffer)
-        return Numbers(buffer)
+        slot, known = self._slots[_ROWS.index(name)], self._own.get(name)
+        if known is None or known.buffer is not slot.resource:
+            assert self._device is not None
+            buffer = slot.get(self._device, self.lives_on)
+            assert isinstance(buffer, MTLBuffer)
+            known = self._own[name] = Numbers(buffer)
+        return known
 
     def used(self, name: str) -> Numbers:
         """The row that a gradient encode normalizes with: parameters of the forward encode, batch statistics."""
@@ -191,29 +197,39 @@ class MPSCNNBatchNormalizationState(MPSNNGradientState):
             return Numbers(kernel.mean_and_variance[_ROWS.index(name) - 2])
         return self.own(name)
 
+    def update_operands(self) -> Sequence[Numbers]:
+        """See `MPSState`: the gradients of gamma and beta, and gamma and beta; nothing until all of them are there."""
+        progress = self._progress
+        if self._update_operands is None and progress.has_gradients and progress.has_parameters:
+            names = ("gradient_for_gamma", "gradient_for_beta", "gamma", "beta")
+            store(self, "_update_operands", tuple([self.own(name) for name in names]))
+        return self._update_operands or ()
+
     def add_statistics(self, images: int, pixels: int) -> None:
         """Statistics of ``pixels`` are encoded."""
         progress = self._progress
         joined = progress.statistics_are_open
-        progress.pixels = pixels + (progress.pixels if joined else 0)
-        progress.images = images + (progress.images if joined else 0)
-        progress.share = pixels / progress.pixels
-        progress.statistics_are_open = True
-        progress.gradients_are_open = False
-        progress.gradient_images = 0
+        total = pixels + (progress.pixels if joined else 0)
+        self._go_on(
+            pixels=total,
+            images=images + (progress.images if joined else 0),
+            share=pixels / total,
+            statistics_are_open=True,
+            gradients_are_open=False,
+            gradient_images=0,
+        )
 
     def use_for_normalization(self, epsilon: float) -> None:
         """A forward encode uses the statistics, and leaves its parameters for the gradients."""
-        self._progress.statistics_are_open = False
-        self._progress.has_parameters = True
-        self._progress.epsilon = epsilon
+        self._go_on(statistics_are_open=False, has_parameters=True, epsilon=epsilon)
 
     def add_gradients(self, images: int) -> None:
         """Gradient statistics are encoded."""
         progress = self._progress
-        progress.gradient_images = images + (progress.gradient_images if progress.gradients_are_open else 0)
-        progress.statistics_are_open = False
-        progress.gradients_are_open = progress.has_gradients = True
+        before = progress.gradient_images if progress.gradients_are_open else 0
+        self._go_on(
+            gradient_images=images + before, statistics_are_open=False, gradients_are_open=True, has_gradients=True
+        )
 
     def use_for_gradient(self, who: str) -> None:
         """A gradient encode uses statistics and parameter gradients; raise unless these are complete."""
@@ -223,7 +239,10 @@ class MPSCNNBatchNormalizationState(MPSNNGradientState):
             got = f"those of {progress.gradient_images}"
             remedy = "Encode MPSCNNBatchNormalizationStatisticsGradient for the whole batch first"
             raise MPSArgumentError(who, "batch_normalization_state", rule, got, remedy)
-        progress.statistics_are_open = progress.gradients_are_open = False
+        self._go_on(statistics_are_open=False, gradients_are_open=False)
+
+    def _go_on(self, **changes: Any) -> None:
+        store(self, "_progress", replace(self._progress, **changes))
 
     def check_channels(self, who: str, channels: int) -> None:
         """Raise unless the state has numbers for exactly as many channels."""
@@ -360,26 +379,33 @@ class MPSCNNBatchNormalization(
         self, command_buffer: CommandBuffer, gamma_and_beta_state: MPSCNNNormalizationGammaAndBetaState
     ) -> None:
         """Take gamma and beta of a state when ``command_buffer`` runs; takes one read of a temporary state."""
-        kind = MPSCNNNormalizationGammaAndBetaState
-        state = self._checked_pair(command_buffer, "gamma_and_beta_state", gamma_and_beta_state, kind)
-        self._gamma_and_beta.take(command_buffer, self.name, Pair(state.gamma, state.beta))
-        state.count_read()
+        given, kind = gamma_and_beta_state, MPSCNNNormalizationGammaAndBetaState
+        self._take(self._gamma_and_beta, command_buffer, "gamma_and_beta_state", given, kind)
 
     def reload_mean_and_variance(
         self, command_buffer: CommandBuffer, mean_and_variance_state: MPSCNNNormalizationMeanAndVarianceState
     ) -> None:
         """Take mean and variance of a state when ``command_buffer`` runs (macOS 10.14); as `reload_gamma_and_beta`."""
         given, kind = mean_and_variance_state, MPSCNNNormalizationMeanAndVarianceState
-        state = self._checked_pair(command_buffer, "mean_and_variance_state", given, kind)
-        self._mean_and_variance.take(command_buffer, self.name, Pair(state.mean, state.variance))
-        state.count_read()
+        self._take(self._mean_and_variance, command_buffer, "mean_and_variance_state", given, kind)
 
-    def _checked_pair(self, command_buffer: CommandBuffer, argument: str, state: object, kind: type[_Pair]) -> _Pair:
-        check_command_buffer(self.name, command_buffer, self.device)
-        checked = of_kind(self.name, argument, state, kind)
-        checked.check_usable(self.name, argument, command_buffer)
-        checked.check_holds(self.name, argument, self.number_of_feature_channels)
-        return checked
+    def _take(
+        self,
+        pair: HeldPair,
+        command_buffer: CommandBuffer,
+        argument: str,
+        state: object,
+        kind: type[ChannelStatePair],
+    ) -> None:
+        who = self.name
+        check_command_buffer(who, command_buffer, self._device)
+        if isinstance(state, kind) and pair.take_again(command_buffer, who, state):
+            return
+        checked = of_kind(who, argument, state, kind)
+        checked.check_usable(who, argument, command_buffer)
+        checked.check_holds(who, argument, self.number_of_feature_channels)
+        pair.take(command_buffer, who, checked)
+        checked.count_read()
 
     # --- old numbers ------------------------------------------------------------------------------------------------
 

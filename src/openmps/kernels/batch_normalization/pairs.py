@@ -7,14 +7,18 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from openmps.core.kernel.encoding import Numbers, record_step
+from openmps.core.kernel.encoding import Encoding, Numbers, prepared_step
 from openmps.core.kernel.preparation import Followers
+from openmps.core.state.rows import ChannelStatePair
 from openmps.core.weight_versions import Held, Lineage, Part, fingerprint
 from openmps.metal.device import CommandBuffer, MTLBuffer, MTLDevice
+from openmps.metal.resource import epoch
 from openmps.ops.elements import Overwrite
 
 Rows = tuple[NDArray[np.float32], NDArray[np.float32]]
 """What a data source gives of a pair, one number a channel each."""
+_MOST_PREPARED = 8
+"""Kernels that one state is taken by again and again, at most."""
 GAMMA_AND_BETA = Part.reloaded_by("gamma and beta", "reload_gamma_and_beta", "gamma_and_beta_state")
 MEAN_AND_VARIANCE = Part.reloaded_by("mean and variance", "reload_mean_and_variance", "mean_and_variance_state")
 
@@ -61,15 +65,43 @@ class HeldPair:
         # New buffers: work that is recorded already keeps the numbers that it was encoded with.
         self.buffers = Pair.of(device, rows)
         self.followers = self.followers.replaced()
+        epoch.end()
 
     def equal(self, rows: Rows) -> bool:
         """Whether these are the numbers that a data source gave. Reads them; queued work is not waited for."""
         return all(np.array_equal(mine, given) for mine, given in zip(self.buffers.rows(), rows, strict=True))
 
-    def take(self, command_buffer: CommandBuffer, who: str, given: Pair) -> None:
-        """Record that the first numbers of two buffers are taken."""
-        self.held.take(given.first)
+    def take(self, command_buffer: CommandBuffer, who: str, state: ChannelStatePair) -> None:
+        """Record that the first numbers of a state are taken, which was checked and is read by this."""
+        given = Pair(*[buffer for buffer in map(state.resource_at_index, range(2)) if isinstance(buffer, MTLBuffer)])
         channels = self.buffers.first.length // 4
         places = (*map(Numbers, self.buffers), *(Numbers(buffer, 0, channels) for buffer in given))
-        record_step(command_buffer, f"{who} reload", Overwrite(), places)
+        found = _Taking(given, self.buffers, prepared_step(Overwrite(), places))
+        kept = state.prepared
+        if kept is not None:
+            if len(kept) >= _MOST_PREPARED:
+                kept.clear()
+            kept[id(self)] = found
+        self._record(command_buffer, who, found)
+
+    def take_again(self, command_buffer: CommandBuffer, who: str, state: object) -> bool:
+        """Record the same of a state that was checked before; False if this is another one."""
+        kept = state.prepared if isinstance(state, ChannelStatePair) else None
+        found: _Taking | None = kept.get(id(self)) if kept else None
+        if found is None or found.buffers is not self.buffers:
+            return False
+        self._record(command_buffer, who, found)
+        return True
+
+    def _record(self, command_buffer: CommandBuffer, who: str, taking: _Taking) -> None:
+        self.held.take(taking.given.first)
+        command_buffer.record(f"{who} reload", taking.encoding)
         self.followers.record(command_buffer, f"{who} preparation")
+
+
+class _Taking(NamedTuple):
+    """The step that takes numbers."""
+
+    given: Pair
+    buffers: Pair
+    encoding: Encoding

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import ClassVar
 
+from openmps.checks import store
 from openmps.core.kernel.base import MPSKernel
 from openmps.core.kernel.configuration import Setting
 from openmps.core.kernel.encoding import Numbers, Sum
@@ -45,14 +46,18 @@ class _Named(MPSKernel):
     @property
     def name(self) -> str:
         """The framework's class and the label."""
-        known = _known_as(type(self))
-        return f"{known} {self.label!r}" if self.label else known
+        name = self._name
+        if name is None:  # kept, because every encode asks for it
+            known = _known_as(type(self))
+            name = f"{known} {self.label!r}" if self.label else known
+            store(self, "_name", name)
+        return name
 
 
 class WholeBatchNormalization(_Named, MPSCNNBatchNormalization):
     """`MPSCNNBatchNormalization` with the statistics of the batch that it normalizes, or with the stored ones."""
 
-    fills_states = True
+    fills_states = stays_in_an_epoch = True
     uses_batch = Setting[bool | None]()
     """Whether mean and variance are those of the batch; None until the graph knows."""
 
@@ -93,7 +98,7 @@ class WholeBatchNormalization(_Named, MPSCNNBatchNormalization):
 class WholeBatchNormalizationGradient(_Named, MPSCNNBatchNormalizationGradient):
     """`MPSCNNBatchNormalizationStatisticsGradient` and `MPSCNNBatchNormalizationGradient` of a batch."""
 
-    fills_states = True
+    fills_states = stays_in_an_epoch = True
     _sums: ClassVar[tuple[str, ...]] = ("gradient_for_gamma", "gradient_for_beta")
 
     @property

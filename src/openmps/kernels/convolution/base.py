@@ -252,6 +252,10 @@ class ConvolutionGradientState(MPSNNGradientState):
                     sums.get(sums.device, command_buffer)
         return self._sums
 
+    def update_operands(self) -> tuple[ParameterSum, ParameterSum]:
+        """See `MPSState`: its sums."""
+        return self._sums
+
     def _refuse(self, who: str, argument: str) -> NoReturn:
         raise MPSLifetimeError(
             who,

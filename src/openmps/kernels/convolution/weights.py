@@ -216,7 +216,7 @@ class ConvolutionWeights:
         """
         if state is self._state:
             self.held.take(self.weights_buffer)
-            if self._is_derived and not any(each is self._roundings for each in bound_last(command_buffer)):
+            if self._is_derived and self._roundings not in bound_last(command_buffer):
                 record_step(command_buffer, f"{who} reload", TakeWeights(), [Held(None), Held(None), *self._parts])
             self.followers.record(command_buffer, f"{who} preparation")
             return

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from openmps.checks import Shown, finite, store
 from openmps.core.kernel.base import MPSKernel
 from openmps.core.kernel.checks import check_command_buffer
-from openmps.core.kernel.encoding import Bound, Encoding, Held, Number, record_step, step_body
+from openmps.core.kernel.encoding import Bound, Encoding, Frame, Held, Number, Numbers, record_step, step_body
 from openmps.core.state.state import MPSState
 from openmps.core.training_state import TrainingState, check_names, finite_number
 from openmps.core.vector import MPSMatrix, MPSVector, numbers_of
@@ -39,6 +39,8 @@ _LAYERS: dict[str, _LayerOf] = {
 _GRADIENTS = "convolution_gradient_state"
 _GIVEN_ANEW = 3
 """The first arguments of every encode: the optimizer, the command buffer, and the gradients of a convolution."""
+_BATCH_NORMALIZATION = 4
+"""Where they have the state of a batch normalization."""
 _NO_OPERANDS = ("self", "command_buffer", "operands")
 
 
@@ -113,7 +115,12 @@ class MPSNNOptimizer(MPSKernel):
     def _encode(self, command_buffer: CommandBuffer, arguments: Mapping[str, Any]) -> None:
         """The arguments of encode by name: states, or vectors, or matrices."""
         check_command_buffer(self._name or self.name, command_buffer, self._device)
-        if self._last is not None and self._encode_again(command_buffer, arguments, self._last):
+        given = [*arguments.values()]
+        state = given[_GIVEN_ANEW - 1]
+        prepared = getattr(given[_BATCH_NORMALIZATION] if state is None else state, "prepared", None)
+        if prepared and self._encode_prepared(command_buffer, given, prepared):
+            return
+        if self._last is not None and self._encode_again(command_buffer, given, self._last):
             return
         forms, layers = _forms(tuple([name for name, value in arguments.items() if value is not None]))
         if len(forms) > 1:
@@ -195,38 +202,59 @@ class MPSNNOptimizer(MPSKernel):
                 record_step(command_buffer, f"{self.name} {names[1]}", HandOn(), (values, results))
         others = [each for kind in (layer.values, *own, layer.results) for each in kind[:parameters] if each]
         others.append(layer.rounded)
-        self._record(command_buffer, parameters, [*layer.gradients[:parameters], *others])
+        body = self._record(command_buffer, parameters, [*layer.gradients[:parameters], *others])
         if values is None or parameters == 2:
             store(self, "_last", _Found.of(arguments, kept, layer.lengths, parameters, others))
+            if layer.read[0].prepared is not None:
+                self._keep(layer.read[0], _Prepared.of(arguments, kept, layer, body, others))
         for read in layer.read:
             read.count_read()
         for vectors in kept:
             for vector in vectors:
                 vector.count_read()
 
-    def _encode_again(self, command_buffer: CommandBuffer, arguments: Mapping[str, Any], last: _Found) -> bool:
-        """Update a convolution's parameters if all arguments but the gradients are those of the last time."""
-        if [*arguments.values()][_GIVEN_ANEW:] != last.arguments:
+    def _encode_prepared(self, command_buffer: CommandBuffer, given: list[Any], prepared: dict[int, _Prepared]) -> bool:
+        """Update the parameters if all arguments are those of an encode before, the state of the gradients too."""
+        found = prepared.get(id(self))
+        if found is None or found.clips is not self.apply_gradient_clipping or given[found.first :] != found.arguments:
             return False
-        state = arguments[_GRADIENTS]
+        if found.first > _GIVEN_ANEW and given[_GIVEN_ANEW - 1 : _GIVEN_ANEW + 1] != [None, None]:
+            return False
+        inputs = (Number(self._rate()), *found.lent[: found.lends], *found.operands)
+        command_buffer.record(self._name or self.name, Encoding(found.body, inputs, found.used, (), found.frame))
+        return True
+
+    def _encode_again(self, command_buffer: CommandBuffer, given: list[Any], last: _Found) -> bool:
+        """Update a convolution's parameters if all arguments but the gradients are those of the last time."""
+        if given[_GIVEN_ANEW:] != last.arguments:
+            return False
+        state = given[_GIVEN_ANEW - 1]
         gradients = convolution_gradients(self._name or self.name, state, command_buffer)
         if (gradients[0].count, gradients[1].count) != last.lengths:
             return False
         operands = [*gradients[: last.parameters], *last.operands]
-        self._record(command_buffer, last.parameters, operands, last.anew)
+        body = self._record(command_buffer, last.parameters, operands, last.frame)
         state.count_read()
+        if state.prepared is not None:
+            self._keep(state, _Prepared.of_last(state, gradients, last, body))
         return True
 
+    def _keep(self, state: MPSState, prepared: _Prepared | None) -> None:
+        """Have a state keep what is ready for the next encode with it."""
+        if state.prepared is not None and prepared is not None:
+            state.prepared[id(self)] = prepared._replace(owner=self, clips=self.apply_gradient_clipping)
+
     def _record(
-        self, command_buffer: CommandBuffer, vectors: int, operands: list[Bound], anew: tuple[int, ...] | None = None
-    ) -> None:
+        self, command_buffer: CommandBuffer, vectors: int, operands: list[Bound], frame: Frame | None = None
+    ) -> Body:
         """Update so many vectors: gradients, values, accumulators and results, kind by kind, then what is rounded."""
         key = vectors, len(operands), self.apply_gradient_clipping
         bound = (Number(self._rate()), *operands)
         body = self._bodies.get(key)
         if body is None:
             body = self._bodies[key] = step_body(self._update(vectors, self._rule()), tuple(map(type, bound)))
-        command_buffer.record(self._name or self.name, Encoding(body, bound, (True,) * len(bound), (), anew))
+        command_buffer.record(self._name or self.name, Encoding(body, bound, (True,) * len(bound), (), frame))
+        return body
 
 
 class _Found(NamedTuple):
@@ -238,8 +266,8 @@ class _Found(NamedTuple):
     parameters: int
     """How many of them are updated."""
     operands: list[Bound]
-    anew: tuple[int, ...]
-    """The inputs besides them: the rate and the gradients."""
+    frame: Frame
+    """Of the inputs besides them, the rate and the gradients."""
 
     @classmethod
     def of(
@@ -257,7 +285,66 @@ class _Found(NamedTuple):
         if any(numbers_of(vector) is None for vectors in kept for vector in vectors):
             return None
         given = [copy(value) if any(value is each for each in kept) else value for value in arguments.values()]
-        return cls(given[_GIVEN_ANEW:], lengths, parameters, operands, tuple(range(1 + parameters)))
+        return cls(given[_GIVEN_ANEW:], lengths, parameters, operands, Frame(tuple(range(1 + parameters))))
+
+
+class _Prepared(NamedTuple):
+    """An update from one state of gradients, which comes again: kept by that state, so it does not hold it."""
+
+    first: int
+    """Where the arguments begin that must be the same."""
+    arguments: list[object]
+    lent: Sequence[Bound]
+    """What the state says that updates are bound to, in a sequence of the state's own."""
+    lends: int
+    """How many of these come first among the operands."""
+    operands: list[Bound]
+    """Those behind them."""
+    body: Body
+    used: tuple[bool, ...]
+    frame: Frame
+    owner: object = None
+    """The optimizer, by whose identity it is found."""
+    clips: bool = False
+
+    @classmethod
+    def of_last(cls, state: Any, gradients: Sequence[Bound], last: _Found, body: Body) -> _Prepared | None:
+        """An update of a convolution."""
+        lent = state.update_operands()
+        if lent is not gradients:
+            return None
+        used = (True,) * len(body.inputs)
+        return cls(_GIVEN_ANEW, last.arguments, lent, last.parameters, last.operands, body, used, Frame((0,)))
+
+    @classmethod
+    def of(
+        cls,
+        arguments: Mapping[str, Any],
+        kept: Sequence[Sequence[MPSVector]],
+        layer: Layer,
+        body: Body,
+        others: list[Bound],
+    ) -> _Prepared | None:
+        """An update of gamma and beta; None unless all but these will be found in the same memory the next time."""
+        given, state = [*arguments.values()], layer.read[0]
+        if given[_BATCH_NORMALIZATION] is not state or len(layer.read) != 1:
+            return None
+        lent, first = state.update_operands(), _BATCH_NORMALIZATION + 1
+        if arguments["result_state"].lives_on is not None or not _are_same(lent, (*layer.gradients, *layer.values)):
+            return None
+        if any(numbers_of(vector) is None for vectors in kept for vector in vectors):
+            return None
+        same = [copy(value) if any(value is each for each in kept) else value for value in given[first:]]
+        used = (True,) * len(body.inputs)
+        return cls(first, same, lent, len(lent), others[len(layer.values) :], body, used, Frame((0,)))
+
+
+def _are_same(lent: Sequence[Any], bound: Sequence[Any]) -> bool:
+    """Whether what a state lends is the memory that an update was bound to."""
+    pairs = zip(lent, bound, strict=False)
+    return len(lent) == len(bound) and all(
+        isinstance(each, Numbers) and each.buffer is own.buffer for own, each in pairs
+    )
 
 
 @lru_cache(maxsize=256)

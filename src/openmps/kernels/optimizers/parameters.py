@@ -195,11 +195,14 @@ def batch_normalization_layer(who: str, arguments: Mapping[str, Any], command_bu
         raise MPSArgumentError(who, names[1], rule, values[0].length // 4)
     result.check_holds(who, "result_state", count)
     read = {id(arguments[name]): arguments[name] for name in names}
+    # States that come again have what updates are bound to.
+    own = {id(each.buffer): each for state in read.values() for each in state.update_operands()}
+    bound = [own.get(id(buffer)) or Numbers(buffer) for buffer in (slopes[0], slopes[1], *values)]
     return Layer(
         _GAMMA,
         (count, count),
-        (Numbers(slopes[0]), Numbers(slopes[1])),
-        (Numbers(values[0]), Numbers(values[1])),
+        (bound[0], bound[1]),
+        (bound[2], bound[3]),
         (Numbers(result.gamma, 0, count), Numbers(result.beta, 0, count)),
         tuple(read.values()),
     )

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+import itertools
+from collections import deque
 from collections.abc import Iterable, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Any
 from weakref import ref
 
 import torch
 from torch import Tensor
 
+from openmps.core.kernel.replay.glance import Glancer
 from openmps.core.kernel.replay.recorder import CudaRecorder, Recorder, Recording
 from openmps.core.kernel.replay.segment import Segment, analyse, things_of, values_of
 from openmps.core.kernel.replay.sight import Key, Looker, Sight
@@ -23,6 +26,8 @@ MIN_STEPS = 4
 """Fewer operations than so many gain nothing: to copy in and out costs as much as to launch them."""
 _REMEMBERED = 256
 """Segments that are known, captured or not."""
+_MOST_GLANCES = 8
+"""How often at most a kind of runs is made known to a glance: its frames may be new each time."""
 _FIRST = "not replayed: the first of its kind; it is captured when an equal one comes"
 
 
@@ -49,6 +54,10 @@ class _Entry:
         """How many equal runs must come before they are captured; more after each time that a capture had to go."""
         self.refusal = ""
         self.capture: _Capture | None = None
+        self.last_use = 0
+        """A number that is larger for what was used later."""
+        self.glances = 0
+        """How often a glance was to be enough from then on."""
 
 
 class Replayer:
@@ -59,9 +68,11 @@ class Replayer:
         self._device = device
         self._recorder = recorder
         self._min_steps = min_steps
-        self._entries: OrderedDict[Key, _Entry] = OrderedDict()
+        self._entries: dict[Key, _Entry] = {}
         self._dead: deque[Key] = deque()
         self._looker = Looker()
+        self._glancer = Glancer[_Entry](self._looker)
+        self._uses = itertools.count(1)
 
     @property
     def captures(self) -> int:
@@ -83,6 +94,8 @@ class Replayer:
         elif self._recorder.is_taken():
             count, reason = len(works), "not replayed: the program itself captures what is launched"
         else:
+            if self._play_at_a_glance(works, passages):
+                return 0
             sight = self._looker.look(works)
             if not sight.works:
                 count, reason = 1, f"not replayed: {_reason(sight.refusal)}"
@@ -98,6 +111,18 @@ class Replayer:
                 count = max(1, segment.works)
         passages.append(Passage(count, WorkOutcome.RUN, reason))
         return count
+
+    def _play_at_a_glance(self, works: deque[tuple[str, Work]], passages: list[Passage]) -> bool:
+        """Replay a run that a glance can tell; whether it has."""
+        sight = self._glancer.glance(works)
+        entry = None if sight is None else self._glancer.known(sight)
+        if sight is None or entry is None or entry.capture is None:
+            return False
+        entry.last_use = next(self._uses)
+        if not _replay(entry.capture, entry.segment, sight, works):
+            return False
+        passages.append(Passage(entry.segment.works, WorkOutcome.REPLAYED, ""))
+        return True
 
     def _play(self, works: deque[tuple[str, Work]], entry: _Entry, sight: Sight) -> tuple[WorkOutcome | None, str]:
         """Replay a segment, and say whether it was captured before; or None, and why it was not."""
@@ -120,6 +145,9 @@ class Replayer:
                 entry.refusal = f"it cannot be captured, {type(fault).__name__}: {fault}".partition("\n")[0]
                 return None, f"not replayed: {entry.refusal}"
             self._trim()
+        elif entry.glances < _MOST_GLANCES:
+            entry.glances += 1
+            self._glancer.remember(works, sight, entry)
         if not _replay(entry.capture, segment, sight, works):
             return None, "not replayed: a result may not be finite, and it is looked for where"
         return outcome, ""
@@ -134,7 +162,7 @@ class Replayer:
             # The callbacks run anywhere, so they only note the key: what it holds goes when this thread comes by.
             kept = [ref(each, forget) for each in things_of(sight)]
             entry = self._entries[key] = _Entry(kept, analyse(works, sight))
-        self._entries.move_to_end(key)
+        entry.last_use = next(self._uses)
         return entry
 
     def _forget_the_dead(self) -> None:
@@ -144,11 +172,12 @@ class Replayer:
     def _trim(self) -> None:
         """Have as many captures as are allowed, and no more entries than are remembered: the last used ones."""
         captured = [entry for entry in self._entries.values() if entry.capture is not None]
+        captured.sort(key=attrgetter("last_use"))
         for entry in captured[: len(captured) - self.max_capture_count]:
             self._drop(entry)
             entry.sightings, entry.needed = 0, 2 * entry.needed
         while len(self._entries) > _REMEMBERED:
-            self._drop(self._entries.popitem(last=False)[1])
+            self._drop(self._entries.pop(min(self._entries, key=lambda key: self._entries[key].last_use)))
 
     def _drop(self, entry: _Entry | None) -> None:
         if entry is not None and entry.capture is not None:
@@ -177,7 +206,8 @@ def _replay(capture: _Capture, segment: Segment, sight: Sight, works: deque[tupl
         *values, sound = values
         if sound is not None and not bool(sound):
             return False
-    outs = [[ref(sight.cells[number]) for number in numbers] for numbers in capture.outs]
+    outs = [[ref(sight.at(number)) for number in numbers] for numbers in capture.outs]
+    leases = sight.leases if segment.works == sight.works else ()
     sight.let_go()
     # The works must be gone for what they alone hold to be gone; this one says meanwhile what is yet to be written.
     works.insert(segment.works, ("replay", _HandOut(outs)))
@@ -188,6 +218,8 @@ def _replay(capture: _Capture, segment: Segment, sight: Sight, works: deque[tupl
         del work
     _hand_out(capture.sinks, outs, values)
     works.popleft()
+    for lease in leases:
+        lease.give_back()
     return True
 
 

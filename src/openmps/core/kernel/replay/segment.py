@@ -264,7 +264,7 @@ def values_of(segment: Segment, sight: Sight) -> list[Tensor]:
     """What is copied in, as the run is bound now."""
     bound: list[Any] = [sight.encodings[place].inputs[index] for place, index in segment.values]
     values = [each.to_copy() if type(each) is Stack else each.value() for each in bound]
-    return values + [sight.cells[number].present for number in segment.beginnings]
+    return values + [sight.at(number).present for number in segment.beginnings]
 
 
 def things_of(sight: Sight) -> list[Any]:

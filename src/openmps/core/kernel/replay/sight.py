@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from openmps.core.kernel.encoding import Encoding, Nowhere, Number, Several, Sink
+from openmps.core.kernel.lease import Lease
 from openmps.metal.execution import Release, Work, keep_place
 from openmps.metal.resource import epoch
 from openmps.ops.op import Body, Role
@@ -127,6 +128,11 @@ def storage_of(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
+def storages_of(marks: Iterable[Mark]) -> frozenset[int]:
+    """The kept memory of some marks."""
+    return frozenset(storage_of(each) for mark in marks for each in mark.things() if isinstance(each, Tensor))
+
+
 def layout_of(tensor: Tensor) -> Key:
     """How a tensor lies in memory."""
     return tuple(tensor.shape), tensor.stride(), tensor.dtype
@@ -139,8 +145,8 @@ class _Inputs(NamedTuple):
     """How the inputs of a body were bound at the last look; good for one epoch."""
 
     epoch: int
-    anew: tuple[int, ...] | None
-    """Those that each encode binds, where that is known."""
+    frame: int | None
+    """The serial number of what says which of them each encode binds, where that is known."""
     types: list[type]
     used: tuple[bool, ...]
     kept: tuple[int, ...]
@@ -162,7 +168,7 @@ class _Inputs(NamedTuple):
         if self.epoch != epoch.number or self.used != work.used:
             return False
         inputs: tuple[Any, ...] = work.inputs
-        if self.anew is not None and self.anew is work.anew and not self.looked_at:
+        if work.frame is not None and self.frame == work.frame.serial and not self.looked_at:
             return True
         try:
             serials = [inputs[index].mark.serial for index in self.kept]
@@ -184,13 +190,21 @@ class Sight:
         self.key: Key = ()
         """Equal for runs that compute the same in the same kept memory, of new memory that lies in the same way."""
         self.cells: list[Any] = []
-        """All new memory, in the order in which it is met."""
+        """All new memory, in the order in which it is met; see `at` for one by its number."""
+        self.places: tuple[int, ...] | None = None
+        """The numbers of that memory, where a glance has met a part of it only."""
         self.released: set[int] = set()
         """What is given back within the run, by identity."""
+        self.leases: list[Lease] = []
+        """What the run alone holds of what may be used again."""
         self.numbers: list[float] = []
         """What is uploaded, in order."""
         self.refusal = ""
         """Why the run ends where it does."""
+
+    def at(self, number: int) -> Any:
+        """The new memory of this number."""
+        return self.cells[number if self.places is None else self.places.index(number)]
 
     def let_go(self) -> None:
         """Hold no work and no memory any more."""
@@ -207,7 +221,7 @@ class Looker:
 
     def look(self, works: Iterable[tuple[str, Work]]) -> Sight:
         """The run that a record begins with; of no works if the first one cannot be captured."""
-        return _Look(works, self).sight
+        return Look(works, self).sight
 
     def inputs(self, place: int, work: Encoding) -> _Inputs:
         """How the inputs of the encoding at this place of its run are bound."""
@@ -225,7 +239,7 @@ class Looker:
     def _look_at(self, work: Encoding) -> _Inputs:
         kinds: dict[str, list[int]] = {"kept": [], "new": [], "moving": [], "fixed": []}
         serials: list[int] = []
-        things: list[Any] = []
+        marks: list[Mark] = []
         for index, (bound, used, moves) in enumerate(
             zip(work.inputs, work.used, traits_of(work.body).numbers_move, strict=True)
         ):
@@ -233,7 +247,7 @@ class Looker:
             if mark is not None:
                 kinds["kept"].append(index)
                 serials.append(mark.serial)
-                things += mark.things()
+                marks.append(mark)
             elif used:
                 kinds["new" if type(bound) is not Number else "moving" if moves else "fixed"].append(index)
         split = {kind: tuple(places) for kind, places in kinds.items()}
@@ -243,17 +257,16 @@ class Looker:
         token = self._tokens.get(how)
         if token is None:
             token = self._tokens[how] = next(_next_serial)
-        storages = frozenset(storage_of(each) for each in things if isinstance(each, Tensor))
         kept, types = split["kept"], [*map(type, work.inputs)]
-        looked_at = tuple(index for index in kept if work.anew is None or index in work.anew)
+        looked_at = tuple(index for index in kept if work.frame is None or index in work.frame.anew)
         return _Inputs(
             epoch.number,
-            work.anew,
+            None if work.frame is None else work.frame.serial,
             types,
             work.used,
             serials=serials,
             looked_at=looked_at,
-            storages=storages,
+            storages=storages_of(marks),
             token=token,
             **split,
         )
@@ -262,12 +275,17 @@ class Looker:
 _MOST_KNOWN = 1 << 12
 
 
-class _Look:
+class Look:
     """One look at a record."""
 
     def __init__(self, works: Iterable[tuple[str, Work]], looker: Looker) -> None:
         self._looker = looker
         self._begin()
+        self._walk(works)
+        self._find_leases()
+        self.sight.key = (*self._parts, *self._states())
+
+    def _walk(self, works: Iterable[tuple[str, Work]]) -> None:
         for count, (label, work) in enumerate(works):
             refusal = self._refusal(work)
             if not refusal:
@@ -282,7 +300,15 @@ class _Look:
                     self._take(before)
             self.sight.refusal = f"{label}: {refusal}"
             break
-        self.sight.key = (*self._parts, *self._states())
+
+    def _find_leases(self) -> None:
+        """What nobody else holds counts as given back within the run: nothing comes out to it."""
+        sight = self.sight
+        leases = {id(work.frame): work.frame for work in sight.encodings if isinstance(work.frame, Lease)}
+        for lease in leases.values():
+            if lease.is_free(lease.uses(sight.encodings, sight.cells)):
+                sight.leases.append(lease)
+                sight.released.update(map(id, lease.cells()))
 
     def _begin(self) -> None:
         self.sight = Sight()
@@ -316,7 +342,7 @@ class _Look:
         sight.works += 1
 
     def _take_encoding(self, work: Encoding) -> None:
-        parts, numbers, cells, inputs = self._parts, self._numbers, self.sight.cells, work.inputs
+        parts, inputs = self._parts, work.inputs
         found = self._looker.inputs(len(self.sight.encodings), work)
         self._storages.append(found.storages)
         parts.append(found.token)
@@ -327,8 +353,12 @@ class _Look:
         for index in found.fixed:
             fixed = inputs[index].value()
             parts.append((type(fixed), fixed))
-        ends: list[Any] = [inputs[index] for index in found.new]
-        for sink in work.sinks:
+        self._take_ends([inputs[index] for index in found.new], work.sinks)
+
+    def _take_ends(self, ends: list[Any], sinks: Iterable[Sink]) -> None:
+        """Note how memory is seen that is not known to stay, and which it is among that of the run."""
+        parts, numbers, cells = self._parts, self._numbers, self.sight.cells
+        for sink in sinks:
             if type(sink) is Several:
                 parts.append(len(sink.sinks))
                 ends += sink.sinks

@@ -1,0 +1,182 @@
+"""Glances: looks that take frames at their word, at runs of a kind that a whole look has seen before.
+
+Encodings of one frame share all but some of their bindings. What they share is memory that stays, as long as the epoch
+lasts, or memory of a lease. So a glance looks at the rest of them alone: at numbers, and at images, labels and results
+that are new. It tells apart the runs that a whole look tells apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from openmps.core.kernel.encoding import Encoding, Frame, Nowhere, Number, Several
+from openmps.core.kernel.lease import Lease
+from openmps.core.kernel.replay.sight import Key, Look, Looker, Mark, Sight, cells_of, mark_of, storages_of, traits_of
+from openmps.metal.execution import Work
+from openmps.metal.resource import epoch
+
+T = TypeVar("T")
+_MOST_FRAMES, _MOST_RUNS = 1 << 12, 256
+
+
+class _Known(NamedTuple):
+    """What is to be looked at of an encoding, by its frame."""
+
+    moving: tuple[int, ...]
+    """Numbers that are uploaded, among the inputs."""
+    fixed: tuple[int, ...]
+    """Other numbers."""
+    kept: tuple[int, ...]
+    """Inputs that each encode binds, to memory that stays."""
+    new: tuple[int, ...]
+    """Other inputs that are bound to new memory."""
+    sinks: tuple[int, ...]
+    """Sinks that are."""
+    storages: frozenset[int]
+    """The kept memory."""
+
+
+class _Run(NamedTuple, Generic[T]):
+    """A kind of runs."""
+
+    what: T
+    """What is remembered of it."""
+    places: tuple[int, ...]
+    """Of the new memory that a glance meets, its numbers in a whole look."""
+    uses: tuple[list[int], ...]
+    """How often the parts of each lease are held by such a run; see `Lease.uses`."""
+
+
+class Glancer(Generic[T]):
+    """Glances at records of one lane, and what is remembered of runs. It holds no memory."""
+
+    def __init__(self, looker: Looker) -> None:
+        self._looker = looker
+        self._epoch = epoch.number
+        self._frames: dict[int, _Known] = {}
+        self._runs: dict[Key, _Run[T]] = {}
+
+    def glance(self, works: Iterable[tuple[str, Work]]) -> Sight | None:
+        """The run that a record begins with; None where a whole look is needed."""
+        if self._epoch != epoch.number:
+            self._frames.clear()
+            self._runs.clear()
+            self._epoch = epoch.number
+        if not self._frames or not any(isinstance(work, Encoding) and work.frame is not None for _, work in works):
+            return None
+        try:
+            return _Glance(works, self._looker, self._frames).sight
+        except Exception:  # A whole look says what it is.
+            return None
+
+    def known(self, sight: Sight) -> T | None:
+        """What is remembered of such runs; nothing if somebody else holds what this one has on a lease."""
+        run = self._runs.get(sight.key)
+        if run is None or not all(map(Lease.is_free, sight.leases, run.uses)):
+            return None
+        sight.places = run.places
+        return run.what
+
+    def remember(self, works: Iterable[tuple[str, Work]], whole: Sight, what: T) -> None:
+        """Remember something of runs like one that was looked at, if a glance can tell them."""
+        frames = {work.frame.serial: work for work in whole.encodings if work.frame is not None}
+        leases = [work.frame for work in frames.values() if isinstance(work.frame, Lease)]
+        if not frames or len(leases) > len(whole.leases):
+            return
+        if len(self._frames) > _MOST_FRAMES:
+            self._frames.clear()
+        if len(self._runs) > _MOST_RUNS:
+            self._runs.clear()
+        lent = {id(cell) for lease in leases for cell in lease.cells()}
+        for serial, work in frames.items():
+            self._frames[serial] = _known(work, work.frame, lent)
+        sight = self.glance(works)
+        numbers = {id(cell): number for number, cell in enumerate(whole.cells)}
+        if sight is not None and sight.works == whole.works and all(id(cell) in numbers for cell in sight.cells):
+            places = tuple([numbers[id(cell)] for cell in sight.cells])
+            self._runs[sight.key] = _Run(what, places, tuple([lease.uses(sight.encodings) for lease in sight.leases]))
+
+
+class _Glance(Look):
+    """One glance at a record."""
+
+    def __init__(self, works: Iterable[tuple[str, Work]], looker: Looker, frames: dict[int, _Known]) -> None:
+        self._frames = frames
+        super().__init__(works, looker)
+
+    def _walk(self, works: Iterable[tuple[str, Work]]) -> None:
+        frames, encodings = self._frames, self.sight.encodings
+        count = 0
+        for _, work in works:
+            if isinstance(work, Encoding) and not work.guards and (frame := work.frame) is not None:
+                self._take_framed(work, frame, frames[frame.serial])
+                encodings.append(work)
+                count += 1
+            elif self._refusal(work):
+                break
+            else:
+                self._take(work)
+        self.sight.works += count
+
+    def _take_framed(self, work: Encoding, frame: Frame, known: _Known) -> None:
+        moving, fixed, kept, new, sinks, storages = known
+        parts, inputs = self._parts, work.inputs
+        parts.append(frame.serial)
+        for index in moving:
+            number: Any = inputs[index]
+            self.sight.numbers.append(number.number)
+            parts.append(type(number.number))
+        for index in fixed:
+            value = inputs[index].value()
+            parts.append((type(value), value))
+        for index in kept:
+            parts.append(_mark(inputs[index]).serial)
+        if storages:
+            self._storages.append(storages)
+        if isinstance(frame, Lease):
+            self.sight.leases.append(frame)
+        if new or sinks:
+            self._take_ends([inputs[index] for index in new], [work.sinks[index] for index in sinks])
+
+    def _find_leases(self) -> None:
+        """They have been met."""
+
+
+def _known(work: Encoding, frame: Frame | None, lent: set[int]) -> _Known:
+    """What is to be looked at of encodings of a frame; ``lent`` is the memory of the run's leases."""
+    assert frame is not None
+    moves = traits_of(work.body).numbers_move
+    found: dict[str, list[int]] = {"moving": [], "fixed": [], "kept": [], "new": []}
+    marks: list[Mark] = []
+    for index, (bound, used) in enumerate(zip(work.inputs, work.used, strict=True)):
+        mark = mark_of(bound) if used and hasattr(bound, "mark") else None
+        if mark is not None:
+            marks.append(mark)
+        kind = "moving" if moves[index] else "fixed" if type(bound) is Number else "new" if mark is None else "kept"
+        if used and (kind in ("moving", "fixed") or index in frame.anew or (mark is None and not _is_of(bound, lent))):
+            found[kind].append(index)
+    every = range(len(work.sinks)) if frame.anew_sinks is None else frame.anew_sinks
+    sinks = tuple([index for index, sink in enumerate(work.sinks) if index in every or not _stays(sink, lent)])
+    split = {kind: tuple(places) for kind, places in found.items()}
+    return _Known(**split, sinks=sinks, storages=storages_of(marks))
+
+
+def _mark(bound: Any) -> Mark:
+    """The mark of what is bound to memory that stays."""
+    mark = mark_of(bound)
+    if mark is None:
+        raise LookupError("it is bound to new memory")
+    return mark
+
+
+def _is_of(bound: Any, lent: set[int]) -> bool:
+    """Whether something is bound to this memory alone."""
+    cells = cells_of(bound)
+    return bool(cells) and all(id(cell) in lent for cell in cells)
+
+
+def _stays(sink: Any, lent: set[int]) -> bool:
+    """Whether a sink writes nothing, or memory that stays or is lent."""
+    each: Sequence[Any] = sink.sinks if type(sink) is Several else (sink,)
+    return all(type(one) is Nowhere or _is_of(one, lent) or mark_of(one) is not None for one in each)
