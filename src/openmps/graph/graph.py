@@ -14,6 +14,7 @@ from openmps.core.image.image import MPSImage, MPSImageAllocator
 from openmps.core.image.storage import Extent, Shape
 from openmps.core.kernel.base import MPSKernel
 from openmps.core.kernel.checks import check_command_buffer
+from openmps.core.kernel.configuration import changes
 from openmps.core.kernel.encode import ImageKernel
 from openmps.core.lifetime import COMMAND_BUFFERS, check_is_open
 from openmps.core.numbers import integer
@@ -173,7 +174,11 @@ class MPSNNGraph(MPSKernel, NamedAttributes):
         self._updates = Updates(self._network.filters, kernels)
         self._stale_weights = StaleWeights(kernels.values())
         self._programs: dict[Any, Program] = {}
+        self._changes = -1
+        """How far the changes of kernels had come when these were looked at; see `core.kernel.configuration`."""
         self._properties: list[Any] = []
+        self._last: tuple[Any, Program] | None = None
+        """The program of the last encode and what it was found by; none while programs ask their user first."""
         self._settled: list[Any] = []
         taken = set(self._interface.input_states)
         self._state_readers = [
@@ -496,8 +501,11 @@ class MPSNNGraph(MPSKernel, NamedAttributes):
         fusing = allow_fusion and self.allow_fusion
         given = tuple([kernel.given(states[node]) for node, kernel in self._state_readers if node in states])
         key = (shapes, given, self._format, fusing, tuple(formats.items()))
-        if [*map(_PROPERTIES, self._kernels.values())] != self._properties:
+        if self._changes != changes.number:
             self._look_at_kernels()
+        last = self._last
+        if last is not None and last[0] == key:
+            return last[1]
         program = self._programs.get(key)
         answers: dict[MPSNNFilterNode, Any] = {}
         if program is not None and program.questions:
@@ -514,6 +522,7 @@ class MPSNNGraph(MPSKernel, NamedAttributes):
             self._check_program(program)
             self._programs[key] = program
             self._look_at_kernels(planned=True)
+        self._last = None if program.questions else (key, program)
         return program
 
     def _look_at_kernels(self, *, planned: bool = False) -> None:
@@ -521,10 +530,14 @@ class MPSNNGraph(MPSKernel, NamedAttributes):
 
         To plan a program sets some: ``planned`` says that nothing else has.
         """
+        self._changes, before = changes.number, self._properties
         self._properties = [*map(_PROPERTIES, self._kernels.values())]
+        if self._properties == before:
+            return
         settled = [(configuration.settled(), *others) for configuration, *others in self._properties]
         if not planned and settled != self._settled:
             self._programs.clear()
+            self._last = None
         self._settled = settled
 
     def __repr__(self) -> str:

@@ -29,6 +29,9 @@ HEAP_CACHE_SECONDS = 5.0
 """The ``cache_delay`` that heap providers are given: the framework's default heap cache duration."""
 
 
+_COMMITTED = MTLCommandBufferStatus.COMMITTED
+
+
 class MPSPredicate(KnownAttributes):
     """A condition in device memory: the uint32 at ``offset`` bytes of ``buffer`` (MPSCommandBuffer.h, macOS 10.15).
 
@@ -238,6 +241,17 @@ class MPSCommandBuffer(CommandBuffer):
 
     def record(self, label: str, work: Work) -> None:
         """Add one piece of work, under the predicates of this wrapper and those inside; see `CommandBuffer.record`."""
+        recording = self._stream.recording
+        if (
+            self._predicate is None
+            and self._inner is None
+            and recording.encoder is None
+            and recording.execution.status < _COMMITTED
+            and not recording.debug_groups
+            and callable(work)
+        ):
+            recording.execution.works.append((label, work))
+            return
         inner = self._stream.root if self._inner is None else self._inner
         inner.record(label, work if self._predicate is None else Predicated(self._predicate, work))
 

@@ -58,7 +58,10 @@ def _copy(who: str, numbers: NDArray[Any], device: MTLDevice) -> Tensor:
     dtype = _ELEMENTS.get(numbers.dtype)
     if dtype is not None and numbers.nbytes >= LEAST_PINNED_BYTES and device.torch_device.type == "cuda":
         pinned = torch.empty(numbers.shape, dtype=dtype, pin_memory=True)
-        np.copyto(pinned.numpy(), numbers)
+        if numbers.flags.c_contiguous and numbers.flags.writeable:
+            pinned.copy_(torch.from_numpy(numbers))  # by several threads; of other arrays the engine makes no tensor
+        else:
+            np.copyto(pinned.numpy(), numbers)
         return pinned
     if numbers.dtype == np.longdouble:
         numbers = numbers.astype(np.float64)

@@ -15,6 +15,7 @@ from openmps.core.kernel.configuration import (
     KernelProperty,
     SourceProperties,
     at_least,
+    changes,
 )
 from openmps.core.lifetime import check_is_device
 from openmps.core.padding.policy import MPSNNDefaultPadding, MPSNNPadding
@@ -135,6 +136,7 @@ class KernelProperties(MPSKernel):
             rule = "must have a padding_method()"
             raise MPSTypeError(self.name, "padding", rule, type(value).__name__, "Use MPSNNDefaultPadding")
         self._padding = value
+        changes.note()
 
     @property
     def destination_image_allocator(self) -> MPSImageAllocator:

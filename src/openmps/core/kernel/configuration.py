@@ -6,6 +6,7 @@ configuration and of shapes, so they are kept with it, and kernels with equal co
 
 from __future__ import annotations
 
+import itertools
 import math
 import weakref
 from collections import deque
@@ -121,6 +122,23 @@ _recent: deque[Configuration] = deque(maxlen=_MOST_CONFIGURATIONS)
 """Kept though no kernel has them now: a property may be set back."""
 
 
+class Changes:
+    """Tells whether any property of a kernel, or what one is bound to, has been set since another look."""
+
+    def __init__(self) -> None:
+        self._count = itertools.count(1)
+        self.number = 0
+        """Another one after each change; threads that make some at once leave one that nobody has seen."""
+
+    def note(self) -> None:
+        """Say that something is set; called afterwards."""
+        self.number = next(self._count)
+
+
+changes = Changes()
+"""Those of the process: to compare a number costs less than to look at every kernel of a graph."""
+
+
 class Configured:
     """An object whose properties are one `Configuration`."""
 
@@ -134,6 +152,7 @@ class Configured:
     def _change(self, **values: Any) -> None:
         """Set properties by name."""
         self._configuration = self._configuration.changed(**values)
+        changes.note()
 
     @property
     def _sources(self) -> tuple[SourceProperties, ...]:
@@ -144,11 +163,13 @@ class Configured:
         sources = list(self._configuration.sources)
         sources[index] = sources[index]._replace(**fields)
         self._configuration = self._configuration.reading(tuple(sources))
+        changes.note()
 
     def _change_sources(self, **fields: Any) -> None:
         """Set properties of all sources alike."""
         sources = tuple(source._replace(**fields) for source in self._configuration.sources)
         self._configuration = self._configuration.reading(sources)
+        changes.note()
 
 
 _UNSET: Any = object()

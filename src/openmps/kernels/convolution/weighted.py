@@ -10,7 +10,7 @@ from openmps.checks import Shown, optional_flag
 from openmps.core.data_source import copy_of
 from openmps.core.kernel.base import KernelProperties
 from openmps.core.kernel.checks import check_command_buffer
-from openmps.core.kernel.configuration import KernelProperty, Setting
+from openmps.core.kernel.configuration import KernelProperty, Setting, changes
 from openmps.core.kernel.encoding import Bound
 from openmps.core.kernel.preparation import Followers
 from openmps.core.kernel.scene import Scene
@@ -84,6 +84,7 @@ class WeightedKernel(KernelProperties, HoldsWeights):
     def _hold(self, weights: ConvolutionWeights | None) -> None:
         self._weights = weights
         self._bound: dict[str, Bound] = {}
+        changes.note()
 
     def _read_descriptor(self, descriptor: MPSCNNConvolutionDescriptor) -> None:
         """Take windows and channels from a valid descriptor."""
@@ -106,6 +107,7 @@ class WeightedKernel(KernelProperties, HoldsWeights):
         if weights is None:
             weights = ConvolutionWeights.load(self.name, self._device, self._source_of_weights(), self._weight_types)
             self._weights = weights
+            changes.note()
         return weights
 
     def _source_of_weights(self) -> MPSCNNConvolutionDataSource:

@@ -362,8 +362,9 @@ class LabelsBatch(MPSStateBatch):
 
 def blocks_of(states: MPSStateBatch) -> LabelBlocks | None:
     """The blocks of a batch that `MPSCNNLossLabels.batch` made; None for one that was put together by hand."""
-    shared = states.shared
-    return shared if isinstance(states, LabelsBatch) and isinstance(shared, LabelBlocks) else None
+    # Told without asking an abstract class, which is slow.
+    shared = states.shared if type(states) is LabelsBatch or isinstance(states, LabelsBatch) else None
+    return shared if isinstance(shared, LabelBlocks) else None
 
 
 class LabelShape(NamedTuple):
@@ -472,7 +473,7 @@ class _LossImages(NamedTuple):
         """Write the losses; they become the memory of images that have none yet."""
         first = 0
         for storage in self.parts:
-            losses = value[first : first + storage.count]
+            losses = value if len(self.parts) == 1 else value[first : first + storage.count]
             first += storage.count
             if storage.is_whole and not storage.block.is_allocated:
                 storage.block.adopt(losses.clone() if is_shared else losses)

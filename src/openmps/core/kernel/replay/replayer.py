@@ -244,8 +244,11 @@ def _hand_out(sinks: Sequence[Any], outs: Sequence[Sequence[ref[Any]]], values: 
     """Bring what comes out to its places, as far as anybody still holds these."""
     for sink, places, value in zip(sinks, outs, values, strict=True):
         cells = [place() for place in places]
-        if cells.count(None) < len(cells):
-            held = [twin.twin() if cell is None else cell for cell, twin in zip(cells, sink.cells(), strict=True)]
+        gone = cells.count(None)
+        if gone < len(cells):
+            held = cells
+            if gone:
+                held = [twin.twin() if cell is None else cell for cell, twin in zip(cells, sink.cells(), strict=True)]
             # The memory is the capture's: it is copied.
             sink.over(held).take(value, is_shared=True)
 
