@@ -62,7 +62,8 @@ def batch_moments(x: Tensor) -> Moments:
     if (fast := kernels_for([x], [])) is not None:
         return Moments(*fast.moments(x))
     if _is_summed_at_once(x):
-        mean, (_, variance) = x.mean(_PIXELS), torch.batch_norm_update_stats(packed(x), None, None, 0.0)
+        wide = packed(_wide(x))
+        mean, (_, variance) = wide.mean(_PIXELS), torch.batch_norm_update_stats(wide, None, None, 0.0)
         if _is_near_zero(mean, variance):
             return Moments(mean, torch.zeros_like(mean), variance)
     first = _column(_wide(x[0, :, 0, 0]))
@@ -97,7 +98,8 @@ def normalize(x: Tensor, how: Normalization, *, is_rounded: bool = False) -> Ten
     scale = how.gamma * _inverse_deviation(how.moments, how.epsilon)
     shift = how.beta - how.moments.correction * scale
     if _is_plain(x) and _is_near_zero(how.moments.mean, how.moments.variance + how.epsilon):
-        return torch.addcmul(_column(shift - how.moments.mean * scale), x, _column(scale))
+        result = torch.addcmul(_column(shift - how.moments.mean * scale), _wide(x), _column(scale))
+        return result.to(x.dtype) if is_rounded else result
     centred = x - _column(how.moments.mean)
     room = room_for(centred, x) if is_rounded else centred
     return torch.addcmul(_column(shift), centred, _column(scale), out=room)
@@ -110,9 +112,9 @@ def parameter_gradients(gradient: Tensor, x: Tensor, moments: Moments, epsilon: 
     """
     if (fast := kernels_for([gradient, x], moments)) is not None:
         return ParameterGradients(*fast.parameter_gradients(gradient, x, fast.Rows(*moments), epsilon))
-    if _is_summed_at_once(x) and gradient.dtype == x.dtype:
+    if _is_summed_at_once(x):
         inverse = _inverse_deviation(moments, epsilon)
-        g, image, ones = packed(gradient), packed(x), torch.ones_like(inverse)
+        g, image, ones = packed(_wide(gradient)), packed(_wide(x)), torch.ones_like(inverse)
         _, gamma, beta = torch.ops.aten.native_batch_norm_backward(
             g, image, ones, None, None, moments.mean, ones, True, 0.0, [False, True, True]
         )
@@ -145,9 +147,10 @@ def data_gradient(
         return torch.mul(gradient, _column(scale), out=torch.empty_like(gradient, dtype=x.dtype))
     slope = scale * inverse * sums.gamma / -pixels
     level = (scale * sums.beta / -pixels).sub_(moments.correction * slope)
-    if _is_plain(x) and gradient.dtype == x.dtype and _is_near_zero(moments.mean, moments.variance + epsilon):
+    if _is_plain(x) and _is_near_zero(moments.mean, moments.variance + epsilon):
         level -= moments.mean * slope
-        return torch.addcmul(_column(level), x, _column(slope)).addcmul_(gradient, _column(scale))
+        result = torch.addcmul(_column(level), _wide(x), _column(slope))
+        return result.addcmul_(_wide(gradient), _column(scale)).to(x.dtype)
     centred = x - _column(moments.mean)
     torch.addcmul(_column(level), centred, _column(slope), out=centred)
     return torch.addcmul(centred, gradient, _column(scale), out=room_for(centred, x))
@@ -155,7 +158,7 @@ def data_gradient(
 
 def _is_plain(x: Tensor) -> bool:
     """Whether these are images that may be taken as they are, if their means are small."""
-    return not x.is_cuda and x.dtype == torch.float32
+    return not x.is_cuda and x.dtype in (torch.float16, torch.float32)
 
 
 def _is_near_zero(mean: Tensor, variance: Tensor) -> bool:
