@@ -400,7 +400,7 @@ class MPSNNGraph(MPSKernel, NamedAttributes):
         working, tracer = StagesStates(program), Tracer()
         if not fused:
             tracer.note_apart(self._program(shapes, {}, given).body.fused)
-        working.give(given)
+        working.give(program, given)
         self._stale_weights.warn()
         with without_steps(self._kernels.values()):
             bound = bindings(program, sources, working)
