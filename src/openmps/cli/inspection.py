@@ -107,7 +107,7 @@ def _given(
     networks = [path for path in (first, second) if not is_trace(path)]
     if not networks:
         return None
-    runs = [path for path in networks if path.suffix != ".onnx" and not path.is_file()]
+    runs = [path for path in networks if path.suffix.lower() != ".onnx" and not path.is_file()]
     return given_to((runs or networks)[0], images, samples, count, labels, training=training)
 
 

@@ -52,7 +52,7 @@ def graph_at(
     path: Path, device: MTLDevice, channel_format: MPSImageFeatureChannelFormat | None, *, training: bool
 ) -> MPSNNGraph:
     """The graph of a run, of an archive or of an ONNX model, whose layers have nodes of their own."""
-    if path.suffix != _ONNX:
+    if path.suffix.lower() != _ONNX:
         return open_graph(path, training=training, device=device, channel_format=channel_format).graph
     if training:
         raise typer.BadParameter("is for run folders: a model has no loss", param_hint="--training")
@@ -76,7 +76,7 @@ def given_to(
         if images:
             raise typer.BadParameter("give images, or samples", param_hint="--samples")
         return Given(arrays_in(samples), None)
-    if path.is_file() or path.suffix == _ONNX:
+    if path.is_file() or path.suffix.lower() == _ONNX:
         if not images:
             remedy = "Give images, or --samples FILE.npz"
             raise MPSFileError("openmps", str(path), "has no images of its own", None, remedy)
