@@ -52,8 +52,11 @@ class Case:
     @property
     def fused(self) -> int:
         """Convolutions that take something in."""
-        behind = self.normalizes or self.neuron in NEURONS_TAKEN_IN or self.addend
-        return int(bool(behind)) + (self.addend == "projection")
+        return 1 + (self.addend == "projection")
+
+    def is_fused(self, device: torch.device) -> bool:
+        """Whether anything is taken in, or weights are packed."""
+        return bool(self.normalizes or self.neuron in NEURONS_TAKEN_IN or self.addend) or device.type == "cpu"
 
 
 NEURONS: dict[str, Any] = {
@@ -92,6 +95,7 @@ CASES = {
     "another neuron": Case(neuron="tanh"),
     "its own neuron": Case(own_neuron=True, normalizes=False, biases=True),
     "added": Case(addend="image"),
+    "alone": Case(normalizes=False, neuron="none"),
     "added, no neuron": Case(addend="image", neuron="none"),
     "added, relu6, no normalization": Case(addend="image", neuron="relu6", normalizes=False, biases=True),
     "projection": Case(addend="projection", inputs=8, outputs=16, size=(1, 1)),
@@ -218,11 +222,99 @@ def test_fused_equals_step_by_step(
     fused, apart = (network.graph(bench, channel_format, fuses=fuses) for fuses in (True, False))
     sources = network.sources(bench, channel_format)
     operations = fused.program_for(_descriptors(sources), case.images).body.operations()
-    assert operations.count("FusedConvolution") == case.fused
-    assert not {"Convolution", "Normalize", "Combination"} & set(operations)
+    assert operations.count("FusedConvolution") == (case.fused if case.is_fused(device) else 0)
+    assert not {"Convolution", "Normalize", "Combination"} & set(operations) or not case.is_fused(device)
     assert "FusedConvolution" not in apart.program_for(_descriptors(sources), case.images).body.operations()
     for _ in range(2):
         _assert_equal(_run(fused, bench, sources), _run(apart, bench, sources), channel_format, network)
+
+
+def _gate(neuron: Any, primary: float = 1.0, secondary: float = 1.0, bias: float = 0.0) -> Any:
+    """The product of an image and its neuron."""
+
+    def made(x: Any) -> Any:
+        node = mps.MPSNNMultiplicationNode(x, neuron(x).result_image)
+        node.primary_scale, node.secondary_scale, node.bias = primary, secondary, bias
+        return node
+
+    return made
+
+
+def _hard(x: Any) -> Any:
+    return mps.MPSCNNNeuronHardSigmoidNode(x, 1 / 6, 0.5)
+
+
+GATES = {
+    "sigmoid": mps.MPSCNNNeuronSigmoidNode,
+    "hard sigmoid": _hard,
+    "swish": _gate(mps.MPSCNNNeuronSigmoidNode),
+    "hard swish": _gate(_hard),
+    "scaled hard swish": _gate(_hard, -0.5, 0.75, 0.25),
+    "scaled swish": _gate(mps.MPSCNNNeuronSigmoidNode, 1.5),
+    "another hard swish": _gate(lambda x: mps.MPSCNNNeuronHardSigmoidNode(x, 0.3, 0.4), bias=1.0),
+}
+UNDER_GATES = {
+    "plain": CASES["plain"],
+    "depthwise": CASES["depthwise"],
+    "one by one": replace(CASES["one by one"], normalizes=False, biases=True),
+    "one by one, many": Case(inputs=96, outputs=96, size=(1, 1), side=48, images=1),
+    "added": CASES["added"],
+}
+
+
+@pytest.mark.parametrize("case", UNDER_GATES)
+@pytest.mark.parametrize("gate", GATES)
+def test_gates_are_taken_in(
+    gate: str, case: str, device: torch.device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In float32; what is not a number stays so, and infinities become what they do step by step."""
+    monkeypatch.setitem(NEURONS, gate, GATES[gate])
+    bench, network = Bench.on(device), Network(replace(UNDER_GATES[case], neuron=gate), rng)
+    fused, apart = (network.graph(bench, Format.FLOAT32, fuses=fuses) for fuses in (True, False))
+    sources = network.sources(bench, Format.FLOAT32)
+    operations = fused.program_for(_descriptors(sources), network.case.images).body.operations()
+    assert operations == ("FusedConvolution",)
+    _assert_equal(_run(fused, bench, sources), _run(apart, bench, sources), Format.FLOAT32, network)
+    for value in (np.nan, np.inf, -np.inf) if device.type == "cpu" else (np.nan,):
+        pixels = numbers(sources[0]).copy()
+        pixels[0, 0, 4, 4] = value
+        given = [bench.batch(pixels, Format.FLOAT32), *sources[1:]]
+        found, expected = _run(fused, bench, given), _run(apart, bench, given)
+        np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
+        finite = np.isfinite(expected)
+        np.testing.assert_array_equal(found[~finite], expected[~finite])
+
+
+def test_a_gate_whose_neuron_is_read_elsewhere_stays(rng: np.random.Generator) -> None:
+    bench, network = Bench.on(torch.device("cpu")), Network(replace(CASES["plain"], neuron="none"), rng)
+    gate = mps.MPSCNNNeuronSigmoidNode(network.result)
+    product = mps.MPSNNMultiplicationNode(network.result, gate.result_image)
+    both = mps.MPSNNAdditionNode(product.result_image, gate.result_image)
+    sources, found = network.sources(bench, Format.FLOAT32), []
+    for result in (both.result_image, product.result_image):
+        graph = mps.MPSNNGraph(bench.device, result)
+        graph.format = Format.FLOAT32
+        found.append(graph.program_for(_descriptors(sources), 2).body.operations())
+    assert found == [("FusedConvolution", "Neuron", "Combination", "Combination"), ("FusedConvolution",)]
+
+
+@pytest.mark.parametrize("channels", [5, 16])
+def test_a_permutation_of_channels_copies(channels: int, rng: np.random.Generator) -> None:
+    """A matrix of one 1 a row, as shuffled channels are written; with another number it multiplies again."""
+    bench, order = Bench.on(torch.device("cpu")), rng.integers(0, channels, 7)
+    weights = np.zeros((7, 1, 1, channels), np.float32)
+    weights[np.arange(7), 0, 0, order] = 1
+    source = mps.ArrayConvolutionDataSource(mps.MPSCNNConvolutionDescriptor(1, 1, channels, 7), weights)
+    graph = mps.MPSNNGraph(bench.device, mps.MPSCNNConvolutionNode(mps.MPSNNImageNode(), source).result_image)
+    graph.format = Format.FLOAT32
+    pixels = rng.normal(size=(2, channels, 3, 4)).astype(np.float32)
+    given = [bench.batch(pixels, Format.FLOAT32)]
+    np.testing.assert_array_equal(_run(graph, bench, given), pixels[:, order])
+    source._weights[0, 0, 0, order[0]] = 2
+    graph.reload_from_data_sources()
+    changed = pixels[:, order].copy()
+    changed[:, 0] *= 2
+    np.testing.assert_allclose(_run(graph, bench, given), changed, atol=1e-6)
 
 
 @pytest.mark.parametrize("channel_format", FORMATS)
@@ -373,8 +465,7 @@ def test_images_that_come_out_or_are_read_twice_are_there(
     twice = mps.MPSNNAdditionNode(network.inner[0], network.result)
     graph = mps.MPSNNGraph(bench.device, twice.result_image)
     operations = graph.program_for(_descriptors(network.sources(bench, channel_format))).body.operations()
-    assert "Convolution" in operations
-    assert "Normalize" in operations
+    assert "Normalize" in operations, "the result of the convolution that is read twice is there"
 
 
 @pytest.mark.parametrize("neuron", ["relu", "relu6", "leaky"])

@@ -10,10 +10,10 @@ import torch
 
 from helpers import array, assert_close, tensor
 from openmps.ops.fused_convolution import (
+    Activation,
     Fused,
     PrepareConvolution,
     Prepared,
-    Rectifier,
     Source,
     Unrounded,
     fused_convolution,
@@ -25,14 +25,14 @@ from placements import Case, cases
 
 CHANNELS = [(1, 1, 1), (3, 4, 1), (4, 3, 1), (5, 5, 1), (4, 4, 2), (3, 3, 3), (4, 8, 4), (5, 10, 5), (16, 8, 1)]
 RELU, RELU_N = MPSCNNNeuronType.RELU, MPSCNNNeuronType.RELU_N
-RECTIFIERS = [None, Rectifier(RELU, 0.0, 0.0), Rectifier(RELU, 0.3, 0.0), Rectifier(RELU_N, 0.0, 1.5)]
-RECTIFIERS.append(Rectifier(RELU_N, 0.2, 1.0))
+RECTIFIERS = [None, Activation(RELU, 0.0, 0.0), Activation(RELU, 0.3, 0.0), Activation(RELU_N, 0.0, 1.5)]
+RECTIFIERS.append(Activation(RELU_N, 0.2, 1.0))
 EPSILON = 1e-3
 ALL = cases(60, seed=5)
 DTYPES = {"float32": 2e-5, "float16": 4e-3}
 
 
-def rectified(y: np.ndarray, rectifier: Rectifier | None) -> np.ndarray:
+def rectified(y: np.ndarray, rectifier: Activation | None) -> np.ndarray:
     """By the table of neurons."""
     if rectifier is None:
         return y

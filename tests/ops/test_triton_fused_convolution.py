@@ -14,7 +14,7 @@ from torch import Tensor
 
 from interpreter import counts_loops
 from openmps.ops.convolution import convolution, with_biases
-from openmps.ops.fused_convolution import Rectifier
+from openmps.ops.fused_convolution import Activation
 from openmps.ops.neuron import neuron
 from openmps.types import MPSCNNNeuronType, MPSImageEdgeMode
 from placements import Case, cases
@@ -23,10 +23,10 @@ IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 RELU, RELU_N = MPSCNNNeuronType.RELU, MPSCNNNeuronType.RELU_N
 RECTIFIERS = {
     "NONE": None,
-    "RELU": Rectifier(RELU, 0.0, 0.0),
-    "LEAKY": Rectifier(RELU, 0.25, 0.0),
-    "RELU_N": Rectifier(RELU_N, 0.0, 1.5),
-    "LEAKY_N": Rectifier(RELU_N, 0.25, 1.0),
+    "RELU": Activation(RELU, 0.0, 0.0),
+    "LEAKY": Activation(RELU, 0.25, 0.0),
+    "RELU_N": Activation(RELU_N, 0.0, 1.5),
+    "LEAKY_N": Activation(RELU_N, 0.25, 1.0),
 }
 PLACED = cases(14, seed=9)
 TOLERANCES = {torch.float32: 2e-5, torch.float16: 4e-3}

@@ -122,11 +122,12 @@ class Compiler:
         body, makers = program.assemble(wanted)
         fused, recipes = frozenset[int](), dict[Input, Recipe]()
         if allow_fusion:
-            whole, in_passes = body, triton.runs_on(self._device.torch_device)
-            body, gone, recipes = fuse(whole, self._count, in_passes=in_passes)
+            whole, device = body, self._device.torch_device
+            in_passes, packs = triton.runs_on(device), device.type == "cpu"
+            body, gone, recipes = fuse(whole, self._count, in_passes=in_passes, packs=packs)
             too_large = Preparations(recipes, stages).too_large()
             if too_large:
-                body, gone, recipes = fuse(whole, self._count, too_large, in_passes=in_passes)
+                body, gone, recipes = fuse(whole, self._count, too_large, in_passes=in_passes, packs=packs)
             fused = frozenset(makers[slot] for slot in gone if slot in makers)
         program.use(body, frozenset(stages[place].node for place in fused), recipes)
         return program

@@ -1,7 +1,8 @@
 """Convolutions of inference with what stands behind them; see `openmps.graph.fusion`.
 
 The slow steps of a `FusedConvolution` are those of the chain that it replaces: a convolution, a batch normalization
-with stored statistics, the addition of an image, a rectifier, each of which may be missing, and the roundings between.
+with stored statistics, the addition of an image, an activation, each of which may be missing, and the roundings
+between.
 """
 
 from __future__ import annotations
@@ -16,7 +17,15 @@ from openmps.kernels.convolution.weights import UNROUNDED
 from openmps.ops.arithmetic import Arithmetic, Combination
 from openmps.ops.batch_normalization import Normalize
 from openmps.ops.convolution import ContractionGradient, Convolution
-from openmps.ops.fused_convolution import RECTIFIERS, Fused, FusedConvolution, PrepareConvolution, Rectifier, Source
+from openmps.ops.fused_convolution import (
+    ACTIVATIONS,
+    GATES,
+    Activation,
+    Fused,
+    FusedConvolution,
+    PrepareConvolution,
+    Source,
+)
 from openmps.ops.neuron import Neuron
 from openmps.ops.op import Body, Input, Role, Step
 
@@ -41,18 +50,21 @@ class _Chain:
     """All that is replaced."""
     normalization: Step | None = None
     residual: int | None = None
-    rectifier: Rectifier | None = None
+    activation: Activation | None = None
     addend: _Chain | None = None
     """The chain that makes the image which is added, if that has no other reader: its biases are added here."""
     keeps_biases: bool = True
+    is_of_memory: bool = False
+    """Whether weights and biases are memory that stays."""
     is_half: bool = False
     """Whether a number between two steps is stored as float16; then the result must be, too."""
 
 
-def fuse_convolutions(body: Body, images: int, apart: Container[Input] = ()) -> FusedBody:
+def fuse_convolutions(body: Body, images: int, apart: Container[Input] = (), *, packs: bool = False) -> FusedBody:
     """The body with its convolutions fused, for so many images; itself where gradients are computed.
 
-    Weights that would be prepared as one of ``apart`` are not folded.
+    Weights that would be prepared as one of ``apart`` are not folded. ``packs`` says that convolutions with nothing
+    behind them gain, too: by weights as a library wants them.
     """
     if any(isinstance(step.op, ContractionGradient) for step in body.steps):
         return FusedBody(body, set(), {})
@@ -64,7 +76,7 @@ def fuse_convolutions(body: Body, images: int, apart: Container[Input] = ()) -> 
             chain = _chain(readers, step, inputs, taken)
             if chain.normalization is not None and _prepared(chain, inputs) in apart:
                 continue
-            if len(chain.steps) > 1:
+            if len(chain.steps) > 1 or (packs and chain.is_of_memory):
                 chains.append(chain)
                 taken |= {*map(id, chain.steps)}
     _join_biases(readers, chains)
@@ -78,7 +90,7 @@ def _join_biases(readers: Readers, chains: Sequence[_Chain]) -> None:
         maker = None if chain.residual is None else makers.get(chain.residual)
         if maker is None or readers.only(readers.stored(maker.end)) not in chain.steps:
             continue
-        if maker is not chain and maker.rectifier is None and maker.residual is None:
+        if maker is not chain and maker.activation is None and maker.residual is None:
             chain.addend, maker.keeps_biases = maker, False
 
 
@@ -86,10 +98,12 @@ def _chain(readers: Readers, convolution: Step, inputs: Mapping[int, Input], tak
     chain = _Chain(convolution, convolution.writes[0], [convolution])
     if not all(_is_memory(inputs, slot) for slot in convolution.reads[1:]):
         return chain
-    while chain.rectifier is None:
+    chain.is_of_memory = True
+    while chain.activation is None:
         source = readers.stored(chain.end)
         step = readers.only(source)
         if step is None or id(step) in taken or not _takes_in(chain, step, source, readers, inputs):
+            _take_gate(chain, readers)
             break
     return chain
 
@@ -107,11 +121,11 @@ def _takes_in(chain: _Chain, step: Step, source: int, readers: Readers, inputs: 
         chain.normalization = step
     elif op == Combination(Arithmetic.ADD):
         mask = step.writes[1]
-        if chain.residual is not None or len(more) != 1 or readers.of(mask) or mask in readers.outputs:
+        if chain.residual is not None or len(more) != 1 or readers.is_read(mask):
             return False
         chain.residual = more[0]
-    elif isinstance(op, Neuron) and op.function in RECTIFIERS and not more:
-        chain.rectifier = Rectifier(op.function, op.a, op.b)
+    elif isinstance(op, Neuron) and op.function in ACTIVATIONS and not more:
+        chain.activation = Activation(op.function, op.a, op.b)
     else:
         return False
     between = readers.only(chain.end)
@@ -120,6 +134,24 @@ def _takes_in(chain: _Chain, step: Step, source: int, readers: Readers, inputs: 
     chain.steps.append(step)
     chain.end, chain.is_half = step.writes[0], is_half
     return True
+
+
+def _take_gate(chain: _Chain, readers: Readers) -> None:
+    """Take in the neuron of a result and their product, if nothing else reads either."""
+    steps = sorted(readers.of(chain.end), key=lambda step: len(step.reads))
+    if len(steps) != 2 or chain.end in readers.outputs:
+        return
+    neuron, product = steps
+    op, made, between = neuron.op, product.op, neuron.writes[0]
+    if not isinstance(op, Neuron) or op.function not in GATES or not isinstance(made, Combination):
+        return
+    is_product = made == Combination(Arithmetic.MULTIPLY, made.primary_scale, made.secondary_scale, made.bias)
+    is_own = {*product.reads} == {chain.end, between} and readers.only(between) is product
+    if is_product and is_own and not readers.is_read(product.writes[1]):
+        scale = made.primary_scale * made.secondary_scale
+        chain.activation = Activation(op.function, op.a, op.b, is_gate=True, scale=scale, bias=made.bias)
+        chain.steps += steps
+        chain.end = product.writes[0]
 
 
 def _is_memory(inputs: Mapping[int, Input], slot: int) -> bool:
@@ -178,6 +210,6 @@ def _memory(chain: _Chain, inputs: Mapping[int, Input]) -> list[Input | None]:
 def _fused(chain: _Chain, prepared: int) -> Step:
     op = chain.convolution.op
     assert isinstance(op, Convolution)
-    fused = FusedConvolution(Fused(op.window, op.edge_mode, op.groups, op.allow_tf32, chain.rectifier))
+    fused = FusedConvolution(Fused(op.window, op.edge_mode, op.groups, op.allow_tf32, chain.activation))
     residual = () if chain.residual is None else (chain.residual,)
     return Step(fused, (chain.convolution.reads[0], prepared, *residual), (chain.end,))

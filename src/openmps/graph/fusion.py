@@ -10,7 +10,8 @@ its own gradient, which must be followed by the ReLU's alone; images that come o
 see `openmps.graph.layer_end_fusion`.
 
 `fuse_convolutions`: where no gradients are computed, a convolution takes in the batch normalization with stored
-statistics behind it, the addition of another image, and a ReLU or ReLUN, each if nothing else reads the image between.
+statistics behind it, the addition of another image, and a neuron (`ACTIVATIONS`) or the product of a number and its
+neuron (`GATES`), each if nothing else reads the image between. On the CPU one with nothing behind it is prepared, too.
 Normalizations are folded into its weights and biases, which are prepared again only when they change.
 
 Every fusion is turned off with ``MPSNNGraph.allow_fusion``.
@@ -36,13 +37,15 @@ from openmps.types import MPSCNNNeuronType
 _RELU = MPSCNNNeuronType.RELU
 
 
-def fuse(body: Body, images: int, apart: Container[Input] = (), *, in_passes: bool = False) -> FusedBody:
+def fuse(
+    body: Body, images: int, apart: Container[Input] = (), *, in_passes: bool = False, packs: bool = False
+) -> FusedBody:
     """The body after every fusion, for so many images.
 
     ``apart`` are prepared inputs that it must do without; ``in_passes`` says that fused operations run in one pass over
-    memory each, as they do in Triton.
+    memory each, as they do in Triton; ``packs`` that convolutions gain by prepared weights alone, as on the CPU.
     """
-    body, gone, recipes = fuse_convolutions(body, images, apart)
+    body, gone, recipes = fuse_convolutions(body, images, apart, packs=packs)
     for rule in _RULES_IN_PASSES if in_passes else _RULES:
         body, never = rule(body)
         gone |= never

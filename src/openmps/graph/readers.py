@@ -27,6 +27,10 @@ class Readers:
         """The steps that read a slot."""
         return self._readers.get(slot, [])
 
+    def is_read(self, slot: int) -> bool:
+        """Whether any step reads a slot, or it comes out."""
+        return slot in self._readers or slot in self.outputs
+
     def only(self, slot: int) -> Step | None:
         """The one step that reads a slot; None if there is another, or if the slot comes out."""
         readers = self.of(slot)

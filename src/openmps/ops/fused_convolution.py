@@ -1,4 +1,4 @@
-"""Convolution with what stands behind it in one operation: batch normalization, an added image, a rectifier.
+"""Convolution with what stands behind it in one operation: batch normalization, an added image, an activation.
 
 A normalization with stored statistics is folded into weights and biases, which are prepared once and not in each
 encode: ``gamma (W x + b - mean) / sqrt(variance + epsilon) + beta`` is ``W' x + b'`` with ``s = gamma / sqrt(variance +
@@ -7,7 +7,7 @@ epsilon)``, ``W' = s W`` and ``b' = s (b - mean) + beta``. What remains is ``neu
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -18,12 +18,21 @@ from openmps.ops.convolution import convolution, operand_of, placed, regular, wi
 from openmps.ops.geometry import Window
 from openmps.ops.neuron import neuron
 from openmps.ops.op import Kind, Op
+from openmps.ops.packed_weights import are_packed, by_packed_weights, packed_weights, takes_more
 from openmps.types import MPSCNNNeuronType, MPSImageEdgeMode
 
 _RELU, _RELU_N = MPSCNNNeuronType.RELU, MPSCNNNeuronType.RELU_N
-RECTIFIERS = frozenset({_RELU, _RELU_N})
+_SIGMOID, _HARD_SIGMOID = MPSCNNNeuronType.SIGMOID, MPSCNNNeuronType.HARD_SIGMOID
+_RECTIFIERS = frozenset({_RELU, _RELU_N})
+ACTIVATIONS = frozenset({*_RECTIFIERS, _SIGMOID, _HARD_SIGMOID})
 """The neurons that a convolution takes in."""
+GATES = frozenset({_SIGMOID, _HARD_SIGMOID})
+"""Those that it takes in with the product of a number and its neuron."""
 _LARGEST_HALF = 65504.0
+_ROUNDING = 2.0**-22
+"""How far six times a slope may be from 1: a sixth may have been rounded to float32."""
+_OWN_GATES = {"swish": torch.ops.aten.silu_, "hardswish": torch.ops.aten.hardswish_}
+"""Gates in one pass."""
 
 
 class Unrounded(NamedTuple):
@@ -37,28 +46,54 @@ class Prepared(NamedTuple):
     """What a fused convolution multiplies with and adds."""
 
     weights: Tensor
-    """OHWI; on the CPU packed for the engine, if it takes them so."""
+    """OHWI; on the CPU as `openmps.ops.packed_weights` has them."""
     biases: Tensor | None
     """Float32."""
     rounded_biases: Tensor | None
     """Float16, beside float16 weights."""
 
 
-class Rectifier(NamedTuple):
-    """A neuron behind a convolution."""
+class Activation(NamedTuple):
+    """A neuron behind a convolution: ``f(x)``, or with a gate ``scale x f(x) + bias``."""
 
     function: MPSCNNNeuronType
     a: float
     b: float
+    is_gate: bool = False
+    """Whether the neuron of a number is multiplied by the number."""
+    scale: float = 1.0
+    bias: float = 0.0
+
+    @property
+    def gate(self) -> str:
+        """What oneDNN calls a gate, if it has it; rectifiers it has, too, but they lose what is not a number."""
+        if not self.is_gate:
+            return "none"
+        if self.function is _SIGMOID:
+            return "swish"
+        return "hardswish" if self.b == 0.5 and abs(6.0 * self.a - 1.0) < _ROUNDING else "none"
 
     def of(self, x: Tensor) -> Tensor:
         """`neuron` of an image, which it may overwrite."""
+        if self.is_gate:
+            own = _OWN_GATES.get(self.gate)
+            return self.behind_gate(x.mul_(neuron(x, self.function, self.a, self.b, 0.0)) if own is None else own(x))
+        if self.function is _SIGMOID:
+            return x.sigmoid_()
+        if self.function is _HARD_SIGMOID:
+            return x.mul_(self.a).add_(self.b).clamp_(0.0, 1.0)
         if self.a == 0.0:
             return x.clamp_min_(0.0) if self.function is _RELU else x.clamp_(0.0, self.b)
         return neuron(x, self.function, self.a, self.b, 0.0)
 
+    def behind_gate(self, x: Tensor) -> Tensor:
+        """``scale x + bias``, in place."""
+        if self.bias == 0.0:
+            return x if self.scale == 1.0 else x.mul_(self.scale)
+        return torch.add(torch.full((), self.bias, dtype=x.dtype, device=x.device), x, alpha=self.scale, out=x)
 
-_PLAIN_RELU = Rectifier(_RELU, 0.0, 0.0)
+
+_PLAIN_RELU = Activation(_RELU, 0.0, 0.0)
 
 
 def folded(
@@ -85,16 +120,6 @@ def rounded_to_half(x: Tensor) -> Tensor:
     return torch.where(x.isinf(), x, x.clamp(-_LARGEST_HALF, _LARGEST_HALF)).to(torch.float16)
 
 
-def packed(weights: Tensor, window: Window, edge_mode: MPSImageEdgeMode, groups: int, images: int) -> Tensor:
-    """Float32 weights, OHWI, as oneDNN wants them for a convolution of ``images``."""
-    window, padding = placed(window, edge_mode)
-    size = window.region if padding is None else window.source
-    where = (padding or (0, 0), window.stride, window.dilation, groups)
-    kernel = weights.permute(0, 3, 1, 2)
-    shape = (max(images, 1), kernel.shape[1] * groups, *size)
-    return torch.ops.mkldnn._reorder_convolution_weight(kernel, *where, shape)
-
-
 @dataclass(frozen=True, slots=True)
 class Fused:
     """How a fused convolution computes: see `fused_convolution`."""
@@ -103,7 +128,7 @@ class Fused:
     edge_mode: MPSImageEdgeMode
     groups: int
     allow_tf32: bool
-    rectifier: Rectifier | None
+    activation: Activation | None
 
 
 def fused_convolution(x: Tensor, prepared: Prepared, residual: Tensor | None, how: Fused) -> Tensor:
@@ -111,11 +136,19 @@ def fused_convolution(x: Tensor, prepared: Prepared, residual: Tensor | None, ho
     if x.is_cuda and x.dtype in _DTYPES and x.dtype == prepared.weights.dtype and x.numel():
         fits = residual is None or _lies_like_results(residual, x, prepared.weights, how)
         x = regular(x.contiguous(memory_format=torch.channels_last))
+        known = how if _is_rectifier(how.activation) else replace(how, activation=None)
         for form in _FORMS if fits else ():
-            found = form(x, prepared, residual, how)
+            found = form(x, prepared, residual, known)
             if found is not None:
-                return found
+                return _by_steps(found, None, None, how) if known is not how else found
+    if are_packed(prepared.weights):
+        return _by_packed_weights(x, prepared, residual, how)
     return _by_steps(_plain(x, prepared.weights, prepared.biases, how), None, residual, how)
+
+
+def _is_rectifier(activation: Activation | None) -> bool:
+    """Whether forms for GPUs know it, or there is none."""
+    return activation is None or (activation.function in _RECTIFIERS and not activation.is_gate)
 
 
 def _lies_like_results(residual: Tensor, x: Tensor, weights: Tensor, how: Fused) -> bool:
@@ -124,16 +157,25 @@ def _lies_like_results(residual: Tensor, x: Tensor, weights: Tensor, how: Fused)
     return residual.shape == shape and residual.dtype == x.dtype and is_last
 
 
+def _by_packed_weights(x: Tensor, prepared: Prepared, residual: Tensor | None, how: Fused) -> Tensor:
+    """On the CPU: the library adds and multiplies what it sums up as far as it can, the rest follows."""
+    x, weights, addend, gate = x.to(torch.float32), prepared.weights, None, "none"
+    if takes_more(weights):
+        if residual is not None and _lies_like_results(residual, x, prepared.weights, how):
+            addend, residual = residual, None
+        elif residual is None and how.activation is not None:
+            gate = how.activation.gate
+    where = how.window, how.edge_mode, how.groups
+    y = by_packed_weights(x, weights, prepared.biases, addend, gate, *where)
+    if gate != "none" and how.activation is not None:
+        return how.activation.behind_gate(y)
+    return _by_steps(y, None, residual, how)
+
+
 def _plain(x: Tensor, weights: Tensor, biases: Tensor | None, how: Fused) -> Tensor:
     """The convolution and its biases."""
-    if not weights.is_mkldnn:
-        more: Any = {"groups": how.groups, "edge_mode": how.edge_mode, "allow_tf32": how.allow_tf32}
-        return convolution(x, weights, biases, how.window, **more)
-    window, padding = placed(how.window, how.edge_mode)
-    operand = operand_of(x.to(torch.float32), window, padding, how.edge_mode)
-    return torch.ops.mkldnn._convolution_pointwise(
-        operand.image, weights, biases, operand.padding, operand.stride, window.dilation, how.groups, "none", [], ""
-    )
+    more: Any = {"groups": how.groups, "edge_mode": how.edge_mode, "allow_tf32": how.allow_tf32}
+    return convolution(x, weights, biases, how.window, **more)
 
 
 def _by_steps(y: Tensor, biases: Tensor | None, residual: Tensor | None, how: Fused) -> Tensor:
@@ -141,7 +183,7 @@ def _by_steps(y: Tensor, biases: Tensor | None, residual: Tensor | None, how: Fu
     y = with_biases(y, biases)
     if residual is not None:
         y = y.add_(residual) if (residual.shape, residual.dtype) == (y.shape, y.dtype) else y + residual
-    return y if how.rectifier is None else how.rectifier.of(y)
+    return y if how.activation is None else how.activation.of(y)
 
 
 # --- forms for GPUs: None where one does not fit ----------------------------------------------------------------------
@@ -157,7 +199,7 @@ def _in_one_kernel(x: Tensor, prepared: Prepared, residual: Tensor | None, how: 
 
     form = fast.depthwise if is_depthwise else fast.contraction
     clamps = how.edge_mode == MPSImageEdgeMode.CLAMP
-    name, slope, limit = _named(how.rectifier)
+    name, slope, limit = _named(how.activation)
     return form(
         x, prepared.weights, prepared.biases, residual, how.window, clamps=clamps, rectifier=name, slope=slope,
         limit=limit,
@@ -180,7 +222,7 @@ def _is_ours(weights: Tensor, how: Fused, *, is_half: bool, adds: bool) -> bool:
 
 def _by_cudnn(x: Tensor, prepared: Prepared, residual: Tensor | None, how: Fused) -> Tensor | None:
     """Float16 before a ReLU: cuDNN adds and rectifies what it sums up; what is not a number stays so."""
-    if how.rectifier != _PLAIN_RELU or prepared.rounded_biases is None or how.groups != 1:
+    if how.activation != _PLAIN_RELU or prepared.rounded_biases is None or how.groups != 1:
         return None
     if not torch.backends.cudnn.is_acceptable(x):
         return None
@@ -195,7 +237,7 @@ def _by_cudnn(x: Tensor, prepared: Prepared, residual: Tensor | None, how: Fused
 
 def _in_two_passes(x: Tensor, prepared: Prepared, residual: Tensor | None, how: Fused) -> Tensor | None:
     """The convolution, then everything else in its result's place."""
-    name, slope, limit = _named(how.rectifier)
+    name, slope, limit = _named(how.activation)
     y = _plain(x, prepared.weights, None, how)
     is_all = prepared.biases is None and residual is None and name == "NONE"
     if is_all or not triton.runs_on(x.device) or not y.is_contiguous(memory_format=torch.channels_last):
@@ -213,7 +255,7 @@ _MANY_TERMS = 16
 """Fewer channels are padded by a form that takes a run of them at a time."""
 
 
-def _named(rectifier: Rectifier | None) -> tuple[str, float, float]:
+def _named(rectifier: Activation | None) -> tuple[str, float, float]:
     """What kernels call a rectifier, its slope and its limit."""
     if rectifier is None:
         return "NONE", 0.0, 0.0
@@ -254,7 +296,8 @@ class PrepareConvolution(Op, kind=Kind.CONTRACTION):
             half = None if biases is None else rounded_to_half(biases)
             return Prepared(self._laid_out(rounded_to_half(weights)), biases, half)
         if weights.device.type == "cpu" and weights.dtype == torch.float32 and torch.backends.mkldnn.is_available():
-            return Prepared(packed(weights, self.window, self.edge_mode, self.groups, self.images), biases, None)
+            where = self.window, self.edge_mode, self.groups, self.images
+            return Prepared(packed_weights(weights, biases, *where), biases, None)
         if self.epsilon is None:
             # Its own numbers: whoever prepares them writes later ones over them.
             weights, biases = weights.clone(), None if biases is None else biases.clone()
