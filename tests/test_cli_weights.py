@@ -197,11 +197,11 @@ OF_RUN = ("--network", "{run}")
         (("{w}", "{o}.npz", "--from", "pytorch", "--network", "{w}"), "--network must be a run folder, or an archive"),
         (("{run}", "{o}.npz", "--from", "pytorch"), "--from must be left out: {run} says itself what it is"),
         (("{run}", "{o}.npz", *OF_RUN), "--network must be left out"),
-        (("{run}", "{o}.xyz"), "{o}.xyz must be a folder, or end in .npz, .safetensors, .pt or .pth"),
-        (("{run}", "{o}", "--to", "keras"), "--to must be openmps for raw files and runs, which are OHWI, got keras"),
+        (("{run}", "{o}.xyz"), "{o}.xyz must be a folder, an archive that is there, or end in .npz"),
+        (("{run}", "{o}", "--to", "keras"), "--to must be openmps for raw files, runs and archives"),
         (("{run}", "{o}.npz", "--one-file"), "--one-file must be left out but for raw files"),
         (("{raw}", "{o}.npz", "--from", "mlx", *OF_RUN), "--from must be openmps for raw files"),
-        (("{w}", "{run}", "--from", "openmps", "--force", "--half"), "--half must be left out: runs are float32"),
+        (("{w}", "{run}", "--from", "openmps", "--force", "--half"), "--half must be left out: runs and archives"),
         (("{run}", "{o}.npz", "--map", "conv"), "Invalid value for --map: 'conv' is no LAYER=NAME"),
         (("{run}", "{o}.npz", "--to", "keras", "--map", "a=b", "--map", "a=c"), "'a' is named twice"),
         (("{w}", "{o}.npz", "--from", "pytorch", *OF_RUN, "--map", "a=b"), "--map must name a layer"),
@@ -292,3 +292,129 @@ def test_show_says_what_is_no_file_of_weights(name, tmp_path, capsys):
     status, out, err = _call(capsys, "weights", "show", tmp_path / name, "--as", "float32")
     assert (status, out) == (2, "")
     assert err.startswith(f"error: {tmp_path / name} must ")
+
+
+# --- archives that take weights ---------------------------------------------------------------------------------------
+
+
+def _rooted(tmp_path, root=None):
+    """An archive of a graph with every kind of layer that has numbers, within a list."""
+    random = np.random.default_rng(1)
+    descriptor = mps.MPSCNNConvolutionDescriptor(3, 3, 2, 4)
+    descriptor.fused_neuron_descriptor = mps.MPSNNNeuronDescriptor(mps.MPSCNNNeuronType.PRELU, data=[0.1] * 4)
+    conv = mps.ArrayConvolutionDataSource(descriptor, random.normal(size=72), label="conv")
+    up = mps.ArrayConvolutionDataSource(mps.MPSCNNConvolutionDescriptor(2, 2, 4, 3), np.ones(48), [1.0] * 3, "up")
+    x = mps.MPSCNNConvolutionNode(mps.MPSNNImageNode(), conv).result_image
+    rows = random.uniform(0.5, 1, (4, 4))
+    x = mps.MPSCNNBatchNormalizationNode(x, mps.ArrayBatchNormalizationDataSource(4, *rows, label="norm")).result_image
+    x = mps.MPSCNNConvolutionTransposeNode(x, None, up).result_image
+    last = mps.MPSCNNNeuronPReLUNode(x, [0.1, 0.2, 0.3])
+    last.label = "slope"
+    graph = mps.MPSNNGraph(mtl_device("cpu"), last.result_image)
+    path = tmp_path / "all.mps"
+    mps.MPSKeyedArchiver.archive([graph, "more", [1, 2]], path)
+    return path
+
+
+def _graph(path):
+    root = mps.MPSKeyedUnarchiver(path, mtl_device("cpu")).decode_root_object()
+    assert root[1:] == ["more", [1, 2]]
+    return root[0]
+
+
+@pytest.mark.parametrize("layout", ["pytorch", "keras", "openmps"])
+def test_an_archive_takes_weights_bit_by_bit(layout, tmp_path, capsys):
+    path, there = _rooted(tmp_path), tmp_path / "w.npz"
+    assert _convert(capsys, path, there, "--to", layout, "-q") == (0, "", "")
+    random, tensors = np.random.default_rng(2), {}
+    for name, array in load_tensors(there).items():
+        tensors[name] = random.uniform(0.5, 2, array.shape).astype(np.float32)
+    save_tensors(there, tensors)
+    arguments = (there, path, "--from", layout)
+    status, _, err = _convert(capsys, *arguments)
+    assert status != 0 and "--force replaces it" in err
+    status, out, err = _convert(capsys, *arguments, "--force")
+    assert (status, err, out.splitlines()[-1]) == (0, "", f"{path}: {len(tensors)} arrays")
+    back = tmp_path / "back.npz"
+    assert _convert(capsys, path, back, "--to", layout, "-q") == (0, "", "")
+    found = load_tensors(back)
+    assert {name: each.tobytes() for name, each in found.items()} == {n: t.tobytes() for n, t in tensors.items()}
+    assert set(network_arrays(_graph(path))) == {
+        "conv.weights", "conv.slopes", "norm.gamma", "norm.beta", "norm.mean", "norm.variance", "up.weights",
+        "up.biases", "slope.slopes",
+    }  # fmt: skip
+
+
+def test_an_archive_is_left_as_it_is_where_weights_do_not_fit(tmp_path, capsys):
+    path, there = _rooted(tmp_path), tmp_path / "w.npz"
+    before = path.read_bytes()
+    arrays = network_arrays(_graph(path))
+    for change in ({"conv.weights": np.zeros((4, 3, 2, 3), np.float32)}, {"other.weights": np.zeros(3, np.float32)}):
+        save_tensors(there, {**arrays, **change})
+        status, _, err = _convert(capsys, there, path, "--from", "openmps", "--force")
+        assert status != 0 and next(iter(change)) in err
+        assert path.read_bytes() == before
+    status, _, err = _convert(capsys, there, path, "--from", "openmps", "--force", "--half")
+    assert status != 0 and "must be left out: runs and archives are float32" in err
+    for name in ("w.h5", "w.keras"):
+        status, _, err = _convert(capsys, path, tmp_path / name)
+        assert status != 0 and "must be of a format that is written" in err and not (tmp_path / name).exists()
+
+
+def test_a_run_goes_into_an_archive_of_its_network(run, tmp_path, capsys):
+    from openmps.training.inference import described_network
+    from openmps.training.network import Network
+    from openmps.types import MPSImageFeatureChannelFormat
+
+    folder = RunFolder.open(run)
+    shape, _ = described_network(folder)
+    random = np.random.default_rng(3)
+    folder.save_weights({name: random.uniform(0.5, 2, lengths) for name, lengths in shape.arrays().items()})
+    ones = {name: np.ones(lengths, np.float32) for name, lengths in shape.arrays().items()}
+    graph = Network.from_arrays(shape, ones).inference_graph(mtl_device("cpu"), MPSImageFeatureChannelFormat.FLOAT32)
+    mps.MPSKeyedArchiver.archive(graph, tmp_path / "net.mps")
+    status, out, err = _convert(capsys, run, tmp_path / "net.mps", "--force", "-q")
+    assert (status, out, err) == (0, "", ""), err
+    found = network_arrays(mps.MPSKeyedUnarchiver(tmp_path / "net.mps", mtl_device("cpu")).decode_root_object())
+    for name, array in load_safetensors(run / "weights.safetensors").items():
+        np.testing.assert_array_equal(found[name].reshape(array.shape), array)
+
+
+# --- what is done to pixels -------------------------------------------------------------------------------------------
+
+
+def test_a_run_is_told_what_its_network_wants_done_to_pixels(run, tmp_path, capsys):
+    from openmps.training.inference import described_preprocessing
+
+    weights = tmp_path / "w.npz"
+    assert _convert(capsys, run, weights, "-q") == (0, "", "")
+    arguments = (weights, run, "--from", "openmps", "--force", "--mean", "104.5", "--scale", "1/128")
+    status, out, err = _convert(capsys, *arguments)
+    assert (status, err, out.splitlines()[-1]) == (0, "", "the network sees grey, (pixels - 104.5) / 128")
+    found = described_preprocessing(RunFolder.open(run))
+    assert (found.order, found.mean, found.scale) == ("grey", (104.5,), (1 / 128,))
+    assert _convert(capsys, *arguments[:5], "--scale", "2", "-q") == (0, "", "")
+    found = described_preprocessing(RunFolder.open(run))
+    assert (found.mean, found.scale) == ((104.5,), (2.0,)), "what is not said stays"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--mean", "1,2"), "--mean must be a number, or 1 with commas between, finite"),
+        (("--mean", "nan"), "--mean must be a number"),
+        (("--mean", "text"), "--mean must be a number"),
+        (("--scale", "0"), "finite, and not 0, got '0'"),
+        (("--scale", "1/0"), "--scale must be a number"),
+        (("--channels", "BGR"), "--channels must be grey: the network has 1 channel(s), got BGR"),
+    ],
+)
+def test_preprocessing_that_is_none_is_refused_before_anything_is_written(arguments, message, run, tmp_path, capsys):
+    weights = tmp_path / "w.npz"
+    assert _convert(capsys, run, weights, "-q") == (0, "", "")
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    status, _, err = _convert(capsys, weights, run, "--from", "openmps", "--force", *arguments)
+    assert status == 2 and message in " ".join(err.split())
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+    status, _, err = _convert(capsys, run, tmp_path / "other.npz", "--mean", "1")
+    assert status == 2 and "a run alone says what is done to pixels" in err

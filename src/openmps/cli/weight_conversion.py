@@ -9,7 +9,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from openmps.cli.weight_files import KnownNetwork, found, is_tensors, named_network, run_or_archive
+from openmps.cli.weight_files import KnownNetwork, found, is_tensors, is_written, named_network, run_or_archive
+from openmps.cli.weight_preprocessing import preprocessing_entry
 from openmps.errors import MPSArgumentError, MPSFileError, MPSWeightsError
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ _REMEDY = (
     "--map LAYER=NAME sets what names do not tell, --prefix TEXT what stands before all of\n"
     "them, --leave PATTERN leaves tensors out, --from says whose layout SOURCE has."
 )
+_WRITTEN = "Give DEST the suffix .npz, .safetensors, .pt or .pth, or a folder for raw files."
 _ROUNDING = "--allow-rounding rounds them; numbers that are too large cannot be written."
 
 
@@ -52,6 +54,14 @@ class Conversion:
     allow_rounding: bool
     one_file: bool
     force: bool
+    mean: str | None = None
+    scale: str | None = None
+    channels: str | None = None
+
+    @property
+    def prepares(self) -> bool:
+        """Whether anything is said of what is done to pixels."""
+        return any(each is not None for each in (self.mean, self.scale, self.channels))
 
 
 @dataclass(frozen=True)
@@ -66,9 +76,12 @@ def convert_weights(source: Path, destination: Path, options: Conversion) -> Con
     """Read ``source``, map its weights onto the network, and write ``destination``."""
     source = found(source)
     own = run_or_archive(source)
-    target = run_or_archive(destination) if (destination / "run.json").is_file() else None
+    target = run_or_archive(destination)
     _check_destination(destination, target, options)
     layers = _network(source, own, target, options)
+    prepared = preprocessing_entry(
+        None if target is None else target.run, options.mean, options.scale, options.channels
+    )
     options = replace(options, to_layout=options.to_layout or Layout.OPENMPS)
     try:
         incoming = _read(source, own, layers, options)
@@ -77,7 +90,7 @@ def convert_weights(source: Path, destination: Path, options: Conversion) -> Con
         if error.who == _WHO:
             raise
         raise MPSWeightsError(_WHO, str(source), error.rule, error.problems, _REMEDY) from error
-    _write(destination, target, outgoing, options)
+    _write(destination, target, outgoing, options, prepared)
     is_raw = target is None and not is_tensors(destination)
     if is_raw:
         outgoing = _in_files(outgoing, one_file=options.one_file)
@@ -90,23 +103,26 @@ def _check_destination(destination: Path, target: KnownNetwork | None, options: 
     """Refuse what cannot be written before anything is read."""
     who_has = os.path.lexists(destination)
     is_file = is_tensors(destination)
-    if not is_file and destination.suffix and not destination.is_dir():
-        raise MPSFileError(_WHO, str(destination), "must be a folder, or end in .npz, .safetensors, .pt or .pth")
+    if is_file and not is_written(destination):
+        raise MPSFileError(_WHO, str(destination), "must be of a format that is written", destination.suffix, _WRITTEN)
+    if not is_file and target is None and destination.suffix and not destination.is_dir():
+        rule = "must be a folder, an archive that is there, or end in .npz, .safetensors, .pt or .pth"
+        raise MPSFileError(_WHO, str(destination), rule)
     if not is_file and options.to_layout not in (None, Layout.OPENMPS):
-        rule = "must be openmps for raw files and runs, which are OHWI"
+        rule = "must be openmps for raw files, runs and archives, which are OHWI"
         raise MPSArgumentError(_WHO, "--to", rule, options.to_layout.value, "Give DEST the suffix .npz or .safetensors")
     if who_has and not options.force and (is_file or target is not None):
         raise MPSFileError(_WHO, str(destination), "must be new", "one that is there", "--force replaces it.")
     if options.one_file and (is_file or target is not None):
         raise MPSArgumentError(_WHO, "--one-file", "must be left out but for raw files", str(destination))
     if options.half and target is not None:
-        raise MPSArgumentError(_WHO, "--half", "must be left out: runs are float32", str(destination))
+        raise MPSArgumentError(_WHO, "--half", "must be left out: runs and archives are float32", str(destination))
 
 
 def _network(
     source: Path, own: KnownNetwork | None, target: KnownNetwork | None, options: Conversion
 ) -> Mapping[str, WeightLayer]:
-    """Whose weights they are: what SOURCE says, or ``--network``, or the run that DEST is."""
+    """Whose weights they are: what SOURCE says, or ``--network``, or the run or archive that DEST is."""
     if own is not None:
         for option, value in (("--network", options.network), ("--from", options.from_layout)):
             if value is not None:
@@ -203,8 +219,15 @@ def _in_files(mapping: WeightMapping, *, one_file: bool) -> WeightMapping:
     return replace(mapping, rows=tuple(replace(row, tensor=files[row.tensor]) for row in mapping.rows))
 
 
-def _write(destination: Path, target: KnownNetwork | None, mapping: WeightMapping, options: Conversion) -> None:
-    from openmps.formats.atomic import make_folder, write_all_atomic
+def _write(
+    destination: Path,
+    target: KnownNetwork | None,
+    mapping: WeightMapping,
+    options: Conversion,
+    prepared: Mapping[str, object],
+) -> None:
+    from openmps.formats.atomic import make_folder, write_all_atomic, write_atomic
+    from openmps.formats.exchange.archives import archive_with_arrays
     from openmps.formats.exchange.raw import raw_files
     from openmps.formats.exchange.tensors import save_tensors
     from openmps.formats.weights import save_safetensors
@@ -212,6 +235,10 @@ def _write(destination: Path, target: KnownNetwork | None, mapping: WeightMappin
     if target is not None and target.run is not None:
         with target.run.in_training():
             target.run.save_weights(mapping.arrays)
+            if prepared:
+                target.run.amend(prepared)
+    elif target is not None and target.archive is not None:
+        write_atomic(target.archive, archive_with_arrays(target.archive, mapping.arrays))
     elif is_tensors(destination):
         is_own = options.to_layout is Layout.OPENMPS and destination.suffix.lower() == ".safetensors"
         (save_safetensors if is_own and not options.half else save_tensors)(destination, mapping.arrays)

@@ -9,7 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from openmps.cli.archives import archived, conversion, is_onnx
+from openmps.cli.archives import conversion, is_onnx
 from openmps.cli.options import RUNS
 from openmps.errors import MPSArgumentError, MPSFileError
 
@@ -30,6 +30,7 @@ class KnownNetwork:
     layers: Mapping[str, WeightLayer]
     arrays: Mapping[str, NDArray[Any]] | None
     run: RunFolder | None = None
+    archive: Path | None = None
 
 
 def found(path: Path) -> Path:
@@ -71,6 +72,13 @@ def is_tensors(path: Path) -> bool:
     return path.suffix.lower() in SUFFIXES
 
 
+def is_written(path: Path) -> bool:
+    """Whether a path has the suffix of a file of named arrays that is written."""
+    from openmps.formats.exchange.tensors import WRITTEN_SUFFIXES
+
+    return path.suffix.lower() in WRITTEN_SUFFIXES
+
+
 def _of_run(path: Path) -> KnownNetwork:
     import numpy as np
 
@@ -92,16 +100,22 @@ def _of_run(path: Path) -> KnownNetwork:
 
 
 def _of_archive(path: Path) -> KnownNetwork:
+    from openmps.formats.exchange.archives import archived_graph
     from openmps.formats.exchange.layers import network_arrays, network_layers
 
     if is_onnx(path):
         raise MPSFileError(WHO, str(path), "must be weights, or an archive", "an ONNX model", conversion(path))
     try:
-        graph, _ = archived(path)
+        _, graph = archived_graph(path, WHO)
     except MPSFileError as error:
-        rule = "must be a run folder, a folder of raw files, an archive, or end in .npz, .safetensors, .pt or .pth"
+        if error.who == WHO:
+            raise
+        rule = (
+            "must be a run folder, a folder of raw files, an archive, or end in .npz, .safetensors, .pt, .pth, .h5 "
+            "or .keras"
+        )
         raise MPSFileError(WHO, str(path), rule, str(error).removeprefix(f"{error.who}: ")) from error
-    return KnownNetwork(network_layers(graph), network_arrays(graph))
+    return KnownNetwork(network_layers(graph), network_arrays(graph), archive=path)
 
 
 class RawFormat(StrEnum):

@@ -26,7 +26,8 @@ weights_app = typer.Typer(
 Source = Annotated[
     Path,
     typer.Argument(
-        help="A run folder, an archive, a folder of raw .dat or .bin files, or an .npz, .safetensors or .pt file.",
+        help="A run folder, an archive, a folder of raw .dat or .bin files, or an .npz, .safetensors, .pt, .h5 or "
+        ".keras file.",
         show_default=False,
     ),
 ]
@@ -93,7 +94,8 @@ def convert(
         Path,
         typer.Argument(
             metavar="DEST",
-            help="An .npz, .safetensors, .pt or .pth file, a folder for raw files, or a run folder (with --force).",
+            help="An .npz, .safetensors, .pt or .pth file, a folder for raw files, or a run folder or an archive that "
+            "takes the weights (with --force).",
             show_default=False,
         ),
     ],
@@ -154,6 +156,21 @@ def convert(
     one_file: Annotated[
         bool, typer.Option("--one-file", help="Raw files: one a layer, weights then biases, in the place of two.")
     ] = False,
+    mean: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NUMBERS",
+            help="DEST is a run: what is taken off pixels, 0 to 255, before its network: 104,117,123.",
+            show_default=False,
+        ),
+    ] = None,
+    scale: Annotated[
+        str | None,
+        typer.Option(metavar="NUMBERS", help="And what they are multiplied by then: 1/255.", show_default=False),
+    ] = None,
+    channels: Annotated[
+        str | None, typer.Option(metavar="ORDER", help="The order of channels: grey, RGB or BGR.", show_default=False)
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing when all fits.")] = False,
 ) -> None:
@@ -164,12 +181,17 @@ def convert(
     """
     options = Conversion(
         from_layout, to_layout, network, _pairs("--map", map), prefix, tuple(leave or ()), tuple(flatten or ()),
-        _pairs("--fold", fold), epsilon, half, allow_rounding, one_file, force,
+        _pairs("--fold", fold), epsilon, half, allow_rounding, one_file, force, mean, scale, channels,
     )  # fmt: skip
     done = convert_weights(source, destination, options)
     if not quiet:
         print("\n".join(str(table) for table in done.tables))
         print(f"{destination}: {done.count:,} arrays")
+        if options.prepares:
+            from openmps.training.inference import described_preprocessing
+            from openmps.training.run_folder import RunFolder
+
+            print(f"the network sees {described_preprocessing(RunFolder.open(destination))}")
 
 
 def _pairs(option: str, given: list[str] | None) -> Mapping[str, str]:

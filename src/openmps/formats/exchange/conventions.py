@@ -30,13 +30,13 @@ class WeightLayout(StrEnum):
 _Names = Mapping[str, tuple[str, ...]]
 
 
-def _named(kernels: _Names, batch: _Names, slopes: str) -> dict[LayerKind, _Names]:
+def _named(kernels: _Names, batch: _Names, *slopes: str) -> dict[LayerKind, _Names]:
     affine = {part: batch[part] for part in ("gamma", "beta")}
     return {
         **dict.fromkeys(_KERNELS, kernels),
         LayerKind.BATCH_NORMALIZATION: batch,
         LayerKind.NORMALIZATION: affine,
-        LayerKind.PRELU: {"slopes": (slopes,)},
+        LayerKind.PRELU: {"slopes": slopes},
     }
 
 
@@ -47,9 +47,15 @@ _TORCH = _named(
     "weight",
 )
 _KERAS = _named(
-    {"weights": ("kernel", "depthwise_kernel"), "biases": ("bias",), "slopes": ("slopes",)},
-    {"gamma": ("gamma",), "beta": ("beta",), "mean": ("moving_mean",), "variance": ("moving_variance",)},
+    {"weights": ("kernel", "depthwise_kernel", "vars/0"), "biases": ("bias", "vars/1"), "slopes": ("slopes",)},
+    {
+        "gamma": ("gamma", "vars/0"),
+        "beta": ("beta", "vars/1"),
+        "mean": ("moving_mean", "vars/2"),
+        "variance": ("moving_variance", "vars/3"),
+    },
     "alpha",
+    "vars/0",
 )
 _NAMES: Mapping[WeightLayout, Mapping[LayerKind, _Names]] = {
     WeightLayout.OPENMPS: dict.fromkeys(LayerKind, _OWN),

@@ -165,7 +165,7 @@ def network_layers(network: Network) -> dict[str, WeightLayer]:
             one bit, which other frameworks do not know.
     """
     if isinstance(network, MPSNNGraph):
-        return {layer.label: layer for layer, _ in _of_graph(network)}
+        return {layer.label: layer for layer, _, _, _ in labelled_kernels(network)}
     if not isinstance(network, Mapping):
         rule = "must be an MPSNNGraph, or a mapping from labels to descriptors or WeightLayers"
         raise MPSTypeError("network_layers", "network", rule, type(network).__name__)
@@ -181,7 +181,7 @@ def network_arrays(graph: MPSNNGraph) -> dict[str, NDArray[np.float32]]:
         raise MPSTypeError("network_arrays", "graph", "must be an MPSNNGraph", type(graph).__name__)
     return {
         f"{layer.label}.{part}": arrays[part].reshape(-1) if part != "weights" else arrays[part]
-        for layer, arrays in _of_graph(graph)
+        for layer, arrays, _, _ in labelled_kernels(graph)
         for part in layer.parts
     }
 
@@ -195,8 +195,8 @@ def _of_entry(label: str, entry: object) -> WeightLayer:
 _Found: TypeAlias = "tuple[WeightLayer, dict[str, NDArray[np.float32]]]"
 
 
-def _of_graph(graph: MPSNNGraph) -> Iterator[_Found]:
-    """Each layer once, and its arrays."""
+def labelled_kernels(graph: MPSNNGraph) -> Iterator[tuple[WeightLayer, dict[str, NDArray[np.float32]], Any, Any]]:
+    """The layer of each kernel that has numbers, its arrays, its node and itself; kernels may share a layer."""
     taken: dict[str, object] = {}
     counts: dict[str, int] = {}
     for node, kernel in graph.kernels.items():
@@ -213,7 +213,7 @@ def _of_graph(graph: MPSNNGraph) -> Iterator[_Found]:
         if taken.setdefault(label, owner) is not owner:
             rule = "must have a label of its own: another layer of the graph is called so"
             raise MPSArgumentError("network_layers", f"layer {label!r}", rule, None, "Label its data source otherwise")
-        yield replace(layer, label=label), arrays
+        yield replace(layer, label=label), arrays, node, kernel
 
 
 _UNNAMED = "\0"

@@ -272,9 +272,10 @@ def _tensor_of(taking: _Taking, layer: WeightLayer, part: str) -> str | None:
             raise MPSArgumentError(_WHO, "names", rule, repr(whole), f"There are: {_listed(list(taking.tensors))}")
         return found
     stem = taking.names.get(layer.label, layer.label)
-    for suffix in suffixes(taking.layout, layer.kind, part):
-        found = taking.find(f"{stem}.{suffix}")
-        if found is not None:
+    # In Keras 2 a layer is a group, and its weights have the layer's name, too: conv1/conv1/kernel:0.
+    stems = (stem, f"{stem}.{stem}") if taking.layout is WeightLayout.KERAS else (stem,)
+    for name in (f"{each}.{suffix}" for each in stems for suffix in suffixes(taking.layout, layer.kind, part)):
+        if (found := taking.find(name)) is not None:
             return found
     return None
 

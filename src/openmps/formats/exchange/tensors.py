@@ -1,4 +1,4 @@
-"""Files of named arrays, whoever wrote them: .npz, safetensors, PyTorch's state dicts, by their suffix."""
+"""Files of named arrays, whoever wrote them: .npz, safetensors, state dicts, Keras' files, by their suffix."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from openmps.checks import memory_for
 from openmps.errors import MPSFileError
 from openmps.formats.arrays import Array, to_stored
 from openmps.formats.atomic import write_atomic
+from openmps.formats.exchange.keras import SUFFIXES as KERAS_SUFFIXES
+from openmps.formats.exchange.keras import load_keras
 from openmps.formats.exchange.npz import load_npz, npz_bytes
 from openmps.formats.exchange.state_dict import load_state_dict, state_dict_bytes
 from openmps.formats.paths import path_of, reading, require_file
@@ -24,7 +26,6 @@ from openmps.formats.weights import METADATA_KEY, load_safetensors
 
 Tensors = dict[str, NDArray[Any]]
 _KINDS = ("F16", "BF16", "F32", "F64", "I8", "I16", "I32", "I64", "U8", "U16", "U32", "U64", "BOOL")
-_KERAS = "Write an .npz in Keras: np.savez('weights.npz', **{w.path: w.numpy() for w in model.weights}), and read that."
 
 
 class _Reader(Protocol):
@@ -37,11 +38,12 @@ class _Reader(Protocol):
 
 
 def load_tensors(path: str | os.PathLike[str]) -> Tensors:
-    """The arrays of a file by name: .npz, .safetensors, or a state dict of PyTorch, .pt, .pth, .ckpt or .bin.
+    """The arrays of a file by name.
 
-    Numbers keep their format, but for bfloat16, which widens to float32. The checksum of a file that `save_safetensors`
-    wrote is checked. Nothing that a file names is run or imported,
-    and none takes more memory than its length says: compressed files unpack to 16 times that at most.
+    It is an .npz, a .safetensors, a state dict of PyTorch, .pt, .pth, .ckpt or .bin, or what Keras saved, .h5, .hdf5 or
+    .keras. Numbers keep their format, but for bfloat16, which widens to float32. The checksum of a file that
+    `save_safetensors` wrote is checked. Nothing that a file names is run or imported, and none takes more memory than
+    its length says: compressed files unpack to 16 times that at most.
 
     Raises:
         MPSFileError: The file is missing, damaged, or of another format.
@@ -51,9 +53,7 @@ def load_tensors(path: str | os.PathLike[str]) -> Tensors:
     require_file(found, who)
     suffix = found.suffix.lower()
     if suffix not in _READERS:
-        remedy = (
-            _KERAS if suffix in (".h5", ".hdf5", ".keras") else "Raw .dat files are read with the network's shapes."
-        )
+        remedy = "Raw .dat files are read with the network's shapes."
         raise MPSFileError(who, str(found), f"must end in one of {', '.join(_READERS)}", repr(suffix), remedy)
     with reading(found, who):
         return _READERS[suffix](found)
@@ -112,6 +112,7 @@ _READERS: Mapping[str, Callable[[Path], Tensors]] = {
     ".npz": load_npz,
     ".safetensors": _load_safetensors,
     **dict.fromkeys((".pt", ".pth", ".ckpt", ".bin"), load_state_dict),
+    **dict.fromkeys(KERAS_SUFFIXES, load_keras),
 }
 _WRITERS: Mapping[str, Callable[[Tensors], bytes]] = {
     ".npz": npz_bytes,
@@ -120,3 +121,5 @@ _WRITERS: Mapping[str, Callable[[Tensors], bytes]] = {
 }
 SUFFIXES = tuple(_READERS)
 """Suffixes of files of named arrays."""
+WRITTEN_SUFFIXES = tuple(_WRITERS)
+"""Those that are written, too."""
