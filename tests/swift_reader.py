@@ -128,6 +128,7 @@ class Model:
     """Every file that was read, and how many of its bytes."""
     sources: dict[str, Any] = field(default_factory=dict)
     """Data sources by variable."""
+    preconditions: list[str] = field(default_factory=list)
     precisions: dict[str, Any] = field(default_factory=dict)
     """What the framework is asked to multiply with, by file."""
 
@@ -173,6 +174,8 @@ class Reader:
         elif node.type == "guard_statement":
             call = next(each for each in node.named_children if each.type == "call_expression")
             self._names["graph"] = self.model.graph = self._value(call)
+        elif node.type == "call_expression" and self._words(node).startswith("precondition("):
+            self.model.preconditions.append(" ".join(self._words(node).split()))
         elif node.type == "call_expression":
             self._value(node)
         else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -822,9 +823,27 @@ def test_a_run_is_exported_as_swift(run, tmp_path, capsys):
     text = (tmp_path / "stripes" / "Stripes.swift").read_text()
     assert "public final class Stripes {" in text
     assert "//  Images are 6x4" in text
+    assert "0 to 255 stand for 0 to 1" in text
+    assert "public static let preprocessing = StripesPreprocessing(order: " in text
     assert "dataType: .float16" in text
     assert main(["export", "--swift", str(run), str(tmp_path / "train"), "--training", "--name", "Train"]) == 0
     assert "MPSCNNConvolutionGradientNode" in (tmp_path / "train" / "Train.swift").read_text()
+
+
+def test_the_preprocessing_of_a_run_is_in_its_source(run, tmp_path):
+    from openmps.training import RunFolder
+    from openmps.training.inference import described_preprocessing
+    from openmps.training.preprocessing import Preprocessing
+
+    folder = RunFolder.open(shutil.copytree(run, tmp_path / "other"))
+    seen = described_preprocessing(folder)
+    other = Preprocessing(seen.order, tuple(100.0 + place for place in range(len(seen.mean))), seen.scale)
+    folder.amend(other.describe())
+    assert main(["export", "--swift", str(folder.path), str(tmp_path / "Out")]) == 0
+    text = (tmp_path / "Out" / "Out.swift").read_text()
+    assert f"{other}, as float16 or float32." in text
+    assert f'OutPreprocessing(order: "{other.order}", mean: [100.0' in text
+    assert "0 to 255 stand for" not in text
 
 
 def test_an_archive_is_exported_as_swift(tmp_path, capsys):
@@ -836,10 +855,36 @@ def test_an_archive_is_exported_as_swift(tmp_path, capsys):
     assert "must be a new folder" in capsys.readouterr().err
 
 
+def test_a_graph_is_exported_as_onnx(run, tmp_path, capsys):
+    pytest.importorskip("onnx")
+    from openmps.formats import onnx
+    from openmps.training import Classifier
+
+    out = tmp_path / "net.onnx"
+    assert main(["export", "--onnx", str(run), str(out)]) == 0
+    assert capsys.readouterr().out.startswith(f"{out}: ")
+    model, classifier = onnx.network(out).model(mps.mtl_device("cpu")), Classifier.open(run, mps.mtl_device("cpu"))
+    pixels = np.random.default_rng(0).integers(0, 256, (2, 4, 6, classifier.shape.channels), np.uint8)
+    (found,) = model.run({model.inputs[0].name: np.float32(pixels / 255).transpose(0, 3, 1, 2)}).values()
+    np.testing.assert_allclose(found.reshape(2, -1), classifier.probabilities(pixels), atol=1e-5)
+    model.save(tmp_path / "net.mps")
+    again = [str(tmp_path / "net.mps"), str(tmp_path / "again.onnx")]
+    assert main(["export", "--onnx", *again]) == 2
+    assert "is needed for each of 1 source image(s)" in capsys.readouterr().err
+    assert main(["export", "--onnx", *again, "--image", f"6x4x{pixels.shape[3]}"]) == 0
+    assert main(["export", "--onnx", *again, "--image", f"6x4x{pixels.shape[3]}"]) == 2
+    assert "must be new" in capsys.readouterr().err
+    assert main(["export", "--swift", str(tmp_path / "net.mps"), str(tmp_path / "Swift")]) == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["RUN", "OUT"], "--swift"),
+        (["--swift", "--onnx", "RUN", "OUT"], "--swift or --onnx"),
+        (["--onnx", "--half", "RUN", "OUT"], "are for Swift"),
+        (["--swift", "--image", "6x4x1", "RUN", "OUT"], "is for ONNX"),
+        (["--onnx", "--image", "6x4", "RUN", "OUT"], "is no size"),
         (["--swift", "--half", "--training", "RUN", "OUT"], "leave one of them out"),
         (["--swift", "nothing", "OUT"], "nothing there"),
         (["--swift", "TEXT", "OUT"], "TEXT"),

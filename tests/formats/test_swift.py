@@ -488,3 +488,28 @@ def test_a_head_of_comments_alone() -> None:
     assert swift_reader.faults(text) == []
     head: Sequence[str] = text.split("\nimport")[0].strip().split("\n")
     assert all(line.startswith("//") for line in head)
+
+
+# --- preprocessing ----------------------------------------------------------------------------------------------------
+
+
+def test_the_app_must_say_what_it_does_to_images() -> None:
+    node = mps.MPSCNNNeuronReLUNode(mps.MPSNNImageNode(mps.Handle("x")))
+    graph = mps.MPSNNGraph(CPU, node.result_image)
+    assert check(graph).preconditions == []
+    assert "reprocessing" not in swift.source(graph, "Net")["Net.swift"].decode()
+    given = swift.SwiftPreprocessing("BGR", (104.0, 117.5, 123.0), (1 / 255, 1.0, 2.0))
+    assert check(graph, preprocessing=given).preconditions == [
+        "precondition( preprocessing == Net.preprocessing, "
+        '"Net must be given images as \\(Net.preprocessing), the app prepares them as \\(preprocessing)")'
+    ]
+    text = swift.source(graph, "Net", preprocessing=given)["Net.swift"].decode()
+    value = 'order: "BGR", mean: [104.0, 117.5, 123.0], scale: [0.003921569, 1.0, 2.0])'
+    assert f"public static let preprocessing = NetPreprocessing({value}" in text
+    assert "public init(device: MTLDevice, folder: URL, preprocessing: NetPreprocessing) throws {" in text
+    assert f"//          preprocessing: .init({value}" in text
+    for place in ("precondition(", "public struct NetPreprocessing: Equatable"):
+        assert text.count(place) == 1
+    assert text.index("precondition(") < text.index("guard let graph")
+    with pytest.raises(mps.MPSTypeError, match="preprocessing must be"):
+        swift.source(graph, "Net", preprocessing=("RGB", (0,), (1,)))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""``openmps export``: the source that makes a graph in an app."""
+"""``openmps export``: a graph as the source that makes it in an app, or as an ONNX file."""
 
 from __future__ import annotations
 
@@ -7,22 +7,31 @@ from typing import Annotated
 
 import typer
 
-from openmps.cli.models import open_graph
+from openmps.cli.models import image_descriptor, open_graph
 
 
 def export(
     graph: Annotated[
         Path, typer.Argument(metavar="RUN|ARCHIVE", help="A run folder, or a graph in an archive.", show_default=False)
     ],
-    out: Annotated[Path, typer.Argument(help="The folder to make.", show_default=False)],
+    out: Annotated[Path, typer.Argument(help="The folder to make, or the ONNX file.", show_default=False)],
     swift: Annotated[bool, typer.Option("--swift", help="Swift, with a file of weights for each layer.")] = False,
+    onnx: Annotated[bool, typer.Option("--onnx", help="An ONNX file with the shape of every value.")] = False,
+    image: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="WIDTHxHEIGHTxCHANNELS",
+            help="The size of each source image, for archives as ONNX.",
+            show_default=False,
+        ),
+    ] = None,
     name: Annotated[
         str | None, typer.Option(help="The class in Swift.  [default: OUT's name]", show_default=False)
     ] = None,
     half: Annotated[bool, typer.Option("--half", help="Weights of float16.")] = False,
     training: Annotated[bool, typer.Option("--training", help="The graph that trains a run's network.")] = False,
 ) -> None:
-    """Write the source that makes a graph in an app, and the weights that it reads, into a new folder.
+    """Write a graph as Swift, the source that makes it in an app, into a new folder, or as an ONNX file.
 
     OUT/NAME.swift has a class that makes the same MPSNNGraph; its head says how to use it. What cannot be said in Swift
     is listed, and nothing is written.
@@ -30,12 +39,36 @@ def export(
     from openmps.formats import swift as formats
     from openmps.formats.swift.literals import class_name
 
-    if not swift:
-        raise typer.BadParameter("is needed: Swift is what there is to export", param_hint="--swift")
+    if swift == onnx:
+        raise typer.BadParameter("is needed, one of them: what there is to export", param_hint="--swift or --onnx")
+    if onnx:
+        if half or training or name is not None:
+            raise typer.BadParameter("are for Swift: leave them out", param_hint="--half, --training and --name")
+        _export_onnx(graph, out, image or [])
+        return
+    if image:
+        raise typer.BadParameter("is for ONNX, whose values have sizes", param_hint="--image")
     if half and training:
         raise typer.BadParameter("cannot be trained: leave one of them out", param_hint="--half and --training")
     found = open_graph(graph, training=training)
     chosen = name if name is not None else class_name(out.name)
-    folder = formats.export(found.graph, out, chosen, half=half, notes=found.notes)
+    folder = formats.export(found.graph, out, chosen, half=half, notes=found.notes, preprocessing=found.preprocessing)
     count = sum(path.suffix == ".dat" for path in folder.iterdir())
     print(f"{folder / chosen}.swift and {count} file(s) of weights")
+
+
+def _export_onnx(path: Path, out: Path, sizes: list[str]) -> None:
+    from openmps.errors import MPSFileError
+    from openmps.formats import onnx
+    from openmps.formats.paths import is_there
+
+    found = open_graph(path)
+    if is_there(out, "openmps export"):
+        raise MPSFileError("openmps export", str(out), "must be new", "something there", "Choose another name.")
+    images = [image_descriptor(each) for each in sizes] if sizes else found.images
+    count = len(found.graph.source_image_handles)
+    if images is None or len(images) != count:
+        rule = f"is needed for each of {count} source image(s): an archive does not say how large images are"
+        raise typer.BadParameter(rule, param_hint="--image")
+    onnx.save(found.graph, out, images)
+    print(f"{out}: {len(found.graph.kernels)} kernels, {out.stat().st_size:,} bytes")

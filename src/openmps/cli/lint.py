@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from openmps.cli.models import open_graph
-from openmps.cli.options import parse_image_size
+from openmps.cli.models import image_descriptor, open_graph
 from openmps.errors import MPSFileError
 
 if TYPE_CHECKING:
-    from openmps.core.image.descriptor import MPSImageDescriptor
+    pass
 
 _HAS_ERRORS = 1
 _MOST = 1 << 32
@@ -52,19 +51,11 @@ def lint(
 
     found = open_graph(graph, training=training)
     given = None if samples is None else arrays_in(samples)
-    shapes = found.images if not image else [_descriptor(each) for each in image]
+    shapes = found.images if not image else [image_descriptor(each) for each in image]
     report = look(found.graph, shapes if given is None else None, target=target, samples=given)
     print(report)
     if not report.ok:
         raise typer.Exit(_HAS_ERRORS)
-
-
-def _descriptor(text: str) -> MPSImageDescriptor:
-    from openmps.core.image.descriptor import MPSImageDescriptor
-    from openmps.types import MPSImageFeatureChannelFormat
-
-    width, height, channels = parse_image_size(text)
-    return MPSImageDescriptor(MPSImageFeatureChannelFormat.FLOAT16, width, height, channels)
 
 
 def arrays_in(path: Path) -> dict[str, Any]:

@@ -14,11 +14,11 @@ from openmps.errors import MPSArgumentError, MPSFileError
 from openmps.formats.atomic import write_atomic
 from openmps.formats.paths import path_of
 from openmps.formats.swift.literals import is_class_name
-from openmps.formats.swift.model import Model
+from openmps.formats.swift.model import Model, SwiftPreprocessing
 from openmps.graph.graph import MPSNNGraph
 from openmps.kernels.optimizers import MPSNNOptimizer
 
-__all__ = ["export", "source"]
+__all__ = ["SwiftPreprocessing", "export", "source"]
 
 _WHO = "export to Swift"
 
@@ -30,6 +30,7 @@ def source(
     half: bool = False,
     optimizer: MPSNNOptimizer | None = None,
     notes: Sequence[str] = (),
+    preprocessing: SwiftPreprocessing | None = None,
 ) -> dict[str, bytes]:
     """The files that `export` writes, by their names: ``NAME.swift``, and the ``.dat`` files that it reads."""
     of_kind(_WHO, "graph", graph, MPSNNGraph)
@@ -39,7 +40,9 @@ def source(
     half = flag(_WHO, "half", half)
     if optimizer is not None:
         of_kind(_WHO, "optimizer", optimizer, MPSNNOptimizer)
-    return Model(graph, name, half=half, optimizer=optimizer, notes=notes).files
+    if preprocessing is not None:
+        of_kind(_WHO, "preprocessing", preprocessing, SwiftPreprocessing)
+    return Model(graph, name, half=half, optimizer=optimizer, notes=notes, preprocessing=preprocessing).files
 
 
 def export(
@@ -50,6 +53,7 @@ def export(
     half: bool = False,
     optimizer: MPSNNOptimizer | None = None,
     notes: Sequence[str] = (),
+    preprocessing: SwiftPreprocessing | None = None,
 ) -> Path:
     """Write a graph as Swift into a new folder, and return the folder.
 
@@ -62,6 +66,9 @@ def export(
     A training graph has data sources that update their weights on the device or on the CPU, as the training styles of
     its gradient nodes say, with ``optimizer`` or, where that is None, the one of a `TrainableConvolutionDataSource` or
     `TrainableBatchNormalizationDataSource`; its vectors begin with zeros. ``notes`` are lines of the source's head.
+
+    ``preprocessing`` is what was done to pixels in training. The class has it as a constant then, and its initializer
+    must be told what the app does: anything else is a precondition that fails.
 
     The folder is there whole or not at all. The same graph gives the same bytes.
 
@@ -76,7 +83,7 @@ def export(
         raise MPSFileError(
             _WHO, str(folder), "must be a new folder", "something there", "Choose another name, or remove it."
         )
-    files = source(graph, name, half=half, optimizer=optimizer, notes=notes)
+    files = source(graph, name, half=half, optimizer=optimizer, notes=notes, preprocessing=preprocessing)
     temporary = target.parent / f".openmps-{secrets.token_hex(8)}.tmp"
     try:
         temporary.mkdir()

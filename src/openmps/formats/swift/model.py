@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from openmps.core.image.image import MPSImage
 from openmps.core.image.temporary import MPSTemporaryImage
 from openmps.errors import MPSExportError
+from openmps.formats.swift import classes
 from openmps.formats.swift.layers import Layers
 from openmps.formats.swift.literals import case, comment, literal, string
 from openmps.formats.swift.nodes import Nodes
@@ -20,6 +22,14 @@ from openmps.kernels.optimizers import MPSNNOptimizer
 _WIDTH = 100
 _CATALYST = "13.0"
 """The first Mac Catalyst."""
+
+
+class SwiftPreprocessing(NamedTuple):
+    """What was done to pixels from 0 to 255: ``(pixel - mean) scale``, with a number for each channel, in an order."""
+
+    order: str
+    mean: tuple[float, ...]
+    scale: tuple[float, ...]
 
 
 class Model:
@@ -37,10 +47,14 @@ class Model:
         half: bool = False,
         optimizer: MPSNNOptimizer | None = None,
         notes: Sequence[str] = (),
+        preprocessing: SwiftPreprocessing | None = None,
     ) -> None:
-        self._graph, self._name, self._notes = graph, name, notes
+        self._graph, self._name, self._notes, self._preprocessing = graph, name, notes, preprocessing
         self._faults: list[str] = []
         self._text = Text(name)
+        if preprocessing is not None:
+            self._text.use(classes.PREPROCESSING)
+            self._compare()
         self._trained = Trained(graph, optimizer, self._text, self._faults)
         self._layers = Layers(self._text, self._trained, half=half, graph_format=graph.format)
         self._nodes = Nodes(graph, self._text, self._layers, self._faults)
@@ -64,6 +78,14 @@ class Model:
             self._faults.append(f"{self._graph.name}: its allocator {name} is Python; set one in Swift")
         if not self._graph.kernels:
             self._faults.append(f"{self._graph.name}: has no filter that runs")
+
+    def _compare(self) -> None:
+        """The app must prepare images as the network was trained with them."""
+        name, text = self._name, self._text
+        text.line("precondition(")
+        text.line(f"    preprocessing == {name}.preprocessing,")
+        said = f"must be given images as \\({name}.preprocessing), the app prepares them as \\(preprocessing)"
+        text.line(f'    "{name} {said}")')
 
     # --- the graph ----------------------------------------------------------------------------------------------------
 
@@ -105,6 +127,12 @@ class Model:
                    "    public let graph: MPSNNGraph"]  # fmt: skip
         body = [f"        {line}" for line in text.lines]
         body.append("        self.graph = graph")
+        if self._preprocessing is not None:
+            members += [
+                "",
+                "    /// What the network was trained with: an app that does anything else gets wrong results.",
+                f"    public static let preprocessing = {self._prepared()}",
+            ]
         if trained:
             members += self._trained_members()
             body += self._trained_lines()
@@ -120,7 +148,7 @@ class Model:
                 *members,
                 "",
                 "    /// The graph on a device, with the weights of the files in a folder.",
-                "    public init(device: MTLDevice, folder: URL) throws {",
+                f"    public init({', '.join(['device: MTLDevice, folder: URL', *self._asked()])}) throws {{",
                 *body,
                 "    }",
                 *(self._save() if trained else ()),
@@ -128,6 +156,16 @@ class Model:
                 beside,
             ]
         )
+
+    def _asked(self) -> list[str]:
+        return [] if self._preprocessing is None else [f"preprocessing: {self._name}Preprocessing"]
+
+    def _prepared(self) -> str:
+        """The value in Swift."""
+        assert self._preprocessing is not None
+        order, mean, scale = self._preprocessing
+        rows = (f"[{', '.join(literal(float(each)) for each in row)}]" for row in (mean, scale))
+        return f"{self._name}Preprocessing(order: {string(order)}, mean: {next(rows)}, scale: {next(rows)})"
 
     def _trained_members(self) -> list[str]:
         return [f"    private let {group}: [{self._name}{kind}]" for group, kind in self._groups()]
@@ -157,6 +195,14 @@ class Model:
             "    }",
         ]
 
+    def _made(self) -> list[str]:
+        """How the model is made."""
+        call = f"    let model = try {self._name}(device: device, folder: Bundle.main.resourceURL!"
+        if self._preprocessing is None:
+            return [f"{call})"]
+        said = self._prepared().removeprefix(f"{self._name}Preprocessing")
+        return [f"{call},", f"        preprocessing: .init{said})  // what the app does; another stops it"]
+
     def _head(self) -> str:
         """How to use the model."""
         interface, name = self._graph.interface, self._name
@@ -168,7 +214,7 @@ class Model:
         lines.append(
             f"Add this file to a target, and the {len(self._text.files)} .dat file(s) beside it to its resources:"
         )
-        lines.append(f"    let model = try {name}(device: device, folder: Bundle.main.resourceURL!)")
+        lines += self._made()
         if states:
             lines.append("    model.graph.encodeBatch(to: commandBuffer, sourceImages: images, sourceStates: labels)")
         else:
