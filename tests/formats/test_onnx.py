@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from onnx_models import CPU, conv, error, layer, model, node, numbers, ours, reference, runtime, saved
 from openmps.core.image.descriptor import MPSImageDescriptor
-from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.errors import MPSArgumentError, MPSOperatorError, MPSTypeError
 from openmps.formats import onnx as reader
 from openmps.formats.onnx import OnnxModel
 from openmps.graph.convolution_nodes import MPSCNNConvolutionNode
@@ -392,3 +394,57 @@ def test_lengths_of_1_are_broadcast_as_ever(tmp_path: Path) -> None:
     made = model(nodes, {"x": ["n", 4, "h", "w"]})
     x = numbers(2, 4, 5, 3)
     assert error(ours(saved(made, tmp_path)).run({"x": x})["y"], reference(made, {"x": x})["y"]) < 1e-5
+
+
+# --- GeLU as exporters write it ---------------------------------------------------------------------------------------
+
+
+def _gelu_by_erf(order: str) -> list[Any]:
+    first = node("Div", "c root", "z") if "div" in order else node("Mul", "inverse c", "z")
+    nodes = [conv("x", "c"), first, node("Erf", "z", "e"), node("Add", "e one", "o")]
+    if order.startswith("source"):
+        nodes += [node("Mul", "c o", "p"), node("Mul", "p half", "y")]
+    elif order.startswith("half of source"):
+        nodes += [node("Mul", "c half", "h"), node("Mul", "h o", "y")]
+    else:
+        nodes += [node("Mul", "half o", "p"), node("Mul", "p c", "y")]
+    return nodes
+
+
+@pytest.mark.parametrize("scaled", ["", ", div"])
+@pytest.mark.parametrize("order", ["source", "half", "half of source"])
+def test_gelu_by_the_error_function_is_one_neuron(order: str, scaled: str, tmp_path: Path) -> None:
+    values = {"root": 2**0.5, "inverse": 0.5**0.5, "one": 1.0, "half": 0.5}
+    numbers_of = {name: np.float32(value) for name, value in values.items()}
+    made = model(_gelu_by_erf(order + scaled), {"x": ["n", 3, 6, 6]}, w=numbers(4, 3, 3, 3), **numbers_of)
+    found = ours(saved(made, tmp_path))
+    kinds = [type(each).__name__ for each in found.graph.kernels]
+    assert kinds == ["MPSCNNConvolutionNode"] or kinds[1:] == ["MPSCNNNeuronGeLUNode"]
+    feeds = {"x": numbers(2, 3, 6, 6, scale=2.0)}
+    assert error(found.run(feeds)["y"], reference(made, feeds)["y"]) < 1e-5
+
+
+@pytest.mark.parametrize("change", ["another factor", "read twice", "comes out", "no source"])
+def test_an_error_function_that_is_no_gelu_is_listed(change: str, tmp_path: Path) -> None:
+    nodes, outputs = _gelu_by_erf("half"), ["y"]
+    one = np.float32(1.5 if change == "another factor" else 1)
+    if change == "read twice":
+        nodes.append(node("Add", "o y", "t"))
+        outputs = ["t"]
+    elif change == "comes out":
+        outputs = ["y", "e"]
+    elif change == "no source":
+        nodes[-1] = node("Mul", "p x2", "y")
+        nodes.insert(0, conv("x", "x2"))
+    more = {"inverse": np.float32(0.5**0.5), "one": one, "half": np.float32(0.5)}
+    made = model(nodes, {"x": ["n", 3, 6, 6]}, outputs, w=numbers(4, 3, 3, 3), **more)
+    with pytest.raises(MPSOperatorError) as caught:
+        ours(saved(made, tmp_path))
+    assert "Erf" in [each["operator"] for each in caught.value.problems]
+
+
+def test_gelu_by_tanh(tmp_path: Path) -> None:
+    made = model([node("Gelu", "x", "y", approximate="tanh")], {"x": ["n", 3, 6, 6]}, opset=20)
+    feeds = {"x": numbers(2, 3, 6, 6, scale=3.0)}
+    wanted = torch.nn.functional.gelu(torch.from_numpy(feeds["x"]).double(), approximate="tanh").numpy()
+    assert np.abs(ours(saved(made, tmp_path)).run(feeds)["y"] - wanted).max() < 1e-5

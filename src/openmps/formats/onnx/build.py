@@ -25,6 +25,7 @@ from openmps.formats.onnx import (
 from openmps.formats.onnx.constants import FOLDS
 from openmps.formats.onnx.layout import Atom, Atoms, Layout, atoms
 from openmps.formats.onnx.model import Model, Node, Tensor
+from openmps.formats.onnx.patterns import joined
 from openmps.formats.onnx.pictures import Picture
 from openmps.formats.onnx.ports import shape_text
 from openmps.formats.onnx.problems import READER, Budget, NodeError, Problem
@@ -106,6 +107,7 @@ class _Build:
 
     def run(self, shapes: Shapes, outputs: Sequence[str] | None, what: str) -> Built:
         wanted = self._wanted(outputs)
+        self._model = joined(self._model, wanted)
         nodes = self._live(wanted)
         self._at.readers = Counter([*wanted, *(name for node in nodes for name in node.inputs if name)])
         self._inner = {name for node in nodes for name in node.inputs}

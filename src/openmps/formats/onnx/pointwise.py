@@ -29,9 +29,18 @@ def _neuron(kind: MPSCNNNeuronType, parameters: Parameters = lambda node: ()) ->
 
 
 def _gelu(at: Site, node: Node) -> Picture:
-    if node.text("approximate", "none") != "none":
-        raise NodeError("the tanh approximation: the framework's GeLU is the exact one")
-    return at.neuron(node, at.picture(node), Kind.GELU)
+    kind = node.text("approximate", "none")
+    if kind not in ("none", "tanh"):
+        raise NodeError(f"its attribute approximate is {kind[:40]!r}, must be none or tanh")
+    return at.neuron(node, at.picture(node), Kind.GELU) if kind == "none" else _tanh_gelu(at, node)
+
+
+def _tanh_gelu(at: Site, node: Node) -> Picture:
+    """``x (1 + tanh(u)) / 2 = x sigmoid(2 u)`` for ``u = √(2/π) (x + 0.044715 x³)``."""
+    x, twice = _unshared(at.picture(node)), 2.0 * math.sqrt(2.0 / math.pi)
+    square = at.neuron(node, x, Kind.POWER, 1.0, 0.0, 2.0)
+    inner = _times(at, node, x, at.neuron(node, square, Kind.LINEAR, 0.044715 * twice, twice))
+    return _times(at, node, x, at.neuron(node, inner, Kind.SIGMOID))
 
 
 def _selu(at: Site, node: Node) -> Picture:
