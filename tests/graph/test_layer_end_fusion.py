@@ -28,7 +28,7 @@ BATCH, SIDE, CHANNELS = 3, 6, 2
 @pytest.fixture(autouse=True)
 def _rules_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """The CPU does without these rules: here it runs the slow forms of what they make."""
-    monkeypatch.setattr(compiler, "fuse", lambda *given, in_passes: rules.fuse(*given, in_passes=True))
+    monkeypatch.setattr(compiler, "fuse", lambda *given, in_passes, packs: rules.fuse(*given, in_passes=True))
 
 
 def neuron(source: Any) -> Any:

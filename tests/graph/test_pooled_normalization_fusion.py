@@ -29,7 +29,7 @@ SHAPES = [(2, 1, 6, 6), (3, 5, 7, 4), (1, 9, 5, 1)]
 @pytest.fixture(autouse=True)
 def _rules_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """The CPU does without these rules: here it runs the slow forms of what they make."""
-    monkeypatch.setattr(compiler, "fuse", lambda *given, in_passes: rules.fuse(*given, in_passes=True))
+    monkeypatch.setattr(compiler, "fuse", lambda *given, in_passes, packs: rules.fuse(*given, in_passes=True))
 
 
 class Network:
