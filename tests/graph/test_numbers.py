@@ -81,7 +81,10 @@ def test_graph_equals_torch(name: str, device: torch.device, rng: np.random.Gene
 def test_graph_equals_its_kernels(
     name: str, image_format: Format, gradient_format: Format | None, device: torch.device, rng: np.random.Generator
 ) -> None:
-    """Bit for bit, with rounding to half precision between the kernels too, and with a random dropout mask."""
+    """Bit for bit, with rounding to half precision between the kernels too, and with a random dropout mask.
+
+    But for gradients of biases on a GPU: the ends of layers that are one pass there add them up in another order.
+    """
     bench = Bench.on(device)
     network = digits(rng, keep=0.5) if name == "digits" else NETWORKS[name](rng)
     images, targets = network.batch(rng, IMAGES)
@@ -91,7 +94,9 @@ def test_graph_equals_its_kernels(
     np.testing.assert_array_equal(found.losses, expected)
     np.testing.assert_array_equal(found.image, list(results.values())[-1])
     for layer, values in gradients.items():
-        np.testing.assert_array_equal(found.gradients[layer], values, err_msg=layer)
+        exact = len(values) - (len(network.sources[layer].bias) if device.type == "cuda" else 0)
+        np.testing.assert_array_equal(found.gradients[layer][:exact], values[:exact], err_msg=layer)
+        np.testing.assert_allclose(found.gradients[layer][exact:], values[exact:], rtol=0, atol=1e-6, err_msg=layer)
 
 
 @pytest.mark.parametrize("fusion", [True, False])
