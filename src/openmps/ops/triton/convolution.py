@@ -23,7 +23,7 @@ tl: Any = import_module("triton.language")
 
 _PROGRAMS = 264
 """Programs, about: two for each multiprocessor of an H200."""
-_LEAST_PIXELS = 512
+_LEAST_PIXELS = 128
 """Pixels that a program sums at least."""
 _MANY_CHANNELS = 64
 """Channels of the source that fill a tile of one tap."""

@@ -24,7 +24,7 @@ NOTHING = 255
 _MOST_TAPS, _MOST_PHASES = 64, 16
 _CHANNELS = 64
 """Channels of a tile at most."""
-_POOLED, _GRADIENT = (1024, 4), (1024, 4)
+_POOLED, _GRADIENT = (512, 4), (1024, 4)
 """Numbers of a tile, and warps: what was fastest on an H200."""
 
 
