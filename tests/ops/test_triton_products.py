@@ -90,7 +90,7 @@ def test_the_forms_are_asked(place: torch.device, monkeypatch: pytest.MonkeyPatc
     x = numbers(2, *window.source, 16, place=place, seed=1).permute(0, 3, 1, 2)
     weights, gradient = numbers(16, 3, 3, 16, place=place, seed=2), numbers(2, 6, 7, 16, place=place, seed=4)
     monkeypatch.setattr(torch, "conv2d", None)
-    monkeypatch.setattr("openmps.ops.convolution._backward", None)
+    monkeypatch.setattr("openmps.ops.convolution.backward", None)
     convolution(x, weights, None, window)
     convolution_gradient(gradient.permute(0, 3, 1, 2), x, weights, window)
 

@@ -7,11 +7,7 @@ Convolution is correlation: the kernel is not turned round. Parameter gradients 
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Generator, Iterable
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import replace
-from functools import lru_cache
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -21,6 +17,7 @@ from openmps.ops import triton
 from openmps.ops.exact_convolution import MOST_PRODUCTS, exact_convolution, exact_source_gradient
 from openmps.ops.few_outputs import few_outputs, few_outputs_gradient
 from openmps.ops.geometry import Window, pitch_of, read, read_adjoint
+from openmps.ops.library_convolution import backward, launching, operand_of, placed, regular, stepped
 from openmps.ops.op import Kind, Op
 from openmps.ops.products import product, product_of_rows, wide_product
 from openmps.types import MPSImageEdgeMode
@@ -172,15 +169,15 @@ def convolution_gradient(
         has_fault = window.size == (1, 1) and operand.stride != (1, 1) and operand.image.device.type == "cpu"
         for_biases = None
         if with_parameters and has_fault:
-            for_region, *_ = _backward(gradient, operand, kernel, window, groups, (with_source, False, False))
-            _, for_kernel, _ = _backward(
-                gradient, _stepped(operand, window), kernel, window, groups, (False, True, False)
+            for_region, *_ = backward(gradient, operand, kernel, window, groups, (with_source, False, False))
+            _, for_kernel, _ = backward(
+                gradient, stepped(operand, window), kernel, window, groups, (False, True, False)
             )
         else:
             # oneDNN adds the biases up on its way where it sums few channels; else a sum of its own is faster.
             at_once = with_parameters and with_biases and x.shape[1] // groups <= _FEW_CHANNELS and not x.is_cuda
             wanted = with_source, with_parameters, at_once
-            for_region, for_kernel, for_biases = _backward(gradient, operand, kernel, window, groups, wanted)
+            for_region, for_kernel, for_biases = backward(gradient, operand, kernel, window, groups, wanted)
         if for_biases is None and with_parameters and with_biases:
             for_biases = gradient.sum((0, 2, 3))
     if for_region is not None and not operand.is_source:
@@ -418,114 +415,6 @@ def multiplied(*operands: Tensor) -> tuple[Tensor, ...]:
 def with_biases(result: Tensor, biases: Tensor | None) -> Tensor:
     """Add biases to a result [N, O, H, W] in place: float32 to a float16 result too, rounded once."""
     return result if biases is None else result.add_(biases.view(-1, 1, 1))
-
-
-@lru_cache(maxsize=1024)
-def placed(window: Window, edge_mode: MPSImageEdgeMode) -> tuple[Window, tuple[int, int] | None]:
-    """Return the windows as the library is to place them, and its padding; see `library_padding`.
-
-    Where there is only one column of windows their horizontal stride means nothing, but where it is 2 or more and the
-    vertical one is 1, oneDNN 3.12 gives wrong rows for images of one channel: it becomes 1.
-    """
-    if window.x.result == 1 and window.x.stride > 1 and window.y.stride == 1:
-        window = replace(window, x=replace(window.x, stride=1))
-    return window, library_padding(window, edge_mode)
-
-
-def library_padding(window: Window, edge_mode: MPSImageEdgeMode) -> tuple[int, int] | None:
-    """Return the padding (vertical, horizontal) that makes a library's convolution read ``window`` from the source.
-
-    ``None`` where there is none: the region must then be read first.
-    """
-    # Padding by a whole window and more is legal, but not every engine behind the call takes it.
-    vertical, horizontal = (axis.symmetric_padding(axis.extent - 1) for axis in (window.y, window.x))
-    if vertical is None or horizontal is None:
-        return None
-    return (vertical, horizontal) if edge_mode == MPSImageEdgeMode.ZERO or not window.leaves_source else None
-
-
-class Operand(NamedTuple):
-    """What the engine's convolution is given; pairs are (vertical, horizontal)."""
-
-    image: Tensor
-    stride: tuple[int, int]
-    padding: tuple[int, int]  # zeros on both sides
-    is_source: bool  # whether the image is the source as a whole
-
-
-def operand_of(x: Tensor, window: Window, padding: tuple[int, int] | None, edge_mode: MPSImageEdgeMode) -> Operand:
-    """Return what the engine is given for windows and padding as `placed` returns them."""
-    if padding is not None:
-        return Operand(regular(x), window.stride, padding, True)
-    return Operand(regular(read(x, window, edge_mode)), window.stride, (0, 0), False)
-
-
-def regular(x: Tensor) -> Tensor:
-    """Return the same image with the strides of channels-last memory in dimensions of length 1 as well.
-
-    A view may have any stride there. torch rightly takes it for contiguous, but passes the stride on to oneDNN, which
-    then gives wrong gradients for weights.
-    """
-    if 1 not in x.shape or not x.is_contiguous(memory_format=torch.channels_last):
-        return x
-    _, channels, height, width = x.shape
-    return x.as_strided(x.shape, (height * width * channels, 1, width * channels, channels))
-
-
-def _stepped(operand: Operand, window: Window) -> Operand:
-    """Give the same 1 by 1 windows a stride of 1: the image is reduced to the pixels that they read."""
-    rows = slice(0, (window.y.result - 1) * operand.stride[0] + 1, operand.stride[0])
-    columns = slice(0, (window.x.result - 1) * operand.stride[1] + 1, operand.stride[1])
-    return operand._replace(image=regular(operand.image[:, :, rows, columns]), stride=(1, 1), is_source=False)
-
-
-def _backward(
-    gradient: Tensor, operand: Operand, kernel: Tensor, window: Window, groups: int, wanted: tuple[bool, bool, bool]
-) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Return the gradients for the operand's image, the kernel, OIHW, and biases; ``None`` where not wanted."""
-    if not any(wanted):
-        return None, None, None
-    return torch.ops.aten.convolution_backward(
-        regular(gradient),
-        operand.image,
-        kernel,
-        [kernel.shape[0]],
-        operand.stride,
-        operand.padding,
-        window.dilation,
-        False,  # transposed
-        (0, 0),
-        groups,
-        wanted,
-    )
-
-
-_as_it_is = nullcontext()
-_setting_lock = threading.RLock()  # a signal handler may launch one while its thread launches another
-
-
-def launching(x: Tensor, allow_tf32: bool) -> AbstractContextManager[None]:
-    """Return the context in which a convolution of ``x`` is launched: equal work gives equal bits."""
-    return _by_cudnn(x.dtype == torch.float32 and not allow_tf32) if x.is_cuda else _as_it_is
-
-
-@contextmanager
-def _by_cudnn(exact: bool) -> Generator[None]:
-    """Keep cuDNN from sums in an order that changes, and from rounding float32 to TF32 where ``exact``.
-
-    torch lets it do both by default, and has only settings of the whole process for this: they are given back as soon
-    as the work is launched.
-    """
-    cudnn: Any = torch.backends.cudnn  # its annotations lack `conv`
-    with _setting_lock:
-        before = cudnn.deterministic, cudnn.conv.fp32_precision
-        cudnn.deterministic = True
-        if exact:
-            cudnn.conv.fp32_precision = "ieee"
-        try:
-            yield
-        finally:
-            cudnn.deterministic, cudnn.conv.fp32_precision = before
 
 
 def _flat(x: Tensor) -> Tensor:

@@ -22,13 +22,11 @@ from openmps.ops.convolution import (
     ConvolutionGradients,
     convolution,
     convolution_gradient,
-    launching,
-    library_padding,
     multiplied,
-    regular,
     with_biases,
 )
 from openmps.ops.geometry import Axis, Window, empty_image, read_adjoint
+from openmps.ops.library_convolution import launching, library_padding, regular
 from openmps.types import MPSImageEdgeMode
 
 _ZERO = MPSImageEdgeMode.ZERO

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from openmps.ops import triton
-from openmps.ops.convolution import convolution, operand_of, placed, regular, with_biases
+from openmps.ops.convolution import convolution, with_biases
 from openmps.ops.geometry import Window
+from openmps.ops.library_convolution import operand_of, placed, regular
 from openmps.ops.neuron import neuron
 from openmps.ops.op import Kind, Op
 from openmps.ops.packed_weights import are_packed, by_packed_weights, packed_weights, takes_more

@@ -15,8 +15,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from openmps.ops.convolution import operand_of, placed, regular
 from openmps.ops.geometry import Window
+from openmps.ops.library_convolution import operand_of, placed, regular
 from openmps.types import MPSImageEdgeMode
 
 _SMALL = 2**24
