@@ -169,7 +169,7 @@ def test_an_archive_of_convert_can_be_looked_at_and_exported(converted: Path, tm
     assert _call(capsys, "lint", converted)[0] == 0
     status, _, err = _call(capsys, "export", "--swift", converted, tmp_path / "app", "--name", "Net")
     assert (status, err) == (0, "")
-    assert "Input in:0 of the ONNX model: n x 3 x h x 6." in (tmp_path / "app" / "Net.swift").read_text()
+    assert "of the model's n x 3 x h x 6." in (tmp_path / "app" / "Net.swift").read_text()
 
 
 def test_what_is_easily_mistaken(converted: Path, tmp_path: Path, capsys) -> None:
@@ -278,13 +278,17 @@ def test_errors_name_options_that_there_are(tmp_path: Path, capsys) -> None:
     path = saved(_model("odd"), tmp_path)
     out = tmp_path / "net.mps"
     err = _refused(capsys, "convert", path, out)
-    assert "End the model before it, with --result, or export it without" in " ".join(err.split())
+    assert "End the model before it, with --result c, or export it without" in " ".join(err.split())
     err = _refused(capsys, "convert", path, out, "--shape", "in:0=1,3,8")
     assert "error: --shape in:0 must have 4 lengths, n x 3 x h x 6, got 1x3x8\n" in err
     err = _refused(capsys, "convert", path, out, "--shape", "in:0=1,4,8,6")
     assert "error: --shape in:0 must fit the model's n x 3 x h x 6, got 1x4x8x6\n" in err
     err = _refused(capsys, "convert", path, out, "--result", "none")
-    assert err.startswith("error: --result must be names of values of the model")
+    assert err.startswith("error: --result must be names of values of the model, got 'none'. Its own outputs are a/b")
+    err = _refused(capsys, "convert", path, out, "--result", "Conv_d")
+    assert err.endswith("Alike are Conv_c\n")
+    status, printed, _ = _call(capsys, "convert", path, out, "--result", "Conv_c")
+    assert status == 0 and printed.endswith("output c: float32 ?x4x?x4\n")
 
 
 def test_the_limit_of_repeated_numbers_is_said_in_full(tmp_path: Path, capsys) -> None:
@@ -311,3 +315,37 @@ def test_weights_of_layers_with_slashes_become_raw_files(tmp_path: Path, capsys)
     back = ("--from", "openmps", "--network", archive)
     assert _call(capsys, "weights", "convert", folder, tmp_path / "back.npz", *back)[0] == 0
     assert np.array_equal(np.load(tmp_path / "back.npz")["Conv_/c.weights"], wanted)
+
+
+# --- summary, lint and export of archives -----------------------------------------------------------------------------
+
+
+def test_summaries_of_models_and_archives(converted: Path, tmp_path: Path, capsys) -> None:
+    status, out, err = _call(capsys, "summary", tmp_path / "model.onnx")
+    assert (status, err) == (0, "")
+    lines = out.splitlines()
+    assert lines[:2] == ["input  in:0: n x 3 x h x 6", "output a/b: of any shape"]
+    assert "Conv                 c  (Conv_c)" in lines
+    status, out, err = _call(capsys, "summary", converted)
+    assert status == 0 and "Convolution" in out and "--image" in err
+    status, out, err = _call(capsys, "summary", converted, "--image", "6x7x3")
+    assert (status, err) == (0, "") and "6x7x3" in out and "4x5x4" in out
+    path = saved(_model(batch=1), tmp_path)
+    assert _call(capsys, "convert", path, tmp_path / "one.mps", "--shape", "in:0=1,3,7,6")[0] == 0
+    assert "4x5x4" in _call(capsys, "summary", tmp_path / "one.mps")[1]
+
+
+@pytest.mark.parametrize("command", ["lint", "summary"])
+def test_images_that_are_not_the_network_s(command: str, converted: Path, capsys) -> None:
+    assert "'6x7x5' must have 3 channels, as 'in:0' has" in _refused(capsys, command, converted, "--image", "6x7x5")
+    assert "must have 6 columns" in _refused(capsys, command, converted, "--image", "7x7x3")
+    twice = ("--image", "6x7x3") * 2
+    assert "once for each source image: 'in:0'" in _refused(capsys, command, converted, *twice)
+
+
+def test_the_head_of_a_source_says_what_the_images_are(converted: Path, tmp_path: Path, capsys) -> None:
+    assert _call(capsys, "export", "--swift", converted, tmp_path / "Net")[0] == 0
+    head = (tmp_path / "Net" / "Net.swift").read_text()
+    assert "//  The image 'in:0' is 6x?x3 (width, height, channels), of the model's n x 3 x h x 6." in head
+    assert "//  The result is the output 'a/b', of the model's " in head
+    assert "//  Intermediate image 0 is the output '.n', of the model's " in head

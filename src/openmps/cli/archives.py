@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +50,12 @@ def archived_model(path: Path, device: MTLDevice) -> OnnxModel:
         rule, remedy = "must hold a graph that infers", "Archive the one that infers, of the same data sources"
         raise MPSFileError(_WHO, str(path), rule, "one that trains", remedy)
     results = [interface.result, *interface.intermediates]
-    return OnnxModel(graph, _ports(interface.inputs, "image"), _ports(results, "result"))
+    return OnnxModel(graph, _ports(labels(graph)), _ports(_labels(results, "result")))
+
+
+def labels(graph: MPSNNGraph) -> list[str]:
+    """The labels of a graph's source images, all different; ``image`` where there is none."""
+    return _labels(graph.interface.inputs, "image")
 
 
 def is_onnx(path: Path) -> bool:
@@ -74,14 +80,20 @@ def _graph(root: Any, path: Path) -> MPSNNGraph:
     return graphs[0]
 
 
-def _ports(images: list[MPSNNImageNode], default: str) -> tuple[OnnxPort, ...]:
-    from openmps.formats.onnx import OnnxPort
-
-    names: list[str] = []
+def _labels(images: Sequence[MPSNNImageNode], default: str) -> list[str]:
+    found: list[str] = []
     for image in images:
         wanted = (None if image.handle is None else image.handle.label()) or default
-        count = names.count(wanted)
-        names.append(wanted if not count else f"{wanted}_{count}")
+        name, count = wanted, 1
+        while name in found:
+            name, count = f"{wanted}_{count}", count + 1
+        found.append(name)
+    return found
+
+
+def _ports(names: Sequence[str]) -> tuple[OnnxPort, ...]:
+    from openmps.formats.onnx import OnnxPort
+
     return tuple(
         OnnxPort(name, "float32", _AXES, place, (None,) * 4, ((0,), (1,), (2,), (3,)), (3,), (1,), (2,))
         for place, name in enumerate(names)

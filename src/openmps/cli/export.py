@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from openmps.cli.models import image_descriptor, open_graph
+from openmps.cli.models import Images, chosen_images, open_graph
 
 
 def export(
@@ -17,14 +17,7 @@ def export(
     out: Annotated[Path, typer.Argument(help="The folder to make, or the ONNX file.", show_default=False)],
     swift: Annotated[bool, typer.Option("--swift", help="Swift, with a file of weights for each layer.")] = False,
     onnx: Annotated[bool, typer.Option("--onnx", help="An ONNX file with the shape of every value.")] = False,
-    image: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="WIDTHxHEIGHTxCHANNELS",
-            help="The size of each source image, for archives as ONNX.",
-            show_default=False,
-        ),
-    ] = None,
+    image: Images = None,
     name: Annotated[
         str | None, typer.Option(help="The class in Swift.  [default: OUT's name]", show_default=False)
     ] = None,
@@ -65,10 +58,10 @@ def _export_onnx(path: Path, out: Path, sizes: list[str]) -> None:
     found = open_graph(path)
     if is_there(out, "openmps export"):
         raise MPSFileError("openmps export", str(out), "must be new", "something there", "Choose another name.")
-    images = [image_descriptor(each) for each in sizes] if sizes else found.images
-    count = len(found.graph.source_image_handles)
-    if images is None or len(images) != count:
-        rule = f"is needed for each of {count} source image(s): an archive does not say how large images are"
+    images = chosen_images(found, sizes)
+    if images is None:
+        count = len(found.sources)
+        rule = f"is needed for each of {count} source image(s): the archive does not say how large images are"
         raise typer.BadParameter(rule, param_hint="--image")
     onnx.save(found.graph, out, images)
     print(f"{out}: {len(found.graph.kernels)} kernels, {out.stat().st_size:,} bytes")

@@ -1,34 +1,80 @@
-"""``openmps summary``: the layers of a run's network."""
+"""``openmps summary``: the layers of a network, of a run, an archive or an ONNX model."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
+import typer
 from rich.box import SIMPLE
 from rich.table import Table
 from rich.text import Text
 
-from openmps.cli.options import Run, console, open_run
+from openmps.cli.archives import is_onnx
+from openmps.cli.models import Images, chosen_images, open_graph
+from openmps.cli.options import console, note, open_run
 
 if TYPE_CHECKING:
     from openmps.graph.summary import GraphSummary
 
 
-def summary(run: Run) -> None:
-    """Print the layers of a run's network.
+def summary(
+    run: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN|ARCHIVE|MODEL.onnx",
+            help="A run folder or its name in runs, an archive, or an ONNX model.",
+            show_default=False,
+        ),
+    ],
+    image: Images = None,
+) -> None:
+    """Print the layers of a network.
 
     Each with its class, the shapes of its source and result (width x height x feature channels), padding and offset,
-    parameters and bytes.
+    parameters and bytes. Shapes of an archive need the size of its images, where it does not say that itself. Of an
+    ONNX model it prints the operators, with the names of the values that they make.
     """
+    from openmps.graph.summary import graph_summary
     from openmps.metal.device import mtl_device
     from openmps.training.inference import Classifier
 
-    found = Classifier.open(open_run(run), mtl_device("cpu")).summary()
+    if is_onnx(run):
+        _print_operators(run)
+        return
+    if run.is_file():
+        known = open_graph(run)
+        images = chosen_images(known, image)
+        if images is None:
+            print(repr(known.graph) if not known.graph.kernels else known.graph.debug_description)
+            note("--image WIDTHxHEIGHTxCHANNELS gives shapes: the archive leaves the size of its images open")
+            return
+        found = graph_summary(known.graph, images)
+    else:
+        if image:
+            raise typer.BadParameter("is for archives: a run knows its size", param_hint="--image")
+        found = Classifier.open(open_run(run), mtl_device("cpu")).summary()
     screen = console()
     if screen.is_terminal:
         screen.print(_table(found))
     else:
         print(found)
+
+
+def _print_operators(path: Path) -> None:
+    """The operators of an ONNX model, whether they can be converted or not."""
+    from openmps.errors import printable
+    from openmps.formats.onnx.ports import shape_text
+    from openmps.formats.onnx.reading import read_model
+
+    model = read_model(path)
+    for word, tensors in (("input", model.inputs), ("output", model.outputs)):
+        for tensor in tensors:
+            shape = "of any shape" if tensor.lengths is None else shape_text(tensor.lengths)
+            print(f"{word:6} {printable(tensor.name)}: {shape}")
+    for node in model.nodes:
+        values = ", ".join(name for name in node.outputs if name)
+        print(printable(f"{node.operator:20} {values}" + (f"  ({node.name})" if node.name else "")))
 
 
 def _table(summary: GraphSummary) -> Table:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from openmps.cli.models import image_descriptor, open_graph
+from openmps.cli.models import Images, chosen_images, open_graph
 from openmps.errors import MPSFileError
-
-if TYPE_CHECKING:
-    pass
 
 _HAS_ERRORS = 1
 _MOST = 1 << 32
@@ -34,12 +31,7 @@ def lint(
             show_default=False,
         ),
     ] = None,
-    image: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="WIDTHxHEIGHTxCHANNELS", help="The size of each source image, for archives.", show_default=False
-        ),
-    ] = None,
+    image: Images = None,
     training: Annotated[bool, typer.Option("--training", help="The graph that trains a run's network.")] = False,
 ) -> None:
     """Say what an Apple GPU would refuse of a graph, or do otherwise.
@@ -51,7 +43,7 @@ def lint(
 
     found = open_graph(graph, training=training)
     given = None if samples is None else arrays_in(samples)
-    shapes = found.images if not image else [image_descriptor(each) for each in image]
+    shapes = chosen_images(found, image)
     report = look(found.graph, shapes if given is None else None, target=target, samples=given)
     print(report)
     if not report.ok:

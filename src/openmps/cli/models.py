@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
 from openmps.checks import size_text
-from openmps.cli.archives import archived
+from openmps.cli.archives import archived, labels
 from openmps.cli.options import open_run, parse_image_size
 
 if TYPE_CHECKING:
     from openmps.core.image.descriptor import MPSImageDescriptor
+    from openmps.formats.onnx import OnnxModel
     from openmps.formats.swift import SwiftPreprocessing
     from openmps.graph.graph import MPSNNGraph
     from openmps.metal.device import MTLDevice
@@ -22,13 +23,35 @@ if TYPE_CHECKING:
     from openmps.types import MPSImageFeatureChannelFormat
 
 
+class Source(NamedTuple):
+    """A source image: its label, and its lengths where they are known."""
+
+    label: str
+    width: int | None
+    height: int | None
+    channels: int | None
+
+
 class Found(NamedTuple):
-    """A graph, what is known of its source image, and lines that say where it comes from."""
+    """A graph, what is known of its source images, and lines that say where it comes from."""
 
     graph: MPSNNGraph
+    sources: Sequence[Source]
     images: Sequence[MPSImageDescriptor] | None
+    """None where a length is not known."""
     notes: Sequence[str]
     preprocessing: SwiftPreprocessing | None = None
+
+
+Images = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--image",
+        metavar="WIDTHxHEIGHTxCHANNELS",
+        help="The size of each source image, for archives that leave it open.",
+        show_default=False,
+    ),
+]
 
 
 def open_graph(
@@ -53,13 +76,71 @@ def open_graph(
 
 
 def _archived(path: Path, device: MTLDevice, channel_format: MPSImageFeatureChannelFormat | None) -> Found:
+    """The graph in an archive, and the sizes of its images where the archive says them."""
+    from openmps.core.image.descriptor import MPSImageDescriptor
+    from openmps.types import MPSImageFeatureChannelFormat
+
     graph, model = archived(path, device)
     notes = [f"The graph of {path.name}."]
-    for word, ports in () if model is None else (("Input", model.inputs), ("Output", model.outputs)):
-        notes += [f"{word} {port.name} of the ONNX model: {port.text}." for port in ports]
     if channel_format is not None:
         graph.format = channel_format
-    return Found(graph, None, notes)
+    if model is None:
+        sources = [Source(label, None, None, _channels_read(graph, place)) for place, label in enumerate(labels(graph))]
+        return Found(graph, sources, None, notes)
+    ports = sorted(model.inputs, key=lambda port: port.image)
+    sources = [Source(port.name, *map(port.length, (port.columns, port.rows, port.channels))) for port in ports]
+    known = [
+        MPSImageDescriptor(MPSImageFeatureChannelFormat.FLOAT16, each.width, each.height, each.channels)
+        for each in sources
+        if each.width is not None and each.height is not None and each.channels is not None
+    ]
+    images = known if len(known) == len(sources) else None
+    return Found(graph, sources, images, [*notes, *_port_notes(sources, model)])
+
+
+def chosen_images(found: Found, given: Sequence[str] | None) -> Sequence[MPSImageDescriptor] | None:
+    """The source images that ``--image`` gives, or those that are known; None where nobody says."""
+    if not given:
+        return found.images
+    if len(given) != len(found.sources):
+        names = ", ".join(repr(source.label) for source in found.sources)
+        raise typer.BadParameter(f"must be given once for each source image: {names}", param_hint="--image")
+    return [_descriptor(text, source) for text, source in zip(given, found.sources, strict=True)]
+
+
+def _descriptor(text: str, source: Source) -> MPSImageDescriptor:
+    """``224x224x3``: width, height, channels."""
+    from openmps.core.image.descriptor import MPSImageDescriptor
+    from openmps.types import MPSImageFeatureChannelFormat
+
+    lengths = parse_image_size(text)
+    for own, length, word in zip(source[1:], lengths, ("columns", "rows", "channels"), strict=True):
+        if own is not None and own != length:
+            raise typer.BadParameter(f"{text!r} must have {own} {word}, as {source.label!r} has", param_hint="--image")
+    return MPSImageDescriptor(MPSImageFeatureChannelFormat.FLOAT16, *lengths)
+
+
+def _channels_read(graph: MPSNNGraph, place: int) -> int | None:
+    """The channels that the convolutions which read a source image take."""
+    from openmps.kernels.convolution import MPSCNNConvolution
+
+    image = graph.interface.inputs[place]
+    kernels = [kernel for node, kernel in graph.kernels.items() if image in node.sources[:1]]
+    found = {kernel.input_feature_channels for kernel in kernels if isinstance(kernel, MPSCNNConvolution)}
+    return found.pop() if len(found) == 1 and len(kernels) == 1 else None
+
+
+def _port_notes(sources: Sequence[Source], model: OnnxModel) -> list[str]:
+    """What an app has to know of the images of an ONNX model."""
+    lines: list[str] = []
+    for source, port in zip(sources, sorted(model.inputs, key=lambda port: port.image), strict=True):
+        size = "x".join("?" if each is None else str(each) for each in source[1:])
+        lines.append(f"The image {source.label!r} is {size} (width, height, channels), of the model's {port.text}.")
+    lines.append("Its numbers are those that the model takes: an app scales and takes means off as the training did.")
+    for port in model.outputs:
+        where = "The result" if not port.image else f"Intermediate image {port.image - 1}"
+        lines.append(f"{where} is the output {port.name!r}, of the model's {port.text}.")
+    return lines
 
 
 def _of_run(
@@ -81,27 +162,19 @@ def _of_run(
         f"Classes in the order of the result's channels: {', '.join(names)}.",
     ]
     images = [shape.image_descriptor()]
+    sources = [Source("image", shape.width, shape.height, shape.channels)]
     if not training:
-        return Found(Network.from_arrays(shape, arrays).inference_graph(device, form), images, notes, prepared)
+        return Found(Network.from_arrays(shape, arrays).inference_graph(device, form), sources, images, notes, prepared)
     options = run_options(run)
     batch = options.batch_size
     optimizer = optimizer_factory(options.optimizer, options.learning_rate)
     network = Network.from_arrays(shape, arrays, optimizer=optimizer)
     graph = network.training_graph(device, form, loss_weight=1 / batch, dropout_seed=options.seed)
     weight = [f"The loss is that of batches of {batch} images: its weight is 1 / {batch}."]
-    return Found(graph, images, [*notes, *weight], prepared)
+    return Found(graph, sources, images, [*notes, *weight], prepared)
 
 
 def _seen(preprocessing: Preprocessing | None) -> str:
     if preprocessing is None or preprocessing.is_plain:
         return ", unorm8: 0 to 255 stand for 0 to 1, no mean is taken off"
     return f", {preprocessing}, as float16 or float32"
-
-
-def image_descriptor(text: str) -> MPSImageDescriptor:
-    """``224x224x3``: width, height, channels."""
-    from openmps.core.image.descriptor import MPSImageDescriptor
-    from openmps.types import MPSImageFeatureChannelFormat
-
-    width, height, channels = parse_image_size(text)
-    return MPSImageDescriptor(MPSImageFeatureChannelFormat.FLOAT16, width, height, channels)

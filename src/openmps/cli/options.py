@@ -38,7 +38,7 @@ _OPTIONS = {
 """Arguments of theirs that are options of another name."""
 _ONNX = "openmps.formats.onnx"
 _ONNX_OPTIONS = {"shapes": "--shape", "outputs": "--result"}
-_IN_PYTHON = re.compile(r"outputs=\[…\] or |shapes=\{name: shape\} or |, fill_limit=\d+ << 20 in Python")
+_IN_PYTHON = re.compile(r"outputs=\[[^\]]*\] or |shapes=\{name: shape\} or |, fill_limit=\d+ << 20 in Python")
 """What a remedy says before the option that does the same."""
 _REMEDIES = {
     "size=(height, width)": "--image-size WIDTHxHEIGHT",

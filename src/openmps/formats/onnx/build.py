@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 import numpy as np
 
@@ -134,14 +135,18 @@ class _Build:
         own = [tensor.name for tensor in self._model.outputs]
         if outputs is None:
             return own
-        made = {name for node in self._model.nodes for name in node.outputs if name}
+        made = {name: name for node in self._model.nodes for name in node.outputs if name}
+        # A node's name stands for its first output.
+        made = {node.name: node.outputs[0] for node in self._model.nodes if node.name and node.outputs} | made
         for name in outputs:
             if name not in made:
-                remedy = f"Its own outputs are {', '.join(own[:8])}"
+                near = get_close_matches(name, made, 3)
+                remedy = f"Alike are {', '.join(near)}" if near else f"Its own outputs are {', '.join(own[:8])}"
                 raise MPSArgumentError(READER, "outputs", "must be names of values of the model", repr(name), remedy)
-        if not outputs or len(set(outputs)) < len(outputs):
+        found = [made[name] for name in outputs]
+        if not outputs or len(set(found)) < len(found):
             raise MPSArgumentError(READER, "outputs", "must be at least one, all different", list(outputs))
-        return list(outputs)
+        return found
 
     def _live(self, wanted: Sequence[str]) -> list[Node]:
         """The nodes that outputs depend on, in the model's order."""
@@ -253,6 +258,9 @@ class _Build:
 
     def _list(self, node: Node, why: str, remedy: str = "") -> None:
         operator = f"{node.domain}.{node.operator}" if node.domain else node.operator
+        before = next((name for name in node.inputs if isinstance(self._at.values.get(name), Picture)), None)
+        if remedy == _CUT and before is not None:
+            remedy = remedy.replace("[…]", f"[{before[:80]!r}]").replace("--result", f"--result {before[:80]}")
         self._problems.append(Problem(node.title, operator, why, remedy))
         self._lose(node)
 

@@ -72,6 +72,11 @@ class OnnxPort:
         """The shape in words."""
         return shape_text(self.shape)
 
+    def length(self, places: Places) -> int | None:
+        """The length of the image's ``channels``, ``rows`` or ``columns``; None where it is not known."""
+        sizes = [self.sizes[place] for place in places]
+        return None if None in sizes else math.prod(size or 1 for size in sizes)
+
     # --- arrays and images --------------------------------------------------------------------------------------------
 
     def pixels(self, array: object, who: str, argument: str) -> NDArray[Any]:
