@@ -402,6 +402,23 @@ def test_what_is_wrong_at_many_filters_is_said_once() -> None:
     assert "filter 1  MPSCNNNeuronLinearNode  700000" in text
 
 
+def test_the_same_finding_at_many_filters_takes_a_line() -> None:
+    made = image()
+    for place in range(5):
+        node = mps.MPSNNReductionRowMaxNode(made)
+        node.label = f"most{place}"
+        made = node.result_image
+    text = str(mps.lint(graph(node), target="macos-10.13"))
+    assert "  5 MPSNNReductionRowMaxNode: most0, most1, most2, most3, most4\n" in text
+    assert text.count("most0") == 1
+
+
+@pytest.mark.parametrize("target", ["ios-99", "macos-10.12", "macos-16", "tvos-10.2"])
+def test_targets_that_no_system_has(target: str) -> None:
+    with pytest.raises(mps.MPSArgumentError, match=r"target must be a \w+ of 1[01]"):
+        mps.lint(graph(SCALED(image())), target=target)
+
+
 def test_training_graphs_are_looked_at_too() -> None:
     from encoding import Bench
 

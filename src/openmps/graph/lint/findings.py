@@ -13,6 +13,8 @@ from openmps.checks import counted
 _WIDTH = 80
 """Columns of text that a report takes at most."""
 _INDENT = "  "
+_MANY = 3
+"""Filters of one class with the same finding that are named together."""
 
 
 class Severity(Enum):
@@ -93,10 +95,18 @@ class LintReport:
 
 
 def _block(alike: Sequence[Finding]) -> list[str]:
-    """Findings of one rule: the rule, a line for each filter, and what to do."""
+    """Findings of one rule: the rule, a line for each filter, or for all with the same fault, and what to do."""
     first = alike[0]
     head = _wrapped(f"{first.severity.value}: {first.rule}: {first.says}", "")
-    rows = _rows([(each.where, each.class_name, each.got) for each in alike])
+    same: dict[tuple[str, str], list[Finding]] = {}
+    for each in alike:
+        same.setdefault((each.class_name, each.got), []).append(each)
+    single = [each for each in alike if len(same[each.class_name, each.got]) < _MANY]
+    rows = _rows([(each.where, each.class_name, each.got) for each in single]) if single else []
+    for (name, got), many in same.items():
+        if len(many) >= _MANY:
+            rows += _wrapped(f"{len(many)} {name}: {', '.join(each.where for each in many)}", _INDENT)
+            rows += _wrapped(got, 2 * _INDENT)
     return [*head, *rows, *_wrapped(f"{first.remedy}.", _INDENT)]
 
 

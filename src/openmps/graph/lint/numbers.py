@@ -80,7 +80,8 @@ def weight_precision(view: View) -> Iterator[Finding]:
                 Severity.WARNING, "weight-precision", node,
                 "a device rounds weights to float16 unless the data source has kernel_weights_data_type()",
                 f"a source of {read.name.lower()}, which openmps multiplies with weights as they are",
-                "Return MPSDataType.FLOAT32 from it, or set weights_fp16 on the kernel to see the rounded numbers",
+                "Return MPSDataType.FLOAT32 from it, as sources of openmps export --swift do, or set weights_fp16 on "
+                "the kernel to see the rounded numbers",
             )  # fmt: skip
 
 

@@ -9,6 +9,9 @@ from openmps.errors import MPSArgumentError
 from openmps.graph.releases import IOS, order_of
 
 _SYSTEMS = {"macos": "macOS", "ios": "iOS", "tvos": "tvOS"}
+_IOS = (*map(str, range(11, 19)), "26")
+_VERSIONS = {"macos": ("10.13", "10.14", "10.15", *map(str, range(11, 16)), "26"), "ios": _IOS, "tvos": _IOS}
+"""Systems that have MPSNNGraph; of each, any version that begins so."""
 _REMEDY = "Write macos-10.14, ios-12 or tvos-12.1"
 
 
@@ -25,7 +28,11 @@ class Target:
         found = re.fullmatch(r"(macos|ios|tvos)-(\d{1,3}(?:\.\d{1,3}){0,2})", text.lower()) if text else None
         if found is None:
             raise MPSArgumentError("lint", "target", "must be a system and its version", repr(text), _REMEDY)
-        return cls(found[1], found[2])
+        system, version = found[1], found[2]
+        if not any(f"{version}.".startswith(f"{each}.") for each in _VERSIONS[system]):
+            rule = f"must be a {_SYSTEMS[system]} of {', '.join(_VERSIONS[system])}"
+            raise MPSArgumentError("lint", "target", rule, repr(text))
+        return cls(system, version)
 
     def has(self, macos: str) -> bool:
         """Whether something is there that came with a release of macOS, and the iOS beside it."""
