@@ -867,7 +867,7 @@ def test_a_graph_is_exported_as_onnx(run, tmp_path, capsys):
     pixels = np.random.default_rng(0).integers(0, 256, (2, 4, 6, classifier.shape.channels), np.uint8)
     (found,) = model.run({model.inputs[0].name: np.float32(pixels / 255).transpose(0, 3, 1, 2)}).values()
     np.testing.assert_allclose(found.reshape(2, -1), classifier.probabilities(pixels), atol=1e-5)
-    model.save(tmp_path / "net.mps")
+    mps.MPSKeyedArchiver.archive(model.graph, tmp_path / "net.mps")
     again = [str(tmp_path / "net.mps"), str(tmp_path / "again.onnx")]
     assert main(["export", "--onnx", *again]) == 2
     assert "is needed for each of 1 source image(s)" in capsys.readouterr().err
@@ -875,6 +875,8 @@ def test_a_graph_is_exported_as_onnx(run, tmp_path, capsys):
     assert main(["export", "--onnx", *again, "--image", f"6x4x{pixels.shape[3]}"]) == 2
     assert "must be new" in capsys.readouterr().err
     assert main(["export", "--swift", str(tmp_path / "net.mps"), str(tmp_path / "Swift")]) == 0
+    model.save(tmp_path / "net.mps")  # which says how large its images are
+    assert main(["export", "--onnx", str(tmp_path / "net.mps"), str(tmp_path / "third.onnx")]) == 0
 
 
 @pytest.mark.parametrize(

@@ -349,3 +349,59 @@ def test_the_head_of_a_source_says_what_the_images_are(converted: Path, tmp_path
     assert "//  The image 'in:0' is 6x?x3 (width, height, channels), of the model's n x 3 x h x 6." in head
     assert "//  The result is the output 'a/b', of the model's " in head
     assert "//  Intermediate image 0 is the output '.n', of the model's " in head
+
+
+# --- notes ------------------------------------------------------------------------------------------------------------
+
+
+def test_numbers_that_are_not_finite_are_noted(tmp_path: Path, capsys) -> None:
+    weights = numbers(4, 3, 3, 3)
+    weights[0, 0, 0, :2] = np.nan, np.inf
+    path = saved(model([node("Conv", "x w", "y")], {"x": ["n", 3, 6, 6]}, w=weights), tmp_path)
+    status, _, err = _call(capsys, "convert", path, tmp_path / "net.mps")
+    assert (status, err) == (0, "note: Conv_y.weights: 2 of 108 numbers are NaN or infinite\n")
+    np.save(tmp_path / "x.npy", np.full((1, 3, 6, 6), np.nan, np.float32))
+    given = ("--input", f"x={tmp_path / 'x.npy'}", "--output", tmp_path)
+    status, _, err = _call(capsys, "run", tmp_path / "net.mps", *given)
+    assert (status, err) == (0, "note: --input x: 108 of 108 numbers are NaN or infinite\n")
+
+
+@pytest.mark.filterwarnings("always")
+def test_warnings_of_layers_are_one_note(tmp_path: Path, capsys) -> None:
+    nodes = [node("Conv", f"{'x' if not place else f'c{place}'} w", f"c{place + 1}", group=3) for place in range(3)]
+    path = saved(model(nodes, {"x": ["n", 6, 8, 8]}, ("c3",), w=numbers(6, 2, 1, 1)), tmp_path)
+    status, _, err = _call(capsys, "convert", path, tmp_path / "net.mps")
+    assert status == 0 and err.startswith("note: ") and err.count("\n") == 1
+    assert "2 more layers" in err and f"openmps lint {tmp_path / 'net.mps'}" in err
+
+
+def test_products_of_two_inputs_are_not_to_be_made_constant(tmp_path: Path, capsys) -> None:
+    nodes = [node("Relu", "x", "r"), node("MatMul", "r x", "y")]
+    path = saved(model(nodes, {"x": ["n", 4, 4]}), tmp_path)
+    err = " ".join(_refused(capsys, "convert", path, tmp_path / "net.mps").split())
+    assert "multiplies two values that depend on the model's inputs" in err
+    assert "End the model before it, with --result r, or export it without" in err
+
+
+def test_samples_of_other_channels(converted: Path, tmp_path: Path, capsys) -> None:
+    np.save(tmp_path / "x.npy", numbers(2, 3, 7, 6))
+    err = _refused(capsys, "lint", converted, "--samples", tmp_path / "x.npy")
+    assert "must be [images, height, width, channels], with 3 channels, got 2x3x7x6" in err
+
+
+def test_what_is_given_in_the_place_of_something_else(converted: Path, tmp_path: Path, capsys) -> None:
+    path = tmp_path / "model.onnx"
+    err = _refused(capsys, "weights", "convert", converted, tmp_path / "w.npz", "--network", path, "--from", "keras")
+    assert "--network must be left out" in err
+    np.savez(tmp_path / "a.npz", a=np.ones(1))
+    options = ("--network", path, "--from", "keras")
+    err = _refused(capsys, "weights", "convert", tmp_path / "a.npz", tmp_path / "w.npz", *options)
+    assert f"got the ONNX model {path}. Convert it first: openmps convert" in err
+    assert "got an ONNX model. Convert it first" in _refused(capsys, "weights", "show", path)
+    assert "must be a run folder, got a file" in _refused(capsys, "predict", converted, tmp_path / "x.png")
+    assert "must be in a folder" in _refused(capsys, "weights", "convert", converted, tmp_path / "no" / "w.npz")
+
+
+def test_a_folder_whose_name_is_no_class(converted: Path, tmp_path: Path, capsys) -> None:
+    status, _, err = _call(capsys, "export", "--swift", converted, tmp_path / "2Nets")
+    assert status == 0 and "the class is called Model, as '2Nets' is no name for one; --name gives another" in err

@@ -14,6 +14,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Annotated, TextIO
 
 import typer
@@ -32,6 +33,7 @@ from openmps.cli.training import train
 from openmps.cli.weights import weights_app
 from openmps.errors import MPSError, MPSTrainingWarning
 
+_PACKAGE = Path(__file__).parent.parent
 _USAGE = 2
 _INTERRUPTED = 130
 _UNWRITTEN = 1
@@ -121,5 +123,6 @@ def _show_warning(
     line: str | None = None,
 ) -> None:
     """One plain line for what openmps warns of; the source line says nothing to a user of the command line."""
-    text = f"warning: {message}" if issubclass(category, MPSTrainingWarning) else None
+    is_own = issubclass(category, MPSTrainingWarning) or Path(filename).is_relative_to(_PACKAGE)
+    text = f"warning: {message}" if is_own else None
     print(text or warnings.formatwarning(message, category, filename, lineno, line), file=file or sys.stderr)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from openmps.cli.models import Images, chosen_images, open_graph
+from openmps.cli.options import note
 
 
 def export(
@@ -47,6 +48,8 @@ def export(
     chosen = name if name is not None else class_name(out.name)
     folder = formats.export(found.graph, out, chosen, half=half, notes=found.notes, preprocessing=found.preprocessing)
     count = sum(path.suffix == ".dat" for path in folder.iterdir())
+    if name is None and chosen == "Model":
+        note(f"the class is called Model, as {out.name!r} is no name for one; --name gives another")
     print(f"{folder / chosen}.swift and {count} file(s) of weights")
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from openmps.cli.models import Images, chosen_images, open_graph
-from openmps.errors import MPSFileError
+from openmps.checks import lengths_text
+from openmps.cli.models import Found, Images, chosen_images, open_graph
+from openmps.errors import MPSArgumentError, MPSFileError
 
 _HAS_ERRORS = 1
 _MOST = 1 << 32
@@ -44,10 +46,24 @@ def lint(
     found = open_graph(graph, training=training)
     given = None if samples is None else arrays_in(samples)
     shapes = chosen_images(found, image)
+    if given is not None:
+        _check_samples(given, found)
     report = look(found.graph, shapes if given is None else None, target=target, samples=given)
     print(report)
     if not report.ok:
         raise typer.Exit(_HAS_ERRORS)
+
+
+def _check_samples(samples: Mapping[str, Any], found: Found) -> None:
+    """Raise where the channels of samples are not the network's."""
+    for source in found.sources:
+        name = source.label if len(found.sources) > 1 else next(iter(samples), "")
+        array = samples.get(name)
+        if array is None or array.ndim != 4 or source.channels is None:
+            continue
+        if array.shape[-1] != source.channels:
+            rule = f"{name!r} must be [images, height, width, channels], with {source.channels} channels"
+            raise MPSArgumentError("openmps lint", "--samples", rule, lengths_text(array.shape))
 
 
 def arrays_in(path: Path) -> dict[str, Any]:
@@ -66,4 +82,4 @@ def arrays_in(path: Path) -> dict[str, Any]:
     except (ValueError, EOFError, KeyError) as error:
         if isinstance(error, MPSFileError):
             raise
-        raise MPSFileError("lint", str(path), "must be arrays of NumPy, .npz or .npy", str(error)) from error
+        raise MPSFileError("lint", str(path), "must be arrays of numbers of NumPy, .npz or .npy") from error

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterable
+import warnings
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -12,7 +13,7 @@ import typer
 
 from openmps.checks import counted, lengths_text
 from openmps.cli.archives import archived_model, is_onnx
-from openmps.cli.options import Device, format_of, require_another, require_new
+from openmps.cli.options import Device, format_of, note, require_another, require_new
 from openmps.errors import MPSArgumentError, MPSFileError
 
 if TYPE_CHECKING:
@@ -57,9 +58,12 @@ def convert(
     if is_onnx(out):
         raise MPSFileError("openmps convert", str(out), "must not end in .onnx: what is written is an archive")
     require_new(out, force=force)
-    found = network(model, shapes=shapes, outputs=result or None, fill_limit=fill_limit * _MEBIBYTE)
-    made = found.model(mtl_device("cpu"), chosen)
+    with warnings.catch_warnings(record=True) as told:
+        found = network(model, shapes=shapes, outputs=result or None, fill_limit=fill_limit * _MEBIBYTE)
+        made = found.model(mtl_device("cpu"), chosen)
     made.save(out)
+    _note_warnings(told, out)
+    _note_weights(made)
     print(f"{out}: {counted(len(made.graph.kernels), 'kernel')}, {channel_format}, {out.stat().st_size:,} bytes")
     _print_ports(made)
 
@@ -89,6 +93,8 @@ def run(
     files = _named("--input", map(_input, given or ()))
     arrays = {name: _array(path, name) for name, path in files.items()}
     model.check(arrays, "openmps run", "--input ")
+    for name, array in arrays.items():
+        _note_not_finite(f"--input {name}", array)
     paths = _paths(output, [port.name for port in model.outputs])
     for path in paths.values():
         for source, word in ((archive, "ARCHIVE"), *((file, "an input") for file in files.values())):
@@ -128,6 +134,32 @@ def _named(option: str, pairs: Iterable[tuple[str, _Value]]) -> dict[str, _Value
             raise typer.BadParameter(f"{name!r} is named twice", param_hint=option)
         found[name] = value
     return found
+
+
+# --- notes ------------------------------------------------------------------------------------------------------------
+
+
+def _note_warnings(told: Sequence[warnings.WarningMessage], out: Path) -> None:
+    """The first of what was warned of, and how many more there are."""
+    texts = list(dict.fromkeys(str(each.message) for each in told))
+    if texts:
+        more = f" So are {counted(len(texts) - 1, 'more layer')}." if len(texts) > 1 else ""
+        note(f"{texts[0]}{more} openmps lint {out} says what an Apple GPU would refuse.")
+
+
+def _note_weights(model: OnnxModel) -> None:
+    from openmps.formats.exchange.layers import network_arrays
+
+    for name, array in network_arrays(model.graph).items():
+        _note_not_finite(name, array)
+
+
+def _note_not_finite(name: str, array: NDArray[Any]) -> None:
+    import numpy as np
+
+    count = array.size - int(np.isfinite(array).sum()) if array.dtype.kind == "f" else 0
+    if count:
+        note(f"{name}: {count:,} of {array.size:,} numbers are NaN or infinite")
 
 
 # --- files ------------------------------------------------------------------------------------------------------------

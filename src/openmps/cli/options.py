@@ -57,6 +57,9 @@ def open_run(path: Path) -> RunFolder:
         named = path
     if not is_there(named, _WHO) and not os.path.islink(named):
         raise MPSFileError(_WHO, str(path), "must be a folder", "nothing there", _known_runs())
+    if named.is_file():
+        remedy = "Archives and ONNX models have no classes: see openmps summary, convert and run"
+        raise MPSFileError(_WHO, str(path), "must be a run folder", "a file", remedy)
     return RunFolder.open(named)
 
 

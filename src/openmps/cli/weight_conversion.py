@@ -9,6 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from openmps.cli.options import require_new
 from openmps.cli.weight_files import KnownNetwork, found, is_tensors, is_written, named_network, run_or_archive
 from openmps.cli.weight_preprocessing import preprocessing_entry
 from openmps.errors import MPSArgumentError, MPSFileError, MPSWeightsError
@@ -113,6 +114,8 @@ def _check_destination(destination: Path, target: KnownNetwork | None, options: 
         raise MPSArgumentError(_WHO, "--to", rule, options.to_layout.value, "Give DEST the suffix .npz or .safetensors")
     if who_has and not options.force and (is_file or target is not None):
         raise MPSFileError(_WHO, str(destination), "must be new", "one that is there", "--force replaces it.")
+    if target is None and not destination.is_dir():
+        require_new(destination, force=True)
     if options.one_file and (is_file or target is not None):
         raise MPSArgumentError(_WHO, "--one-file", "must be left out but for raw files", str(destination))
     if options.half and target is not None:

@@ -259,7 +259,7 @@ class _Build:
     def _list(self, node: Node, why: str, remedy: str = "") -> None:
         operator = f"{node.domain}.{node.operator}" if node.domain else node.operator
         before = next((name for name in node.inputs if isinstance(self._at.values.get(name), Picture)), None)
-        if remedy == _CUT and before is not None:
+        if "outputs=[…]" in remedy and before is not None:
             remedy = remedy.replace("[…]", f"[{before[:80]!r}]").replace("--result", f"--result {before[:80]}")
         self._problems.append(Problem(node.title, operator, why, remedy))
         self._lose(node)

@@ -94,6 +94,12 @@ class Site:
 
     def refuse_computed(self, what: str) -> NoReturn:
         """Say that an input must be a constant."""
+        if "matri" in what:
+            why = "it multiplies two values that depend on the model's inputs, as attention does"
+            raise NodeError(
+                f"{why}: its {what} is no constant",
+                "End the model before it, with outputs=[…] or --result, or export it without",
+            )
         raise NodeError(f"it computes its {what} from the model's inputs", "Export it as a constant")
 
     def integers(self, node: Node, index: int, what: str) -> list[int] | None:
