@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -303,6 +304,14 @@ def test_the_limit_of_repeated_numbers_is_said_in_full(tmp_path: Path, capsys) -
     assert _call(capsys, "convert", path, tmp_path / "net.mps", "--fill-limit", 36)[0] == 0
 
 
+def test_layers_that_only_choose_channels_have_labels_of_their_own(tmp_path: Path, capsys) -> None:
+    nodes = [node("Concat", "x x", "y", axis=1), node("Relu", "y", "r"), node("Concat", "r x", "z", axis=1)]
+    path = saved(model(nodes, {"x": ["n", 3, 6, 6]}, ("z",)), tmp_path)
+    assert _call(capsys, "convert", path, tmp_path / "net.mps")[0] == 0
+    status, out, _ = _call(capsys, "weights", "show", tmp_path / "net.mps")
+    assert status == 0 and "choice of channels.weights" in out and "choice of channels 2.weights" in out
+
+
 def test_weights_of_layers_with_slashes_become_raw_files(tmp_path: Path, capsys) -> None:
     path = saved(model([node("Conv", "x w", "/c")], {"x": ["n", 3, 6, 6]}, ("/c",), w=numbers(4, 3, 3, 3)), tmp_path)
     archive, folder = tmp_path / "net.mps", tmp_path / "raw"
@@ -366,13 +375,18 @@ def test_numbers_that_are_not_finite_are_noted(tmp_path: Path, capsys) -> None:
     assert (status, err) == (0, "note: --input x: 108 of 108 numbers are NaN or infinite\n")
 
 
-@pytest.mark.filterwarnings("always")
 def test_warnings_of_layers_are_one_note(tmp_path: Path, capsys) -> None:
     nodes = [node("Conv", f"{'x' if not place else f'c{place}'} w", f"c{place + 1}", group=3) for place in range(3)]
     path = saved(model(nodes, {"x": ["n", 6, 8, 8]}, ("c3",), w=numbers(6, 2, 1, 1)), tmp_path)
-    status, _, err = _call(capsys, "convert", path, tmp_path / "net.mps")
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        status, _, err = _call(capsys, "convert", path, tmp_path / "net.mps")
     assert status == 0 and err.startswith("note: ") and err.count("\n") == 1
-    assert "2 more layers" in err and f"openmps lint {tmp_path / 'net.mps'}" in err
+    assert "2 more layers" in err and "openmps lint" in err
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        err = _call(capsys, "summary", tmp_path / "net.mps", "--image", "8x8x6")[2]
+    assert err.startswith("note: ") and err.count("\n") == 1
 
 
 def test_products_of_two_inputs_are_not_to_be_made_constant(tmp_path: Path, capsys) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from openmps.cli.options import warned_once
 from openmps.errors import MPSFileError
 
 if TYPE_CHECKING:
@@ -29,7 +30,8 @@ def archived(path: Path, device: MTLDevice | None = None) -> tuple[MPSNNGraph, O
 
     if is_onnx(path):
         raise MPSFileError(_WHO, str(path), "must be an archive", "an ONNX model", conversion(path))
-    root = MPSKeyedUnarchiver(path, mtl_device("cpu") if device is None else device).decode_root_object()
+    with warned_once():
+        root = MPSKeyedUnarchiver(path, mtl_device("cpu") if device is None else device).decode_root_object()
     is_model = isinstance(root, list) and len(root) > 1 and isinstance(root[1], str)
     return _graph(root, path), OnnxModel.restored(root, str(path)) if is_model else None
 

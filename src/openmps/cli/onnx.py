@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -13,7 +12,7 @@ import typer
 
 from openmps.checks import counted, lengths_text
 from openmps.cli.archives import archived_model, is_onnx
-from openmps.cli.options import Device, format_of, note, require_another, require_new
+from openmps.cli.options import Device, format_of, note, require_another, require_new, warned_once
 from openmps.errors import MPSArgumentError, MPSFileError
 
 if TYPE_CHECKING:
@@ -58,11 +57,10 @@ def convert(
     if is_onnx(out):
         raise MPSFileError("openmps convert", str(out), "must not end in .onnx: what is written is an archive")
     require_new(out, force=force)
-    with warnings.catch_warnings(record=True) as told:
+    with warned_once():
         found = network(model, shapes=shapes, outputs=result or None, fill_limit=fill_limit * _MEBIBYTE)
         made = found.model(mtl_device("cpu"), chosen)
     made.save(out)
-    _note_warnings(told, out)
     _note_weights(made)
     print(f"{out}: {counted(len(made.graph.kernels), 'kernel')}, {channel_format}, {out.stat().st_size:,} bytes")
     _print_ports(made)
@@ -139,19 +137,15 @@ def _named(option: str, pairs: Iterable[tuple[str, _Value]]) -> dict[str, _Value
 # --- notes ------------------------------------------------------------------------------------------------------------
 
 
-def _note_warnings(told: Sequence[warnings.WarningMessage], out: Path) -> None:
-    """The first of what was warned of, and how many more there are."""
-    texts = list(dict.fromkeys(str(each.message) for each in told))
-    if texts:
-        more = f" So are {counted(len(texts) - 1, 'more layer')}." if len(texts) > 1 else ""
-        note(f"{texts[0]}{more} openmps lint {out} says what an Apple GPU would refuse.")
-
-
 def _note_weights(model: OnnxModel) -> None:
-    from openmps.formats.exchange.layers import network_arrays
+    from openmps.kernels.convolution.weighted import WeightedKernel
 
-    for name, array in network_arrays(model.graph).items():
-        _note_not_finite(name, array)
+    for node, kernel in model.graph.kernels.items():
+        if isinstance(kernel, WeightedKernel):
+            for part in ("weights", "biases"):
+                array = getattr(kernel.parameters, part)
+                if array is not None:
+                    _note_not_finite(f"{node.label or kernel.name}.{part}", array.cpu().numpy())
 
 
 def _note_not_finite(name: str, array: NDArray[Any]) -> None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import re
 import sys
-from contextlib import suppress
+import warnings
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
+from openmps.checks import counted
 from openmps.errors import MPSError, MPSFileError
 
 if TYPE_CHECKING:
@@ -155,6 +158,17 @@ def percent(fraction: float) -> str:
 def note(text: str) -> None:
     """A line beside the results."""
     print(f"note: {text}", file=sys.stderr)
+
+
+@contextmanager
+def warned_once() -> Generator[None]:
+    """Say what is warned of within in one line: the first of it, and how many more layers it is said of."""
+    with warnings.catch_warnings(record=True) as told:
+        yield
+    texts = list(dict.fromkeys(str(each.message) for each in told))
+    if texts:
+        more = f". So it is with {counted(len(texts) - 1, 'more layer')}" if len(texts) > 1 else ""
+        note(f"{texts[0]}{more}: openmps lint lists what an Apple GPU would refuse.")
 
 
 def console() -> Console:

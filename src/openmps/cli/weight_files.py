@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from openmps.cli.archives import conversion, is_onnx
-from openmps.cli.options import RUNS
+from openmps.cli.options import RUNS, warned_once
 from openmps.errors import MPSArgumentError, MPSFileError
 
 if TYPE_CHECKING:
@@ -106,7 +106,8 @@ def _of_archive(path: Path) -> KnownNetwork:
     if is_onnx(path):
         raise MPSFileError(WHO, str(path), "must be weights, or an archive", "an ONNX model", conversion(path))
     try:
-        _, graph = archived_graph(path, WHO)
+        with warned_once():
+            _, graph = archived_graph(path, WHO)
     except MPSFileError as error:
         if error.who == WHO:
             raise

@@ -106,7 +106,7 @@ class Mover:
     """Makes the nodes that move numbers within images, for those who need axes in other places."""
 
     def __init__(self, budget: Budget) -> None:
-        self._budget = budget
+        self._budget, self._choices = budget, 0
 
     def placed(self, picture: Picture, channels: Atoms, rows: Atoms, columns: Atoms) -> Picture:
         """The same tensor in an image with other channels, rows and columns.
@@ -153,7 +153,9 @@ class Mover:
             if source is not None:
                 weights[result, 0, 0, source] = 1
         descriptor = MPSCNNConvolutionDescriptor(1, 1, count, len(places))
-        source = ArchivedConvolutionWeights(descriptor, weights, None, "choice of channels")
+        self._choices += 1
+        label = "choice of channels" + (f" {self._choices}" if self._choices > 1 else "")
+        source = ArchivedConvolutionWeights(descriptor, weights, None, label)
         return MPSCNNConvolutionNode(picture.image, source).result_image
 
     def planar(self, picture: Picture, spatial: int | None = None) -> Picture:
