@@ -35,6 +35,7 @@ def summary(
     parameters and bytes. Shapes of an archive need the size of its images, where it does not say that itself. Of an
     ONNX model it prints the operators, with the names of the values that they make.
     """
+    from openmps.formats.paths import is_file
     from openmps.graph.summary import graph_summary
     from openmps.metal.device import mtl_device
     from openmps.training.inference import Classifier
@@ -42,7 +43,7 @@ def summary(
     if is_onnx(run):
         _print_operators(run)
         return
-    if run.is_file():
+    if is_file(run, "openmps"):
         known = open_graph(run)
         images = chosen_images(known, image)
         if images is None:

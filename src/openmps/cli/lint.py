@@ -82,4 +82,4 @@ def arrays_in(path: Path) -> dict[str, Any]:
     except (ValueError, EOFError, KeyError) as error:
         if isinstance(error, MPSFileError):
             raise
-        raise MPSFileError("lint", str(path), "must be arrays of numbers of NumPy, .npz or .npy") from error
+        raise MPSFileError("lint", str(path), "must be arrays of NumPy, .npz or .npy") from error

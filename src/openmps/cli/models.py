@@ -65,10 +65,11 @@ def open_graph(
 
     Without a format, images are stored as the run or the archive says.
     """
+    from openmps.formats.paths import is_file
     from openmps.metal.device import mtl_device
 
     device = mtl_device("cpu") if device is None else device
-    if path.is_file():
+    if is_file(path, "openmps"):
         if training:
             raise typer.BadParameter("is for run folders: an archive holds one graph", param_hint="--training")
         return _archived(path, device, channel_format)

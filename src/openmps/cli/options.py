@@ -52,7 +52,7 @@ _REMEDIES = {
 
 def open_run(path: Path) -> RunFolder:
     """The run at a path, or of a name in ``runs``; an error lists those that there are."""
-    from openmps.formats.paths import is_there
+    from openmps.formats.paths import is_file, is_there
     from openmps.training.run_folder import RunFolder
 
     named = RUNS / path
@@ -60,7 +60,7 @@ def open_run(path: Path) -> RunFolder:
         named = path
     if not is_there(named, _WHO) and not os.path.islink(named):
         raise MPSFileError(_WHO, str(path), "must be a folder", "nothing there", _known_runs())
-    if named.is_file():
+    if is_file(named, _WHO):
         remedy = "Archives and ONNX models have no classes: see openmps summary, convert and run"
         raise MPSFileError(_WHO, str(path), "must be a run folder", "a file", remedy)
     return RunFolder.open(named)
