@@ -31,7 +31,9 @@ def evaluate(
     device: Device = "auto",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the accuracy only.")] = False,
 ) -> None:
-    """Test the network of a run, on the images that were kept for testing.
+    """Test the network of a run.
+
+    The images are those that were kept for testing.
 
     Prints how often each class was taken for which, and the accuracy. Images of class folders are resized to the
     network's size.

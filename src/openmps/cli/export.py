@@ -25,10 +25,10 @@ def export(
     half: Annotated[bool, typer.Option("--half", help="Weights of float16.")] = False,
     training: Annotated[bool, typer.Option("--training", help="The graph that trains a run's network.")] = False,
 ) -> None:
-    """Write a graph as Swift, the source that makes it in an app, into a new folder, or as an ONNX file.
+    """Write a graph as source for an app, or as ONNX.
 
-    OUT/NAME.swift has a class that makes the same MPSNNGraph; its head says how to use it. What cannot be said in Swift
-    is listed, and nothing is written.
+    Swift, and the weights that it reads, go into a new folder. OUT/NAME.swift has a class that makes the same
+    MPSNNGraph; its head says how to use it. What cannot be said in Swift is listed, and nothing is written.
     """
     from openmps.formats import swift as formats
     from openmps.formats.swift.literals import class_name

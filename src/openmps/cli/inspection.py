@@ -37,7 +37,9 @@ def trace(
     channel_format: Format = None,
     device: Device = "auto",
 ) -> None:
-    """Run a network, and show every image, gradient, state and weight of it: ranges, zeros, what is not finite.
+    """Run a network, and show all its values.
+
+    The ranges and zeros of every image, gradient, state and weight, and what is not finite.
 
     Images are those of the files, or the first test images of a run. With --out every value is written as .npy, and
     index.json says what is what. Nothing is trained: --training shows a step without its update.
@@ -77,7 +79,9 @@ def compare(
         typer.Option(help="Largest error.  [default: 1e-4, 2e-2 where float16 is stored]", show_default=False),
     ] = None,
 ) -> None:
-    """Hold two networks against each other, or one against itself in another format or on another device.
+    """Hold two networks against each other.
+
+    Or one against itself in another format or on another device.
 
     Both are given the same images. For every layer the error by percentiles, over its largest magnitude, and how much
     of float16's range is used; the first layer that departs is named, and the exit status is 1 if there is one.
@@ -154,7 +158,9 @@ def profile(
     channel_format: Format = None,
     device: Device = "auto",
 ) -> None:
-    """Say where the time of a network goes: each step's time, operations and bytes a second, and share of the limit.
+    """Say where the time of a network goes.
+
+    Each step's time, operations and bytes a second, and share of the limit.
 
     The limit is what the machine does in a matrix product and in a copy, measured at the start. NETWORK is a name of
     openmps train --network. Images are random, or a run's. What --training trains is not kept.

@@ -36,10 +36,11 @@ def lint(
     image: Images = None,
     training: Annotated[bool, typer.Option("--training", help="The graph that trains a run's network.")] = False,
 ) -> None:
-    """Say what an Apple GPU would refuse of a graph, or do otherwise.
+    """Say what an Apple GPU would refuse.
 
-    Findings are errors, warnings and notes, each with the filter, the rule, what was found and what to do. The exit
-    status is 1 if there are errors. Samples are run in float32 to see which images float16 cannot hold.
+    Or would do otherwise than openmps: findings are errors, warnings and notes, each with the filter, the rule, what
+    was found and what to do. The exit status is 1 if there are errors. Samples are run in float32 to see which images
+    float16 cannot hold.
     """
     from openmps.graph.lint import lint as look
 

@@ -43,10 +43,10 @@ def convert(
     fill_limit: Annotated[int, typer.Option(metavar="MIB", min=0, help="What repeated numbers may take.")] = 16,
     force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
 ) -> None:
-    """Turn an ONNX model into an archive that ``openmps run`` runs.
+    """Turn an ONNX model into an archive.
 
-    Every operator that the framework cannot express is listed before anything is built or written. --shape and
-    --result may be given several times.
+    openmps run, summary, lint, export and weights take it. Every operator that the framework cannot express is listed
+    before anything is built or written. --shape and --result may be given several times.
     """
     from openmps.formats.onnx import network
     from openmps.metal.device import mtl_device
@@ -78,11 +78,11 @@ def run(
     device: Device = "auto",
     force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
 ) -> None:
-    """Run a converted model on arrays, and write each result as NAME.npy in a folder, with ONNX's axes.
+    """Run an archive on arrays.
 
-    Either all results are written or none. The archive of a graph takes and gives arrays [images, height, width,
-    channels] by the labels of its images. --input may be given several times. In names of files, characters that do not
-    belong there become underscores.
+    Each result is written as NAME.npy in a folder, with ONNX's axes: either all results are written or none. The
+    archive of a graph takes and gives arrays [images, height, width, channels] by the labels of its images. --input may
+    be given several times. In names of files, characters that do not belong there become underscores.
     """
     from openmps.formats.atomic import make_folder, write_all_atomic
     from openmps.metal.device import mtl_device

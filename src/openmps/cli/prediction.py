@@ -29,7 +29,9 @@ def predict(
     top: Annotated[int, typer.Option(min=1, help="How many classes to print of each image, likeliest first.")] = 3,
     device: Device = "auto",
 ) -> None:
-    """Classify images with the network of a run: a line for each, with the likeliest classes and their probabilities.
+    """Classify images with the network of a run.
+
+    A line for each, with the likeliest classes and their probabilities.
 
     Images of another size than the network's are resized to it, and turned grey or into red green blue as it needs;
     a note says so, and another one what is done to their pixels, as the run's description says. The digits and MNIST

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 weights_app = typer.Typer(
     name="weights",
-    help="Look at files of weights, and convert them between frameworks.",
+    help="Look at and convert files of weights.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
