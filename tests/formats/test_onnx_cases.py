@@ -16,7 +16,7 @@ from openmps.formats.onnx.build import BUILDERS
 
 pytest.importorskip("onnx")
 TYPED = 1e-4  # some cases are typed in with four decimals
-AGREE = {"first": 227, "all": 40}
+AGREE = {"first": 229, "all": 40}
 """Cases that are built, with the first input alone or all of them free and the others constants."""
 
 

@@ -75,8 +75,9 @@ def test_exported_source_says_what_is_done_to_pixels(run, tmp_path, capsys):
         sources.append(" ".join((tmp_path / name / f"{name}.swift").read_text().replace("\n//", "").split()))
     capsys.readouterr()
     assert "Images are 8x8x3, unorm8: 0 to 255 stand for 0 to 1, no mean is taken off." in sources[0]
-    assert "BGR, of float numbers: (pixel - mean) * scale of pixels from 0 to 255" in sources[1]
-    assert f"mean 104.0, 117.0, 123.68, scale 1.0, 1.0, {1 / 58.395!r}." in sources[1]
+    seen = Preprocessing("BGR", (104, 117, 123.68), (1, 1, 1 / 58.395))
+    assert f"Images are 8x8x3, {seen}, as float16 or float32." in sources[1]
+    assert f"mean: [104.0, 117.0, 123.68], scale: [1.0, 1.0, {np.float32(1 / 58.395)!s}]" in sources[1]
     assert "no mean is taken off" not in sources[1]
 
 

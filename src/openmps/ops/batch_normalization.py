@@ -19,14 +19,11 @@ from torch import Tensor
 
 from openmps.ops import triton
 from openmps.ops.elements import room_for
-from openmps.ops.geometry import packed
 from openmps.ops.op import Kind, Op
 
 _PIXELS = (0, 2, 3)
 _LARGEST_MEAN = 8.0
 """In deviations: of channels that the CPU takes as they are, without subtracting the mean first."""
-_MOST_PIXELS = 2**16
-"""Of a channel that PyTorch's sums for the CPU take: they add one after the other."""
 
 
 class Moments(NamedTuple):
@@ -61,11 +58,6 @@ def batch_moments(x: Tensor) -> Moments:
     """
     if (fast := kernels_for([x], [])) is not None:
         return Moments(*fast.moments(x))
-    if _is_summed_at_once(x):
-        wide = packed(_wide(x))
-        mean, (_, variance) = wide.mean(_PIXELS), torch.batch_norm_update_stats(wide, None, None, 0.0)
-        if _is_near_zero(mean, variance):
-            return Moments(mean, torch.zeros_like(mean), variance)
     first = _column(_wide(x[0, :, 0, 0]))
     centred = x - first
     mean = (first + centred.mean(_PIXELS, keepdim=True)).contiguous()
@@ -112,13 +104,6 @@ def parameter_gradients(gradient: Tensor, x: Tensor, moments: Moments, epsilon: 
     """
     if (fast := kernels_for([gradient, x], moments)) is not None:
         return ParameterGradients(*fast.parameter_gradients(gradient, x, fast.Rows(*moments), epsilon))
-    if _is_summed_at_once(x):
-        inverse = _inverse_deviation(moments, epsilon)
-        g, image, ones = packed(_wide(gradient)), packed(_wide(x)), torch.ones_like(inverse)
-        _, gamma, beta = torch.ops.aten.native_batch_norm_backward(
-            g, image, ones, None, None, moments.mean, ones, True, 0.0, [False, True, True]
-        )
-        return ParameterGradients(gamma.sub_(moments.correction * beta).mul_(inverse), beta)
     centred = (x - _column(moments.mean)).sub_(_column(moments.correction))
     beta = gradient.sum(_PIXELS, dtype=centred.dtype)
     return ParameterGradients(centred.mul_(gradient).sum(_PIXELS).mul_(_inverse_deviation(moments, epsilon)), beta)
@@ -164,11 +149,6 @@ def _is_plain(x: Tensor) -> bool:
 def _is_near_zero(mean: Tensor, variance: Tensor) -> bool:
     """Whether no channel's mean is large beside its deviation; False if one of them is not finite."""
     return bool(((mean.square() <= variance * _LARGEST_MEAN**2) & (variance < torch.inf)).all())
-
-
-def _is_summed_at_once(x: Tensor) -> bool:
-    """Whether PyTorch's sums for the CPU are good for these images."""
-    return _is_plain(x) and 0 < x.shape[0] * x.shape[2] * x.shape[3] <= _MOST_PIXELS
 
 
 def kernels_for(images: Sequence[Tensor], rows: Sequence[Tensor | None]) -> Any:
