@@ -164,8 +164,13 @@ def note(text: str) -> None:
 def warned_once() -> Generator[None]:
     """Say what is warned of within in one line: the first of it, and how many more layers it is said of."""
     with warnings.catch_warnings(record=True) as told:
-        yield
-    texts = list(dict.fromkeys(str(each.message) for each in told))
+        try:
+            yield
+        finally:  # what goes wrong within may be what was warned of
+            _tell(list(dict.fromkeys(str(each.message) for each in told)))
+
+
+def _tell(texts: list[str]) -> None:
     if texts:
         more = f". So it is with {counted(len(texts) - 1, 'more layer')}" if len(texts) > 1 else ""
         note(f"{texts[0]}{more}: openmps lint lists what an Apple GPU would refuse.")
