@@ -147,12 +147,21 @@ def _of_two_outputs() -> Any:
     return model(nodes, {"x": ["n", 3, SIDE, SIDE]}, ("y", "z"), w=numbers(6, 3, 3, 3))
 
 
+def _depthwise(*, alone: bool) -> Any:
+    nodes = [] if alone else [conv("x", "d", "k")]
+    nodes += [conv("x" if alone else "d", "y", group=3)]
+    more = {} if alone else {"k": numbers(3, 3, 1, 1)}
+    return model(nodes, {"x": ["n", 3, SIDE, SIDE]}, w=numbers(3, 1, 3, 3), **more)
+
+
 @pytest.mark.parametrize(
     ("made", "rule"),
     [
         (_residual, "must end in a fully connected layer"),
         (lambda: model([node("Relu", "x", "y")], {"x": ["n", 3]}), "must be a model of one input of images"),
         (_of_two_outputs, "must have one output"),
+        (lambda: _depthwise(alone=True), "by a layer that reads all channels"),
+        (lambda: _depthwise(alone=False), "by a layer that reads all channels"),
         (lambda: model([conv("x", "y")], {"x": ["n", 4, 8, 8]}, w=numbers(6, 4, 3, 3)), "4x8x8"),
     ],
 )  # fmt: skip

@@ -191,7 +191,12 @@ class ImportedTopology:
         self.head = self._head(labels, found, classes)
 
     def _head(self, labels: list[str], found: list[_Convolution | _Normalization], classes: int) -> Head:
-        last = max(place for place, layer in enumerate(found) if isinstance(layer, _Convolution) and layer.mixes)
+        mixing = [place for place, layer in enumerate(found) if isinstance(layer, _Convolution) and layer.mixes]
+        last = mixing[-1] if mixing else -1
+        behind = [layer for layer in found[last + 1 :] if isinstance(layer, _Convolution)]
+        if not mixing or any(layer.weights.shape[1:3] != (1, 1) for layer in behind):
+            rule = "must give its classes by a layer that reads all channels"
+            raise MPSArgumentError(_WHO, f"network {self._file}", rule, "a convolution of each channel by itself")
         layer, label = found[last], labels[last]
         assert isinstance(layer, _Convolution)
         count = layer.descriptor.output_feature_channels
