@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import numpy as np
@@ -250,6 +251,21 @@ def sparse_weights() -> dict[str, np.ndarray]:
         name: np.where(np.arange(array.size).reshape(array.shape) % 4, np.float32(0), array)
         for name, array in found.items()
     }
+
+
+def hdf5_bytes() -> bytes:
+    """Arrays of a network as Keras' files hold them: groups in groups, one of many, numbers of several formats."""
+    import h5py
+
+    file = io.BytesIO()
+    with h5py.File(file, "w") as made:
+        for layer in range(12):
+            for place, shape in enumerate(((3, 3, 2, 4), (4,))):
+                made.create_dataset(f"layers/conv2d_{layer}/vars/{place}", data=_numbers(*shape))
+        for name, kind in (("half", "<f2"), ("double", "<f8"), ("big", ">f4"), ("bytes", "u1"), ("steps", "<i8")):
+            made.create_dataset(f"optimizer/{name}", data=(100 * _numbers(5, 3)).astype(kind))
+        made.attrs["layer_names"] = [b"conv2d"] * 12
+    return file.getvalue()
 
 
 def trained(device: MTLDevice) -> dict[str, Any]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import importlib.util
 import io
 import json
+import re
 import struct
 import warnings
 import zipfile
@@ -360,6 +362,81 @@ def _write_legacy(path: Path) -> None:
     torch.save(tensors, path, _use_new_zipfile_serialization=False)
 
 
+def changed_hdf5(data: bytes, random: Random) -> bytes:
+    """Addresses, lengths and counts of the structure changed: what begins a list or a message, or leads somewhere."""
+    changed = bytearray(data)
+    words = [at for at in range(8, len(data) - 8, 8) if data[at + 5 : at + 8] == b"\0\0\0" and any(data[at : at + 5])]
+    heads = [found.end() for found in re.finditer(b"TREE|SNOD|HEAP", data)]
+    for _ in range(int(random.integers(1, 4))):
+        at = words[int(random.integers(len(words)))]
+        kind = int(random.integers(6))
+        if kind == 0:  # a circle, or something of another kind
+            goal = words[int(random.integers(len(words)))]
+            changed[at : at + 8] = [data[goal : goal + 8], struct.pack("<Q", goal), struct.pack("<Q", at)][
+                goal // 8 % 3
+            ]
+        elif kind == 1:
+            number = int(_WORDS_OF_HDF5[int(random.integers(len(_WORDS_OF_HDF5)))])
+            changed[at : at + 8] = struct.pack("<Q", number)
+        elif kind == 2:
+            place = heads[int(random.integers(len(heads)))] + int(random.integers(4))
+            changed[place] = int(random.choice([0, 1, 2, 127, 255]))
+        elif kind == 3:  # a message's kind, length or version
+            changed[at + int(random.integers(8))] = int(random.choice([0, 1, 2, 3, 4, 6, 7, 8, 16, 17, 255]))
+        elif kind == 4:
+            changed[at : at + 8] = struct.pack("<HHI", int(random.integers(20)), int(random.integers(1 << 16)), 0)
+        else:
+            goal = words[int(random.integers(len(words)))]
+            changed[at : at + 40] = data[goal : goal + 40]
+    return bytes(changed)[: len(data)]
+
+
+_WORDS_OF_HDF5 = (
+    0,
+    1,
+    7,
+    8,
+    96,
+    1 << 16,
+    1 << 20,
+    1 << 31,
+    1 << 32,
+    (1 << 63) - 1,
+    1 << 63,
+    (1 << 64) - 8,
+    (1 << 64) - 1,
+)
+
+
+def changed_keras(data: bytes, random: Random) -> bytes:
+    """The same in the weights of a .keras file, under a checksum that fits."""
+    return _rezipped(
+        data,
+        lambda name, content: (name, changed_hdf5(content, random) if name.endswith(".h5") else content),
+        zipfile.ZIP_STORED,
+    )
+
+
+def _write_keras(path: Path) -> None:
+    data = seeds.hdf5_bytes()
+    if path.suffix == ".keras":
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("config.json", '{"class_name": "Functional"}')
+            archive.writestr("model.weights.h5", data)
+    else:
+        path.write_bytes(data)
+
+
+def _of_keras() -> tuple[Target, ...]:
+    """Where h5py is installed, which writes the honest files."""
+    if importlib.util.find_spec("h5py") is None:
+        return ()
+    return (
+        _tensors("HDF5 of Keras", ".h5", _write_keras, changed_hdf5, changed_hdf5),
+        _tensors(".keras", ".keras", _write_keras, changed_keras, changed_member),
+    )
+
+
 # --- training's files -------------------------------------------------------------------------------------------------
 
 
@@ -552,6 +629,7 @@ TARGETS: tuple[Target, ...] = (
     _tensors(
         "safetensors of others", ".safetensors", lambda path: save_tensors(path, seeds.sparse_weights()), *SAFETENSORS
     ),
+    *_of_keras(),
     Target(
         "raw weights by layers", _write_raw, lambda folder: dict(load_raw(folder, _RAW_LAYERS).arrays), _arrays_say,
         _raw_is_as_written, knowing=(), has_checksum=False,
