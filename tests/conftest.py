@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import zlib
@@ -39,6 +40,12 @@ def pytest_configure(config: pytest.Config) -> None:
     # The processes share the cores: a thread each, and each of the processes that tests start.
     os.environ["OMP_NUM_THREADS"] = "1"
     torch.set_num_threads(1)
+
+
+def pytest_collection_finish() -> None:
+    """Leave the tests themselves, and what they import, out of every later collection of garbage: it is most of it."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:

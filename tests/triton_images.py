@@ -2,31 +2,15 @@
 
 from __future__ import annotations
 
-import os
-from importlib.util import find_spec
 from typing import Any
 
-import pytest
 import torch
 
-IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 TYPES = [(torch.float32, torch.float32), (torch.float16, torch.float16), (torch.float16, torch.float32)]
 """Of images and of gradients."""
 EPSILON = 1e-3
 ROUNDING = {torch.float32: 2e-6, torch.float16: 1.5e-3}
 """Of sums in another order, and of a result that lies near the middle between two float16 numbers."""
-
-
-@pytest.fixture
-def place() -> torch.device:
-    """Where Triton runs."""
-    if find_spec("triton") is None:
-        pytest.skip("Triton is not installed")
-    if IS_INTERPRETED:
-        return torch.device("cpu")
-    if not torch.cuda.is_available():
-        pytest.skip("no CUDA device on this machine; the interpreter is asked by a test of its own")
-    return torch.device("cuda", torch.cuda.current_device())
 
 
 def image(shape: tuple[int, ...], dtype: torch.dtype, place: torch.device, seed: int, layout: str) -> torch.Tensor:

@@ -2,22 +2,23 @@
 
 usage: kill_training.py [--kills N] [--seed N] [--every STEPS] [--epochs N] [--json FILE]
 
-A slice of scikit-learn's digits is trained by `python -m openmps train` on the CPU, with a checkpoint every STEPS steps
-(default 1, so that writing is going on all the while). Half of the kills hit a run of their own once, the other half
-hit runs again and again until they end, some before they train again. Every third one waits, behind its random moment,
-for the next write and falls into that. After every kill the run folder is opened and the newest checkpoint must be
-whole; then `--resume` goes on. At the end weights, raw files, metrics (but for what the clock says) and the last
-checkpoint must have the bytes of the run that was never stopped. Exit status 1 if anything differs.
+A slice of scikit-learn's digits is trained by `openmps train` on the CPU, in forks of a process that has imported it,
+with a checkpoint every STEPS steps (default 1, so that writing is going on all the while). Half of the kills hit a run
+of their own once, the other half hit runs again and again until they end, some before they train again. Every third one
+waits, behind its random moment, for the next write and falls into that. After every kill the run folder is opened and
+the newest checkpoint must be whole; then `--resume` goes on. At the end weights, raw files, metrics (but for what the
+clock says) and the last checkpoint must have the bytes of the run that was never stopped. Exit status 1 if anything
+differs.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
 import random
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -28,12 +29,20 @@ from typing import Any
 
 import numpy as np
 
+from openmps.cli import main as openmps
 from openmps.training import Checkpoint, RunFolder, load_digits_dataset
 
 TRAINING, TEST, BATCH = 240, 60, 20
 CLOCK = ("seconds", "images_per_second")
 TEMPORARY = ".openmps-*.tmp"
-COMMAND = [sys.executable, "-m", "openmps", "train", "--quiet"]
+PROCESSES = multiprocessing.get_context("forkserver")
+Training = multiprocessing.process.BaseProcess
+
+
+def train(*arguments: str) -> None:
+    """The command, in a process of its own."""
+    sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - the process ends with it
+    sys.exit(openmps(["train", "--quiet", *arguments]))
 
 
 @dataclass
@@ -87,8 +96,9 @@ class Trials:
         child = self._start(path)
         self._wait_for(path / "run.json", child)
         self.startup = time.perf_counter() - began
-        if child.wait() != 0:
-            raise SystemExit(f"the run that was never stopped ended with {child.returncode}")
+        child.join()
+        if child.exitcode != 0:
+            raise SystemExit(f"the run that was never stopped ended with {child.exitcode}")
         self.training = time.perf_counter() - began - self.startup
         self.whole = outcome(RunFolder.open(path))
         print(f"never stopped: {self.startup:.1f} s to start, {self.training:.1f} s in training", flush=True)
@@ -125,7 +135,7 @@ class Trials:
             else:
                 self._wait_for_progress(path, done, child)
                 moment = self.random.uniform(0, self.training / 5)
-        self._compare(path, child.wait())
+        self._compare(path, child)
 
     # --- one run ----------------------------------------------------------------------------------------------------
 
@@ -133,42 +143,48 @@ class Trials:
         self.runs += 1
         return self.folder / f"run-{self.runs}"
 
-    def _start(self, path: Path) -> subprocess.Popen[bytes]:
-        return subprocess.Popen([*COMMAND, *self.arguments, "--run", str(path)], stdout=subprocess.DEVNULL)
+    def _start(self, path: Path) -> Training:
+        return self._begun(*self.arguments, "--run", str(path))
 
-    def _resume(self, path: Path) -> subprocess.Popen[bytes]:
-        return subprocess.Popen([*COMMAND, "--resume", str(path)], stdout=subprocess.DEVNULL)
-
-    def _resume_to_the_end(self, path: Path) -> None:
-        self._compare(path, self._resume(path).wait())
+    def _resume(self, path: Path) -> Training:
+        return self._begun("--resume", str(path))
 
     @staticmethod
-    def _wait_for(file: Path, child: subprocess.Popen[bytes]) -> None:
+    def _begun(*arguments: str) -> Training:
+        child = PROCESSES.Process(target=train, args=arguments)
+        child.start()
+        return child
+
+    def _resume_to_the_end(self, path: Path) -> None:
+        self._compare(path, self._resume(path))
+
+    @staticmethod
+    def _wait_for(file: Path, child: Training) -> None:
         while not file.exists():
-            if child.poll() is not None:
-                raise SystemExit(f"training ended with {child.returncode} before it began")
+            if not child.is_alive():
+                raise SystemExit(f"training ended with {child.exitcode} before it began")
             time.sleep(0.001)
 
     @staticmethod
-    def _wait_for_progress(path: Path, done: int | None, child: subprocess.Popen[bytes]) -> None:
+    def _wait_for_progress(path: Path, done: int | None, child: Training) -> None:
         checkpoints = RunFolder.open(path).checkpoints
-        while child.poll() is None and checkpoints.steps()[-1:] == ([] if done is None else [done]):
+        while child.is_alive() and checkpoints.steps()[-1:] == ([] if done is None else [done]):
             time.sleep(0.002)
 
-    def _kill_after(self, path: Path, child: subprocess.Popen[bytes], seconds: float) -> bool:
+    def _kill_after(self, path: Path, child: Training, seconds: float) -> bool:
         """Whether the child was still alive to be killed."""
-        try:
-            child.wait(seconds)
-        except subprocess.TimeoutExpired:
-            if len(self.report.kills) % 3 == 2:
-                self._wait_for_a_write(path, child)
-            child.send_signal(signal.SIGKILL)
-            return child.wait() == -signal.SIGKILL
-        return False
+        child.join(seconds)
+        if not child.is_alive():
+            return False
+        if len(self.report.kills) % 3 == 2:
+            self._wait_for_a_write(path, child)
+        child.kill()
+        child.join()
+        return child.exitcode == -signal.SIGKILL
 
-    def _wait_for_a_write(self, path: Path, child: subprocess.Popen[bytes]) -> None:
+    def _wait_for_a_write(self, path: Path, child: Training) -> None:
         """Until a temporary file appears, or the child ends."""
-        while child.poll() is None and not set(path.rglob(TEMPORARY)) - self.seen:
+        while child.is_alive() and not set(path.rglob(TEMPORARY)) - self.seen:
             pass
 
     def _look(self, path: Path, pattern: str, moment: float) -> int | None:
@@ -193,10 +209,11 @@ class Trials:
         print(f"{number:4}  {path.name}  {pattern:5}  {moment:6.3f} s  step {step}  {kill.torn} torn", flush=True)
         return step
 
-    def _compare(self, path: Path, status: int) -> None:
+    def _compare(self, path: Path, child: Training) -> None:
         self.report.compared += 1
-        if status != 0:
-            self.report.faults.append(f"{path.name}: ended with {status}")
+        child.join()
+        if child.exitcode != 0:
+            self.report.faults.append(f"{path.name}: ended with {child.exitcode}")
             return
         found = outcome(RunFolder.open(path))
         differing = [name for name in sorted({*found, *self.whole}) if found.get(name) != self.whole.get(name)]
@@ -226,6 +243,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="write all kills and faults to this file")
     options = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # one number for all, whatever else the machine does
+    PROCESSES.set_forkserver_preload(["openmps.cli.training", "openmps.training.pictures", "matplotlib.figure"])
     with tempfile.TemporaryDirectory() as folder:
         trials = Trials(Path(folder), seed=options.seed, every=options.every, epochs=options.epochs)
         report = trials.report

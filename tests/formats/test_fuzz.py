@@ -24,12 +24,12 @@ def fuzz(*options: object) -> subprocess.CompletedProcess[str]:
 
 
 def test_mutated_files_are_refused_or_loaded_as_they_are() -> None:
-    done = fuzz("--cases", 480, "--seed", 20, "--jobs", 2)
+    done = fuzz("--cases", 320, "--seed", 20, "--jobs", 2)
     assert done.returncode == 0, done.stdout + done.stderr
     *_, total, _ = done.stdout.splitlines()
     cases, equal, as_written, refused, failed = map(int, total.split()[1:6])
-    assert (cases, failed) == (480, 0)
-    assert equal > 0 and as_written > 0 and refused > 240
+    assert (cases, failed) == (320, 0)
+    assert equal > 0 and as_written > 0 and refused > 160
 
 
 def test_what_is_wrong_is_noticed() -> None:

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
-from importlib.util import find_spec
 from typing import Any
 
 import pytest
 import torch
 
+from interpreter import triton_place
 from openmps.ops import joined_updates, triton
 from openmps.ops.joined_updates import JoinedUpdate, join_updates
 from openmps.ops.op import Body, Builder, Role
 from openmps.ops.optimizers import Adam, GradientRule, RmsProp, StochasticGradientDescent, Update
 
-IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-HAS_TRITON = find_spec("triton") is not None
 RULE = GradientRule(rescale=0.5)
 MAKERS: dict[str, tuple[Callable[[int], Update], int]] = {
     "descent": (lambda vectors: StochasticGradientDescent(vectors, RULE, 0.8, False), 0),
@@ -35,14 +30,7 @@ def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> to
     """Where the operations run: as PyTorch's, or where Triton does."""
     if request.param == "slow":
         return torch.device("cpu")
-    if not HAS_TRITON:
-        pytest.skip("Triton is not installed")
-    if IS_INTERPRETED:
-        monkeypatch.setattr(triton, "runs_on", lambda device: True)
-        return torch.device("cpu")
-    if not torch.cuda.is_available():
-        pytest.skip("no CUDA device on this machine; the interpreter is asked by a test of its own")
-    return torch.device("cuda", torch.cuda.current_device())
+    return triton_place(monkeypatch)
 
 
 def operands(own: int, sizes: tuple[int, ...], place: torch.device, seed: int) -> list[Any]:
@@ -126,12 +114,3 @@ def test_what_is_joined() -> None:
     most = joined_updates.MOST_IN_ALL // 2
     assert counts(*[adam(2)] * most) == [4, 4]
     assert counts(*[adam(2)] * (most + 1)) == [1] * (most + 1)
-
-
-@pytest.mark.skipif(IS_INTERPRETED or not HAS_TRITON, reason="asks the interpreter, which Triton brings")
-def test_by_the_interpreter() -> None:
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", "Triton"]
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert "skipped" not in ran.stdout

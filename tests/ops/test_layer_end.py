@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import os
-import subprocess
-import sys
-from importlib.util import find_spec
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from interpreter import triton_place
 from openmps.ops import triton
 from openmps.ops.dropout import DropoutMask, dropout
 from openmps.ops.geometry import Axis, Window
@@ -21,8 +18,6 @@ from openmps.ops.neuron import neuron, neuron_gradient
 from openmps.ops.pooling import first_pixels, max_pooling, max_pooling_gradient
 from openmps.types import MPSCNNNeuronType, MPSImageEdgeMode
 
-IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-HAS_TRITON = find_spec("triton") is not None
 HALF, CLAMP, RELU, NONE = torch.float16, MPSImageEdgeMode.CLAMP, MPSCNNNeuronType.RELU, MPSCNNNeuronType.NONE
 WINDOWS: dict[str, tuple[Window | None, tuple[int, int]]] = {
     "no pooling": (None, (3, 4)),
@@ -44,14 +39,7 @@ def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> to
     if request.param == "slow":
         monkeypatch.setattr(triton, "runs_on", lambda device: False)
         return torch.device("cpu")
-    if not HAS_TRITON:
-        pytest.skip("Triton is not installed")
-    if IS_INTERPRETED:
-        monkeypatch.setattr(triton, "runs_on", lambda device: True)
-        return torch.device("cpu")
-    if not torch.cuda.is_available():
-        pytest.skip("no CUDA device on this machine; the interpreter is asked by a test of its own")
-    return torch.device("cuda", torch.cuda.current_device())
+    return triton_place(monkeypatch)
 
 
 def stepwise(
@@ -132,12 +120,3 @@ def test_where_a_maximum_of_zero_sends_its_gradient(place: torch.device) -> None
 )
 def test_other_windows_are_not_pooled(window: Window) -> None:
     assert not can_pool(window)
-
-
-@pytest.mark.skipif(IS_INTERPRETED or not HAS_TRITON, reason="asks the interpreter, which Triton brings")
-def test_by_the_interpreter() -> None:
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", "Triton"]
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert "skipped" not in ran.stdout

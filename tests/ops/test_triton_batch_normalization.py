@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from importlib.util import find_spec
 from typing import Any
 
 import pytest
 import torch
 
-from interpreter import counts_loops
+from interpreter import needs_loops
 from openmps.ops import triton
 from openmps.ops.batch_normalization import (
     BatchMoments,
@@ -30,9 +26,9 @@ from openmps.ops.normalized_neuron import (
     unpacked,
 )
 from openmps.types import MPSCNNNeuronType
-from triton_images import EPSILON, IS_INTERPRETED, TYPES, assert_alike, image, place, rows
+from triton_images import EPSILON, TYPES, assert_alike, image, rows
 
-__all__ = ["place"]
+pytestmark = needs_loops
 
 SHAPES = [(1, 1, 1, 1), (3, 4, 1, 1), (1, 5, 7, 3), (2, 130, 3, 2), (9, 3, 40, 13)]
 NEURONS = [
@@ -141,16 +137,3 @@ def test_repeats_are_equal(place: torch.device, monkeypatch: pytest.MonkeyPatch)
     x = image((5, 33, 31, 17), torch.float16, place, 1, "whole")
     first, second = (Moments(*batch_moments(x)) for _ in range(2))
     assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
-
-
-@pytest.mark.skipif(IS_INTERPRETED or find_spec("triton") is None, reason="asks the interpreter, which Triton brings")
-@pytest.mark.skipif(
-    not counts_loops(), reason="the interpreter counts loops by arrays of one number, NumPy 2.5 refuses"
-)
-def test_by_the_interpreter() -> None:
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    named = "passes or neuron or repeats"
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", named]
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert "skipped" not in ran.stdout

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -17,7 +13,6 @@ from openmps.ops.convolution import fully_connected, fully_connected_gradient
 from openmps.ops.loss import LossParameters, loss
 from openmps.types import MPSCNNLossType, MPSCNNReductionType
 
-IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 HALF, SINGLE = torch.float16, torch.float32
 SIZES = [(5, 10, 1, 1, 700), (70, 16, 2, 3, 9), (1, 1, 1, 1, 1)]
 """Images, outputs, rows, columns and channels of the source."""
@@ -27,18 +22,6 @@ SUM, MEAN, BY_WEIGHTS = (
     MPSCNNReductionType.MEAN,
     MPSCNNReductionType.SUM_BY_NON_ZERO_WEIGHTS,
 )
-
-
-@pytest.fixture
-def place() -> torch.device:
-    """Where Triton runs."""
-    if find_spec("triton") is None:
-        pytest.skip("Triton is not installed")
-    if IS_INTERPRETED:
-        return torch.device("cpu")
-    if not torch.cuda.is_available():
-        pytest.skip("no CUDA device on this machine; the interpreter is asked by a test of its own")
-    return torch.device("cuda", torch.cuda.current_device())
 
 
 def both(function: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
@@ -116,12 +99,3 @@ def test_labels_of_another_memory_and_predictions_that_are_no_numbers(place, mon
     found, expected = both(lambda runs: loss(y, t, None, LossParameters(SOFT_MAX, SUM)), monkeypatch)
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5, equal_nan=True)
-
-
-@pytest.mark.skipif(IS_INTERPRETED or find_spec("triton") is None, reason="asks the interpreter, which Triton brings")
-def test_by_the_interpreter() -> None:
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", "not by_the"]
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert "skipped" not in ran.stdout

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from importlib.util import find_spec
-
 import pytest
 import torch
 
-from interpreter import counts_loops
+from interpreter import needs_loops
 from openmps.ops import convolution as ops
 from openmps.ops import triton
 from openmps.ops.geometry import Axis, Window
 from openmps.types import MPSImageEdgeMode
 
-IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+pytestmark = needs_loops
+
 ZERO, CLAMP = MPSImageEdgeMode.ZERO, MPSImageEdgeMode.CLAMP
 AXES = [
     # source, result, size, stride, dilation, offset
@@ -29,18 +25,6 @@ AXES = [
 ]
 CHANNELS = [(5, 3), (16, 70), (130, 20), (1, 1)]
 """Of the result and of the source."""
-
-
-@pytest.fixture
-def place() -> torch.device:
-    """Where Triton runs."""
-    if find_spec("triton") is None:
-        pytest.skip("Triton is not installed")
-    if IS_INTERPRETED:
-        return torch.device("cpu")
-    if not torch.cuda.is_available():
-        pytest.skip("no CUDA device on this machine; the interpreter is asked by a test of its own")
-    return torch.device("cuda", torch.cuda.current_device())
 
 
 def drawn(shape: tuple[int, ...], place: torch.device, seed: int, more: int) -> torch.Tensor:
@@ -115,16 +99,3 @@ def test_many_pixels_are_summed_alike_each_time(place: torch.device, monkeypatch
     assert torch.equal(*found)
     monkeypatch.setattr(triton, "runs_on", lambda device: False)
     torch.testing.assert_close(found[0], ops.weights_gradient(gradient, x, window, ZERO), rtol=1e-5, atol=1e-3)
-
-
-@pytest.mark.skipif(IS_INTERPRETED or find_spec("triton") is None, reason="asks the interpreter, which Triton brings")
-@pytest.mark.skipif(
-    not counts_loops(), reason="the interpreter counts loops by arrays of one number, NumPy 2.5 refuses"
-)
-def test_by_the_interpreter() -> None:
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    named = "same_sums or alike"
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", named]
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert "skipped" not in ran.stdout

@@ -2,31 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from importlib.util import find_spec
-
 import pytest
 import torch
 
 from openmps.ops import triton
 from openmps.ops.elements import decode
 from openmps.types import MPSImageFeatureChannelFormat as Format
-
-IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-
-
-@pytest.fixture
-def place() -> torch.device:
-    """Where Triton runs."""
-    if find_spec("triton") is None:
-        pytest.skip("Triton is not installed")
-    if IS_INTERPRETED:
-        return torch.device("cpu")
-    if not torch.cuda.is_available():
-        pytest.skip("no CUDA device on this machine; the interpreter is asked by a test of its own")
-    return torch.device("cuda", torch.cuda.current_device())
 
 
 @pytest.mark.parametrize("layout", ["channels-last", "rows", "with gaps"])
@@ -43,12 +24,3 @@ def test_bytes_bit_for_bit(layout: str, place: torch.device, monkeypatch: pytest
     assert found[0].stride() == found[1].stride()
     assert torch.equal(found[0], found[1])
     assert decode(stored[:0], Format.UNORM8).shape == stored[:0].shape
-
-
-@pytest.mark.skipif(IS_INTERPRETED or find_spec("triton") is None, reason="asks the interpreter, which Triton brings")
-def test_by_the_interpreter() -> None:
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", "bit_for_bit"]
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert "skipped" not in ran.stdout

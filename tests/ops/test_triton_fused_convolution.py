@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from importlib.util import find_spec
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from interpreter import counts_loops
+from interpreter import needs_loops
 from openmps.ops.convolution import convolution, with_biases
 from openmps.ops.fused_convolution import Activation
 from openmps.ops.neuron import neuron
 from openmps.types import MPSCNNNeuronType, MPSImageEdgeMode
 from placements import Case, cases
 
-IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+pytestmark = needs_loops
+
 RELU, RELU_N = MPSCNNNeuronType.RELU, MPSCNNNeuronType.RELU_N
 RECTIFIERS = {
     "NONE": None,
@@ -30,18 +27,6 @@ RECTIFIERS = {
 }
 PLACED = cases(14, seed=9)
 TOLERANCES = {torch.float32: 2e-5, torch.float16: 4e-3}
-
-
-@pytest.fixture
-def place() -> torch.device:
-    """Where Triton runs."""
-    if find_spec("triton") is None:
-        pytest.skip("Triton is not installed")
-    if IS_INTERPRETED:
-        return torch.device("cpu")
-    if not torch.cuda.is_available():
-        pytest.skip("no CUDA device on this machine; the interpreter is asked by a test of its own")
-    return torch.device("cuda", torch.cuda.current_device())
 
 
 def _last(shape: tuple[int, ...], dtype: torch.dtype, place: torch.device) -> Tensor:
@@ -119,15 +104,3 @@ def test_each_channel_by_itself(number: int, dtype: torch.dtype, place: torch.de
 @pytest.mark.parametrize("number", range(len(PLACED)))
 def test_all_channels(number: int, dtype: torch.dtype, place: torch.device) -> None:
     _assert_is_convolution("contraction", PLACED[number], dtype, place, number)
-
-
-@pytest.mark.skipif(IS_INTERPRETED or find_spec("triton") is None, reason="asks the interpreter, which Triton brings")
-@pytest.mark.skipif(
-    not counts_loops(), reason="the interpreter counts loops by arrays of one number, NumPy 2.5 refuses"
-)
-def test_by_the_interpreter() -> None:
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert "passed" in ran.stdout

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from importlib.util import find_spec
-
 import pytest
 import torch
 
-from interpreter import counts_loops
+from interpreter import needs_loops
 from openmps.ops import triton
 from openmps.ops.batch_normalization import batch_moments
 from openmps.ops.geometry import Axis, Window
@@ -18,9 +13,9 @@ from openmps.ops.neuron import Neuron
 from openmps.ops.normalized_neuron import NormalizedNeuron, NormalizedNeuronGradient, NormalizedNeuronSums
 from openmps.ops.normalized_pooling import NormalizedPooling, NormalizedPoolingGradient, NormalizedPoolingSums
 from openmps.types import MPSCNNNeuronType, MPSImageEdgeMode
-from triton_images import EPSILON, IS_INTERPRETED, TYPES, assert_alike, image, place, rows
+from triton_images import EPSILON, TYPES, assert_alike, image, rows
 
-__all__ = ["place"]
+pytestmark = needs_loops
 
 CLAMP = MPSImageEdgeMode.CLAMP
 AXES = [
@@ -101,15 +96,3 @@ def test_what_is_not_a_number_comes_through(
     assert y.dtype == dtype
     assert int(y.isnan().sum()) == int(winners.isnan().sum()) == 4
     assert bool((taps[y.isnan()] != 255).all())
-
-
-@pytest.mark.skipif(IS_INTERPRETED or find_spec("triton") is None, reason="asks the interpreter, which Triton brings")
-@pytest.mark.skipif(
-    not counts_loops(), reason="the interpreter counts loops by arrays of one number, NumPy 2.5 refuses"
-)
-def test_by_the_interpreter() -> None:
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", "not interpreter"]
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert "skipped" not in ran.stdout

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,12 +11,11 @@ import pytest
 import torch
 
 from helpers import TOLERANCE, assert_close
+from interpreter import triton_place
 from openmps.ops import optimizers as ops
 from openmps.ops import triton
 from openmps.types import MPSNNRegularizationType as Regularization
 
-IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-HAS_TRITON = find_spec("triton") is not None
 RULES = {
     "as it is": ops.GradientRule(),
     "rescaled": ops.GradientRule(rescale=-0.25),
@@ -47,16 +43,7 @@ SIZES = [(1,), (3,), (1000,), (1024,), (0,), (1000, 3), (1, 2049), (5, 0, 7), (0
 @pytest.fixture
 def place(monkeypatch: pytest.MonkeyPatch) -> torch.device:
     """Where Triton runs; the operations take it there."""
-    if not HAS_TRITON:
-        pytest.skip("Triton is not installed")
-    if IS_INTERPRETED:
-        monkeypatch.setattr(triton, "runs_on", lambda device: True)
-        return torch.device("cpu")
-    if not torch.cuda.is_available():
-        pytest.skip("no CUDA device on this machine; the interpreter is asked by a test of its own")
-    device = torch.device("cuda", torch.cuda.current_device())
-    assert triton.runs_on(device), "Triton is there and does not run"
-    return device
+    return triton_place(monkeypatch)
 
 
 def vectors(kinds: int, sizes: tuple[int, ...], device: torch.device, rng: np.random.Generator) -> list[Any]:
@@ -164,19 +151,6 @@ def test_what_does_not_fit_takes_the_other_way(
         op.run((), 0.1, odd, others, others, others, (rounded,))
         assert torch.equal(rounded, others.half()), "rounded all the same"
     assert len(called) == 2
-
-
-@pytest.mark.skipif(IS_INTERPRETED, reason="this is the interpreter")
-def test_by_the_interpreter() -> None:
-    """All of the above; Triton asks for its interpreter when it is imported, so a process of its own does it."""
-    if not HAS_TRITON:
-        pytest.skip("Triton is not installed")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(Path(__file__))]
-    environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=250, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    expected = len(UPDATES) * (len(SIZES) + 2 * len(RULES) + 1) + 4
-    assert f"{expected} passed, 1 skipped" in done.stdout, done.stdout
 
 
 def test_triton_is_imported_where_it_runs_only() -> None:

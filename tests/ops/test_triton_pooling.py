@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from importlib.util import find_spec
-
 import pytest
 import torch
 
@@ -14,22 +9,9 @@ from openmps.ops.pooling import average_pooling, max_pooling
 from openmps.types import MPSImageEdgeMode
 from placements import cases
 
-IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 PLACED = cases(24, seed=3)
 PLAIN = cases(12, seed=4, dilation=False)
 PLAIN = [case for case in PLAIN if case.rows.dilation == case.columns.dilation == 1]
-
-
-@pytest.fixture
-def place() -> torch.device:
-    """Where Triton runs."""
-    if find_spec("triton") is None:
-        pytest.skip("Triton is not installed")
-    if IS_INTERPRETED:
-        return torch.device("cpu")
-    if not torch.cuda.is_available():
-        pytest.skip("no CUDA device on this machine; the interpreter is asked by a test of its own")
-    return torch.device("cuda", torch.cuda.current_device())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
@@ -61,12 +43,3 @@ def test_averages(number: int, dtype: torch.dtype, place: torch.device) -> None:
     found = at_once(x, case.window())
     assert found.dtype == torch.float32
     torch.testing.assert_close(found, expected.float(), rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.skipif(IS_INTERPRETED or find_spec("triton") is None, reason="asks the interpreter, which Triton brings")
-def test_by_the_interpreter() -> None:
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", "same_bits or averages"]
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert "skipped" not in ran.stdout

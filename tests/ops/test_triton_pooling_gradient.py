@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from importlib.util import find_spec
-
 import pytest
 import torch
 
@@ -15,7 +10,6 @@ from openmps.ops.geometry import Axis, Window
 from openmps.ops.pooling import max_pooling, max_pooling_gradient
 from openmps.types import MPSImageEdgeMode
 
-IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 AXES = [
     # source, result, size, stride, dilation, offset
     (Axis(9, 5, 3, 2), Axis(8, 4, 3, 2)),
@@ -24,18 +18,6 @@ AXES = [
     (Axis(4, 3, 2, 1, 1, 1), Axis(12, 5, 4, 2, 1, 2)),
     (Axis(1, 1, 3), Axis(2, 2, 3)),
 ]
-
-
-@pytest.fixture
-def place() -> torch.device:
-    """Where Triton runs."""
-    if find_spec("triton") is None:
-        pytest.skip("Triton is not installed")
-    if IS_INTERPRETED:
-        return torch.device("cpu")
-    if not torch.cuda.is_available():
-        pytest.skip("no CUDA device on this machine; the interpreter is asked by a test of its own")
-    return torch.device("cuda", torch.cuda.current_device())
 
 
 @pytest.mark.parametrize("edge_mode", [MPSImageEdgeMode.ZERO, MPSImageEdgeMode.CLAMP], ids=str)
@@ -57,12 +39,3 @@ def test_the_same_sums(axes, shape, dtype, edge_mode, place: torch.device, monke
     assert found[0].dtype is dtype
     bound = 1e-6 if dtype == torch.float32 else 2e-3
     torch.testing.assert_close(found[0], found[1], rtol=bound, atol=bound)
-
-
-@pytest.mark.skipif(IS_INTERPRETED or find_spec("triton") is None, reason="asks the interpreter, which Triton brings")
-def test_by_the_interpreter() -> None:
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", "same_sums"]
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert "skipped" not in ran.stdout

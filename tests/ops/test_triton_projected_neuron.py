@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from importlib.util import find_spec
 from typing import Any
 
 import pytest
 import torch
 
-from interpreter import counts_loops
+from interpreter import needs_loops
 from openmps.ops import triton
 from openmps.ops.batch_normalization import DataGradient, Normalize, ParameterSums, batch_moments
 from openmps.ops.geometry import Axis, Window
@@ -20,9 +16,9 @@ from openmps.ops.normalized_neuron import NormalizedNeuron, PassedSums
 from openmps.ops.pooling import AveragePoolingGradient
 from openmps.ops.projected_neuron import ProjectedGradients, ProjectedNeuron, ProjectedSums, SpreadSums
 from openmps.types import MPSCNNNeuronType, MPSImageEdgeMode
-from triton_images import EPSILON, IS_INTERPRETED, TYPES, assert_alike, image, place, rows
+from triton_images import EPSILON, TYPES, assert_alike, image, rows
 
-__all__ = ["place"]
+pytestmark = needs_loops
 
 SHAPES = [(3, 4, 1, 1), (1, 5, 7, 3), (2, 130, 3, 2)]
 RELU = Neuron(MPSCNNNeuronType.RELU, 0.0, 0.0, 0.0)
@@ -82,15 +78,3 @@ def test_the_gradient_of_a_mean(shape, types, place: torch.device, monkeypatch: 
     found, expected = both(monkeypatch, lambda: op.run((True,) * 3, masks, x, *known, gradient))
     assert_alike(found[:1], expected[:1], dtype=types[1])
     assert_alike(found[1:], expected[1:], dtype=torch.float32, terms=float(gradient.abs().float().sum()))
-
-
-@pytest.mark.skipif(IS_INTERPRETED or find_spec("triton") is None, reason="asks the interpreter, which Triton brings")
-@pytest.mark.skipif(
-    not counts_loops(), reason="the interpreter counts loops by arrays of one number, NumPy 2.5 refuses"
-)
-def test_by_the_interpreter() -> None:
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", "not interpreter"]
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert "skipped" not in ran.stdout

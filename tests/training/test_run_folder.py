@@ -316,24 +316,32 @@ def test_a_label_that_is_no_file_name_is_refused_before_anything_is_written(run)
 
 def test_a_run_that_is_killed_at_any_moment_stays_usable(tmp_path):
     program = textwrap.dedent("""
-        import itertools, sys
+        import itertools, os, sys
         import numpy as np
         from openmps.training.run_folder import RunFolder
-        run = RunFolder.create(sys.argv[1], {"network": "n"}, name="run")
+        for folder in sys.argv[1:]:
+            child = os.fork()
+            if not child:
+                break
+            os.waitpid(child, 0)
+        else:
+            sys.exit()
+        run = RunFolder.create(folder, {"network": "n"}, name="run")
         for step in itertools.count(1):
             run.log({"step": step, "text": "x" * 5000})
             run.save_weights({"a.weights": np.full(50_000, float(step)), "a.biases": np.full(3, float(step))})
             if step == 1:
-                print("ready", flush=True)
+                print(os.getpid(), flush=True)
     """)
+    folders = [tmp_path / str(attempt) for attempt in range(4)]
+    parent = subprocess.Popen([sys.executable, "-c", program, *map(str, folders)], stdout=subprocess.PIPE)
     for attempt in range(4):
-        folder = tmp_path / str(attempt)
-        child = subprocess.Popen([sys.executable, "-c", program, str(folder)], stdout=subprocess.PIPE)
-        assert child.stdout.readline() == b"ready\n"
+        child = int(parent.stdout.readline())
         threading.Event().wait(0.05 + 0.037 * attempt)
-        child.send_signal(signal.SIGKILL)
-        child.wait()
-        child.stdout.close()
+        os.kill(child, signal.SIGKILL)
+    assert parent.wait(60) == 0
+    parent.stdout.close()
+    for folder in folders:
         run = RunFolder.open(folder / "run")
         steps = [line["step"] for line in run.read_metrics()]
         assert steps == list(range(1, len(steps) + 1))
