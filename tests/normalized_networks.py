@@ -11,6 +11,8 @@ import torch
 import openmps as mps
 from encoding import Bench, finish, numbers
 from openmps.graph.program import Program
+from openmps.training import TrainableBatchNormalizationDataSource
+from replay_twin import replaying_queue
 
 Format = mps.MPSImageFeatureChannelFormat
 FLOAT16, FLOAT32 = Format.FLOAT16, Format.FLOAT32
@@ -21,6 +23,60 @@ NEURONS: dict[str, Callable[[Any], Any]] = {
 }
 FORMATS = [(FLOAT32, FLOAT32), (FLOAT16, FLOAT32), (FLOAT16, FLOAT16)]
 """Of images and of their gradients."""
+
+
+class NormalizedNetwork:
+    """Convolutions of 1 by 1 and normalizations, whose nodes a test joins; their gradients and updates."""
+
+    result: mps.MPSNNImageNode
+
+    def __init__(self, channels: int, rate: float) -> None:
+        self._channels, generator = channels, np.random.default_rng(channels)
+        self._optimizer: Any = lambda device: mps.MPSNNOptimizerStochasticGradientDescent(device, rate)
+        self.norms: list[TrainableBatchNormalizationDataSource] = []
+        descriptor = mps.MPSCNNConvolutionDescriptor(1, 1, channels, channels)
+        weights = [generator.normal(0, 0.5, (channels, 1, 1, channels)).astype(np.float32) for _ in range(2)]
+        self.layers = [
+            mps.TrainableConvolutionDataSource(descriptor, each, label=label, optimizer=self._optimizer)
+            for each, label in zip(weights, ("first", "second"), strict=True)
+        ]
+
+    def normalized(self, source: Any, label: str = "norm") -> mps.MPSCNNBatchNormalizationNode:
+        """One more normalization."""
+        norm = TrainableBatchNormalizationDataSource(self._channels, label=label, optimizer=self._optimizer)
+        self.norms.append(norm)
+        return mps.MPSCNNBatchNormalizationNode(source, norm)
+
+    def ends(self, image: Any, gradient_format: Format) -> None:
+        """Derive the training graph; gradients are stored in a format."""
+
+        def store(gradient: Any, *_: Any) -> None:
+            gradient.result_image.format = gradient_format
+
+        made = mps.MPSNNInitialGradientNode(image).training_graph(None, store)
+        assert made is not None
+        self.result = made[0].result_image
+
+    def graph(self, bench: Bench, channel_format: Format, *, fusion: bool) -> mps.MPSNNGraph:
+        graph = mps.MPSNNGraph(bench.device, self.result)
+        graph.format, graph.allow_fusion, graph.stop_on_non_finite = channel_format, fusion, False
+        return graph
+
+
+def both(
+    make: Callable[[], NormalizedNetwork], device: torch.device, shape: tuple[int, ...], channel_format: Format
+) -> tuple[list[Any], list[Any], Program]:
+    """What a network gives fused and replayed, and step by step; and the fused program."""
+    found, program = [], None
+    for fusion in (True, False):
+        bench, network = Bench.on(device), make()
+        if fusion:
+            bench.queue = replaying_queue(device)
+        graph = network.graph(bench, channel_format, fusion=fusion)
+        found.append(trained(network, graph, bench, shape, channel_format is FLOAT16))
+        program = programs(graph, shape, channel_format) if fusion else program
+    assert program is not None
+    return found[0], found[1], program
 
 
 def programs(graph: mps.MPSNNGraph, shape: tuple[int, ...], channel_format: Format) -> Program:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from openmps.graph import compiler
+from openmps.graph import fusion as rules
+
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.option.markexpr:
@@ -12,3 +15,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if slow:
         config.hook.pytest_deselected(items=slow)
         items[:] = [item for item in items if item not in slow]
+
+
+@pytest.fixture
+def rules_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fuse as for a GPU. The CPU does without these rules: here it runs the slow forms of what they make."""
+    monkeypatch.setattr(compiler, "fuse", lambda *given, in_passes, packs: rules.fuse(*given, in_passes=True))

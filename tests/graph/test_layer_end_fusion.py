@@ -11,24 +11,18 @@ import torch
 
 import openmps as mps
 from encoding import Bench, finish, numbers
-from openmps.graph import compiler
-from openmps.graph import fusion as rules
 from openmps.graph.program import Program
 from openmps.ops.layer_end import LayerEnd, LayerEndGradient
 from openmps.ops.op import Op
 from replay_twin import replaying_queue
+
+pytestmark = pytest.mark.usefixtures("rules_of_a_gpu")
 
 Format = mps.MPSImageFeatureChannelFormat
 FLOAT16, FLOAT32 = Format.FLOAT16, Format.FLOAT32
 FORMATS = [(FLOAT32, FLOAT32), (FLOAT16, FLOAT32), (FLOAT16, FLOAT16)]
 """Of images and of their gradients."""
 BATCH, SIDE, CHANNELS = 3, 6, 2
-
-
-@pytest.fixture(autouse=True)
-def _rules_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The CPU does without these rules: here it runs the slow forms of what they make."""
-    monkeypatch.setattr(compiler, "fuse", lambda *given, in_passes, packs: rules.fuse(*given, in_passes=True))
 
 
 def neuron(source: Any) -> Any:

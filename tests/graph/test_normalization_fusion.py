@@ -5,21 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 import openmps as mps
 from encoding import Bench
-from normalized_networks import FLOAT16, FLOAT32, FORMATS, NEURONS, Format, assert_alike, count, programs, trained
-from openmps.graph import compiler
-from openmps.graph import fusion as rules
-from openmps.graph.program import Program
+from normalized_networks import (
+    FLOAT16,
+    FLOAT32,
+    FORMATS,
+    NEURONS,
+    Format,
+    NormalizedNetwork,
+    assert_alike,
+    both,
+    count,
+    programs,
+)
 from openmps.ops.batch_normalization import Normalize
 from openmps.ops.normalized_neuron import NormalizedNeuron, NormalizedNeuronSums, PassedSums
 from openmps.ops.projected_neuron import ProjectedGradients, ProjectedNeuron, ProjectedSums, SpreadSums
-from openmps.training import TrainableBatchNormalizationDataSource
-from replay_twin import replaying_queue
+
+pytestmark = pytest.mark.usefixtures("rules_of_a_gpu")
 
 OTHERS: dict[str, Callable[[Any], Any]] = {
     "sigmoid": mps.MPSCNNNeuronSigmoidNode,
@@ -28,13 +35,7 @@ OTHERS: dict[str, Callable[[Any], Any]] = {
 SHAPES = [(2, 1, 3, 3), (3, 3, 2, 1), (1, 4, 4, 4), (5, 5, 1, 1)]
 
 
-@pytest.fixture(autouse=True)
-def _rules_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The CPU does without these rules: here it runs the slow forms of what they make."""
-    monkeypatch.setattr(compiler, "fuse", lambda *given, in_passes, packs: rules.fuse(*given, in_passes=True))
-
-
-class Network:
+class Network(NormalizedNetwork):
     """A convolution, a normalization, an image added to it if one is, and a neuron; their gradients and updates."""
 
     def __init__(
@@ -45,27 +46,13 @@ class Network:
         gradient_format: Format,
         mean: tuple[int, ...] = (),
     ) -> None:
-        generator = np.random.default_rng(channels)
-        optimizer: Any = lambda device: mps.MPSNNOptimizerStochasticGradientDescent(device, 0.1)  # noqa: E731
-
-        def layer(label: str) -> mps.TrainableConvolutionDataSource:
-            weights = generator.normal(0, 0.5, (channels, 1, 1, channels)).astype(np.float32)
-            descriptor = mps.MPSCNNConvolutionDescriptor(1, 1, channels, channels)
-            return mps.TrainableConvolutionDataSource(descriptor, weights, label=label, optimizer=optimizer)
-
-        def normalized(source: Any, label: str) -> Any:
-            norm = TrainableBatchNormalizationDataSource(channels, label=label, optimizer=optimizer)
-            self.norms.append(norm)
-            return mps.MPSCNNBatchNormalizationNode(source, norm)
-
-        self.norms: list[TrainableBatchNormalizationDataSource] = []
-        self.layers = [layer("first"), layer("second")]
+        super().__init__(channels, 0.1)
         image = mps.MPSNNImageNode()
         first = mps.MPSCNNConvolutionNode(image, self.layers[0]).result_image
-        self.normalization = normalized(first, "norm")
+        self.normalization = self.normalized(first)
         total: Any = self.normalization
         if added == "projection":
-            total = mps.MPSNNAdditionNode(total.result_image, normalized(first, "projection").result_image)
+            total = mps.MPSNNAdditionNode(total.result_image, self.normalized(first, "projection").result_image)
         elif added:
             total = mps.MPSNNAdditionNode([image, first][added == "source"], total.result_image)
         self.before = total
@@ -77,35 +64,7 @@ class Network:
             activation.padding_policy = mps.MPSNNDefaultPadding(mps.MPSNNPaddingMethod.SIZE_VALID_ONLY)
         last = mps.MPSCNNConvolutionNode(activation.result_image, self.layers[1])
         joined = mps.MPSNNAdditionNode(last.result_image, total.result_image) if added == "read" else last
-        begin = mps.MPSNNInitialGradientNode(joined.result_image)
-
-        def store(gradient: Any, *_: Any) -> None:
-            gradient.result_image.format = gradient_format
-
-        made = begin.training_graph(None, store)
-        assert made is not None
-        self.result = made[0].result_image
-
-    def graph(self, bench: Bench, channel_format: Format, *, fusion: bool) -> mps.MPSNNGraph:
-        graph = mps.MPSNNGraph(bench.device, self.result)
-        graph.format, graph.allow_fusion, graph.stop_on_non_finite = channel_format, fusion, False
-        return graph
-
-
-def both(
-    make: Callable[[], Network], device: torch.device, shape: tuple[int, ...], channel_format: Format
-) -> tuple[list[Any], list[Any], Program]:
-    """What a network gives fused and replayed, and step by step; and the fused program."""
-    found, program = [], None
-    for fusion in (True, False):
-        bench, network = Bench.on(device), make()
-        if fusion:
-            bench.queue = replaying_queue(device)
-        graph = network.graph(bench, channel_format, fusion=fusion)
-        found.append(trained(network, graph, bench, shape, channel_format is FLOAT16))
-        program = programs(graph, shape, channel_format) if fusion else program
-    assert program is not None
-    return found[0], found[1], program
+        self.ends(joined.result_image, gradient_format)
 
 
 @pytest.mark.parametrize("added", ["", "image", "source", "projection"])
