@@ -71,6 +71,8 @@ def test_a_run_an_archive_and_a_model_are_compared(capsys: pytest.CaptureFixture
     assert main(["trace", "reference.onnx", *samples, "--out", "traced"]) == 0
     assert main(["compare", "traced", "reference.onnx", *samples]) == 0
     assert main(["compare", "traced", "traced"]) == 0
+    assert main(["compare", "ported.archive", "reference.onnx", "traced", *samples]) == 2
+    assert "traced is a third one; images end in .png, .jpg, .jpeg, .bmp" in " ".join(capsys.readouterr().err.split())
     assert main(["compare", "ported.archive"]) == 2
     assert "has no images of its own" in capsys.readouterr().err
     assert main(["compare", "ported.archive", *samples, "--fusion", "maybe"]) == 2
@@ -80,9 +82,9 @@ def test_a_run_an_archive_and_a_model_are_compared(capsys: pytest.CaptureFixture
 def test_formats_and_fusions_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
     planted.photo()
     planted.run("good")
-    assert main(["compare", "good", "--image", "cat.png", "--fusion", "on,off"]) == 0
+    assert main(["compare", "good", "cat.png", "--fusion", "on,off"]) == 0
     assert "only in the second: first_conv" in capsys.readouterr().out
-    assert main(["compare", "good", "--image", "cat.png", "--format", "float32,float16"]) == 0
+    assert main(["compare", "good", "cat.png", "--format", "float32,float16"]) == 0
     assert "of float16" in capsys.readouterr().out
 
 

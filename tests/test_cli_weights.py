@@ -106,7 +106,7 @@ def test_a_run_takes_weights(run, tmp_path, capsys):
     arrays = load_safetensors(run / "weights.safetensors")
     save_raw(tmp_path / "run", {name: array + 1 for name, array in arrays.items()})  # its own raw files
     save_tensors(tmp_path / "w.npz", {name: array + 1 for name, array in arrays.items()})
-    command = (tmp_path / "w.npz", run, "--from", "openmps")
+    command = (tmp_path / "w.npz", run)
     status, _, err = _convert(capsys, *command)
     assert (status, err) == (2, f"error: {run} must be new, got one that is there. --force replaces it.\n")
     assert _convert(capsys, *command, "--force", "-q") == (0, "", "")
@@ -351,7 +351,7 @@ def test_an_archive_is_left_as_it_is_where_weights_do_not_fit(tmp_path, capsys):
     arrays = network_arrays(_graph(path))
     for change in ({"conv.weights": np.zeros((4, 3, 2, 3), np.float32)}, {"other.weights": np.zeros(3, np.float32)}):
         save_tensors(there, {**arrays, **change})
-        status, _, err = _convert(capsys, there, path, "--from", "openmps", "--force")
+        status, _, err = _convert(capsys, there, path, "--force")
         assert status != 0 and next(iter(change)) in err
         assert path.read_bytes() == before
     status, _, err = _convert(capsys, there, path, "--from", "openmps", "--force", "--half")

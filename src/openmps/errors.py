@@ -19,6 +19,10 @@ def _short(part: object) -> str:
     return text if len(text) <= _LONGEST_PART else f"{text[:_LONGEST_PART]}…"
 
 
+def _counted(number: int, word: str) -> str:
+    return f"{number:,} {word}{'' if number == 1 else 's'}"
+
+
 def printable(text: str) -> str:
     """Text on one line, without what moves the cursor of a terminal: names in files may be of any characters."""
     return text if text.isprintable() else "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
@@ -78,56 +82,62 @@ class MPSFileError(MPSError, ValueError):
     """A file or folder is missing, truncated, damaged or not of the format expected."""
 
 
-class MPSExportError(MPSArgumentError):
-    """Something of a graph cannot be said in the format asked for; ``problems`` lists all of it, a line each."""
-
-    def __init__(self, who: str, argument: str, problems: Sequence[str]) -> None:
-        super().__init__(
-            who, argument, f"must hold only what the format has; {len(problems)} problem(s) are in the way"
-        )
-        self.problems = tuple(problems)
-
-    def __str__(self) -> str:
-        return "\n  ".join([super().__str__(), *map(_short, self.problems)])
-
-
-class MPSWeightsError(MPSArgumentError):
-    """Weights do not fit a network; ``problems`` are all that were found, a line each."""
+class _ListingError(MPSError):
+    """An error that lists all that it found: ``problems`` has a line for each."""
 
     def __init__(self, who: str, argument: str, rule: str, problems: Sequence[str], remedy: str = "") -> None:
         super().__init__(who, argument, rule, None, remedy)
         self.problems = tuple(printable(_short(problem)) for problem in problems)
+        self.args = ("\n".join([f"{_short(who)}: {_short(argument)} {_short(rule)}:", *self._lines(), *self._todo()]),)
+
+    def _lines(self) -> list[str]:
         shown = self.problems[:_MOST_PROBLEMS]
         more = len(self.problems) - len(shown)
-        lines = [f"{_short(who)}: {_short(argument)} {_short(rule)}:", *(f"  {problem}" for problem in shown)]
-        self.args = ("\n".join([*lines, *([f"  and {more} more"] if more else []), *([remedy] if remedy else [])]),)
+        return [*(f"  {problem}" for problem in shown), *([f"  and {more} more"] if more else [])]
+
+    def _todo(self) -> list[str]:
+        return [self.remedy] if self.remedy else []
 
 
-class MPSOperatorError(MPSFileError):
-    """A model has operators that the framework's nodes cannot express; ``problems`` lists all of them.
+class MPSExportError(_ListingError, MPSArgumentError):
+    """Something of a graph cannot be said in the format asked for; ``problems`` lists all of it, a line each."""
 
-    Each problem is a dictionary of text: ``node``, ``operator``, ``why`` and ``remedy``. The sentence names as many as
-    fit a screen or two: nodes with the same operator and reason stand in one line.
+    def __init__(self, who: str, argument: str, problems: Sequence[str]) -> None:
+        rule = f"must hold only what the format has; {_counted(len(problems), 'problem')} in the way"
+        super().__init__(who, argument, rule, problems)
+
+
+class MPSWeightsError(_ListingError, MPSArgumentError):
+    """Weights do not fit a network; ``problems`` lists all that were found, a line each."""
+
+
+class MPSOperatorError(_ListingError, MPSFileError):
+    """A model has operators that the framework's nodes cannot express; ``problems`` lists all of them, a line each.
+
+    ``nodes`` has the same as dictionaries: ``node``, ``operator``, ``why`` and ``remedy``. The sentence names as
+    many as fit a screen or two: nodes with the same operator and reason stand in one line.
     """
 
-    def __init__(self, who: str, argument: str, problems: Sequence[Mapping[str, str]]) -> None:
-        self.problems = [dict(problem) for problem in problems]
-        count = len(self.problems)
-        rule = f"has {count} node{'s' if count != 1 else ''} that the framework cannot express"
-        super().__init__(who, argument, rule)
-        Exception.__init__(self, f"{self}:\n{self._table()}")
+    def __init__(self, who: str, argument: str, nodes: Sequence[Mapping[str, str]]) -> None:
+        self.nodes = [dict(each) for each in nodes]
+        rule = f"has {_counted(len(nodes), 'node')} that the framework cannot express"
+        problems = [_said(each["operator"], each["why"], each["remedy"], [each["node"]]) for each in nodes]
+        super().__init__(who, argument, rule, problems)
+
+    def _lines(self) -> list[str]:
+        return self._table().splitlines()
 
     def _table(self) -> str:
         """A line for each operator and reason, with the nodes that it is about."""
         alike: dict[tuple[str, str, str], list[str]] = {}
-        for each in self.problems:
+        for each in self.nodes:
             alike.setdefault((each["operator"], each["why"], each["remedy"]), []).append(each["node"])
         lines = [_line(*key, nodes) for key, nodes in alike.items()]
         text, rest = "", len(lines)
         while lines and len(text) + len(lines[0]) < _LONGEST_TABLE:
             text += lines.pop(0) + "\n"
             rest -= 1
-        return (text + (f"  and {rest} more kinds; see problems of the error\n" if rest else "")).rstrip()
+        return (text + (f"  and {rest} more kinds; see nodes of the error\n" if rest else "")).rstrip()
 
 
 _LONGEST_TABLE = 3200
@@ -136,9 +146,13 @@ _WIDTH = 80
 
 
 def _line(operator: str, why: str, remedy: str, nodes: Sequence[str]) -> str:
-    named = ", ".join(node[:60] for node in nodes[:3]) + (f" and {len(nodes) - 3} more" if len(nodes) > 3 else "")
-    text = f"{operator[:60]} ({named}): {why[:400]}{f'. {remedy[:200]}' if remedy else ''}"
+    text = _said(operator, why, remedy, nodes)
     return textwrap.fill(text, _WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
+
+
+def _said(operator: str, why: str, remedy: str, nodes: Sequence[str]) -> str:
+    named = ", ".join(node[:60] for node in nodes[:3]) + (f" and {len(nodes) - 3} more" if len(nodes) > 3 else "")
+    return f"{operator[:60]} ({named}): {why[:400]}{f'. {remedy[:200]}' if remedy else ''}"
 
 
 class MPSNonFiniteError(MPSError, ArithmeticError):

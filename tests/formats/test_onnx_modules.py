@@ -93,7 +93,7 @@ class Odd(nn.Module):
 def test_operators_that_cannot_be_expressed_are_listed() -> None:
     with pytest.raises(MPSOperatorError) as caught:
         reader.from_torch(Odd(), torch.zeros(1, 3, 4, 4))
-    kinds = {each["operator"].split(".")[1] for each in caught.value.problems}
+    kinds = {each["operator"].split(".")[1] for each in caught.value.nodes}
     assert "cumsum" in kinds
     assert len(kinds) > 1
 

@@ -28,7 +28,7 @@ def test_every_operator_that_cannot_be_expressed_is_listed(tmp_path: Path) -> No
     made = model(nodes, {"x": [1, 3, 5, 5]}, w=numbers(4, 3, 3, 3))
     with pytest.raises(MPSOperatorError) as caught:
         ours(saved(made, tmp_path))
-    found = [(each["node"], each["operator"]) for each in caught.value.problems]
+    found = [(each["node"], each["operator"]) for each in caught.value.nodes]
     assert found == [
         ("Foo_f", "Foo"),
         ("Einsum_e", "Einsum"),
@@ -36,7 +36,7 @@ def test_every_operator_that_cannot_be_expressed_is_listed(tmp_path: Path) -> No
         ("Bar_b2", "Bar"),
         ("MatMul_m", "MatMul"),
     ]
-    assert all(each["why"] and each["remedy"] for each in caught.value.problems)
+    assert all(each["why"] and each["remedy"] for each in caught.value.nodes)
     text = str(caught.value)
     assert "has 5 nodes that the framework cannot express" in text
     assert "Bar (Bar_b, Bar_b2): no node of the framework computes it" in text

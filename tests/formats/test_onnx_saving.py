@@ -153,5 +153,5 @@ def test_what_onnx_cannot_say_is_listed_and_nothing_is_written(tmp_path: Path) -
     graph = mps.MPSNNGraph(CPU, compared.result_image)
     with pytest.raises(mps.MPSOperatorError) as caught:
         reader.save(graph, tmp_path / "net.onnx", mps.MPSImageDescriptor(FLOAT32, 4, 4, 4))
-    assert [each["operator"] for each in caught.value.problems] == [type(gram).__name__, type(compared).__name__]
+    assert [each["operator"] for each in caught.value.nodes] == [type(gram).__name__, type(compared).__name__]
     assert list(tmp_path.iterdir()) == []

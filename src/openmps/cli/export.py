@@ -22,7 +22,7 @@ def export(
     name: Annotated[
         str | None, typer.Option(help="The class in Swift.  [default: OUT's name]", show_default=False)
     ] = None,
-    half: Annotated[bool, typer.Option("--half", help="Weights of float16.")] = False,
+    half: Annotated[bool, typer.Option("--half", help="Weights rounded to float16.")] = False,
     training: Annotated[bool, typer.Option("--training", help="The graph that trains a run's network.")] = False,
 ) -> None:
     """Write a graph as source for an app, or as ONNX.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from openmps.cli.options import Device
-from openmps.cli.subjects import Count, Labels, Samples, Training, chosen_format, given_to, graph_at, traced
+from openmps.cli.subjects import IMAGES, Count, Labels, Samples, Training, chosen_format, given_to, graph_at, traced
 
 if TYPE_CHECKING:
     from openmps.cli.subjects import Given
@@ -58,12 +58,11 @@ def compare(
     first: Annotated[
         Path, typer.Argument(metavar="A", help=f"{_NETWORKS}, or a folder of openmps trace.", show_default=False)
     ],
-    second: Annotated[
-        Path | None, typer.Argument(metavar="[B]", help="The same, A itself where left out.", show_default=False)
-    ] = None,
-    images: Annotated[
+    more: Annotated[
         list[Path] | None,
-        typer.Option("--image", metavar="FILE", help="An image; may be given several times.", show_default=False),
+        typer.Argument(
+            metavar="[B] [IMAGE...]", help="The other, A itself where left out; images.", show_default=False
+        ),
     ] = None,
     samples: Samples = None,
     count: Count = 8,
@@ -83,14 +82,18 @@ def compare(
 
     Or one against itself in another format or on another device.
 
-    Both are given the same images. For every layer the error by percentiles, over its largest magnitude, and how much
-    of float16's range is used; the first layer that departs is named, and the exit status is 1 if there is one.
+    Both are given the same images: files that end in .png, .jpg, .jpeg or .bmp. For every layer the error by
+    percentiles, over its largest magnitude, and how much of float16's range is used; the first layer that departs is
+    named, and the exit status is 1 if there is one.
     """
     from openmps.debug import compare as hold_against
 
-    other = first if second is None else second
+    images, others = _images_among(more or [])
+    if len(others) > 1:
+        raise typer.BadParameter(f"{others[1]} is a third one; images end in {', '.join(IMAGES)}", param_hint="B")
+    other = others[0] if others else first
     formats_of, devices_of, fusions = _two(formats, "--format"), _two(devices, "--device"), _two(fusion, "--fusion")
-    given = _given(first, other, images or [], samples, count, labels, training=training)
+    given = _given(first, other, images, samples, count, labels, training=training)
     sides = (
         _side(path, given, form, device, _is_on(fused), training=training)
         for path, form, device, fused in zip((first, other), formats_of, devices_of, fusions, strict=True)
@@ -99,6 +102,12 @@ def compare(
     print(found)
     if not found.ok:
         raise typer.Exit(_DEPARTS)
+
+
+def _images_among(paths: list[Path]) -> tuple[list[Path], list[Path]]:
+    """What is an image by its name, and what is not."""
+    images = [path for path in paths if path.suffix.lower() in IMAGES]
+    return images, [path for path in paths if path not in images]
 
 
 def _given(

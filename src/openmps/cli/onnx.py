@@ -13,7 +13,7 @@ import typer
 from openmps.checks import counted, lengths_text
 from openmps.cli.archives import archived_model, is_onnx
 from openmps.cli.options import Device, format_of, note, require_another, require_new, warned_once
-from openmps.errors import MPSArgumentError, MPSFileError
+from openmps.errors import MPSFileError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -48,10 +48,10 @@ def convert(
     openmps run, summary, lint, export and weights take it. Every operator that the framework cannot express is listed
     before anything is built or written. --shape and --result may be given several times.
     """
+    shapes = _named("--shape", map(_shape, shape or ()))
     from openmps.formats.onnx import network
     from openmps.metal.device import mtl_device
 
-    shapes = _named("--shape", map(_shape, shape or ()))
     chosen = format_of(channel_format)
     require_another(out, model, "MODEL")
     if is_onnx(out):
@@ -82,13 +82,14 @@ def run(
 
     Each result is written as NAME.npy in a folder, with ONNX's axes: either all results are written or none. The
     archive of a graph takes and gives arrays [images, height, width, channels] by the labels of its images. --input may
-    be given several times. In names of files, characters that do not belong there become underscores.
+    be given several times. In names of files, characters that do not belong there become underscores,
+    and -2, -3 and so on follow those that are alike then.
     """
+    files = _named("--input", map(_input, given or ()))
     from openmps.formats.atomic import make_folder, write_all_atomic
     from openmps.metal.device import mtl_device
 
     model = archived_model(archive, mtl_device(device))
-    files = _named("--input", map(_input, given or ()))
     arrays = {name: _array(path, name) for name, path in files.items()}
     model.check(arrays, "openmps run", "--input ")
     for name, array in arrays.items():
@@ -185,14 +186,16 @@ def _npy(array: NDArray[Any]) -> bytes:
 
 
 def _paths(folder: Path, names: list[str]) -> dict[str, Path]:
-    """A file for each result, within the folder."""
+    """A file for each result, within the folder; ``-2``, ``-3`` and so on follow names that become alike."""
     found: dict[str, Path] = {}
     for name in names:
         plain = re.sub(r"[^\w.:+ -]", "_", name)
         plain = f"_{plain[1:]}" if plain.startswith(".") else plain or "_"
-        path = folder / f"{plain.encode()[:_LONGEST_NAME].decode(errors='ignore')}.npy"
-        if path in found.values():
-            raise MPSArgumentError("openmps run", "results", "must have names of different files", f"{path} twice")
+        stem, number = plain.encode()[:_LONGEST_NAME].decode(errors="ignore"), 1
+        path = folder / f"{stem}.npy"
+        while path in found.values():
+            number += 1
+            path = folder / f"{stem}-{number}.npy"
         found[name] = path
     return found
 

@@ -37,6 +37,8 @@ Labels = Annotated[
 ]
 Training = Annotated[bool, typer.Option("--training", help="The graph that trains a run's network.")]
 _ONNX = ".onnx"
+IMAGES = (".png", ".jpg", ".jpeg", ".bmp")
+"""What files of images end in."""
 
 
 class Given(NamedTuple):

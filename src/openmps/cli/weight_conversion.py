@@ -79,6 +79,7 @@ def convert_weights(source: Path, destination: Path, options: Conversion) -> Con
     own = run_or_archive(source)
     target = run_or_archive(destination)
     _check_destination(destination, target, options)
+    options = replace(options, from_layout=options.from_layout or _layout_said(source, own, target, options))
     layers = _network(source, own, target, options)
     prepared = preprocessing_entry(
         None if target is None else target.run, options.mean, options.scale, options.channels
@@ -120,6 +121,26 @@ def _check_destination(destination: Path, target: KnownNetwork | None, options: 
         raise MPSArgumentError(_WHO, "--one-file", "must be left out but for raw files", str(destination))
     if options.half and target is not None:
         raise MPSArgumentError(_WHO, "--half", "must be left out: runs and archives are float32", str(destination))
+
+
+def _layout_said(
+    source: Path, own: KnownNetwork | None, target: KnownNetwork | None, options: Conversion
+) -> Layout | None:
+    """The layout of a SOURCE that shows it: raw files, Keras' files, and arrays with names of the network's own."""
+    from openmps.formats.exchange.keras import SUFFIXES
+    from openmps.formats.exchange.tensors import load_tensors
+
+    if own is not None:
+        return None
+    if source.is_dir():
+        return Layout.OPENMPS
+    if source.suffix.lower() in SUFFIXES:
+        return Layout.KERAS
+    known = target if options.network is None else named_network(options.network)
+    if known is None or not is_tensors(source):
+        return None
+    names = {f"{layer.label}.{part}" for layer in known.layers.values() for part in layer.parts}
+    return None if names.isdisjoint(load_tensors(source)) else Layout.OPENMPS
 
 
 def _network(

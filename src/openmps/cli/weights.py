@@ -101,7 +101,11 @@ def convert(
     ],
     from_layout: Annotated[
         Layout | None,
-        typer.Option("--from", help="Whose names and orders SOURCE has; those of runs and archives are known."),
+        typer.Option(
+            "--from",
+            help="Whose names and orders SOURCE has, where it does not say: runs, archives, raw files, Keras' "
+            "files and those with openmps' own names do.",
+        ),
     ] = None,
     to_layout: Annotated[
         Layout | None, typer.Option("--to", help="Whose names and orders DEST gets.  [default: openmps]")
@@ -148,10 +152,17 @@ def convert(
     ] = None,
     epsilon: Annotated[float | None, typer.Option(help="Of the folded normalizations.", show_default=False)] = None,
     half: Annotated[
-        bool, typer.Option("--half", help="Write float16; numbers that it cannot hold are an error.")
+        bool,
+        typer.Option(
+            "--half",
+            help="Write float16. Numbers that it does not hold are an error, and most of a trained network are such.",
+        ),
     ] = False,
     allow_rounding: Annotated[
-        bool, typer.Option("--allow-rounding", help="Round numbers; those too large for float16 stay an error.")
+        bool,
+        typer.Option(
+            "--allow-rounding", help="Round numbers, as --half mostly needs; those too large for float16 stay an error."
+        ),
     ] = False,
     one_file: Annotated[
         bool, typer.Option("--one-file", help="Raw files: one a layer, weights then biases, in the place of two.")
