@@ -173,12 +173,12 @@ def test_without_a_compiler_updates_take_the_other_way(
 ) -> None:
     """It is said once, and not tried again."""
     monkeypatch.undo()
-    from openmps.ops.triton import optimizers as fast
+    from openmps.ops.triton import elements as fast
 
     def fail(*_: Any) -> None:
         raise RuntimeError("Failed to find C compiler")
 
-    monkeypatch.setattr(fast, "update", fail)
+    monkeypatch.setattr(fast, "decode_unorm", fail)
     monkeypatch.setattr(torch, "zeros", lambda *_, **__: torch.ones(1))
     triton.runs_on.cache_clear()
     try:

@@ -11,14 +11,14 @@ import torch
 
 @cache
 def runs_on(device: torch.device) -> bool:
-    """Whether the forms of this folder run on a device, told by the smallest update: Triton needs a C compiler, too."""
+    """Whether the forms of this folder run on a device, told by a small one: Triton needs a C compiler, too."""
     if device.type != "cuda" or find_spec("triton") is None:
         return False
-    from openmps.ops.triton.optimizers import update
+    from openmps.ops.triton.elements import decode_unorm
 
     try:
-        update(("descent",), (0.0,), [[torch.zeros(1, device=device)]] * 3, (), None, (1.0, 0.0), "NONE")
+        decode_unorm(torch.zeros(16, dtype=torch.uint8, device=device), 255)
     except Exception as fault:
-        logging.getLogger(__name__).warning("Triton does not work here, so updates take several passes: %s", fault)
+        logging.getLogger(__name__).warning("Triton does not work here, so operations take several passes: %s", fault)
         return False
     return True

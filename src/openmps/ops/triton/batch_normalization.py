@@ -38,8 +38,11 @@ _CUTS = {
     "pooled": _Cut(2048, 64, 528),
 }
 """What was fastest on an H200, of float16 images; two or four programs of a sum for each multiprocessor."""
-_ENDS = 8192
-"""Numbers that a program which adds the rows of others holds at a time."""
+_ENDS, _FEW = 8192, 64
+"""Numbers that a program which adds the rows of others holds at a time; rows, where there are no more.
+
+Two sizes, not one for each power of two: each is a kernel to compile.
+"""
 
 
 class Rows(NamedTuple):
@@ -134,7 +137,7 @@ class Grid(NamedTuple):
     def ends(self) -> tuple[tuple[int], int, int]:
         """Programs that add the parts of the others, parts that each holds at a time, and channels."""
         columns = min(16, self.columns)
-        held = min(_ENDS // columns, triton.next_power_of_2(self.parts))
+        held = _ENDS // columns if self.parts > _FEW else _FEW
         return (triton.cdiv(self.channels, columns),), held, columns
 
     def rows_for(self, image: Tensor, count: int) -> Tensor:
@@ -241,8 +244,8 @@ def added_up(
     programs, held, columns = grid.ends
     found = grid.rows_for(parts, 1)[0], grid.rows_for(parts, 1)[0]
     kernels.gradient_end[programs](
-        parts, rows.variance, tuple(before) or found, *found, grid.parts, grid.channels, float(epsilon), bool(before),
-        count, products, held, columns,
+        parts, rows.variance, tuple(before) or found, *found, grid.parts, grid.channels, float(epsilon), count,
+        products, bool(before), held, columns,
     )  # fmt: skip
     return found
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+from openmps.ops.triton.ahead import Launched
 from openmps.ops.triton.normalization_tiles import (
     activated,
     added_up,
@@ -33,6 +34,7 @@ def _middle(a, b, c):
     return tl.maximum(tl.minimum(a, b), tl.minimum(tl.maximum(a, b), c))
 
 
+@Launched
 @triton.jit
 def moments_parts(x, parts, rows, channels, pitch, HELD: tl.constexpr, COLUMNS: tl.constexpr):
     """A number near those of a program's pixels, their mean less that, and their squared differences from the mean.
@@ -82,7 +84,8 @@ def _part(parts, first, base, count, rows, channels, each, at, is_in, HELD: tl.c
     return mean, tl.load(place + 2 * channels, there, 0.0), pixels.to(tl.float32)[:, None], there
 
 
-@triton.jit
+@Launched
+@triton.jit(do_not_specialize=["count", "rows", "channels", "each"])
 def moments_end(
     parts, means, corrections, variances, count, rows, channels, each, HELD: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
@@ -115,6 +118,7 @@ def moments_end(
 # --- normalization ----------------------------------------------------------------------------------------------------
 
 
+@Launched
 @triton.jit
 def normalized(
     x, other, y, masks, rows_of, others_rows, rows, channels, pitch, pitch_of_other, epsilon, others_epsilon, a, b,
@@ -174,6 +178,7 @@ def _flow(
     return flow
 
 
+@Launched
 @triton.jit
 def gradient_parts(
     gradient, x, parts, rows_of, rows, channels, pitch, pitch_of_x, epsilon, a, b, HAS_CORRECTION: tl.constexpr,
@@ -201,7 +206,8 @@ def gradient_parts(
     tl.store(place + channels, tl.sum(sums, 0), is_in)
 
 
-@triton.jit
+@Launched
+@triton.jit(do_not_specialize=["each"])
 def masked_parts(
     gradient, second, x, other, masks, flows, parts, rows_of, others_rows, rows, channels, each, pitch,
     pitch_of_second, pitch_of_x, pitch_of_other, a, HAS_CORRECTION: tl.constexpr, OTHER_HAS_CORRECTION: tl.constexpr,
@@ -252,17 +258,21 @@ def masked_parts(
         tl.store(place + 2 * channels, tl.sum(others_products, 0), is_in)
 
 
-@triton.jit
+@Launched
+@triton.jit(do_not_specialize=["count", "channels", "each", "products"])
 def gradient_end(
-    parts, variance, before, gammas, betas, count, channels, epsilon, JOINS: tl.constexpr, ROWS: tl.constexpr,
-    PRODUCTS: tl.constexpr, HELD: tl.constexpr, COLUMNS: tl.constexpr,
+    parts, variance, before, gammas, betas, count, channels, epsilon, each, products, JOINS: tl.constexpr,
+    HELD: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of gamma and beta of some channels, added to those before."""
+    """The gradients of gamma and beta of some channels, added to those before.
+
+    Each part has so many rows; ``products`` is the one for gamma, the one for beta the second.
+    """
     at = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     is_in = at < channels
-    gamma = added_up(parts, count, PRODUCTS, at, is_in, channels, ROWS, HELD, COLUMNS)
+    gamma = added_up(parts, count, products, at, is_in, channels, each, HELD, COLUMNS)
     gamma *= inverse_deviation(variance, at, is_in, epsilon)
-    beta = added_up(parts, count, 1, at, is_in, channels, ROWS, HELD, COLUMNS)
+    beta = added_up(parts, count, 1, at, is_in, channels, each, HELD, COLUMNS)
     if JOINS:
         gamma += tl.load(before[0] + at, is_in, 0.0)
         beta += tl.load(before[1] + at, is_in, 0.0)
@@ -280,6 +290,7 @@ def _terms(rows_of, sums, at, is_in, epsilon, pixels, HAS_CORRECTION: tl.constex
     return mean, scale, slope, scale * tl.load(sums[1] + at, is_in, 0.0) / -pixels - correction * slope
 
 
+@Launched
 @triton.jit(do_not_specialize=["pixels"])
 def data_gradient(
     gradient, x, dx, rows_of, sums, rows, channels, pitch, pitch_of_x, pixels, epsilon, a, b,
@@ -312,6 +323,7 @@ def data_gradient(
         tl.store(dx + row.to(tl.int64)[:, None] * channels + at[None, :], found.to(dx.dtype.element_ty), there)
 
 
+@Launched
 @triton.jit(do_not_specialize=["pixels", "others_pixels"])
 def data_gradients(
     gradient, x, other, dx, others_dx, rows_of, others_rows, sums, others_sums, rows, channels, pitch, pitch_of_x,

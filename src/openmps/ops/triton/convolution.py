@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from openmps.ops.geometry import Window
+from openmps.ops.triton.ahead import Launched
 from openmps.ops.triton.sums import sum_of_parts
 
 triton: Any = import_module("triton")
@@ -29,6 +30,7 @@ _MANY_CHANNELS = 64
 """Channels of the source that fill a tile of one tap."""
 
 
+@Launched
 @triton.jit
 def _weights_gradient(
     gradient, x, parts, pixels, outputs, inputs, each, result_rows, result_columns, rows, columns, pitch, pitch_of_x,
@@ -63,6 +65,7 @@ def _weights_gradient(
     tl.store(place, total, (output < outputs)[:, None] & (factor < TAPS * inputs)[None, :])
 
 
+@Launched
 @triton.jit
 def _depthwise_gradient(
     gradient, x, parts, pixels, outputs, multiplier, result_rows, result_columns, rows, columns, pitch, pitch_of_x,

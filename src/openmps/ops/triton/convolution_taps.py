@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from openmps.ops.geometry import Window
+from openmps.ops.triton.ahead import Launched
 
 triton: Any = import_module("triton")
 tl: Any = import_module("triton.language")
@@ -41,6 +42,7 @@ def _under(x, image, y, x_, there, channel, is_in, rows, columns, pitch):
     return tl.load(x + place[:, None] + channel[None, :], inside[:, None] & is_in[None, :], 0.0)
 
 
+@Launched
 @triton.jit
 def _taps_gradient(
     gradient, x, parts, pixels, outputs, inputs, each, result_rows, result_columns, rows, columns, pitch, pitch_of_x,

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from openmps.ops.triton.ahead import Launched
+
 triton: Any = import_module("triton")
 tl: Any = import_module("triton.language")
 
@@ -18,6 +20,7 @@ _BLOCK = 256
 """Blocks of four words that a program makes."""
 
 
+@Launched
 @triton.jit(do_not_specialize=["step", "low", "high", "limit", "first_image", "count"])
 def _dropout_mask(mask, step, low, high, limit, first_image, count, HOLDS_STEP: tl.constexpr, BLOCK: tl.constexpr):
     """Elements of one image's mask, counted over height, width and channels."""

@@ -11,12 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from openmps.ops.triton.ahead import Launched
+
 triton: Any = import_module("triton")
 tl: Any = import_module("triton.language")
 
 _BLOCK = 1024
 
 
+@Launched
 @triton.jit
 def _decode_unorm(stored, numbers, count, maximum, BLOCK: tl.constexpr):
     """A block of elements, wherever they are in the image."""

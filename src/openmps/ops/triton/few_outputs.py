@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from openmps.ops.triton.ahead import Launched
+
 triton: Any = import_module("triton")
 tl: Any = import_module("triton.language")
 
@@ -21,6 +23,7 @@ _TERMS = 512
 _ROWS, _COLUMNS = 64, 32
 
 
+@Launched
 @triton.jit
 def _few_outputs(x, weights, biases, y, inputs, outputs, HAS_BIASES: tl.constexpr, TERMS: tl.constexpr):
     """All outputs of one row."""
@@ -38,6 +41,7 @@ def _few_outputs(x, weights, biases, y, inputs, outputs, HAS_BIASES: tl.constexp
     tl.store(y + row * outputs + output, result.to(y.dtype.element_ty), output < outputs)
 
 
+@Launched
 @triton.jit
 def _few_outputs_gradient(
     gradient, x, weights, dx, dw, db, rows, inputs, outputs, WITH_SOURCE: tl.constexpr, WITH_SUMS: tl.constexpr,

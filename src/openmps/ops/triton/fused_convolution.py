@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from openmps.ops.geometry import Window, empty_image
+from openmps.ops.triton.ahead import Launched
 
 triton: Any = import_module("triton")
 tl: Any = import_module("triton.language")
@@ -51,6 +52,7 @@ def _rectified(v, slope, limit, RECTIFIER: tl.constexpr):
     return v
 
 
+@Launched
 @triton.jit(do_not_specialize=["count"])
 def _finish(
     y, biases, residual, channels, count, slope, limit, HAS_BIASES: tl.constexpr, HAS_RESIDUAL: tl.constexpr,
@@ -67,6 +69,7 @@ def _finish(
     tl.store(y + at, _rectified(v, slope, limit, RECTIFIER), is_in)
 
 
+@Launched
 @triton.jit(do_not_specialize=["pixels"])
 def _depthwise(
     x, weights, biases, residual, y, pixels, height, width, rows, columns, outputs, multiplier, first_y, first_x,
@@ -100,6 +103,7 @@ def _depthwise(
     tl.store(y + to, _rectified(total, slope, limit, RECTIFIER), is_in)
 
 
+@Launched
 @triton.jit(do_not_specialize=["pixels"])
 def _contraction(
     x, weights, biases, residual, y, pixels, outputs, inputs, height, width, rows, columns, first_y, first_x,

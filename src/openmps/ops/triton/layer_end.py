@@ -14,6 +14,7 @@ from torch import Tensor
 
 from openmps.ops.dropout import DropoutMask
 from openmps.ops.geometry import Axis, Window, empty_image
+from openmps.ops.triton.ahead import Launched
 from openmps.ops.triton.sums import sum_of_parts
 
 triton: Any = import_module("triton")
@@ -25,6 +26,7 @@ _MOST_SUMS = 264
 """Programs that sum a channel, at most: two for each multiprocessor of an H200."""
 
 
+@Launched
 @triton.jit(do_not_specialize=["step", "low", "high", "limit"])
 def _layer_end(
     x, biases, y, taps, pixels, channels, rows, columns, result_rows, result_columns, pitch, step, low, high, limit,
@@ -77,6 +79,7 @@ def _layer_end(
     tl.store(taps + goal, tl.where(passes, chosen, -1).to(tl.int8), there)
 
 
+@Launched
 @triton.jit
 def _layer_end_gradient(
     gradient, taps, dx, parts, pixels, channels, rows, columns, result_rows, result_columns, pitch, pitch_of_taps,

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from openmps.ops.triton.ahead import Launched
+
 triton: Any = import_module("triton")
 tl: Any = import_module("triton.language")
 
@@ -19,6 +21,7 @@ MOST_PIXELS = 16
 """Of an image: they are summed one after the other."""
 
 
+@Launched
 @triton.jit
 def _soft_max_cross_entropy(
     y, t, losses, gradient, pixels, classes, pitch, pitch_of_labels, weight, kept, added, divisor,

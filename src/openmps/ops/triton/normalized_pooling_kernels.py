@@ -8,6 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+from openmps.ops.triton.ahead import Launched
 from openmps.ops.triton.normalization_tiles import activated, affine_of, inverse_deviation, mean_of, passing, place_of
 
 triton: Any = import_module("triton")
@@ -26,6 +27,7 @@ def _normalized(value, mean, scale, shift, ROUNDS: tl.constexpr):
     return z
 
 
+@Launched
 @triton.jit
 def pooled(
     x, y, taps, winners, rows_of, pixels, channels, rows, columns, result_rows, result_columns, pitch, epsilon, b,
@@ -75,6 +77,7 @@ def pooled(
     tl.store(taps + place, tl.where(passes, tap, NOTHING).to(tl.uint8), there)
 
 
+@Launched
 @triton.jit
 def pooled_parts(
     gradient, taps, winners, parts, rows_of, rows, channels, pitch, HAS_CORRECTION: tl.constexpr, HELD: tl.constexpr,
@@ -101,6 +104,7 @@ def pooled_parts(
     tl.store(place + channels, tl.sum(sums, 0), is_in)
 
 
+@Launched
 @triton.jit(do_not_specialize=["pixels"])
 def pooled_gradient(
     gradient, taps, x, dx, rows_of, sums, blocks, channels, rows, columns, result_rows, result_columns, pitch,

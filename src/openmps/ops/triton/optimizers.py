@@ -10,6 +10,8 @@ from typing import Any
 
 from torch import Tensor
 
+from openmps.ops.triton.ahead import Launched
+
 triton: Any = import_module("triton")
 tl: Any = import_module("triton.language")
 
@@ -17,6 +19,7 @@ _BLOCK = 1024
 _ALL = tl.constexpr(tl.PropagateNan.ALL)
 
 
+@Launched
 @triton.jit
 def _optimizer_update(
     gradients, values, own, results, sizes, rounded, rates, numbers, limits, scales, FORMULA: tl.constexpr,

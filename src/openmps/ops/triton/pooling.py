@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from openmps.ops.geometry import Window, empty_image
+from openmps.ops.triton.ahead import Launched
 
 triton: Any = import_module("triton")
 tl: Any = import_module("triton.language")
@@ -20,6 +21,7 @@ _BLOCK = 1024
 _ALL = tl.constexpr(tl.PropagateNan.ALL)
 
 
+@Launched
 @triton.jit(do_not_specialize=["pixels"])
 def _pooling(
     x, y, pixels, height, width, rows, columns, count, first_y, first_x, step_y, step_x, tap_y, tap_x,

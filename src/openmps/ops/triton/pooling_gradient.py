@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from openmps.ops.geometry import Window, empty_image
+from openmps.ops.triton.ahead import Launched
 
 triton: Any = import_module("triton")
 tl: Any = import_module("triton.language")
@@ -21,6 +22,7 @@ _NUMBERS, _CHANNELS = 2048, 64
 """Numbers of a tile, and channels of it at most."""
 
 
+@Launched
 @triton.jit
 def _max_pooling_gradient(
     gradient, choice, dx, pixels, channels, rows, columns, result_rows, result_columns, pitch, pitch_of_choice,

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from openmps.ops.triton.ahead import Launched
 from openmps.ops.triton.sums import sum_of_parts
 
 triton: Any = import_module("triton")
@@ -24,6 +25,7 @@ _PROGRAMS = 264
 """Programs, about: two for each multiprocessor of an H200."""
 
 
+@Launched
 @triton.jit
 def _product(
     left, right, parts, rows, columns, terms, each, row_of_left, term_of_left, term_of_right, column_of_right,

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from openmps.ops.triton.ahead import Launched
+
 triton: Any = import_module("triton")
 tl: Any = import_module("triton.language")
 
@@ -18,6 +20,7 @@ _AT_ONCE = 2048
 """Numbers that a program reads at a time."""
 
 
+@Launched
 @triton.jit
 def _sum_of_parts(parts, sums, count, numbers, HELD: tl.constexpr, NUMBERS: tl.constexpr):
     """Some numbers of the sum."""

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from openmps.core.kernel.replay.glance import Glancer
 from openmps.core.kernel.replay.recorder import CudaRecorder, Recorder, Recording
+from openmps.core.kernel.replay.rehearsal import Rehearsals
 from openmps.core.kernel.replay.segment import Segment, analyse, things_of, values_of
 from openmps.core.kernel.replay.sight import Key, Looker, Sight
 from openmps.core.kernel.replay.tape import Tape
@@ -28,6 +29,11 @@ _REMEMBERED = 256
 """Segments that are known, captured or not."""
 _MOST_GLANCES = 8
 """How often at most a kind of runs is made known to a glance: its frames may be new each time."""
+_MOST_LOOKED_AT_AGAIN = 32
+"""Works behind one that cannot be captured yet: of more not each rest is looked at when they come for the first time.
+
+That would take longer than to run them; what stands in the way, memory that is yet to be made, is mostly gone then.
+"""
 _FIRST = "not replayed: the first of its kind; it is captured when an equal one comes"
 
 
@@ -49,6 +55,8 @@ class _Entry:
         self.kept = kept
         """What the key tells by identity: when it goes, the key means nothing any more."""
         self.segment = segment
+        self.looks = 0
+        """How often such a run was looked at."""
         self.sightings = 0
         self.needed = 2
         """How many equal runs must come before they are captured; more after each time that a capture had to go."""
@@ -72,6 +80,7 @@ class Replayer:
         self._dead: deque[Key] = deque()
         self._looker = Looker()
         self._glancer = Glancer[_Entry](self._looker)
+        self._rehearsals = Rehearsals(device)
         self._uses = itertools.count(1)
 
     @property
@@ -109,6 +118,8 @@ class Replayer:
                     passages.append(Passage(segment.works, outcome, reason))
                     return 0
                 count = max(1, segment.works)
+                if entry.looks == 1 and sight.works - count > _MOST_LOOKED_AT_AGAIN:
+                    count = sight.works
         passages.append(Passage(count, WorkOutcome.RUN, reason))
         return count
 
@@ -158,10 +169,12 @@ class Replayer:
         key = sight.key
         entry = self._entries.get(key)
         if entry is None:
+            self._rehearsals.hold(sight.encodings)
             forget = partial(_note, self._dead, key)
             # The callbacks run anywhere, so they only note the key: what it holds goes when this thread comes by.
             kept = [ref(each, forget) for each in things_of(sight)]
             entry = self._entries[key] = _Entry(kept, analyse(works, sight))
+        entry.looks += 1
         entry.last_use = next(self._uses)
         return entry
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -30,6 +30,14 @@ from openmps.ops.op import Body, Builder
 from openmps.ops.optimizers import Update
 
 Cells = Mapping[int, Any]
+
+
+class Reader(Protocol):
+    """Where an input is found while the tape runs."""
+
+    def read(self, cells: Cells) -> Any:
+        """What is read."""
+        ...
 
 
 class _Fixed(NamedTuple):
@@ -76,11 +84,11 @@ class _Taker(NamedTuple):
             outs.append(value.clone() if self.is_shared and value is not None else value)
 
 
-class _Step(NamedTuple):
+class TapeStep(NamedTuple):
     """One work of the tape."""
 
     body: Body
-    readers: Sequence[_Fixed | _Kept | _Inner]
+    readers: Sequence[Reader]
     takers: Sequence[tuple[int, _Taker]]
     """By the place of the output among those of the body."""
     guard: Encoding | None
@@ -105,9 +113,9 @@ class Tape:
         self._writers = _writers(parts)
         self._steps = [self._step(work, part) for work, part in zip(sight.encodings, parts, strict=False)]
         self._beginnings = dict(zip(segment.beginnings, self.upload.values[values:], strict=True))
-        self._steps, self._ends = _joined(self._steps, _ends(parts))
+        self._steps, self._ends = joined(self._steps, _ends(parts))
 
-    def _step(self, work: Encoding, part: Part) -> _Step:
+    def _step(self, work: Encoding, part: Part) -> TapeStep:
         readers = [self._reader(bound, source) for bound, source in zip(work.inputs, part.sources, strict=True)]
         takers: list[tuple[int, _Taker]] = []
         targets = iter(part.targets)
@@ -115,13 +123,13 @@ class Tape:
             is_one = not isinstance(sink, Several)
             for each in flat((sink,)):
                 takers.append((place, self._taker(each, next(targets), is_shared or not is_one)))
-        return _Step(work.body, readers, takers, work if work.guards else None)
+        return TapeStep(work.body, readers, takers, work if work.guards else None)
 
-    def _reader(self, bound: Any, source: Source) -> _Fixed | _Kept | _Inner:
+    def _reader(self, bound: Any, source: Source) -> Reader:
         if source.how is KEPT:
             return _Kept(bound)
         if source.how is INNER:
-            return _Inner(_over_nothing(bound), source.cells)
+            return _Inner(over_nothing(bound), source.cells)
         if source.how is SAME_NUMBER:
             return _Fixed(bound.value())
         return _Fixed(
@@ -132,13 +140,13 @@ class Tape:
         if target.how is KEPT:
             return _Taker(sink, None, False, is_shared)
         if target.comes_out:
-            self.sinks.append(_over_nothing(sink))
+            self.sinks.append(over_nothing(sink))
             self.outs.append(target.cells)
         if target.how is not INNER:
             return _Taker(None, None, target.comes_out, is_shared)
         # What comes out must not change when a later work writes the inner memory again.
         several = any(self._writers[number] > 1 for number in target.cells)
-        return _Taker(_over_nothing(sink), target.cells, target.comes_out, is_shared or (target.comes_out and several))
+        return _Taker(over_nothing(sink), target.cells, target.comes_out, is_shared or (target.comes_out and several))
 
     def run(self) -> list[Tensor | None]:
         """Run the works; what comes out, in order."""
@@ -158,9 +166,9 @@ class Tape:
         return outs
 
 
-def _joined(steps: Sequence[_Step], ends: Sequence[list[int]]) -> tuple[list[_Step], list[list[int]]]:
+def joined(steps: Sequence[TapeStep], ends: Sequence[list[int]]) -> tuple[list[TapeStep], list[list[int]]]:
     """Updates that come one after the other as one work; see `openmps.ops.joined_updates`."""
-    works: list[_Step] = []
+    works: list[TapeStep] = []
     lasts: list[list[int]] = []
     for is_update, group in groupby(zip(steps, ends, strict=True), lambda pair: _is_update(pair[0])):
         run = [*group]
@@ -173,21 +181,21 @@ def _joined(steps: Sequence[_Step], ends: Sequence[list[int]]) -> tuple[list[_St
     return works, lasts
 
 
-def _is_update(step: _Step) -> bool:
+def _is_update(step: TapeStep) -> bool:
     """Whether a work does nothing but update memory that stays."""
     return not step.takers and step.guard is None and all(isinstance(each.op, Update) for each in step.body.steps)
 
 
-def _one_of(steps: Sequence[_Step]) -> _Step:
+def _one_of(steps: Sequence[TapeStep]) -> TapeStep:
     builder = Builder()
     for place, step in enumerate(steps):
         inputs = [builder.input(role, f"{place}:{name}") for role, name in step.body.inputs]
         builder.splice(step.body, inputs)
     readers = [reader for step in steps for reader in step.readers]
-    return _Step(join_updates(builder.finish()), readers, [], None)
+    return TapeStep(join_updates(builder.finish()), readers, [], None)
 
 
-def _over_nothing(bound: Any) -> Any:
+def over_nothing(bound: Any) -> Any:
     """A bound or a sink over memory of nobody's, so that it holds none alive."""
     return bound.over([cell.twin() for cell in bound.cells()])
 

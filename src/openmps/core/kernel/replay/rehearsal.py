@@ -1,0 +1,145 @@
+"""Rehearsals: works run over zeros before they are run in earnest, for the kernels that they will launch.
+
+They are compiled together then, by as many threads as there are cores. Nothing is written that anybody sees, and what
+PyTorch itself launches runs over memory of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from openmps.core.kernel.encoding import Encoding, Number
+from openmps.core.kernel.replay.sight import cells_of, is_own_cell, stay, traits_of
+from openmps.core.kernel.replay.tape import Reader, TapeStep, joined, over_nothing
+from openmps.ops import triton
+from openmps.ops.op import Body, Role
+
+_LEAST_STEPS = 16
+"""Of fewer operations the kernels are compiled as they come."""
+_MOST_IN_VAIN = 2
+"""So many rehearsals in a row that compiled nothing are enough, until operations come that none has had."""
+_MOST_KNOWN = 1 << 12
+_log = logging.getLogger(__name__)
+
+
+class Rehearsals:
+    """The rehearsals of one lane."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._in_vain = 0
+        self._bodies: set[Body] = set()
+        """Those that came before."""
+        self._operations: set[type] = set()
+        """Those that were rehearsed."""
+
+    def hold(self, works: Iterable[Encoding]) -> None:
+        """Compile what works launch that come for the first time, and what they launch when they are captured."""
+        fresh = [work for work in works if work.body not in self._bodies]
+        if not fresh:
+            return
+        if len(self._bodies) > _MOST_KNOWN:
+            self._bodies.clear()
+        bodies = {work.body for work in fresh}
+        self._bodies |= bodies
+        operations = {type(action.op) for body in bodies for action in body.actions}
+        is_small = sum(len(body.actions) for body in bodies) < _LEAST_STEPS
+        is_known = self._in_vain >= _MOST_IN_VAIN and operations <= self._operations
+        if is_small or is_known or not triton.runs_on(self._device):
+            return
+        self._operations |= operations
+        self._in_vain = 0 if self._compile(fresh) else self._in_vain + 1
+
+    def _compile(self, works: Sequence[Encoding]) -> int:
+        """How many kernels were compiled."""
+        from openmps.ops.triton.ahead import Compiling
+
+        compiling = Compiling(self._device)
+        try:
+            with compiling:
+                rehearse(works, self._device)
+        except Exception as fault:  # The work itself will raise it again, if it is of the work.
+            _log.info("kernels are compiled one by one: a rehearsal failed, %s: %s", type(fault).__name__, fault)
+        return compiling.asked
+
+
+def rehearse(works: Sequence[Encoding], device: torch.device) -> None:
+    """Run works over zeros where they would read what others make, and over copies of what they would write.
+
+    Those with numbers run once more as they will be captured: with numbers on the device, and updates joined.
+    """
+    with _Zeros():
+        for work in works:
+            _run(work.body, _readers(work, None))
+        steps = [TapeStep(work.body, _readers(work, device), (), None) for work in works]
+        for step in joined(steps, [[] for _ in steps])[0]:
+            if any(each.role is Role.NUMBER for each in step.body.inputs):
+                _run(step.body, step.readers)
+
+
+def _run(body: Body, readers: Sequence[Reader]) -> None:
+    body.run([reader.read({}) for reader in readers])
+
+
+class _Zeros(TorchFunctionMode):
+    """New memory holds zeros: what kernels leave out that are not launched may be read as places of numbers."""
+
+    def __torch_function__(
+        self, func: Any, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        made = func(*args, **(kwargs or {}))
+        return made.zero_() if func in _EMPTY else made
+
+
+_EMPTY = {torch.empty, torch.empty_like, torch.empty_strided, Tensor.new_empty, Tensor.new_empty_strided}
+
+
+class _StandIn(NamedTuple):
+    """What a rehearsal reads in the place of an input, for one work alone."""
+
+    bound: Any
+    is_written: bool
+    device: torch.device | None
+    """Where a number is found; None for on the host."""
+
+    def read(self, cells: Mapping[int, Any]) -> Any:
+        bound = self.bound
+        if type(bound) is Number:
+            number = bound.value()
+            kind = torch.int64 if isinstance(number, int) else torch.float64
+            return number if self.device is None else torch.full((), number, dtype=kind, device=self.device)
+        if is_own_cell(bound):
+            return bound.twin().value()
+        if cells_of(bound) and (self.is_written or not stay(bound.cells())):
+            return over_nothing(bound).value()
+        return _zeros_like(bound.value()) if self.is_written else bound.value()
+
+
+def _zeros_like(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return torch.zeros_like(value)
+    return value if value is None else [_zeros_like(each) for each in value]
+
+
+def _readers(work: Encoding, device: torch.device | None) -> list[Any]:
+    traits = traits_of(work.body)
+    return [
+        _StandIn(bound, is_written, device if moves else None) if used else _NOTHING
+        for bound, used, moves, is_written in zip(work.inputs, work.used, *traits, strict=True)
+    ]
+
+
+class _Nothing(NamedTuple):
+    """An input that nobody reads."""
+
+    def read(self, cells: Mapping[int, Any]) -> None:
+        return None
+
+
+_NOTHING = _Nothing()

@@ -1,0 +1,106 @@
+"""Kernels compiled before their first launch, many at a time: a launch by itself compiles one and waits for it.
+
+While `Compiling` is entered, launches of the calling thread launch nothing. What they would have needed is compiled by
+threads, which wait for other programs most of the time, and is there when the block ends. What a launch would have
+written is left as it is.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_MOST_THREADS = 16
+_ALIGNMENT = 16
+"""Addresses and numbers that this divides are compiled for apart."""
+_here = threading.local()
+"""``compiling``: what the launches of the calling thread are told to."""
+_asked: set[Hashable] = set()
+"""What was compiled ahead in this process."""
+
+
+class Launched:
+    """A kernel that is launched, not called by other kernels: above its `triton.jit`."""
+
+    def __init__(self, kernel: Any) -> None:
+        self._kernel = kernel
+
+    def __getitem__(self, grid: Any) -> Callable[..., Any]:
+        compiling: Compiling | None = getattr(_here, "compiling", None)
+        return self._kernel[grid] if compiling is None else partial(compiling.ask, self._kernel, grid)
+
+
+class Compiling:
+    """Compiles what launches on a device need, as long as it is entered."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.asked = 0
+        """How many kernels had not been asked for before."""
+        self._device = device
+        self._jobs: list[Future[None]] = []
+
+    def __enter__(self) -> Compiling:
+        self._threads = ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1), "openmps compiler")
+        _here.compiling = self
+        return self
+
+    def __exit__(self, *fault: object) -> None:
+        _here.compiling = None
+        # What cannot be compiled says so when it is launched.
+        self._threads.shutdown(wait=True)
+
+    def ask(self, kernel: Any, grid: Any, *arguments: Any, **options: Any) -> None:
+        """Have a kernel compiled for arguments like these."""
+        kinds = tuple([_kind(*each) for each in zip(arguments, kernel.params, strict=True)])
+        key = (id(kernel), self._device, kinds, tuple(options.items()))
+        if key not in _asked:
+            _asked.add(key)
+            self.asked += 1
+            stand_ins = tuple(map(_stand_in, arguments))
+            self._jobs.append(self._threads.submit(self._compile, kernel, grid, stand_ins, options))
+
+    def _compile(self, kernel: Any, grid: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.set_device(self._device)
+        made = kernel.warmup(*arguments, grid=grid, **options)
+        # What launches it is compiled, too, and it is brought to the device.
+        _ = made.run
+
+
+class _StandIn:
+    """A tensor as far as a kernel is compiled for it. It holds no memory."""
+
+    __slots__ = ("_address", "dtype")
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.dtype = tensor.dtype
+        self._address = tensor.data_ptr() % _ALIGNMENT
+
+    def data_ptr(self) -> int:
+        return self._address
+
+
+def _stand_in(argument: Any) -> Any:
+    if isinstance(argument, Tensor):
+        return _StandIn(argument)
+    return tuple(map(_stand_in, argument)) if isinstance(argument, tuple) else argument
+
+
+def _kind(argument: Any, parameter: Any) -> Hashable:
+    """What arguments have in common that one compiled kernel takes."""
+    if isinstance(argument, Tensor):
+        return argument.dtype, argument.data_ptr() % _ALIGNMENT == 0
+    if isinstance(argument, tuple):
+        return tuple([_kind(each, parameter) for each in argument])
+    if parameter.is_constexpr:
+        return type(argument), argument
+    if type(argument) is int and not parameter.do_not_specialize:
+        return argument == 1, argument % _ALIGNMENT == 0, argument < 2**31
+    return type(argument)

@@ -1,0 +1,123 @@
+"""Rehearsals: they leave nothing behind, and compile each kernel once. No GPU is asked: a kernel says what it is asked.
+
+That real kernels are compiled ahead, and none at the launch, is shown by the tests of replays on a GPU.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import openmps as mps
+from openmps.core.kernel.replay import rehearsal
+from openmps.ops.triton.ahead import Compiling, Launched
+from openmps.training.network import NetworkShape, SampleNetwork, optimizer_factory
+from replay_twin import outcomes, replaying_queue
+
+CPU, STEPS = torch.device("cpu"), 4
+Format = mps.MPSImageFeatureChannelFormat
+
+
+def _trained(channel_format: Format) -> tuple[list[float], list[np.ndarray], list[list[str]]]:
+    """Losses, weights and outcomes of some steps of the sample network."""
+    queue, generator = replaying_queue(), np.random.default_rng(3)
+    shape = NetworkShape(12, 12, 1, 3)
+    network = SampleNetwork.create(shape, seed=1, optimizer=optimizer_factory("adam", 1e-2))
+    graph = network.training_graph(queue.device, channel_format, loss_weight=1.0, dropout_seed=1)
+    graph.stop_on_non_finite = False
+    losses, found = [], []
+    for _ in range(STEPS):
+        images = generator.integers(0, 256, (4, 12, 12, 1), np.uint8)
+        batch = mps.MPSImageBatch.from_numpy(queue.device, images, Format.UNORM8)
+        labels = mps.MPSCNNLossLabels.batch(queue.device, np.eye(3, dtype=np.float32)[[0, 1, 2, 0]])
+        command_buffer = mps.MPSCommandBuffer(command_queue=queue)
+        graph.encode_batch(command_buffer, [batch], [labels])
+        command_buffer.commit()
+        command_buffer.wait_until_completed()
+        losses.append(float(sum(each.loss_image().numpy().sum() for each in labels)))
+        found.append(outcomes(command_buffer))
+    return losses, [*network.arrays().values()], found
+
+
+@pytest.mark.parametrize("channel_format", [Format.FLOAT16, Format.FLOAT32])
+def test_rehearsals_change_nothing(channel_format: Format, monkeypatch: pytest.MonkeyPatch) -> None:
+    losses, weights, found = _trained(channel_format)
+    rehearsed: list[int] = []
+    rehearse = rehearsal.rehearse
+
+    def noted(works: Any, device: torch.device) -> None:
+        rehearse(works, device)
+        rehearsed.append(len(works))
+
+    monkeypatch.setattr(rehearsal, "rehearse", noted)
+    monkeypatch.setattr(rehearsal, "triton", SimpleNamespace(runs_on=lambda device: True))
+    again = _trained(channel_format)
+    assert rehearsed, "no rehearsal ran to its end"
+    assert again[0] == losses
+    assert again[2] == found
+    for mine, theirs in zip(again[1], weights, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+class _Kernel:
+    """Takes a tensor, integers of which the second is compiled for as it is, and a number; notes what it is asked."""
+
+    def __init__(self) -> None:
+        kinds = [(False, False), (False, False), (True, False), (False, True)]
+        self.params = [SimpleNamespace(is_constexpr=fixed, do_not_specialize=free) for fixed, free in kinds]
+        self.launches: list[tuple[Any, ...]] = []
+        self.compiled: list[tuple[Any, ...]] = []
+        self.run = None
+
+    def __getitem__(self, grid: Any) -> Any:
+        return lambda *arguments, **options: self.launches.append((grid, *arguments))
+
+    def warmup(self, *arguments: Any, grid: Any, **options: Any) -> _Kernel:
+        tensor, *others = arguments
+        self.compiled.append((tensor.dtype, tensor.data_ptr() % 16, *others, grid, options))
+        return self
+
+
+def test_what_is_launched_meanwhile_is_compiled_once_for_all_that_it_serves() -> None:
+    kernel, x = _Kernel(), torch.zeros(8)
+    launched = Launched(kernel)
+    with Compiling(CPU) as compiling:
+        for argument, count, fixed, step in (
+            (x, 32, 7, 1), (x, 48, 7, 5), (x, 33, 7, 1), (x, 1, 7, 1), (x, 32, 8, 1), (x[1:], 32, 7, 1),
+            (x.half(), 32, 7, 1),
+        ):  # fmt: skip
+            launched[(3,)](argument, count, fixed, step, num_warps=4)
+        launched[(3,)](x, 32, 7, 1, num_warps=8)
+    assert not kernel.launches
+    assert compiling.asked == len(kernel.compiled) == 7
+    assert sorted((each[2], each[3]) for each in kernel.compiled) == [
+        (1, 7),
+        (32, 7),
+        (32, 7),
+        (32, 7),
+        (32, 7),
+        (32, 8),
+        (33, 7),
+    ]
+    with Compiling(CPU) as compiling:
+        launched[(3,)](x, 64, 7, 9, num_warps=4)
+    assert not compiling.asked
+    launched[(5,)](x, 32, 7, 1)
+    assert kernel.launches == [((5,), x, 32, 7, 1)]
+
+
+def test_what_cannot_be_compiled_says_so_when_it_is_launched() -> None:
+    kernel = _Kernel()
+    kernel.params = kernel.params[:1]
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise RuntimeError("no compiler")
+
+    kernel.warmup = fail  # pyright: ignore[reportAttributeAccessIssue]
+    with Compiling(CPU) as compiling:
+        Launched(kernel)[(1,)](torch.zeros(2))
+    assert compiling.asked == 1
