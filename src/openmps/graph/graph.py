@@ -64,6 +64,7 @@ from openmps.graph.trainable import training_of
 from openmps.graph.update import Updates
 from openmps.graph.working_set import working_set
 from openmps.metal.device import CommandBuffer, MTLCommandQueue, MTLDevice
+from openmps.ops import triton
 from openmps.selectors import Factory, takes
 from openmps.types import MPSImageFeatureChannelFormat
 
@@ -162,6 +163,7 @@ class MPSNNGraph(MPSKernel, NamedAttributes):
         self, network: Network, filters: list[MPSNNFilterNode], read: set[MPSNNImageNode], results: Results
     ) -> None:
         check_gradients(filters)
+        triton.try_ahead(self._device.torch_device)
         self._network = network
         self._interface = Interface(network, filters, results)
         self._use(make_kernels(filters, read, self._device))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from functools import cache
 from importlib.util import find_spec
 
@@ -17,8 +18,27 @@ def runs_on(device: torch.device) -> bool:
     from openmps.ops.triton.elements import decode_unorm
 
     try:
-        decode_unorm(torch.zeros(16, dtype=torch.uint8, device=device), 255)
+        with _trying:
+            decode_unorm(torch.zeros(16, dtype=torch.uint8, device=device), 255)
     except Exception as fault:
         logging.getLogger(__name__).warning("Triton does not work here, so operations take several passes: %s", fault)
         return False
     return True
+
+
+_trying = threading.Lock()
+
+
+def try_ahead(device: torch.device) -> None:
+    """Find out on a thread whether they run on a device, so that it is known when somebody asks: it takes a second."""
+    if device.type == "cuda" and device not in _tried:
+        _tried.add(device)
+        threading.Thread(target=_try_on, args=(device,), name="openmps tries Triton").start()
+
+
+def _try_on(device: torch.device) -> None:
+    with torch.cuda.device(device):
+        runs_on(device)
+
+
+_tried: set[torch.device] = set()

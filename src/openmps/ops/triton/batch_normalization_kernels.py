@@ -85,7 +85,7 @@ def _part(parts, first, base, count, rows, channels, each, at, is_in, HELD: tl.c
 
 
 @Launched
-@triton.jit(do_not_specialize=["count", "rows", "channels", "each"])
+@triton.jit(do_not_specialize=["count"])
 def moments_end(
     parts, means, corrections, variances, count, rows, channels, each, HELD: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
@@ -259,7 +259,7 @@ def masked_parts(
 
 
 @Launched
-@triton.jit(do_not_specialize=["count", "channels", "each", "products"])
+@triton.jit(do_not_specialize=["count", "each", "products"])
 def gradient_end(
     parts, variance, before, gammas, betas, count, channels, epsilon, each, products, JOINS: tl.constexpr,
     HELD: tl.constexpr, COLUMNS: tl.constexpr,

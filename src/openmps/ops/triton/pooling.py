@@ -34,16 +34,18 @@ def _pooling(
     in_p, in_c = p < pixels, c < count
     column, row, image = p % columns, (p // columns) % rows, (p // (columns * rows)).to(tl.int64)
     found = tl.full([PIXELS, CHANNELS], 0.0 if AVERAGES else float("-inf"), tl.float32)
-    for tap in tl.static_range(TAPS_Y * TAPS_X):
-        v = first_y + row * step_y + (tap // TAPS_X) * tap_y
-        u = first_x + column * step_x + (tap % TAPS_X) * tap_x
-        if CLAMPS:
-            v, u, is_in = tl.minimum(tl.maximum(v, 0), height - 1), tl.minimum(tl.maximum(u, 0), width - 1), in_p
-        else:
-            is_in = in_p & (v >= 0) & (v < height) & (u >= 0) & (u < width)
-        at = ((image * height + v) * width + u) * count
-        e = tl.load(x + at[:, None] + c[None, :], is_in[:, None] & in_c[None, :], 0.0).to(tl.float32)
-        found = found + e if AVERAGES else tl.maximum(found, e, _ALL)
+    # A loop for rows of taps, lest a window of a whole image takes a second to compile.
+    for row_of_taps in range(TAPS_Y):
+        v = first_y + row * step_y + row_of_taps * tap_y
+        for tap in tl.static_range(TAPS_X):
+            u = first_x + column * step_x + tap * tap_x
+            if CLAMPS:
+                y_, x_, is_in = tl.minimum(tl.maximum(v, 0), height - 1), tl.minimum(tl.maximum(u, 0), width - 1), in_p
+            else:
+                y_, x_, is_in = v, u, in_p & (v >= 0) & (v < height) & (u >= 0) & (u < width)
+            at = ((image * height + y_) * width + x_) * count
+            e = tl.load(x + at[:, None] + c[None, :], is_in[:, None] & in_c[None, :], 0.0).to(tl.float32)
+            found = found + e if AVERAGES else tl.maximum(found, e, _ALL)
     if AVERAGES:
         found /= TAPS_Y * TAPS_X
     tl.store(y + p.to(tl.int64)[:, None] * count + c[None, :], found, in_p[:, None] & in_c[None, :])

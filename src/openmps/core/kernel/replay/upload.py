@@ -45,6 +45,30 @@ class _Slot:
         return memory[self._first : self.end].view(self._dtype).as_strided(self._shape, self._strides)
 
 
+class _Detour:
+    """Memory that a large value comes to from the host while the device computes, and goes on from in its turn.
+
+    What a capture reads is read until its end: the next value cannot come there before that.
+    """
+
+    def __init__(self, place: Tensor) -> None:
+        self._place, self._memory = place, torch.empty_like(place)
+        self._stream = torch.cuda.Stream(place.device)
+        self._has_come, self._is_free = torch.cuda.Event(), torch.cuda.Event()
+        # Earlier work may still use what was there before.
+        self._is_free.record(current_stream(place.device))
+
+    def bring(self, value: Tensor, stream: torch.cuda.Stream) -> None:
+        """Bring a value to its place, in the order of a stream."""
+        self._stream.wait_event(self._is_free)
+        with torch.cuda.stream(self._stream):
+            self._memory.copy_(value, non_blocking=True)
+        self._has_come.record(self._stream)
+        stream.wait_event(self._has_come)
+        self._place.copy_(self._memory, non_blocking=True)
+        self._is_free.record(stream)
+
+
 class Upload:
     """Memory of a capture for values like those given and for so many numbers, float64 or int64 each."""
 
@@ -76,6 +100,8 @@ class Upload:
         self._sent = [torch.cuda.Event(blocking=True) for _ in range(2)] if device.type == "cuda" else []
         """Behind the last copy of the first half of the stages, and of the second one."""
         self._turn = 0
+        self._detours: dict[int, _Detour] = {}
+        """Of large values from the host, by their places."""
 
     def send(self, values: Sequence[Tensor], numbers: Sequence[float]) -> None:
         """Bring other values and numbers to the device, in the order of the stream."""
@@ -101,4 +127,14 @@ class Upload:
             if self._sent and place_in_half == _STAGES // 2 - 1:
                 self._sent[half].record(current_stream(self._device))
         for place in alone:
-            self.values[place].copy_(values[place], non_blocking=True)
+            self._bring(place, values[place])
+
+    def _bring(self, place: int, value: Tensor) -> None:
+        """Copy one value that is not staged; a large one from pinned memory while earlier work runs, by another way."""
+        if value.is_cuda or self._device.type != "cuda" or not value.is_pinned():
+            self.values[place].copy_(value, non_blocking=True)
+            return
+        detour = self._detours.get(place)
+        if detour is None:
+            detour = self._detours[place] = _Detour(self.values[place])
+        detour.bring(value, current_stream(self._device))
