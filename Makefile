@@ -1,4 +1,4 @@
-# make demo | test | check | format | docs | bench: each works alone on a fresh clone with Python 3.11 or newer, pip and venv.
+# make demo | test | check | format | docs | pages | bench: each works alone on a fresh clone with Python 3.11 or newer, pip and venv.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -12,7 +12,7 @@ TESTS := $(sort $(wildcard tests/test_*.py)) \
          $(filter-out tests/sweeps/ tests/__pycache__/,$(sort $(wildcard tests/*/))) \
          $(wildcard tests/sweeps/)
 
-.PHONY: setup demo test check format docs fuzz faults calls bench clean
+.PHONY: setup demo test check format docs docs-serve pages fuzz faults calls bench clean
 
 setup: $(READY)
 
@@ -42,14 +42,21 @@ format: setup
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# The pages that the suite writes: what it saw of each kernel, ONNX's node cases, and the reference.
+# The documentation as a site in site/, to be read and searched from files; a link that leads nowhere fails.
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --clean --quiet
+	@echo "site/index.html"
+
+docs-serve: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
+
+# The pages that the suite writes: what it saw of each kernel, and ONNX's node cases.
 ERRORS := bench/results/kernel_errors.json
 
-docs: setup
+pages: setup
 	$(BIN)/pytest -q -n $(WORKERS) --maxprocesses 8 tests/kernels tests/sweeps/test_oracle.py tests/sweeps/test_formats.py --record-errors $(ERRORS)
 	PYTHONPATH=tests $(BIN)/python -m kernel_page
 	PYTHONPATH=tests $(BIN)/python -W ignore -m node_cases.table
-	$(BIN)/python tools/reference_pages.py
 
 fuzz: setup
 	$(BIN)/python tools/fuzz_files.py
@@ -68,4 +75,4 @@ bench: setup
 	$(BIN)/python -m bench.page
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist site .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,6 +1,6 @@
 """The page of every kernel: what it computes on, and the largest errors that the suite saw.
 
-``make docs`` runs the tests that record them and writes the page.
+``make pages`` runs the tests that record them and writes the page.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SINCE = re.compile(r"(MPS\w+\.h), ((?:macOS|iOS) [\d.]+)")
 
 HEAD = """# Every kernel
 
-Written by the test suite (`make docs`): each kernel over its configurations in `tests/catalogue.py`, against float64
+Written by the test suite (`make pages`): each kernel over its configurations in `tests/catalogue.py`, against float64
 loops that share no code with it. Errors are of float32 images, as a share of the largest expected number (at least 1);
 the limit is 1e-5. Formats are those that the suite ran besides float32: a float16 result is the float32 one rounded
 once, a byte the nearest of 256 steps. {machines}

@@ -59,12 +59,15 @@ def _end_of_block(lines: list[str], start: int, fence: str) -> int:
     return next((n for n in range(start, len(lines)) if closing.match(lines[n])), len(lines))
 
 
-def run_file(path: Path) -> tuple[int, int, str | None]:
-    """How many examples of a file ran and how many were skipped, and the report of the first that failed."""
+def run_file(path: Path, folder: Path | None = None) -> tuple[int, int, str | None]:
+    """How many examples of a file ran and how many were skipped, and the report of the first that failed.
+
+    They run in `folder`, or in an empty one that is removed afterwards.
+    """
     name = os.path.relpath(path, ROOT)
     module = types.ModuleType("__main__")
     ran = skipped = 0
-    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder), _as_main(module):
+    with tempfile.TemporaryDirectory() as own, contextlib.chdir(folder or own), _as_main(module):
         for example in examples_of(path.read_text(encoding="utf-8")):
             if example.skipped:
                 skipped += 1

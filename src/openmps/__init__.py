@@ -1,4 +1,25 @@
-"""Metal Performance Shaders' convolutional networks off the Mac: the same classes, numbers and weight files."""
+"""Metal Performance Shaders' convolutional networks off the Mac: the same classes, numbers and weight files.
+
+`import openmps as mps`, then help(mps.MPSCNNConvolution): formula, shapes, errors, header and OS, as of every name.
+Kernels have a …Gradient kernel and a …Node of graphs; dir(mps) has all names, docs/ the pages.
+
+Machine      mtl_device, MTLDevice, MTLCommandQueue, MTLCommandBuffer, MPSCommandBuffer, MTLBuffer, MTLHeap
+Images       MPSImage, MPSTemporaryImage, MPSImageBatch, MPSImageDescriptor; vectors: MPSVector, MPSMatrix
+States       MPSState, MPSNNGradientState, MPSCNNConvolutionGradientState, MPSCNNLossLabels
+Convolution  MPSCNNConvolution, MPSCNNConvolutionTranspose, MPSCNNFullyConnected, MPSCNNBinaryConvolution
+Weights      MPSCNNConvolutionDescriptor, MPSCNNConvolutionDataSource, TrainableConvolutionDataSource
+Pooling      MPSCNNPoolingMax, MPSCNNPoolingAverage, MPSCNNPoolingL2Norm, MPSCNNUpsamplingBilinear
+Neurons      MPSCNNNeuronReLU, MPSCNNNeuronSigmoid, …; MPSCNNSoftMax, MPSCNNDropout
+Normalizing  MPSCNNBatchNormalization, MPSCNNInstanceNormalization, MPSCNNGroupNormalization
+Arithmetic   MPSCNNAdd, MPSCNNMultiply, …; MPSNNReduceFeatureChannelsSum, …; MPSNNReshape, MPSNNPad, MPSNNSlice
+Losses       MPSCNNLoss, MPSCNNYOLOLoss, MPSNNForwardLoss; MPSCNNLossDescriptor, MPSCNNLossType
+Optimizers   MPSNNOptimizerAdam, MPSNNOptimizerRMSProp, MPSNNOptimizerStochasticGradientDescent
+Graphs       MPSNNGraph, MPSNNImageNode, MPSNNFilterNode, MPSCNNConvolutionNode, …; graph_summary, lint
+Padding      MPSNNDefaultPadding, MPSNNPaddingMethod, ExplicitPadding, explain_padding
+Files        MPSKeyedArchiver, MPSKeyedUnarchiver; openmps.formats: weights, ONNX, Swift
+Training     openmps.training: data, loop, metrics, checkpoints; looking inside: openmps.debug
+Errors       MPSError and its kinds; MTLCommandBufferError, MPSTrainingWarning
+"""
 
 __version__ = "0.1.0"
 
@@ -17,18 +38,27 @@ else:
         names = import_module("openmps.names")
         found = {name: value for name, value in vars(names).items() if name[0] != "_"}
         found = {name: value for name, value in found.items() if not isinstance(value, ModuleType)}
-        globals().update(found, __all__=sorted(found))
+        globals().update(found, _public=sorted(found))
 
     def __getattr__(name: str) -> object:
-        if name == "__all__" or (name[0] != "_" and "__all__" not in globals()):
-            _load()
+        if name == "__all__" or (name[0] != "_" and "_public" not in globals()):
+            if "_public" not in globals():
+                _load()
+            if name == "__all__" and not _is_asked_by_pydoc():
+                return [*globals()["_public"]]
             if name in globals():
                 return globals()[name]
         from openmps.checks import absent
 
         raise absent(name)
 
+    def _is_asked_by_pydoc() -> bool:
+        # `help(openmps)` would print each class of `__all__` in full: 70,000 lines. Without it, the subjects above.
+        from sys import _getframe
+
+        return _getframe(2).f_globals.get("__name__") == "pydoc"
+
     def __dir__() -> list[str]:
-        if "__all__" not in globals():
+        if "_public" not in globals():
             _load()
         return sorted(globals())

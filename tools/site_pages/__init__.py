@@ -1,0 +1,1 @@
+"""The documentation as a site: pages that are written by code, their navigation, links and pictures."""
