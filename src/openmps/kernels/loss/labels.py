@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from functools import lru_cache
 from types import NoneType
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple, Self, cast, overload
 
 import numpy as np
 import torch
@@ -183,7 +183,7 @@ class MPSCNNLossLabels(MPSState):
         *,
         weights: NDArray[Any] | None = None,
         loss_image_size: MTLSize | None = None,
-    ) -> MPSStateBatch:
+    ) -> MPSStateBatch[Self]:
         """Labels of a whole batch from one array, ``[N, C]`` or ``[N, H, W, C]``; ``weights`` likewise.
 
         The objects share three blocks of memory, for labels, weights and losses, and are made when they are asked for:
@@ -203,8 +203,9 @@ class MPSCNNLossLabels(MPSState):
             rule = f"must have the labels' size, {images[0]!r}"
             raise MPSArgumentError(cls.__name__, "weights", rule, repr(factors[0]))
         if cls is MPSCNNLossLabels:
-            return LabelsBatch.of_images(LabelBlocks(device, images, factors, losses, cls._member), count)
-        made: list[MPSState] = []
+            blocks = LabelBlocks(device, images, factors, losses, cls._member)
+            return cast("MPSStateBatch[Self]", LabelsBatch.of_images(blocks, count))
+        made: list[Self] = []
         for index, image in enumerate(images):
             weight = None if factors is None else factors[index]
             each = cls(device, labels_image=image, weights_image=weight, loss_image_size=loss_image_size)
