@@ -30,6 +30,7 @@ from openmps.cli.options import sentence
 from openmps.cli.padding import explain_padding
 from openmps.cli.prediction import predict
 from openmps.cli.training import train
+from openmps.cli.view import view
 from openmps.cli.weights import weights_app
 from openmps.errors import MPSError, MPSTrainingWarning
 
@@ -47,7 +48,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _command in (train, evaluate, predict, summary, convert, run, export, lint, trace, compare, profile):
+for _command in (train, evaluate, predict, summary, convert, run, export, lint, view, trace, compare, profile):
     app.command()(_command)
 app.add_typer(weights_app)
 app.command("explain-padding")(explain_padding)

@@ -10,7 +10,7 @@ import typer
 
 from openmps.checks import size_text
 from openmps.cli.archives import archived, labels
-from openmps.cli.options import open_run, parse_image_size
+from openmps.cli.options import open_run, parse_image_size, warned_once
 
 if TYPE_CHECKING:
     from openmps.core.image.descriptor import MPSImageDescriptor
@@ -78,9 +78,6 @@ def open_graph(
 
 def _archived(path: Path, device: MTLDevice, channel_format: MPSImageFeatureChannelFormat | None) -> Found:
     """The graph in an archive, and the sizes of its images where the archive says them."""
-    from openmps.core.image.descriptor import MPSImageDescriptor
-    from openmps.types import MPSImageFeatureChannelFormat
-
     graph, model = archived(path, device)
     notes = [f"The graph of {path.name}."]
     if channel_format is not None:
@@ -88,6 +85,25 @@ def _archived(path: Path, device: MTLDevice, channel_format: MPSImageFeatureChan
     if model is None:
         sources = [Source(label, None, None, _channels_read(graph, place)) for place, label in enumerate(labels(graph))]
         return Found(graph, sources, None, notes)
+    return _of_model(model, notes)
+
+
+def open_model(path: Path, device: MTLDevice, channel_format: MPSImageFeatureChannelFormat | None) -> Found:
+    """The graph of an ONNX file, whose layers have nodes of their own."""
+    from openmps.formats.onnx import network
+    from openmps.types import MPSImageFeatureChannelFormat
+
+    form = channel_format or MPSImageFeatureChannelFormat.FLOAT32
+    with warned_once():
+        model = network(path, trainable=True).model(device, form)
+    return _of_model(model, [f"The graph of {path.name}."])
+
+
+def _of_model(model: OnnxModel, notes: Sequence[str]) -> Found:
+    """The graph of an ONNX model, and the sizes of its images as far as it says them."""
+    from openmps.core.image.descriptor import MPSImageDescriptor
+    from openmps.types import MPSImageFeatureChannelFormat
+
     ports = sorted(model.inputs, key=lambda port: port.image)
     sources = [Source(port.name, *map(port.length, (port.columns, port.rows, port.channels))) for port in ports]
     known = [
@@ -96,7 +112,7 @@ def _archived(path: Path, device: MTLDevice, channel_format: MPSImageFeatureChan
         if each.width is not None and each.height is not None and each.channels is not None
     ]
     images = known if len(known) == len(sources) else None
-    return Found(graph, sources, images, [*notes, *_port_notes(sources, model)])
+    return Found(model.graph, sources, images, [*notes, *_port_notes(sources, model)])
 
 
 def chosen_images(found: Found, given: Sequence[str] | None) -> Sequence[MPSImageDescriptor] | None:

@@ -9,6 +9,7 @@ from openmps.debug.comparing import (
 )
 from openmps.debug.files import load_trace as load_trace, save_trace as save_trace
 from openmps.debug.limits import MachineLimits as MachineLimits, machine_limits as machine_limits
+from openmps.debug.page.saving import save_page as save_page
 from openmps.debug.profiling import (
     Profile as Profile,
     ProfiledStep as ProfiledStep,

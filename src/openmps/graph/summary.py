@@ -18,7 +18,7 @@ from openmps.core.image.storage import Extent
 from openmps.core.padding.policy import padding_label
 from openmps.graph.graph import MPSNNGraph
 from openmps.graph.nodes import MPSNNGradientFilterNode
-from openmps.graph.program import Stage
+from openmps.graph.program import Program, Stage
 from openmps.kernels.batch_normalization import MPSCNNBatchNormalization
 from openmps.kernels.convolution import MPSCNNConvolutionGradient
 from openmps.kernels.convolution.weighted import WeightedKernel
@@ -146,10 +146,13 @@ def graph_summary(
     are planned, nothing is computed.
     """
     given = [image_descriptors] if isinstance(image_descriptors, MPSImageDescriptor) else list(image_descriptors)
-    program = graph.program_for(given, count)
+    return GraphSummary(summary_rows(graph.program_for(given, count)), count)
+
+
+def summary_rows(program: Program) -> tuple[SummaryRow, ...]:
+    """A row for each stage of a program."""
     owners: set[int] = set()
-    rows = (_row(stage, owners, is_fused=stage.node in program.fused) for stage in program.stages)
-    return GraphSummary(tuple(rows), count)
+    return tuple(_row(stage, owners, is_fused=stage.node in program.fused) for stage in program.stages)
 
 
 def _row(stage: Stage, owners: set[int], *, is_fused: bool) -> SummaryRow:

@@ -251,7 +251,7 @@ class Tracer:
             form = program.descriptors[node].channel_format
             label = self._fresh(label or f"source {index}")
             self._keep(label, label, TracedKind.SOURCE, "MPSImage", form, given.get(Input(Role.SOURCE, str(index))))
-        layers, gradients = layer_names(program), _gradients(program)
+        layers, gradients = layer_names(program), gradient_images(program)
         for place, stage in enumerate(program.stages):
             layer = self._fresh(layers[place])
             taken = [name for role, name in stage.plan.body.inputs if role is Role.BUFFER]
@@ -363,7 +363,7 @@ def layer_names(program: Program) -> list[str]:
     return names
 
 
-def _gradients(program: Program) -> set[MPSNNImageNode]:
+def gradient_images(program: Program) -> set[MPSNNImageNode]:
     """The images that are gradients: results of losses and of gradient filters, and what is made of those alone."""
     found: set[MPSNNImageNode] = set()
     for stage in program.stages:

@@ -1,0 +1,49 @@
+"""A page of one graph, from Python."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from openmps.core.image.descriptor import MPSImageDescriptor
+from openmps.debug.page.document import save_document
+from openmps.debug.page.view import graph_view
+from openmps.errors import MPSTypeError
+from openmps.graph.graph import MPSNNGraph
+
+_WHO = "openmps.debug.save_page"
+_MISSING = "Values, pictures and times need images: pass them to save_page."
+
+
+def save_page(
+    path: str | os.PathLike[str],
+    graph: MPSNNGraph,
+    source_images: Sequence[Any] | None = None,
+    source_states: Sequence[Any] | None = None,
+    *,
+    image_descriptors: Sequence[MPSImageDescriptor] | None = None,
+    title: str | None = None,
+    class_names: Sequence[str] = (),
+    repeats: int = 0,
+) -> int:
+    """Write one HTML file that shows a graph, whole or not at all, and return its size in bytes. Our addition.
+
+    It has the graph with shapes, padding and what is fused, and of ``source_images`` and ``source_states``, as
+    `MPSNNGraph.trace` takes them, histograms and pictures of what each layer makes. ``image_descriptors``, one a
+    source, stand in for images where only the shapes are to be seen. ``repeats`` runs are timed, 0 for none; those of a
+    graph that trains do train. A file that is there is replaced. ``openmps view`` makes pages of runs, archives and
+    ONNX models.
+
+    Raises:
+        MPSArgumentError: Neither images nor descriptors are given, or they are none that the graph takes.
+        MPSFileError: The file cannot be written.
+    """
+    if not isinstance(graph, MPSNNGraph):
+        raise MPSTypeError(_WHO, "graph", "must be an MPSNNGraph", type(graph).__name__)
+    name = title or graph.label or "Network"
+    seen = graph_view(
+        graph, "Graph", source_images, source_states, descriptors=image_descriptors, repeats=repeats,
+        classes=class_names, missing="" if source_images is not None else _MISSING,
+    )  # fmt: skip
+    return save_document(path, name, [seen])
