@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+import sys
 import threading
 import warnings
 
@@ -90,6 +91,50 @@ def _outcome(run):
 def _copied(run, parent, name):
     shutil.copytree(run.path, parent / name)
     return RunFolder.open(parent / name)
+
+
+# --- TensorBoard ------------------------------------------------------------------------------------------------------
+
+
+def _events(run):
+    """What TensorBoard's own reader finds: steps and values by tag, and steps of histograms."""
+    pytest.importorskip("tensorboard", reason="TensorBoard is not installed")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    found = EventAccumulator(str(run.events_path), {"scalars": 0, "histograms": 0}).Reload()
+    scalars = {tag: [(each.step, each.value) for each in found.Scalars(tag)] for tag in found.Tags()["scalars"]}
+    return scalars, {tag: [each.step for each in found.Histograms(tag)] for tag in found.Tags()["histograms"]}
+
+
+def test_tensorboard_shows_what_the_metrics_hold_on_one_axis_of_steps(tmp_path):
+    run = RunFolder.create(tmp_path, describe_run(DATA, _options(epochs=6)), name="run")
+    train(DATA, run, _options(epochs=6, checkpoint_every=4), CPU, StopAt(13), tensorboard=True)
+    # It goes on from a checkpoint that lies behind: what was said of later steps is undone.
+    resume(DATA, run, CPU, checkpoint=run.checkpoints.load(8))
+    lines = _metrics(run)
+    scalars, histograms = _events(run)
+    for tag, name in (("loss/training", "loss"), ("accuracy/training", "accuracy"), ("loss/test", "test_loss")):
+        wanted = [(line["iteration"], line[name]) for line in lines if name in line]
+        assert [step for step, _ in scalars[tag]] == [step for step, _ in wanted]
+        np.testing.assert_allclose([each for _, each in scalars[tag]], [each for _, each in wanted], rtol=1e-6)
+    rates = [_options(epochs=6).learning_rate_at((step - 1) / 24) for step in (10, 20)]
+    assert [step for step, _ in scalars["learning rate"]] == [10, 20]
+    np.testing.assert_allclose([rate for _, rate in scalars["learning rate"]], rates, rtol=1e-6)
+    assert set(histograms) == {name.replace(".", "/") for name in run.load_weights()}
+    assert {tuple(steps) for steps in histograms.values()} == {(0, 4, 8, 12, 16, 20, 24)}
+    before = _events(run)
+    resume(DATA, run, CPU)  # which was finished: it is tested once more
+    assert _events(run) == before
+    plain = RunFolder.create(tmp_path, describe_run(DATA, _options()), name="plain")
+    train(DATA, plain, _options(), CPU)
+    assert not plain.events_path.exists()
+
+
+def test_without_tensorboard_installed(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    run = RunFolder.create(tmp_path, describe_run(DATA, _options()), name="run")
+    with pytest.raises(MPSError, match=r"needs tensorboard.*pip install \"openmps\[tensorboard\]\""):
+        train(DATA, run, _options(), CPU, tensorboard=True)
 
 
 # --- the same bits ---------------------------------------------------------------------------------------------------

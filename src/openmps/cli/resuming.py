@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from openmps.training.run_folder import RunFolder
 
 _WHO = "openmps train --resume"
-_FREE = ("resume", "epochs", "checkpoint_every", "keep_checkpoints", "device", "data", "quiet")
+_FREE = ("resume", "epochs", "checkpoint_every", "keep_checkpoints", "device", "data", "tensorboard", "quiet")
 """Options that may be given with ``--resume``; a lower number of epochs and other data are refused later."""
 
 

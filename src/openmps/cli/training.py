@@ -133,6 +133,9 @@ def train(
     skip_broken: Annotated[bool, typer.Option("--skip-broken", help="Leave out broken images.")] = False,
     checkpoint_every: CheckpointEvery = None,
     keep_checkpoints: KeepCheckpoints = 2,
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Write event files for TensorBoard into the run's tensorboard folder.")
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the test accuracy only.")] = False,
 ) -> None:
     """Train a network on images.
@@ -147,12 +150,15 @@ def train(
     from openmps.metal.device import mtl_device
     from openmps.training import loop
     from openmps.training.data import has_class_folders, load_dataset
+    from openmps.training.event_files import require_tensorboard
     from openmps.training.imported import imported_size, is_imported
     from openmps.training.options import TrainingOptions
     from openmps.training.run_description import describe_run
     from openmps.training.run_folder import RunFolder
     from openmps.types import MPSImageFeatureChannelFormat
 
+    if tensorboard:
+        require_tensorboard()
     machine = mtl_device(device)
     width_height = parse_size(image_size, "--image-size")
     size = None if width_height is None else (width_height[1], width_height[0])
@@ -181,7 +187,8 @@ def train(
     description = describe_run(split, chosen, data=source, device=machine.name, device_type=kind, openmps=__version__)
     parent, name = (Path("runs"), None) if run is None else (run.parent, run.name)
     folder = RunFolder.create(parent, description, name=name)
-    _train(split, folder, chosen, machine, partial(loop.train, split, folder, chosen, machine), quiet=quiet)
+    work = partial(loop.train, split, folder, chosen, machine, tensorboard=tensorboard)
+    _train(split, folder, chosen, machine, work, quiet=quiet)
 
 
 def _resume(path: Path, given: Mapping[str, Any], *, quiet: bool) -> None:
@@ -200,6 +207,7 @@ def _resume(path: Path, given: Mapping[str, Any], *, quiet: bool) -> None:
         "epochs": given.get("epochs"),
         "checkpoint_every": given.get("checkpoint_every"),
         "checkpoints_kept": given.get("keep_checkpoints"),
+        "tensorboard": given.get("tensorboard", False),
     }
     shown = replace(options, epochs=max(options.epochs, given.get("epochs") or 0))
     checkpoint = folder.checkpoints.newest()

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from openmps.errors import MPSArgumentError, MPSError, MPSFileError, MPSNonFinit
 from openmps.metal.device import MTLDevice
 from openmps.training.checkpoint import Checkpoint
 from openmps.training.dataset import DataSplit, iterate_batches
+from openmps.training.event_files import EventFiles
 from openmps.training.imported import keep_network
 from openmps.training.inference import Classifier, Evaluation, check_plain_preprocessing
 from openmps.training.interrupt import DeferredInterrupt, SafeInterrupt
@@ -78,6 +79,8 @@ def train(
     options: TrainingOptions,
     device: MTLDevice,
     observer: TrainingObserver | None = None,
+    *,
+    tensorboard: bool = False,
 ) -> TrainingResult:
     """Train the network that ``options`` name on ``data.training``, test it on ``data.test`` after each epoch.
 
@@ -85,7 +88,8 @@ def train(
     sheet of misclassified test images. The images left over when the batch size does not divide their number sit out
     the epoch; each epoch shuffles anew. On one device the same data and options give the same weights, on the CPU bit
     for bit. Checkpoints (before the first batch, every ``options.checkpoint_every`` steps and at the end) let `resume`
-    go on after any end.
+    go on after any end. With ``tensorboard`` the run gets event files, too: loss, accuracy, learning rate and speed by
+    step, and after each epoch histograms of all weights; `resume` goes on with them.
 
     Ctrl-C ends training between two batches: the weights so far and a checkpoint are saved and ``interrupted`` is set.
     A second one is a ``KeyboardInterrupt``. Raises ``MPSNonFiniteError`` when a loss or a weight is NaN or infinite,
@@ -99,7 +103,7 @@ def train(
             raise MPSFileError("train", str(run.path), rule, "one with checkpoints", remedy)
         kept = replace(options, network=keep_network(run.path, options.network))
         check_plain_preprocessing(run, "train")
-        return _Session(data, run, kept, device, observer).finish(interrupt)
+        return _Session(data, run, kept, device, observer).finish(interrupt, tensorboard=tensorboard)
 
 
 def resume(
@@ -112,6 +116,7 @@ def resume(
     epochs: int | None = None,
     checkpoint_every: int | None = None,
     checkpoints_kept: int | None = None,
+    tensorboard: bool = False,
 ) -> TrainingResult:
     """Go on with a run that was stopped, however it was, as if it had never been: on the CPU bit for bit.
 
@@ -120,6 +125,8 @@ def resume(
     description; ``epochs`` may be raised, which lengthens a finished run, too: the learning rate then follows the
     schedule of the longer training from there on. A run that has ended and is not lengthened is tested once more. One
     that was killed before its first checkpoint starts from the beginning.
+
+    Event files of TensorBoard go on where there are some, and begin with ``tensorboard``.
 
     Raises ``MPSFileError`` where no checkpoint is whole, where data, network or options are not those of the
     checkpoint, saying what differs, and where another process is training the run. Warns (``MPSTrainingWarning``) of
@@ -142,7 +149,7 @@ def resume(
             session.go_on_from(found)
         if options != own:
             run.amend({"options": options.describe()})
-        return session.finish(interrupt)
+        return session.finish(interrupt, tensorboard=tensorboard or run.events_path.is_dir())
 
 
 class _Session:
@@ -181,10 +188,13 @@ class _Session:
         self._began = self._saved = time.perf_counter()
         self._save_seconds = 0.0  # what the last checkpoint took
         self._notes: list[str] = []
+        self._events: EventFiles | None = None
 
-    def finish(self, interrupt: DeferredInterrupt) -> TrainingResult:
+    def finish(self, interrupt: DeferredInterrupt, *, tensorboard: bool) -> TrainingResult:
         """Train to the end, or until Ctrl-C."""
         try:
+            if tensorboard:
+                self._begin_events()
             self._run_epochs(interrupt.check)
         except SafeInterrupt:
             self._stop()
@@ -192,6 +202,9 @@ class _Session:
         except MPSError as error:
             self._fail(error)
             raise
+        finally:
+            if self._events is not None:
+                self._events.close()
         return self._result(interrupted=False)
 
     def _run_epochs(self, check: Callable[[], None]) -> None:
@@ -369,12 +382,35 @@ class _Session:
     def _log(self, **figures: float) -> None:
         speed, seconds = self._metrics.images_per_second, time.perf_counter() - self._began
         place = {"epoch": self._epoch, "iteration": self._iteration}
-        self._run.log({**place, **figures, "images_per_second": round(speed, 1), "seconds": round(seconds, 3)})
+        line = {**place, **figures, "images_per_second": round(speed, 1), "seconds": round(seconds, 3)}
+        self._run.log(line)
+        self._show(line)
+
+    def _begin_events(self) -> None:
+        """Event files from this step on; what the metrics say of this step already is said again."""
+        self._events = EventFiles(self._run.events_path, self._iteration)
+        if self._iteration:
+            for line in self._run.read_metrics():
+                if line.get("iteration") == self._iteration:
+                    self._show(line)
+            self._events.log_weights(self._iteration, self._network.arrays())
+
+    def _show(self, line: Mapping[str, Any]) -> None:
+        """Give TensorBoard a line of the metrics, if it is to have any; a line of steps has their rate and speed."""
+        if self._events is None:
+            return
+        if "loss" in line:
+            line = {**line, "learning_rate": self._options.learning_rate_at((self._iteration - 1) / self._batches)}
+        else:
+            line = {name: value for name, value in line.items() if name != "images_per_second"}
+        self._events.log(self._iteration, line)
 
     def _save(self) -> None:
         arrays = self._network.arrays()
         _check_finite(arrays)
         self._run.save_weights(arrays)
+        if self._events is not None:
+            self._events.log_weights(self._iteration, arrays)
 
     def _draw(self) -> None:
         """The pictures; a note in place of one that cannot be drawn, because the training itself is worth keeping."""

@@ -112,6 +112,11 @@ class RunFolder(NamedAttributes):
         return self.path / "curve.png"
 
     @property
+    def events_path(self) -> Path:
+        """The folder of the event files that TensorBoard shows, if training was asked for them."""
+        return self.path / "tensorboard"
+
+    @property
     def misclassified_path(self) -> Path:
         """The picture of the images that the network got wrong."""
         return self.path / "misclassified.png"
