@@ -1,9 +1,12 @@
-"""The sample digit network's training step on a GPU, replayed and not, beside PyTorch: by turns in one process.
+"""The sample digit network's training step on a GPU, replayed and not, beside PyTorch: by turns, a process each.
 
-Work: batch 40, grey images of 28x28 bytes picked from memory of the host and brought to the device each step, Adam. A
-turn is 50 steps, from picking the images to the new weights, with two command buffers in flight; PyTorch's peers bring
-the same bytes each step. Prints medians over the turns with their spread, what `explain` says of the last step, the
-greatest difference of losses between the replayed and the other run, and where the host's time goes.
+Two whole steps of PyTorch, each captured as one CUDA graph, make PyTorch fail in one process.
+
+Work: batch 40, grey images of 28x28 bytes picked from memory of the host and brought to the device each step, Adam;
+gradients of parameters and images are float32. A turn is 50 steps, from picking the images to the new weights, with two
+command buffers in flight; PyTorch's peers bring the same bytes each step. Prints medians over the turns with their
+spread, what `explain` says of the last step, the greatest difference of losses between the replayed and the other run,
+and where the host's time goes.
 
 Usage: python -m bench.replayed_step [--turns N] [--json FILE] [--commit NAME]
 """
@@ -16,9 +19,7 @@ import io
 import json
 import platform
 import pstats
-import statistics
 import time
-from collections.abc import Callable
 from pathlib import Path
 from threading import Semaphore
 from typing import Any
@@ -28,12 +29,12 @@ import torch
 from torch import profiler
 
 import openmps as mps
-from bench.torch_peers import training
+from bench.harness import Contender, Turn, by_processes
 from openmps.training.network import NetworkShape, SampleNetwork, optimizer_factory
 
 BATCH, STEPS, IMAGES, CLASSES = 40, 50, 2000, 10
 Format = mps.MPSImageFeatureChannelFormat
-Turn = Callable[[], object]
+SHOWN = ("median_ms", "least_ms", "high_ms")
 
 
 def data() -> tuple[np.ndarray, np.ndarray]:
@@ -81,26 +82,29 @@ class Ours:
         return float(sum(label.loss_image().numpy().sum() for label in self.labels))
 
 
-def peer_turn(how: str, *, half: bool) -> Turn:
-    """Steps of PyTorch, as `bench.torch_peers` makes them."""
+def replayed(device: str, half: bool, captures: int) -> Turn:
+    """Our steps, made in a process of their own."""
+    ours = Ours(mps.mtl_device(device), Format.FLOAT16 if half else Format.FLOAT32, captures)
+
+    def run(steps: int) -> None:
+        for _ in range(steps):
+            ours.step()
+        ours.last.wait_until_completed()
+
+    return Turn(run)
+
+
+def contenders(name: str, *, half: bool) -> list[Contender]:
+    """Ours, replayed and not, and PyTorch's."""
     work = {"network": "sample", "batch": BATCH, "side": 28, "channels": 1, "classes": CLASSES}
-    steps = training("cuda", how, **work, optimizer="adam", images=IMAGES, half=half).run
-    return lambda: steps(STEPS)
-
-
-def measure(turns: dict[str, Turn], rounds: int) -> dict[str, list[float]]:
-    """Microseconds a step of each turn, by turns."""
-    for turn in turns.values():
-        turn()
-        turn()
-    times: dict[str, list[float]] = {name: [] for name in turns}
-    for _ in range(rounds):
-        for name, turn in turns.items():
-            torch.cuda.synchronize()
-            start = time.perf_counter()
-            turn()
-            times[name].append((time.perf_counter() - start) * 1e6 / STEPS)
-    return times
+    work |= {"device": "cuda", "optimizer": "adam", "images": IMAGES, "half": half}
+    device = {"device": "cuda", "half": half}
+    mine = [("ours replayed", 16), ("ours unreplayed", 0)]
+    peers = [("torch eager", "eager"), ("torch eager in one CUDA graph", "graph")]
+    return [
+        Contender(f"{title}, {name}", "bench.replayed_step", "replayed", {**device, "captures": count})
+        for title, count in mine
+    ] + [Contender(f"{title}, {name}", "bench.torch_peers", "training", {**work, "how": how}) for title, how in peers]
 
 
 def replay_alone(ours: Ours) -> float:
@@ -160,16 +164,13 @@ def main() -> None:
     if not torch.cuda.is_available():
         print("no CUDA device on this machine: nothing to show")
         return
-    device, turns, rows = mps.mtl_device("cuda"), {}, {}
+    device, times, rows = mps.mtl_device("cuda"), {}, {}
     for name, channel_format in (("float16", Format.FLOAT16), ("float32", Format.FLOAT32)):
         ours = {captures: Ours(device, channel_format, captures) for captures in (16, 0)}
         losses = {captures: [one.loss() for _ in range(20)] for captures, one in ours.items()}
         print(f"{name}: losses {losses[16][:3]} … {losses[16][-1]}, greatest difference from unreplayed",
               max(abs(a - b) for a, b in zip(losses[16], losses[0], strict=True)))  # fmt: skip
         print(ours[16].last.explain())
-        turns[f"ours replayed, {name}"], turns[f"ours unreplayed, {name}"] = ours[16].turn, ours[0].turn
-        for title, how in (("torch eager", "eager"), ("torch eager in one CUDA graph", "graph")):
-            turns[f"{title}, {name}"] = peer_turn(how, half=channel_format is Format.FLOAT16)
         ours[16].turn()
         rows[f"replay alone, {name}"] = replay_alone(ours[16])
         rows[f"host alone, {name}"] = host_alone(ours[16])
@@ -179,14 +180,15 @@ def main() -> None:
         text = io.StringIO()
         pstats.Stats(profile, stream=text).sort_stats("tottime").print_stats(28)
         print(f"host of {STEPS} replayed steps, {name}:", text.getvalue()[:5500])
-    times = measure(turns, options.turns)
+        del ours
+        times |= by_processes(contenders(name, half=channel_format is Format.FLOAT16), options.turns, STEPS)
     print(f"{device.name}, torch {torch.__version__}; microseconds a step")
     for name, each in times.items():
-        print(f"  {name:42} median {statistics.median(each):8.1f}  least {min(each):8.1f}  most {max(each):8.1f}")
+        print(f"  {name:42} " + "  ".join(f"{key[:-3]} {each[key] * 1000:8.1f}" for key in SHOWN if key in each))
     for name, each in rows.items():
         print(f"  {name:42} {each:8.1f}")
     if options.json is not None:
-        medians = {name: statistics.median(each) for name, each in times.items()} | rows
+        medians = {name: each["median_ms"] * 1000 for name, each in times.items() if "median_ms" in each} | rows
         row = {"bench": "replayed_step", "device": device.name, "torch": torch.__version__, "commit": options.commit,
                "python": platform.python_version(), "batch": BATCH, "median_us": medians}  # fmt: skip
         with options.json.open("a") as file:

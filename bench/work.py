@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -43,13 +44,21 @@ def data_set(work: Work) -> tuple[Array, Array]:
     return images, generator.integers(0, work.classes, count)
 
 
+_LARGE = 1 << 20
+
+
 def batches(work: Work) -> Iterator[tuple[Array, Array]]:
-    """Batches picked at random, without end."""
+    """Batches picked at random, without end. Large images are good until the next ones but one are picked.
+
+    New memory for these would have the system clear pages, which takes longer than a step.
+    """
     images, classes = data_set(work)
     generator = np.random.default_rng(1)
-    while True:
+    is_large = images[0].nbytes * work.batch > _LARGE
+    places = cycle([np.empty((work.batch, *images.shape[1:]), images.dtype) for _ in range(2)] if is_large else [None])
+    for place in places:
         picked = generator.integers(0, len(images), work.batch)
-        yield images[picked], classes[picked]
+        yield np.take(images, picked, axis=0, out=place, mode="clip"), classes[picked]
 
 
 def pictures(work: Work) -> Array:

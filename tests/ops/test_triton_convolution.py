@@ -72,6 +72,25 @@ def test_the_same_sums(axes, channels, more: int, place: torch.device, monkeypat
     assert_the_same_sums(axes, channels, more, place, monkeypatch)
 
 
+@pytest.mark.parametrize(
+    ("axes", "channels", "more"),
+    [
+        (AXES[0], (5, 3), 0), (AXES[1], (70, 3), 3), (AXES[4], (64, 3), 0), (AXES[4], (16, 4), 0),
+        ((Axis(9, 6, 2, 1, 3, -1), Axis(4, 9, 5, 1, 1, -3)), (33, 4), 2),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_the_same_sums_of_few_channels(
+    axes, channels, more: int, place: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A network's first convolution, whose images are stored with four channels."""
+    from openmps.ops.triton import convolution_few_channels as form
+
+    monkeypatch.setattr(form, "_LEAST_PIXELS", 1)
+    monkeypatch.setattr(form, "_PROGRAMS", 3)
+    assert_the_same_sums(axes, channels, more, place, monkeypatch)
+
+
 @pytest.mark.parametrize("multiplier", [1, 3])
 @pytest.mark.parametrize("channels", [1, 3, 70])
 @pytest.mark.parametrize("axes", AXES, ids=str)

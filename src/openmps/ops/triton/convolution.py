@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from openmps.ops.geometry import Window
+from openmps.ops.triton import convolution_few_channels as few_channels
 from openmps.ops.triton.ahead import Launched
 from openmps.ops.triton.sums import sum_of_parts
 
@@ -128,6 +129,8 @@ def weights_gradient(gradient: Tensor, x: Tensor, window: Window, pitch: int, pi
         from openmps.ops.triton import convolution_taps as by_taps
 
         return by_taps.weights_gradient(gradient, x, window, pitch, pitch_of_x)
+    if few_channels.takes(gradient, x, window):
+        return few_channels.weights_gradient(gradient, x, window, pitch, pitch_of_x)
     images, outputs, result_rows, result_columns = gradient.shape
     _, inputs, rows, columns = x.shape
     taps, across = window.y.size * window.x.size, window.x.size
