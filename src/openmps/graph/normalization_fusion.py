@@ -145,7 +145,7 @@ def _pooled(flow: Flow, first: Step, op: NormalizedNeuron, spare: int) -> dict[i
         else:
             assert isinstance(step.op, NormalizedNeuronGradient)
             new = NormalizedPoolingGradient(**windows, gradient=step.op, rounds=rounds)
-        changes[id(step)] = Step(new, (back.reads[0], choice, spare, *step.reads[1:]), step.writes)
+        changes[id(step)] = Step(new, (flow.origin(back.reads[0]), choice, spare, *step.reads[1:]), step.writes)
     return changes
 
 
@@ -254,7 +254,7 @@ def _back(flow: Flow, op: NormalizedNeuron, front: _Front, gradient: Step) -> di
         made = (op.epsilon, op.neuron, op.rounds, op.keeps_type, stored is not None)
         is_wide = flow.origin(step.reads[1]) != step.reads[1]
         new = NormalizedNeuronSums(*made) if is_sum else NormalizedNeuronGradient(*made, is_wide)
-        reads = gradient.reads[0], flow.origin(x), *rows, *step.reads[5 if is_sum else 6 :]
+        reads = flow.origin(gradient.reads[0]), flow.origin(x), *rows, *step.reads[5 if is_sum else 6 :]
         changes[id(step)] = Step(new, reads, step.writes)
     return changes
 
