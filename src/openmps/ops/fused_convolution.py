@@ -19,7 +19,7 @@ from openmps.ops.geometry import Window
 from openmps.ops.library_convolution import operand_of, placed, regular
 from openmps.ops.neuron import neuron
 from openmps.ops.op import Kind, Op
-from openmps.ops.packed_weights import are_packed, by_packed_weights, packed_weights, takes_more
+from openmps.ops.packed_weights import PackedWeights, behind, packed_weights
 from openmps.types import MPSCNNNeuronType, MPSImageEdgeMode
 
 _RELU, _RELU_N = MPSCNNNeuronType.RELU, MPSCNNNeuronType.RELU_N
@@ -46,8 +46,8 @@ class Unrounded(NamedTuple):
 class Prepared(NamedTuple):
     """What a fused convolution multiplies with and adds."""
 
-    weights: Tensor
-    """OHWI; on the CPU as `openmps.ops.packed_weights` has them."""
+    weights: Tensor | PackedWeights
+    """OHWI; on the CPU as `openmps.ops.packed_weights` has them, with biases."""
     biases: Tensor | None
     """Float32."""
     rounded_biases: Tensor | None
@@ -134,17 +134,18 @@ class Fused:
 
 def fused_convolution(x: Tensor, prepared: Prepared, residual: Tensor | None, how: Fused) -> Tensor:
     """``rectifier(W' * x + b' + residual)``: `convolution` by prepared weights, what is added, what is rectified."""
-    if x.is_cuda and x.dtype in _DTYPES and x.dtype == prepared.weights.dtype and x.numel():
-        fits = residual is None or _lies_like_results(residual, x, prepared.weights, how)
+    weights, biases, _ = prepared
+    if isinstance(weights, PackedWeights):
+        return weights(x.to(torch.float32), residual, how.activation)
+    if x.is_cuda and x.dtype in _DTYPES and x.dtype == weights.dtype and x.numel():
+        fits = residual is None or _lies_like_results(residual, x, weights, how)
         x = regular(x.contiguous(memory_format=torch.channels_last))
         known = how if _is_rectifier(how.activation) else replace(how, activation=None)
         for form in _FORMS if fits else ():
-            found = form(x, prepared, residual, known)
+            found = form(x, weights, prepared, residual, known)
             if found is not None:
-                return _by_steps(found, None, None, how) if known is not how else found
-    if are_packed(prepared.weights):
-        return _by_packed_weights(x, prepared, residual, how)
-    return _by_steps(_plain(x, prepared.weights, prepared.biases, how), None, residual, how)
+                return behind(found, None, how.activation) if known is not how else found
+    return behind(_plain(x, weights, biases, how), residual, how.activation)
 
 
 def _is_rectifier(activation: Activation | None) -> bool:
@@ -158,42 +159,21 @@ def _lies_like_results(residual: Tensor, x: Tensor, weights: Tensor, how: Fused)
     return residual.shape == shape and residual.dtype == x.dtype and is_last
 
 
-def _by_packed_weights(x: Tensor, prepared: Prepared, residual: Tensor | None, how: Fused) -> Tensor:
-    """On the CPU: the library adds and multiplies what it sums up as far as it can, the rest follows."""
-    x, weights, addend, gate = x.to(torch.float32), prepared.weights, None, "none"
-    if takes_more(weights):
-        if residual is not None and _lies_like_results(residual, x, prepared.weights, how):
-            addend, residual = residual, None
-        elif residual is None and how.activation is not None:
-            gate = how.activation.gate
-    where = how.window, how.edge_mode, how.groups
-    y = by_packed_weights(x, weights, prepared.biases, addend, gate, *where)
-    if gate != "none" and how.activation is not None:
-        return how.activation.behind_gate(y)
-    return _by_steps(y, None, residual, how)
-
-
 def _plain(x: Tensor, weights: Tensor, biases: Tensor | None, how: Fused) -> Tensor:
     """The convolution and its biases."""
     more: Any = {"groups": how.groups, "edge_mode": how.edge_mode, "allow_tf32": how.allow_tf32}
     return convolution(x, weights, biases, how.window, **more)
 
 
-def _by_steps(y: Tensor, biases: Tensor | None, residual: Tensor | None, how: Fused) -> Tensor:
-    """What stands behind a convolution, over its result."""
-    y = with_biases(y, biases)
-    if residual is not None:
-        y = y.add_(residual) if (residual.shape, residual.dtype) == (y.shape, y.dtype) else y + residual
-    return y if how.activation is None else how.activation.of(y)
-
-
 # --- forms for GPUs: None where one does not fit ----------------------------------------------------------------------
 
 
-def _in_one_kernel(x: Tensor, prepared: Prepared, residual: Tensor | None, how: Fused) -> Tensor | None:
+def _in_one_kernel(
+    x: Tensor, weights: Tensor, prepared: Prepared, residual: Tensor | None, how: Fused
+) -> Tensor | None:
     """Few terms a number: by kernels that add and rectify what they sum up."""
-    is_depthwise, adds = _is_depthwise(prepared.weights, how.groups), residual is not None
-    is_ours = is_depthwise or _is_ours(prepared.weights, how, is_half=x.dtype == torch.float16, adds=adds)
+    is_depthwise, adds = _is_depthwise(weights, how.groups), residual is not None
+    is_ours = is_depthwise or _is_ours(weights, how, is_half=x.dtype == torch.float16, adds=adds)
     if not is_ours or not triton.runs_on(x.device):
         return None
     from openmps.ops.triton import fused_convolution as fast
@@ -202,7 +182,7 @@ def _in_one_kernel(x: Tensor, prepared: Prepared, residual: Tensor | None, how: 
     clamps = how.edge_mode == MPSImageEdgeMode.CLAMP
     name, slope, limit = _named(how.activation)
     return form(
-        x, prepared.weights, prepared.biases, residual, how.window, clamps=clamps, rectifier=name, slope=slope,
+        x, weights, prepared.biases, residual, how.window, clamps=clamps, rectifier=name, slope=slope,
         limit=limit,
     )  # fmt: skip
 
@@ -221,7 +201,7 @@ def _is_ours(weights: Tensor, how: Fused, *, is_half: bool, adds: bool) -> bool:
     return inputs >= _MANY_TERMS and not how.allow_tf32
 
 
-def _by_cudnn(x: Tensor, prepared: Prepared, residual: Tensor | None, how: Fused) -> Tensor | None:
+def _by_cudnn(x: Tensor, weights: Tensor, prepared: Prepared, residual: Tensor | None, how: Fused) -> Tensor | None:
     """Float16 before a ReLU: cuDNN adds and rectifies what it sums up; what is not a number stays so."""
     if how.activation != _PLAIN_RELU or prepared.rounded_biases is None or how.groups != 1:
         return None
@@ -229,20 +209,22 @@ def _by_cudnn(x: Tensor, prepared: Prepared, residual: Tensor | None, how: Fused
         return None
     window, padding = placed(how.window, how.edge_mode)
     operand = operand_of(x, window, padding, how.edge_mode)
-    kernel, where = prepared.weights.permute(0, 3, 1, 2), (operand.stride, operand.padding, window.dilation, 1)
+    kernel, where = weights.permute(0, 3, 1, 2), (operand.stride, operand.padding, window.dilation, 1)
     aten: Any = torch.ops.aten
     if residual is None:
         return aten.cudnn_convolution_relu(operand.image, kernel, prepared.rounded_biases, *where)
     return aten.cudnn_convolution_add_relu(operand.image, kernel, residual, 1.0, prepared.rounded_biases, *where)
 
 
-def _in_two_passes(x: Tensor, prepared: Prepared, residual: Tensor | None, how: Fused) -> Tensor | None:
+def _in_two_passes(
+    x: Tensor, weights: Tensor, prepared: Prepared, residual: Tensor | None, how: Fused
+) -> Tensor | None:
     """The convolution, then everything else in its result's place."""
     name, slope, limit = _named(how.activation)
-    y = _plain(x, prepared.weights, None, how)
+    y = _plain(x, weights, None, how)
     is_all = prepared.biases is None and residual is None and name == "NONE"
     if is_all or not triton.runs_on(x.device) or not y.is_contiguous(memory_format=torch.channels_last):
-        return _by_steps(y, prepared.biases, residual, how)
+        return behind(with_biases(y, prepared.biases), residual, how.activation)
     from openmps.ops.triton import fused_convolution as fast
 
     return fast.finish(y, prepared.biases, residual, name, slope, limit)

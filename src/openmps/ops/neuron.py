@@ -19,6 +19,9 @@ from openmps.errors import MPSArgumentError
 from openmps.ops.op import Op
 from openmps.types import MPSCNNNeuronType
 
+_FEW_CHANNELS = 12
+"""Fewer are many times slower on the CPU where each has a number of its own."""
+
 
 def neuron(x: Tensor, kind: MPSCNNNeuronType, a: float, b: float, c: float, data: Tensor | None = None) -> Tensor:
     """``f(x)`` of the neuron ``kind``.
@@ -180,6 +183,15 @@ def _slopes(x: Tensor, p: _Parameters) -> Tensor:
     return p.data.reshape(channels).to(device=x.device, dtype=x.dtype)
 
 
+def _prelu(x: Tensor, slopes: Tensor) -> Tensor:
+    """PReLU, on the CPU of few channels row by row: the engine takes the channels of a pixel together."""
+    images, channels, height, width = x.shape
+    if x.is_cuda or channels >= _FEW_CHANNELS or not x.is_contiguous(memory_format=torch.channels_last):
+        return torch.prelu(x, slopes)
+    rows = torch.prelu(x.permute(0, 2, 3, 1).reshape(images * height, width * channels), slopes.repeat(width))
+    return rows.view(images, height, width, channels).permute(0, 3, 1, 2)
+
+
 def _prelu_gradient(gradient: Tensor, x: Tensor, p: _Parameters) -> Tensor:
     # The sign of x, with 1 at 0; a PReLU of the slope -a takes -1 to a and leaves 1.
     sign = x.sign().add_(0.5).sign_()
@@ -258,7 +270,7 @@ _NEURONS: dict[MPSCNNNeuronType, _Row] = {
         lambda x, _: x / x.abs().add_(1.0), lambda g, x, _: g / x.abs().add_(1.0).square_()
     ),
     MPSCNNNeuronType.ELU: _Row(lambda x, p: functional.elu(x, p.a), _elu_gradient),
-    MPSCNNNeuronType.PRELU: _Row(lambda x, p: torch.prelu(x, _slopes(x, p)), _prelu_gradient),
+    MPSCNNNeuronType.PRELU: _Row(lambda x, p: _prelu(x, _slopes(x, p)), _prelu_gradient),
     MPSCNNNeuronType.RELU_N: _Row(_relu_n, _relu_n_gradient),
     MPSCNNNeuronType.POWER: _Row(_power, _power_gradient),
     MPSCNNNeuronType.EXPONENTIAL: _Row(_exponential, _exponential_gradient),

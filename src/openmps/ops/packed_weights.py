@@ -6,44 +6,63 @@ windows                weights                                       computed by
 one pixel each, small  a matrix ``[I, O]``                           a product of matrices: no library call is cheaper
 one pixel each         an order ``[O]`` of channels, where each      copies
                        row of the matrix is one 1 among zeros
+3 x 3, many channels   in tiles                                      `openmps.ops.winograd`
 any                    packed for oneDNN                             oneDNN, with biases, an added image or a gate
 =====================  ============================================  ==================================================
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from openmps.ops.geometry import Window
 from openmps.ops.library_convolution import operand_of, placed, regular
+from openmps.ops.winograd import Tiles, side_of_tiles
 from openmps.types import MPSImageEdgeMode
 
 _SMALL = 2**24
 """Multiplications and additions of a product that is not worth oneDNN's preparation, some 50 us at each call."""
+_one_dnn: Any = torch.ops.mkldnn
+_convolve, _convolve_and_add = _one_dnn._convolution_pointwise.default, _one_dnn._convolution_pointwise.binary
+
+
+class PackedWeights:
+    """Weights and biases of one convolution, ready to be used.
+
+    Called with a float32 image, an image to add and an activation, each of which may be missing, they give
+    ``activation(convolution(x) + biases + residual)``.
+    """
+
+    def __call__(self, x: Tensor, residual: Tensor | None, activation: Any) -> Tensor:
+        """See the class."""
+        raise NotImplementedError
 
 
 def packed_weights(
     weights: Tensor, biases: Tensor | None, window: Window, edge_mode: MPSImageEdgeMode, groups: int, images: int
-) -> Tensor:
-    """Float32 weights, OHWI, for a convolution of so many images; never memory of ``weights`` itself."""
+) -> PackedWeights:
+    """Float32 weights, OHWI, and biases for a convolution of so many images."""
     if groups == 1 and window.size == window.stride == (1, 1) and window.is_whole:
         rows = weights.flatten(1)
         if biases is None and (order := _order(rows)) is not None:
-            return order
+            return _Order(order)
         if 2 * max(images, 1) * window.y.result * window.x.result * rows.numel() <= _SMALL:
-            return rows.t().clone(memory_format=torch.contiguous_format)
-    window, padding = placed(window, edge_mode)
-    size = window.region if padding is None else window.source
-    where = (padding or (0, 0), window.stride, window.dilation, groups)
-    kernel = weights.permute(0, 3, 1, 2)
-    shape = (max(images, 1), kernel.shape[1] * groups, *size)
-    return torch.ops.mkldnn._reorder_convolution_weight(kernel, *where, shape)
+            return _Product(rows, biases)
+    library = _Library(weights, biases, window, edge_mode, groups, images)
+    if side := side_of_tiles(window, edge_mode, groups, images, weights):
+        tiles = Tiles(weights, library.biases, window, side)
+        return _InTiles(tiles, library) if tiles.are_moderate else library
+    return library
 
 
-def are_packed(weights: Tensor) -> bool:
-    """Whether these are weights as `packed_weights` gives them."""
-    return weights.is_mkldnn or weights.ndim != 4
+def behind(y: Tensor, residual: Tensor | None, activation: Any) -> Tensor:
+    """What stands behind a convolution, over its result, in its memory as far as it fits."""
+    if residual is not None:
+        y = y.add_(residual) if (residual.shape, residual.dtype) == (y.shape, y.dtype) else y + residual
+    return y if activation is None else activation.of(y)
 
 
 def _order(rows: Tensor) -> Tensor | None:
@@ -55,37 +74,103 @@ def _order(rows: Tensor) -> Tensor | None:
     return order if bool((rows.gather(1, order[:, None]) == 1).all()) else None
 
 
-def by_packed_weights(
-    x: Tensor,
-    weights: Tensor,
-    biases: Tensor | None,
-    addend: Tensor | None,
-    gate: str,
-    window: Window,
-    edge_mode: MPSImageEdgeMode,
-    groups: int,
-) -> Tensor:
-    """``gate(convolution(x) + biases)`` or ``convolution(x) + biases + addend`` of a float32 image.
+def _pixels(x: Tensor) -> Tensor:
+    """The pixels of an image as rows."""
+    images, channels, height, width = x.shape
+    if x.is_contiguous(memory_format=torch.channels_last):
+        return x.as_strided((images * height * width, channels), (channels, 1))
+    return x.permute(0, 2, 3, 1).reshape(-1, channels)
 
-    Without either unless `takes_more`. The addend lies in memory as the result does.
-    """
-    if weights.ndim <= 2:
-        images, channels, height, width = x.shape
-        pixels = x.permute(0, 2, 3, 1).reshape(-1, channels)
-        if weights.ndim == 1:
-            y = pixels.index_select(1, weights)
+
+def _image(pixels: Tensor, like: Tensor) -> Tensor:
+    """Rows as the pixels of an image of the size of another one."""
+    images, _, height, width = like.shape
+    channels = pixels.shape[1]
+    shape = images, channels, height, width
+    return pixels.as_strided(shape, (height * width * channels, 1, width * channels, channels))
+
+
+class _Order(PackedWeights):
+    """Channels in another order."""
+
+    def __init__(self, order: Tensor) -> None:
+        self._order = order
+
+    def __call__(self, x: Tensor, residual: Tensor | None, activation: Any) -> Tensor:
+        return behind(_image(_pixels(x).index_select(1, self._order), x), residual, activation)
+
+
+class _Product(PackedWeights):
+    """A product of matrices."""
+
+    def __init__(self, rows: Tensor, biases: Tensor | None) -> None:
+        self._matrix = rows.t().clone(memory_format=torch.contiguous_format)
+        self._biases = None if biases is None else biases.clone()
+
+    def __call__(self, x: Tensor, residual: Tensor | None, activation: Any) -> Tensor:
+        pixels = _pixels(x)
+        if self._biases is None:
+            y = torch.mm(pixels, self._matrix)
         else:
-            y = torch.mm(pixels, weights) if biases is None else torch.addmm(biases, pixels, weights)
-        return y.view(images, height, width, -1).permute(0, 3, 1, 2)
-    window, padding = placed(window, edge_mode)
-    operand = operand_of(x, window, padding, edge_mode)
-    where = (operand.padding, operand.stride, window.dilation, groups)
-    run = torch.ops.mkldnn._convolution_pointwise
-    if addend is None:
-        return run(operand.image, weights, biases, *where, gate, [], "")
-    return run.binary(operand.image, regular(addend), weights, biases, *where, "add", None, None, [], None)
+            y = torch.addmm(self._biases, pixels, self._matrix)
+        return behind(_image(y, x), residual, activation)
 
 
-def takes_more(weights: Tensor) -> bool:
-    """Whether an addend or a gate can be part of the convolution by these weights."""
-    return weights.is_mkldnn
+class _Library(PackedWeights):
+    """oneDNN."""
+
+    def __init__(
+        self,
+        weights: Tensor,
+        biases: Tensor | None,
+        window: Window,
+        edge_mode: MPSImageEdgeMode,
+        groups: int,
+        images: int,
+    ) -> None:
+        self._read, self._padding = placed(window, edge_mode)
+        self._edge_mode = edge_mode
+        window = self._read
+        size = window.region if self._padding is None else window.source
+        self._where = (self._padding or (0, 0), window.stride, window.dilation, groups)
+        kernel = weights.permute(0, 3, 1, 2)
+        shape = (max(images, 1), kernel.shape[1] * groups, *size)
+        self._weights = _one_dnn._reorder_convolution_weight(kernel, *self._where, shape)
+        self._result = (len(weights), *window.result)
+        self.biases = None if biases is None else biases.clone()
+
+    def __call__(self, x: Tensor, residual: Tensor | None, activation: Any) -> Tensor:
+        image = regular(x) if self._padding is not None else self._region(x)
+        if residual is None:
+            gate = "none" if activation is None else activation.gate
+            y = _convolve(image, self._weights, self.biases, *self._where, gate, [], "")
+            if activation is None:
+                return y
+            return activation.of(y) if gate == "none" else activation.behind_gate(y)
+        if self._lies_like_results(residual, x):
+            more = "add", None, None, [], None
+            y = _convolve_and_add(image, regular(residual), self._weights, self.biases, *self._where, *more)
+            return behind(y, None, activation)
+        y = _convolve(image, self._weights, self.biases, *self._where, "none", [], "")
+        return behind(y, residual, activation)
+
+    def _region(self, x: Tensor) -> Tensor:
+        return operand_of(x, self._read, None, self._edge_mode).image
+
+    def _lies_like_results(self, residual: Tensor, x: Tensor) -> bool:
+        is_last = residual.is_contiguous(memory_format=torch.channels_last)
+        return is_last and residual.shape == (len(x), *self._result) and residual.dtype == x.dtype
+
+
+class _InTiles(PackedWeights):
+    """In tiles, or by oneDNN where those would be wrong."""
+
+    def __init__(self, tiles: Tiles, library: _Library) -> None:
+        self._tiles = tiles
+        self._library = library
+
+    def __call__(self, x: Tensor, residual: Tensor | None, activation: Any) -> Tensor:
+        y = self._tiles.convolve(x, None if residual is not None else activation)
+        if y is None:
+            return self._library(x, residual, activation)
+        return y if residual is None else behind(y, residual, activation)

@@ -52,7 +52,7 @@ class Preparation:
         """Another one where the tensors have become others."""
         self._op = op
         self._operands = operands
-        self._made: tuple[Tensor | None, ...] | None = None
+        self._made: tuple[Any, ...] | None = None
         self._is_stale = True
         self._begun = self._finished = 0
         """Different while it is made, and where that was cut off, by an error or by a fork."""
@@ -97,17 +97,17 @@ class Preparation:
                     place.copy_(tensor)
             return
         self._made = found
-        if any(each is not None and each.is_cuda for each in found):
+        if any(isinstance(each, Tensor) and each.is_cuda for each in found):
             # Captured work knows tensors by where they lie; on the CPU it asks for the value.
             self.cell = _Cell()
             epoch.end()
 
 
-def _are_alike(mine: Tensor | None, other: Tensor | None) -> bool:
-    """Whether one tensor can take the other's numbers; those that are packed cannot."""
-    if mine is None or other is None:
+def _are_alike(mine: Any, other: Any) -> bool:
+    """Whether what is there can take the other's numbers; weights that are packed cannot."""
+    if not isinstance(mine, Tensor) or not isinstance(other, Tensor):
         return mine is other
-    return not mine.is_mkldnn and mine.shape == other.shape and mine.dtype == other.dtype
+    return mine.shape == other.shape and mine.dtype == other.dtype
 
 
 class Followers:
