@@ -57,7 +57,7 @@ def view(
     network: Annotated[Path, typer.Argument(metavar=_NETWORKS, help="What to show.", show_default=False)],
     images: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[IMAGE...]", help="Image files, to see values of.", show_default=False),
+        typer.Argument(metavar="IMAGE", help="Image files, to see values of.", show_default=False),
     ] = None,
     out: Annotated[
         Path | None,

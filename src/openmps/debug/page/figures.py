@@ -41,12 +41,14 @@ def plain(number: float) -> float | None:
 def histogram(array: Array) -> dict[str, Any]:
     """How many numbers fall into each of equal steps from the least to the largest, of those that are finite."""
     found = statistics_of(array)
-    finite = array[np.isfinite(array)].astype(np.float32, copy=False)
+    finite = array[np.isfinite(array)]
     counts: list[int] = []
     deviation = 0.0
     if finite.size:
-        # Wider than float32: the range of large numbers may not fit.
-        counts = np.histogram(finite, _BINS, (float(found.least), float(found.largest)))[0].tolist()
+        # In float64: the range of large numbers is no number of theirs, and that of equal ones has no steps.
+        places = finite.astype(np.float64) - found.least
+        places *= _BINS / ((found.largest - found.least) or 1.0)
+        counts = np.bincount(np.minimum(places.astype(np.int64), _BINS - 1).reshape(-1), minlength=_BINS).tolist()
         deviation = float(finite.std(dtype=np.float64))
     return {
         "count": int(array.size),

@@ -105,17 +105,17 @@ class GraphDrawing {
       class: `node f-${node.family}${node.fused ? " fused" : ""}`, role: "button", tabindex: "-1", "aria-pressed": "false",
       "aria-label": this.described(box), "data-layer": node.label, transform: `translate(${left} ${top})`,
     },
-      draw("title", {}, node.label),
       draw("rect", { class: "ring", x: -5, y: -5, width: width + 10, height: height + 10, rx: 10 }),
       draw("rect", { class: "box", width, height, rx: 7 }),
       draw("path", { class: "tint", d: `M7 0H${BOX.glyph}V${height}H7A7 7 0 0 1 0 ${height - 7}V7A7 7 0 0 1 7 0z` }),
       draw("text", { class: "glyph", x: BOX.glyph / 2, y: height / 2 + 5, "aria-hidden": "true" }, GLYPHS[node.family]),
-      names.map((name, place) => draw("text", { class: "name", x: BOX.glyph + 8, y: 18 + place * BOX.line }, cut(briefly(name), room, "bold 12px"))),
-      draw("text", { class: "kind", x: BOX.glyph + 8, y: height - 9 }, below));
+      names.map((name, place) => draw("text", { class: "name", "aria-hidden": "true", x: BOX.glyph + 8, y: 18 + place * BOX.line }, cut(briefly(name), room, "bold 12px"))),
+      draw("text", { class: "kind", "aria-hidden": "true", x: BOX.glyph + 8, y: height - 9 }, below));
     element.addEventListener("click", () => { if (!this.dragged) this.select(box.id, { focus: true }); });
     return element;
   }
 
+  // What a screen reader says of a box.
   described(box) {
     const { node } = box;
     const parts = [box.members.map((member) => this.view.nodes[member].label).join(", "), kindOf(node.class)];
@@ -153,9 +153,8 @@ class GraphDrawing {
 
   // The next box by an arrow key: along the edges up and down, else the nearest one on that side.
   next(key) {
-    const box = this.boxOf.get(this.selected);
-    if (!box) return this.layout.boxes[0];
     const { edges, boxes } = this.layout;
+    const box = boxes.find((each) => each.element === document.activeElement) || this.boxOf.get(this.selected) || boxes[0];
     const drawn = edges.filter((edge) => edge.points || edge.isTurn);
     if (key === "Home") return boxes[0];
     if (key === "End") return boxes[boxes.length - 1];

@@ -54,13 +54,14 @@ function start() {
       if (drawing.selected === null) detail.replaceChildren(...[networkDetail(view, choose)].flat(Infinity).filter(Boolean));
       else drawing.onSelect(drawing.selected);
     } });
-    const table = make("div", { class: "scroll" });
+    const table = make("div", { class: "scroll", tabindex: "0" });
     entries.push({ key: `table-${number}`, name: `${view.name} as a table`, panel: table, open: () => {
       if (!table.firstChild) table.append(tableOf(view, choose));
     } });
   });
-  for (const [key, name, made] of [["training", "Training", trainingPanel], ["mistakes", "Mistakes", mistakesPanel]]) {
-    const panel = make("div", { class: "scroll" });
+  const others = [["training", "Training", trainingPanel, DATA.curves || DATA.no_metrics], ["mistakes", "Mistakes", mistakesPanel, DATA.mistakes || DATA.no_mistakes]];
+  for (const [key, name, made] of others.filter(([, , , told]) => told)) {
+    const panel = make("div", { class: "scroll", tabindex: "0" });
     entries.push({ key, name, panel, open: () => { if (!panel.firstChild) panel.append(...made()); } });
   }
   for (const { key, panel } of entries) main.append(fill(panel, { role: "tabpanel", id: `panel-${key}`, "aria-labelledby": `tab-${key}`, hidden: true }, []));

@@ -36,7 +36,7 @@ function placementSection(node, sides) {
   const update = () => {
     const read = readsOf(placement, state.column, state.row);
     const rest = [`${read.padding} of them padding`];
-    if (read.between) rest.push(`${read.between} zeros between pixels`);
+    if (read.between) rest.push(`${read.between} of them zeros between pixels`);
     say.textContent = `Pixel (${state.column}, ${state.row}) of the result reads ${counted(read.pixels, "pixel")}, ${rest.join(", ")}.`;
     Object.assign(say.dataset, { pixels: read.pixels, padding: read.padding, x: JSON.stringify(read.x), y: JSON.stringify(read.y) });
     readsX.textContent = tapText(read.x, placement.x);
@@ -72,7 +72,7 @@ function placementSection(node, sides) {
       ["policy", node.policy],
       ["window", `${x.size}×${y.size}, stride ${x.stride}×${y.stride}${x.dilation > 1 || y.dilation > 1 ? `, dilation ${x.dilation}×${y.dilation}` : ""}`],
       ["offset", `(${placement.offset.join(", ")})`.replace(/-/g, "−")],
-      ["padding", sides ? sidesText(sides) : null],
+      [placement.backwards ? "padding, with zeros between pixels" : "padding", sides ? sidesText(sides) : null],
       ["edge mode", placement.edge],
     ]),
     make("p", { class: "soft" }, "Point at a pixel of the result, or choose one, to see what it reads of the source."),

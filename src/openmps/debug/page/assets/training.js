@@ -5,7 +5,7 @@ const CURVE = { width: 460, height: 250, left: 48, right: 12, top: 12, bottom: 3
 
 function trainingPanel() {
   if (!DATA.curves || !DATA.curves.length) return [make("p", { class: "note" }, DATA.no_metrics || "Nothing was measured yet.")];
-  return [make("div", { class: "panels" }, DATA.curves.map(curvePanel))];
+  return [make("h2", {}, "How it was trained"), make("div", { class: "panels" }, DATA.curves.map(curvePanel))];
 }
 
 function ticks(low, high) {
