@@ -84,9 +84,9 @@ def chosen(browser: Any) -> str:
 
 
 def test_a_resnet50_opens_at_once_and_walks_by_keys(browser: Any, tmp_path: Path) -> None:
-    shape = NetworkShape(224, 224, 3, 100, "resnet50")
+    shape = NetworkShape(112, 112, 3, 100, "resnet50")
     network = Network.create(shape, seed=0, optimizer=optimizer_factory("adam", 1e-3))
-    images = np.random.default_rng(0).integers(0, 256, (1, 224, 224, 3)).astype(np.uint8)
+    images = np.random.default_rng(0).integers(0, 256, (1, 112, 112, 3)).astype(np.uint8)
     path = tmp_path / "resnet50.html"
     assert mps.debug.save_page(path, network.inference_graph(CPU, FLOAT32), [images]) < 5_000_000
     # The better one of two: other work on the machine is not the page's.
@@ -99,6 +99,10 @@ def test_a_resnet50_opens_at_once_and_walks_by_keys(browser: Any, tmp_path: Path
         browser.switch_to.active_element.send_keys(key)
         walked.append(chosen(browser))
     assert walked == ["stem_norm", "relu1", "pool1", "relu1", "softmax", "image"]
+    browser.switch_to.active_element.send_keys("\ue007")  # enter
+    assert browser.switch_to.active_element.get_attribute("id") == "detail"
+    browser.find_element("css selector", ".check input").click()
+    assert len(browser.find_elements("css selector", NODES)) == 176 - 118  # those that are fused
     assert browser.get_log("browser") == []
 
 
@@ -147,8 +151,8 @@ def test_everything_has_a_name_and_a_place_in_the_focus_order(browser: Any, page
     ]
     unnamed = """return [...document.querySelectorAll('button, input, select, canvas, svg, [role]')].filter((each) => {
         const shown = each.getClientRects().length && !each.closest('[aria-hidden=true]');
-        const named = each.ariaLabel || each.textContent.trim() || each.labels?.length || each.getAttribute('aria-labelledby');
-        return shown && !named && each.getAttribute('role') !== 'status';
+        const label = each.ariaLabel || each.getAttribute('aria-labelledby') || each.labels?.length;
+        return shown && !label && !each.textContent.trim() && each.getAttribute('role') !== 'status';
     }).map((each) => each.outerHTML.slice(0, 120))"""
     tab = browser.find_element("id", "tab-graph-0")
     tab.send_keys("")

@@ -27,6 +27,7 @@ _BEFORE: list[dict[str, Any]] = [
             {"Training": "training.md"},
             {"Weight updates": "weight_updates.md"},
             {"Padding": "padding.md"},
+            {"View": "view.md"},
             {"Debugging": "debugging.md"},
             {"Weights in and out": "weights.md"},
             {"ONNX": "onnx.md"},

@@ -14,7 +14,7 @@ from openmps.cli.archives import is_onnx
 from openmps.cli.models import Found, chosen_images, open_graph, open_model
 from openmps.cli.models import Images as Sizes
 from openmps.cli.options import Device, note, open_run, require_another, require_new, sentence
-from openmps.cli.subjects import Count, Labels, Samples, chosen_format, given_to, sources_of
+from openmps.cli.subjects import Count, Samples, chosen_format, given_to, sources_of
 from openmps.errors import MPSError
 
 if TYPE_CHECKING:
@@ -65,7 +65,10 @@ def view(
     ] = None,
     samples: Samples = None,
     count: Count = 4,
-    labels: Labels = None,
+    labels: Annotated[
+        str | None,
+        typer.Option(metavar="CLASS,…", help="The class of each image by its name, for gradients.", show_default=False),
+    ] = None,
     image: Sizes = None,
     repeats: Annotated[int, typer.Option(min=0, help="Runs that are timed, 0 for no times.")] = 3,
     mistakes: Annotated[int, typer.Option(min=0, help="Misclassified test images that are shown at most.")] = 48,

@@ -34,6 +34,8 @@ _SCRIPTS = (
     "page.js",
 )
 """In the order in which they run: later ones use earlier ones."""
+_LICENCES = {"dagre.min.js": "dagre.LICENSE.txt"}
+"""What stands in front of the scripts of others."""
 _PLACE = re.compile(r"\{\{(\w+)\}\}")
 _CURVES = (
     ("Loss", (("loss", "training"), ("test_loss", "test"))),
@@ -132,4 +134,8 @@ def _asset(name: str) -> str:
 
 @cache
 def _script() -> str:
-    return "\n".join(_asset(name) for name in _SCRIPTS)
+    return "\n".join(_licence(name) + _asset(name) for name in _SCRIPTS)
+
+
+def _licence(name: str) -> str:
+    return f"/*!\n{_asset(_LICENCES[name])}*/\n" if name in _LICENCES else ""

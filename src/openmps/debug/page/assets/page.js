@@ -11,6 +11,7 @@ function isDark() {
 function setTheme(dark) {
   document.documentElement.dataset.theme = dark ? "dark" : "light";
   document.getElementById("theme").setAttribute("aria-pressed", String(dark));
+  repaintPlacement();
 }
 
 function kept() {

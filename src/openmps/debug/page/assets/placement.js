@@ -4,6 +4,9 @@
 const AROUND = 2;
 const MOST_CELLS = 26;
 
+// Draws the canvases again, which keep the colours that they were drawn in.
+let repaintPlacement = () => {};
+
 const isOutside = (tap, axis) => tap !== null && (tap < 0 || tap >= axis.source);
 
 // What a result pixel reads: taps of both axes, and how many of the pixels are padding or zeros put in between.
@@ -83,11 +86,13 @@ function placementSection(node, sides) {
     make("div", { class: "legend" },
       legend("read", (box) => [box, draw("circle", { cx: 7.5, cy: 7.5, r: 3.5, fill: "var(--tap)" })]),
       legend("read, padding", (box) => [box, draw("path", { d: "M3 3L12 12M12 3L3 12", stroke: "var(--padtap)", "stroke-width": 2.4 })]),
+      legend("reads some padding", (box) => [draw("rect", { width: 15, height: 15, fill: "var(--pad)" }), box]),
       legend("outside the source", (box) => [box, draw("path", { d: "M0 15L15 0M0 7L7 0M8 15L15 8", stroke: "var(--soft)" })]),
       placement.backwards ? legend("zeros between pixels are not drawn", (box) => [box]) : null),
     say,
     facts([["columns read", readsX], ["rows read", readsY]]),
   ];
+  repaintPlacement = update;
   // The canvases have a size once they are in the page.
   requestAnimationFrame(update);
   return section;
@@ -116,16 +121,17 @@ function drawResult(canvas, placement, state) {
   const height = Math.max(12, Math.min(cell * rows, 420));
   const tall = height / rows;
   const context = sharpened(canvas, width, height);
-  context.strokeStyle = colour("line");
-  if (cell >= 4) {
-    for (let place = 1; place < columns; place++) context.strokeRect(place * cell, 0, 0, height);
-    for (let place = 1; place < rows; place++) context.strokeRect(0, place * tall, width, 0);
-  }
   // Those that read padding, so that one sees where to point.
   context.fillStyle = colour("pad");
   const touches = (taps, axis) => taps.some((tap) => isOutside(tap, axis));
   placement.y.taps.forEach((taps, row) => { if (touches(taps, placement.y)) context.fillRect(0, row * tall, width, tall); });
   placement.x.taps.forEach((taps, column) => { if (touches(taps, placement.x)) context.fillRect(column * cell, 0, cell, height); });
+  context.lineWidth = 0.5;
+  context.strokeStyle = colour("soft");
+  if (cell >= 4) {
+    for (let place = 1; place < columns; place++) context.strokeRect(place * cell, 0, 0, height);
+    for (let place = 1; place < rows; place++) context.strokeRect(0, place * tall, width, 0);
+  }
   const size = Math.max(cell, 5), high = Math.max(tall, 5);
   const left = Math.min(state.column * cell, width - size), top = Math.min(state.row * tall, height - high);
   context.fillStyle = colour("tap");
