@@ -26,7 +26,7 @@ function networkDetail(view, onSelect) {
     timed.length ? make("div", { class: "tablebox" }, make("table", {}, make("caption", {}, "The longest steps"),
       make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "step"), make("th", { scope: "col", class: "number" }, "time"), make("th", { scope: "col", class: "number" }, "share"))),
       make("tbody", {}, timed.slice(0, 8).map(([node, index]) => make("tr", {},
-        make("th", { scope: "row" }, make("button", { class: "link", type: "button", onclick: () => onSelect(index) }, node.label)),
+        make("th", { scope: "row" }, make("button", { class: "link", type: "button", onclick: () => onSelect(index) }, node.timed.map((each) => view.nodes[each].label).join(" + "))),
         make("td", { class: "number" }, seconds(node.seconds)), make("td", { class: "number" }, percent(node.seconds / view.time.steps))))))) : null,
   ];
 }
