@@ -9,10 +9,14 @@ const kindOf = (name) => name.replace(/^MPS(CNN|NN)?/, "").replace(/Node$/, "");
 // Text within a width in pixels, shortened in its middle.
 const ruler = document.createElement("canvas").getContext("2d");
 
-function cut(text, width, font) {
+function widthOf(text, font) {
   ruler.font = `${font} system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif`;
+  return ruler.measureText(text).width;
+}
+
+function cut(text, width, font) {
   let short = text;
-  for (let most = text.length - 1; most > 4 && ruler.measureText(short).width > width; most--) {
+  for (let most = text.length - 1; most > 4 && widthOf(short, font) > width; most--) {
     const tail = Math.floor((most - 1) / 2);
     short = `${text.slice(0, most - 1 - tail)}…${text.slice(-tail)}`;
   }
@@ -51,7 +55,7 @@ class GraphDrawing {
       hasGroups ? make("label", { class: "check", for: join.id }, join, " One box a step") : null,
       make("span", { class: "gap" }),
       button("Zoom in", "+", () => this.zoom(ZOOM.step)), button("Zoom out", "−", () => this.zoom(1 / ZOOM.step)),
-      button("Show all of the graph", "Fit", () => this.fit()));
+      button("Fit all of the graph", "Fit", () => this.fit()));
   }
 
   find(text) {
@@ -76,7 +80,7 @@ class GraphDrawing {
       draw("g", { class: "bundle" }, draw("rect", { x: left, y: top, width, height, rx: 10 })));
     for (const edge of shown) edge.element = this.edge(edge);
     for (const box of this.layout.boxes) box.element = this.box(box);
-    this.world.replaceChildren(...bundles, ...shown.map((edge) => edge.element), this.far, ...this.layout.boxes.map((box) => box.element));
+    this.world.replaceChildren(...bundles, ...shown.map((edge) => edge.element), this.far, ...this.layout.boxes.flatMap((box) => [box.element, box.words]));
     const chosen = this.selected === null ? this.layout.boxes[0] : this.boxOf.get(this.selected);
     chosen.element.setAttribute("tabindex", "0");
     this.home();
@@ -99,18 +103,21 @@ class GraphDrawing {
     const time = node.seconds === undefined ? null : seconds(node.seconds);
     const rest = [node.fused ? "fused" : null, time].filter(Boolean).map((text) => ` · ${text}`).join("");
     const room = width - BOX.glyph - 16;
-    const below = cut(kindOf(node.class), room - ruler.measureText(rest).width, "11px") + rest;
+    const below = cut(kindOf(node.class), room - widthOf(rest, "11px"), "11px") + rest;
     const left = box.x - width / 2, top = box.y - height / 2;
+    const place = `translate(${left} ${top})`;
     const element = draw("g", {
       class: `node f-${node.family}${node.fused ? " fused" : ""}`, role: "button", tabindex: "-1", "aria-pressed": "false",
-      "aria-label": this.described(box), "data-layer": node.label, transform: `translate(${left} ${top})`,
+      "aria-label": this.described(box), "data-layer": node.label, transform: place,
     },
       draw("rect", { class: "ring", x: -5, y: -5, width: width + 10, height: height + 10, rx: 10 }),
       draw("rect", { class: "box", width, height, rx: 7 }),
-      draw("path", { class: "tint", d: `M7 0H${BOX.glyph}V${height}H7A7 7 0 0 1 0 ${height - 7}V7A7 7 0 0 1 7 0z` }),
-      draw("text", { class: "glyph", x: BOX.glyph / 2, y: height / 2 + 5, "aria-hidden": "true" }, GLYPHS[node.family]),
-      names.map((name, place) => draw("text", { class: "name", "aria-hidden": "true", x: BOX.glyph + 8, y: 18 + place * BOX.line }, cut(briefly(name), room, "bold 12px"))),
-      draw("text", { class: "kind", "aria-hidden": "true", x: BOX.glyph + 8, y: height - 9 }, below));
+      draw("path", { class: "tint", d: `M7 0H${BOX.glyph}V${height}H7A7 7 0 0 1 0 ${height - 7}V7A7 7 0 0 1 7 0z` }));
+    // The name of the button says all of it in full.
+    box.words = draw("g", { class: "words", "aria-hidden": "true", transform: place },
+      draw("text", { class: "glyph", x: BOX.glyph / 2, y: height / 2 + 5 }, GLYPHS[node.family]),
+      names.map((name, line) => draw("text", { class: "name", x: BOX.glyph + 8, y: 18 + line * BOX.line }, cut(briefly(name), room, "bold 12px"))),
+      draw("text", { class: "kind", x: BOX.glyph + 8, y: height - 9 }, below));
     element.addEventListener("click", () => { if (!this.dragged) this.select(box.id, { focus: true }); });
     return element;
   }
