@@ -1,6 +1,7 @@
 """Networks trained and run: openmps beside its peers, each in a process of its own, by turns.
 
 Usage: python -m bench.training [--device cpu|cuda] [--work NAME ...] [--turns N] [--threads N] [--clock wall|cpu]
+       [--without PEER ...]
 
 Without ``--work``: every work of the device. ``--list`` names them.
 """
@@ -113,10 +114,13 @@ def contenders(task: Task, device: str) -> list[Contender]:
     return found
 
 
-def measure(name: str, device: str, turns: int, threads: int | None = None, clock: str = "wall") -> dict[str, Any]:
+def measure(
+    name: str, device: str, turns: int, threads: int | None = None, clock: str = "wall", without: Sequence[str] = ()
+) -> dict[str, Any]:
     """One row: a work on a device."""
     task = TASKS[name]
-    found = compared(by_processes(contenders(task, device), turns, task.steps, threads=threads, clock=clock))
+    asked = [each for each in contenders(task, device) if each.name not in without]
+    found = compared(by_processes(asked, turns, task.steps, threads=threads, clock=clock))
     return {"work": name, "title": task.title, "batch": task.work.batch, "threads": threads, "clock": clock, **found}
 
 
@@ -125,13 +129,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", nargs="+", choices=sorted(TASKS), metavar="NAME")
     parser.add_argument("--list", action="store_true", help="name every work")
+    parser.add_argument("--without", nargs="+", default=(), metavar="PEER", help="leave peers out, by their names")
     add_options(parser, 12)
     options = parser.parse_args(arguments)
     if options.list:
         print("\n".join(f"{name:24} {', '.join(task.devices):10} {task.title}" for name, task in TASKS.items()))
         return
     for name in options.work or [name for name, task in TASKS.items() if options.device in task.devices]:
-        row = measure(name, options.device, options.turns, options.threads, options.clock)
+        row = measure(name, options.device, options.turns, options.threads, options.clock, options.without)
         show(row["title"], row)
         if not options.no_record:
             record("training", options.device, row)

@@ -8,6 +8,7 @@ from itertools import cycle
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
@@ -50,15 +51,21 @@ _LARGE = 1 << 20
 def batches(work: Work) -> Iterator[tuple[Array, Array]]:
     """Batches picked at random, without end. Large images are good until the next ones but one are picked.
 
-    New memory for these would have the system clear pages, which takes longer than a step.
+    New memory for these would have the system clear pages, and one thread would copy them for as long as a step takes:
+    they are picked by the threads of PyTorch.
     """
     images, classes = data_set(work)
     generator = np.random.default_rng(1)
     is_large = images[0].nbytes * work.batch > _LARGE
-    places = cycle([np.empty((work.batch, *images.shape[1:]), images.dtype) for _ in range(2)] if is_large else [None])
+    places = cycle([np.zeros((work.batch, *images.shape[1:]), images.dtype) for _ in range(2)] if is_large else [None])
     for place in places:
         picked = generator.integers(0, len(images), work.batch)
-        yield np.take(images, picked, axis=0, out=place, mode="clip"), classes[picked]
+        if place is None:
+            yield images[picked], classes[picked]
+        else:
+            rows = (torch.from_numpy(each).view(len(each), -1) for each in (images, place))
+            torch.index_select(next(rows), 0, torch.from_numpy(picked), out=next(rows))
+            yield place, classes[picked]
 
 
 def pictures(work: Work) -> Array:

@@ -74,7 +74,10 @@ def _depthwise_gradient(
     FIRST_Y: tl.constexpr, FIRST_X: tl.constexpr, DILATION_Y: tl.constexpr, DILATION_X: tl.constexpr,
     ALL_TAPS: tl.constexpr, PIXELS: tl.constexpr, OUTPUTS: tl.constexpr,
 ):  # fmt: skip
-    """The factors of some output channels, summed over a program's pixels."""
+    """The factors of some output channels, summed over a program's pixels.
+
+    By one warp: sums over the pixels of a tile, one a tap, need no barrier then.
+    """
     across = tl.cdiv(outputs, OUTPUTS)
     part, programs = tl.program_id(0) // across, tl.num_programs(0) // across
     at = tl.program_id(0) % across * OUTPUTS + tl.arange(0, OUTPUTS)
@@ -159,14 +162,14 @@ def depthwise_gradient(gradient: Tensor, x: Tensor, window: Window, pitch: int, 
     """As `weights_gradient`, of a group for each channel of the source: ``[O, rows, columns, 1]``."""
     images, outputs, result_rows, result_columns = gradient.shape
     _, inputs, rows, columns = x.shape
-    taps, at_once = window.y.size * window.x.size, min(64, triton.next_power_of_2(outputs))
-    pixels, held = images * result_rows * result_columns, 2048 // at_once
+    taps, at_once = window.y.size * window.x.size, min(256, triton.next_power_of_2(outputs))
+    pixels, held = images * result_rows * result_columns, 1024 // at_once
     across = triton.cdiv(outputs, at_once)
-    count = min(triton.cdiv(pixels, held), max(1, 4 * _PROGRAMS // across))
+    count = min(triton.cdiv(pixels, held), max(1, 8 * _PROGRAMS // across))
     parts = torch.empty((count, outputs, *window.size, 1), dtype=torch.float32, device=x.device)
     _depthwise_gradient[(across * count,)](
         gradient, x, parts, pixels, outputs, outputs // inputs, result_rows, result_columns, rows, columns, pitch,
         pitch_of_x, taps, window.x.size, *window.stride, window.y.first, window.x.first, *window.dilation,
-        triton.next_power_of_2(taps), held, at_once, num_warps=4,
+        triton.next_power_of_2(taps), held, at_once, num_warps=1,
     )  # fmt: skip
     return sum_of_parts(parts)

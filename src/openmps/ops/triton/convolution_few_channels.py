@@ -29,8 +29,8 @@ _MOST_OUTPUTS = 64
 """Output channels of a program."""
 _LEAST_PIXELS = 1 << 16
 """Of fewer pixels it is not worth while to store them again."""
-_PROGRAMS, _PIXELS, _BLOCK = 132, 64, 1024
-"""Programs that fill an H200, one a multiprocessor; pixels that each reads at a time, and that are stored."""
+_PROGRAMS, _BLOCK = 132, 1024
+"""Programs that fill an H200, one a multiprocessor; pixels that are stored at a time."""
 
 
 @Launched
@@ -107,13 +107,13 @@ def weights_gradient(gradient: Tensor, x: Tensor, window: Window, pitch: int, pi
         images * result_rows * result_columns,
     )
     is_large, down = at_once * factors > 4096, triton.cdiv(outputs, at_once)
-    programs = max(1, _PROGRAMS * (1 if is_large else 4) // down)
-    each = triton.cdiv(triton.cdiv(pixels, programs), _PIXELS) * _PIXELS
+    programs, held = max(1, _PROGRAMS * (1 if is_large else 4) // down), 64 if is_large else 128
+    each = triton.cdiv(triton.cdiv(pixels, programs), held) * held
     count = triton.cdiv(pixels, each)
     parts = torch.empty((count, outputs, *window.size, inputs), dtype=torch.float32, device=x.device)
     _few_channels_gradient[(count * down,)](
         gradient, wide, parts, pixels, outputs, each, result_rows, result_columns, rows, columns, pitch, inputs,
         *window.size, *window.stride, window.y.first, window.x.first, window.y.dilation, at_once, width, factors,
-        _PIXELS, num_warps=8 if is_large else 4, num_stages=3,
+        held, num_warps=8 if is_large else 4, num_stages=3,
     )  # fmt: skip
     return sum_of_parts(parts)
