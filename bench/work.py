@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import cycle
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
@@ -45,26 +45,26 @@ def data_set(work: Work) -> tuple[Array, Array]:
     return images, generator.integers(0, work.classes, count)
 
 
-_LARGE = 1 << 20
+_LARGE, _THREADS = 1 << 20, 8
 
 
 def batches(work: Work) -> Iterator[tuple[Array, Array]]:
     """Batches picked at random, without end. Large images are good until the next ones but one are picked.
 
-    New memory for these would have the system clear pages, and one thread would copy them for as long as a step takes:
-    they are picked by the threads of PyTorch.
+    New memory for these would have the system clear pages, and one thread would copy them for as long as a step takes.
     """
     images, classes = data_set(work)
     generator = np.random.default_rng(1)
     is_large = images[0].nbytes * work.batch > _LARGE
     places = cycle([np.zeros((work.batch, *images.shape[1:]), images.dtype) for _ in range(2)] if is_large else [None])
-    for place in places:
-        picked = generator.integers(0, len(images), work.batch)
-        if place is None:
-            yield images[picked], classes[picked]
-        else:
-            rows = (torch.from_numpy(each).view(len(each), -1) for each in (images, place))
-            torch.index_select(next(rows), 0, torch.from_numpy(picked), out=next(rows))
+    with ThreadPoolExecutor(_THREADS) as threads:
+        for place in places:
+            picked = generator.integers(0, len(images), work.batch)
+            if place is None:
+                yield images[picked], classes[picked]
+                continue
+            parts = zip(np.array_split(picked, _THREADS), np.array_split(place, _THREADS), strict=True)
+            list(threads.map(lambda part: np.take(images, part[0], axis=0, out=part[1], mode="clip"), parts))
             yield place, classes[picked]
 
 
