@@ -18,6 +18,7 @@ from bench.work import Work
 
 _EAGER: dict[str, Any] = {"how": "eager"}
 _COMPILED: dict[str, Any] = {"how": "default"}
+_LEFT_OUT = {"skipped": "not measured in this run"}
 
 
 class Task(NamedTuple):
@@ -119,8 +120,10 @@ def measure(
 ) -> dict[str, Any]:
     """One row: a work on a device."""
     task = TASKS[name]
-    asked = [each for each in contenders(task, device) if each.name not in without]
-    found = compared(by_processes(asked, turns, task.steps, threads=threads, clock=clock))
+    every = contenders(task, device)
+    asked = [each for each in every if each.name not in without]
+    measured = by_processes(asked, turns, task.steps, threads=threads, clock=clock)
+    found = compared({each.name: measured.get(each.name, dict(_LEFT_OUT)) for each in every})
     return {"work": name, "title": task.title, "batch": task.work.batch, "threads": threads, "clock": clock, **found}
 
 
