@@ -56,11 +56,18 @@ def inference(device: str, **said: Any) -> Turn:
 
 
 def detector_training(device: str, **said: Any) -> Turn:
-    """Steps of the example's Tiny-YOLO, with one box in each picture."""
+    """Steps of the example's Tiny-YOLO, with one box in each picture, and the package's data sources throughout."""
     from tiny_yolo import CELL, OPTIMIZERS, TinyYOLO, square_anchors, widths
 
     work, machine = Work(**said), mps.mtl_device(device)
     network = TinyYOLO(machine, work.classes, square_anchors(), widths(work.width), OPTIMIZERS[work.optimizer]())
+    network.normalizations = [
+        mps.TrainableBatchNormalizationDataSource(
+            each.number_of_feature_channels(), label=each.label(), epsilon=each.epsilon(),
+            optimizer=OPTIMIZERS[work.optimizer](),
+        )
+        for each in network.normalizations
+    ]  # fmt: skip
     graph = network.training_graph(work.batch)
     graph.format = _format(work)
     cells, given, stored = work.side // CELL, batches(work), _stored(machine, work)
