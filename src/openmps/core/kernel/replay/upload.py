@@ -127,13 +127,14 @@ class Upload:
             if self._sent and place_in_half == _STAGES // 2 - 1:
                 self._sent[half].record(current_stream(self._device))
         for place in alone:
-            self._bring(place, values[place])
+            value = values[place]
+            if self._sent and not value.is_cuda and value.is_pinned():
+                self._bring(place, value)
+            else:
+                self.values[place].copy_(value, non_blocking=True)
 
     def _bring(self, place: int, value: Tensor) -> None:
-        """Copy one value that is not staged; a large one from pinned memory while earlier work runs, by another way."""
-        if value.is_cuda or self._device.type != "cuda" or not value.is_pinned():
-            self.values[place].copy_(value, non_blocking=True)
-            return
+        """Copy a large value from pinned memory of the host while earlier work runs."""
         detour = self._detours.get(place)
         if detour is None:
             detour = self._detours[place] = _Detour(self.values[place])
