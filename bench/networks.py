@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -107,11 +108,17 @@ class Detector(nn.Module):
         return labels
 
 
+@cache
+def _anchors(device: torch.device) -> Tensor:
+    """Widths and heights: made once, since a captured step copies nothing from the host."""
+    return torch.tensor([[0.7, 1.4], [1.0, 1.0], [1.4, 0.7]], device=device)
+
+
 def detector_loss(y: Tensor, labels: Tensor) -> Tensor:
     """The loss of the framework's detector (MPSCNNYOLOLoss): what an app would write for it in PyTorch."""
     images, _, rows, columns = y.shape
     y = y.permute(0, 2, 3, 1).reshape(images, rows, columns, Detector.BOXES, -1)
-    anchors = y.new_tensor([[0.7, 1.4], [1.0, 1.0], [1.4, 0.7]])
+    anchors = _anchors(y.device)
     center, size = torch.sigmoid(y[..., :2]), labels[..., 2:4]
     common = torch.minimum(anchors, size).prod(-1)
     fit = common / (anchors.prod(-1) + size.prod(-1) - common)

@@ -29,7 +29,7 @@ class Task(NamedTuple):
     """``training``, ``detector_training`` or ``inference``."""
     work: Work
     steps: int
-    """Steps a turn."""
+    """Steps a turn: enough that what a turn begins with, when nothing is under way yet, counts little."""
     devices: tuple[str, ...] = ("cpu", "cuda")
     unit: str = "images"
 
@@ -48,7 +48,7 @@ TASKS: dict[str, Task] = {
         "ResNet-50, training, 224 pixels, batch 256, float16 images",
         "training",
         Work("resnet50", 256, 224, half=True),
-        5,
+        20,
         _CUDA,
     ),
     "resnet50-small-training": Task(
@@ -77,7 +77,7 @@ TASKS: dict[str, Task] = {
         "Tiny-YOLO, training, 416 pixels, batch 32, float16 images",
         "detector_training",
         Work(batch=32, side=416, half=True, **_YOLO),
-        5,
+        20,
         _CUDA,
     ),
     "mobilenet-1": Task("MobileNet v1, inference, 224 pixels, batch 1", "inference", Work("mobilenet", 1, 224), 8),
@@ -88,7 +88,7 @@ TASKS: dict[str, Task] = {
         "MobileNet v1, training, 224 pixels, batch 128, float16 images",
         "training",
         Work("mobilenet", 128, 224, half=True),
-        5,
+        20,
         _CUDA,
     ),
 }
