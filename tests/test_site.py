@@ -7,8 +7,10 @@ import re
 from functools import cache
 
 import pytest
+import tree_sitter_swift
 from site_pages import links, navigation, pictures, reference, selector_index
 from site_pages.subjects import packages, public_classes, public_functions
+from tree_sitter import Language, Parser
 
 import openmps
 
@@ -89,6 +91,14 @@ def test_every_picture_is_drawn_by_the_code_before_it() -> None:
     for page, text in navigation.written().items():
         for found in pictures.MARK.finditer(text):
             assert f'"{found["name"]}"' in text[: found.start()], f"{page}: {found['name']}"
+
+
+def test_swift_on_the_pages_is_swift() -> None:
+    parser = Parser(Language(tree_sitter_swift.language()))
+    texts = navigation.written().values()
+    blocks = [found for text in texts for found in re.findall(r"```swift\n(.*?)```", text, re.DOTALL)]
+    assert len(blocks) > 4
+    assert [block for block in blocks if parser.parse(block.encode()).root_node.has_error] == []
 
 
 def test_help_is_a_screen_of_names_that_are_there() -> None:

@@ -13,6 +13,8 @@ from site_pages import selector_index
 from site_pages.subjects import definition, packages, public_classes, public_functions, subject_of, subjects
 
 _LITERAL = re.compile(r"``([^`]+)``")
+_ROLE = re.compile(r":(?:meth|func|class|attr|mod):`~?([^`]+)`")
+_SESSION = re.compile(r"^>>> .*(?:\n(?!\n).+)*", re.MULTILINE)
 _SECTIONS = ("Raises:", "Args:", "Returns:")
 _HEADER = re.compile(r"\b((?:MPS|MTL|NS)\w+\.h)\b.*?((?:macOS|iOS) [\d.]+)", re.DOTALL)
 
@@ -195,13 +197,14 @@ def _inherited(kind: type) -> str:
 
 
 def _cell(text: str) -> str:
-    first = re.split(r"\n\s*\n", _LITERAL.sub(r"`\1`", text).strip())[0]
+    first = re.split(r"\n\s*\n", _ROLE.sub(r"`\1`", _LITERAL.sub(r"`\1`", text)).strip())[0]
     return " ".join(first.split()).replace("|", "\\|").removesuffix("::")
 
 
 def markdown(text: str) -> str:
     """A docstring as Markdown: literals, literal blocks and the sections of errors."""
-    text = _LITERAL.sub(r"`\1`", text)
+    text = _ROLE.sub(r"`\1`", _LITERAL.sub(r"`\1`", text))
+    text = _SESSION.sub(lambda found: f"```pycon\n{found[0]}\n```", text)
     text = re.sub(r"::\n", ":\n", text)
     for section in _SECTIONS:
         text = re.sub(rf"(?:^|\n){section}\n", f"\n**{section}**\n\n", text)
