@@ -132,3 +132,9 @@ def test_selectors_that_have_an_order_of_their_own() -> None:
     both = mps.MPSCNNConvolutionWeightsAndBiasesState(buffer, 4 * CHANNELS, buffer, 0, descriptor())
     assert (both.weights_offset, both.biases_offset) == (4 * CHANNELS, 0)
     assert mps.MPSCNNConvolutionWeightsAndBiasesState(buffer, None).weights is buffer
+
+
+def test_labels_of_a_batch() -> None:
+    labels = mps.MPSCNNLossLabels.batch(mps.mtl_device("cpu"), np.eye(2))
+    assert_type(labels[0], mps.MPSCNNLossLabels)
+    assert labels[1].labels_image().numpy().ravel().tolist() == [0.0, 1.0]

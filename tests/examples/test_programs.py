@@ -24,7 +24,7 @@ CPU = ["--device", "cpu"]
 
 
 def test_digits_by_kernels() -> None:
-    assert digits_by_kernels.main([*CPU, "--steps", "60"]) > 0.6
+    assert digits_by_kernels.main([*CPU, "--steps", "60"]) > 0.8
 
 
 def test_digits_by_graph(capsys: pytest.CaptureFixture[str]) -> None:

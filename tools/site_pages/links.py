@@ -7,10 +7,10 @@ import re
 from collections.abc import Collection
 
 from site_pages.navigation import BESIDE
-from site_pages.subjects import public_classes
+from site_pages.subjects import public_classes, public_functions
 
 _LINK = re.compile(r"(?<!!)\[(?P<text>[^\]]*)\]\((?P<target>[^)\s]+)\)")
-_NAMED = re.compile(r"(?<!\[)`(?:mps\.|openmps\.)?(?P<name>[A-Z]\w+)`(?!\])")
+_NAMED = re.compile(r"(?<!\[)`(?:mps\.|openmps\.)?(?P<name>[A-Za-z]\w+)`(?!\])")
 _CELL = re.compile(r"(?<=\| )(?P<name>MPS\w+)(?= \|)")
 _FENCE = re.compile(r"^\s*(`{3,}|~{3,})")
 
@@ -46,8 +46,11 @@ def _line(line: str, page: str, source: str) -> str:
 
 
 def _to_class(found: re.Match[str], page: str) -> str:
-    place = f"reference/{found['name']}.md"
-    if found["name"] not in public_classes() or place == page:
+    name = found["name"]
+    if name in public_functions() and name != "lint":  # a command, too
+        return f"[{found[0]}]({_relative('reference/functions.md', page)}#{name.lower()})"
+    place = f"reference/{name}.md"
+    if name not in public_classes() or place == page:
         return found[0]
     return f"[{found[0]}]({_relative(place, page)})"
 
