@@ -11,7 +11,7 @@ from openmps.ops import products
 
 @pytest.fixture(params=[True, False], ids=["Intel", "another maker"])
 def _maker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "_is_intel", lambda: request.param)
+    monkeypatch.setattr(products, "is_intel", lambda: request.param)
 
 
 @pytest.mark.usefixtures("_maker")

@@ -96,7 +96,7 @@ def _join_biases(readers: Readers, chains: Sequence[_Chain]) -> None:
 
 def _chain(readers: Readers, convolution: Step, inputs: Mapping[int, Input], taken: set[int]) -> _Chain:
     chain = _Chain(convolution, convolution.writes[0], [convolution])
-    if not all(_is_memory(inputs, slot) for slot in convolution.reads[1:]):
+    if not all(is_memory(inputs, slot) for slot in convolution.reads[1:]):
         return chain
     chain.is_of_memory = True
     while chain.activation is None:
@@ -115,7 +115,7 @@ def _takes_in(chain: _Chain, step: Step, source: int, readers: Readers, inputs: 
         return False  # It would be given with more digits than the steps keep.
     op, more = step.op, [slot for slot in step.reads if slot != source]
     if isinstance(op, Normalize):
-        is_stored = all(_is_memory(inputs, slot) for slot in more) and more[1] == -1
+        is_stored = all(is_memory(inputs, slot) for slot in more) and more[1] == -1
         if not is_stored or chain.normalization is not None or chain.residual is not None:
             return False
         chain.normalization = step
@@ -154,7 +154,7 @@ def _take_gate(chain: _Chain, readers: Readers) -> None:
         chain.end = product.writes[0]
 
 
-def _is_memory(inputs: Mapping[int, Input], slot: int) -> bool:
+def is_memory(inputs: Mapping[int, Input], slot: int) -> bool:
     """Whether a slot is memory that stays, or left out."""
     found = inputs.get(slot)
     return slot == -1 or (found is not None and found.role is Role.BUFFER)

@@ -14,6 +14,9 @@ statistics behind it, the addition of another image, and a neuron (`ACTIVATIONS`
 neuron (`GATES`), each if nothing else reads the image between. On the CPU one with nothing behind it is prepared, too.
 Normalizations are folded into its weights and biases, which are prepared again only when they change.
 
+`fuse_stored_normalizations`: there, on the CPU, the normalizations that are left have their factors prepared, and take
+in a neuron; see `openmps.graph.stored_normalization_fusion`.
+
 Every fusion is turned off with ``MPSNNGraph.allow_fusion``.
 """
 
@@ -28,6 +31,7 @@ from openmps.graph.normalization_fusion import identities, normalized_neurons, n
 from openmps.graph.passes import verify
 from openmps.graph.projection_fusion import added_normalizations, spread_gradients
 from openmps.graph.readers import Readers
+from openmps.graph.stored_normalization_fusion import fuse_stored_normalizations
 from openmps.ops.neuron import Neuron, NeuronGradient
 from openmps.ops.op import Body, Input, Step
 from openmps.ops.pooling import MaxPooling, MaxPoolingGradient
@@ -46,6 +50,9 @@ def fuse(
     memory each, as they do in Triton; ``packs`` that convolutions gain by prepared weights alone, as on the CPU.
     """
     body, gone, recipes = fuse_convolutions(body, images, apart, packs=packs)
+    if packs:
+        body, never, more = fuse_stored_normalizations(body)
+        gone, recipes = gone | never, {**recipes, **more}
     for rule in _RULES_IN_PASSES if in_passes else _RULES:
         body, never = rule(body)
         gone |= never

@@ -10,12 +10,13 @@ from openmps.core.kernel.encoding import Held
 from openmps.core.kernel.preparation import Followers, Preparation
 from openmps.ops.fused_convolution import PrepareConvolution
 from openmps.ops.op import Input
+from openmps.ops.stored_normalization import PrepareNormalization
 
 
 class Recipe(NamedTuple):
     """How a prepared input of a body is made: an operation of other inputs; None for those that are left out."""
 
-    op: PrepareConvolution
+    op: PrepareConvolution | PrepareNormalization
     reads: tuple[Input | None, ...]
 
 

@@ -89,7 +89,7 @@ def normalize(x: Tensor, how: Normalization, *, is_rounded: bool = False) -> Ten
         return fast.normalize(x, rows, how.epsilon, x.dtype if is_rounded else torch.float32)[0]
     scale = how.gamma * _inverse_deviation(how.moments, how.epsilon)
     shift = how.beta - how.moments.correction * scale
-    if _is_plain(x) and _is_near_zero(how.moments.mean, how.moments.variance + how.epsilon):
+    if _is_plain(x) and is_near_zero(how.moments.mean, how.moments.variance + how.epsilon):
         result = torch.addcmul(_column(shift - how.moments.mean * scale), _wide(x), _column(scale))
         return result.to(x.dtype) if is_rounded else result
     centred = x - _column(how.moments.mean)
@@ -132,7 +132,7 @@ def data_gradient(
         return torch.mul(gradient, _column(scale), out=torch.empty_like(gradient, dtype=x.dtype))
     slope = scale * inverse * sums.gamma / -pixels
     level = (scale * sums.beta / -pixels).sub_(moments.correction * slope)
-    if _is_plain(x) and _is_near_zero(moments.mean, moments.variance + epsilon):
+    if _is_plain(x) and is_near_zero(moments.mean, moments.variance + epsilon):
         level -= moments.mean * slope
         result = torch.addcmul(_column(level), _wide(x), _column(slope))
         return result.addcmul_(_wide(gradient), _column(scale)).to(x.dtype)
@@ -146,7 +146,7 @@ def _is_plain(x: Tensor) -> bool:
     return not x.is_cuda and x.dtype in (torch.float16, torch.float32)
 
 
-def _is_near_zero(mean: Tensor, variance: Tensor) -> bool:
+def is_near_zero(mean: Tensor, variance: Tensor) -> bool:
     """Whether no channel's mean is large beside its deviation; False if one of them is not finite."""
     return bool(((mean.square() <= variance * _LARGEST_MEAN**2) & (variance < torch.inf)).all())
 

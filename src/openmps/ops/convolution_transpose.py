@@ -27,6 +27,7 @@ from openmps.ops.convolution import (
 )
 from openmps.ops.geometry import Axis, Window, empty_image, read_adjoint
 from openmps.ops.library_convolution import launching, library_padding, regular
+from openmps.ops.products import is_intel
 from openmps.types import MPSImageEdgeMode
 
 _ZERO = MPSImageEdgeMode.ZERO
@@ -78,12 +79,34 @@ def convolution_transpose(
             # The library crops both sides alike; result rows and columns past its own last ones are its output padding.
             axes = zip((mirrored.y, mirrored.x), padding, strict=True)
             extra = [axis.source + 2 * before - axis.read for axis, before in axes]
+            if groups == 1 and padding == (0, 0) and not any(extra) and _is_apart(source, mirrored):
+                return _blocks(source, kernel, own)
             result = torch.conv_transpose2d(
                 source, kernel, own, mirrored.stride, padding, extra, groups, mirrored.dilation
             )
             return result if own is biases else with_biases(result, biases)
         whole = torch.conv_transpose2d(source, kernel, None, mirrored.stride, 0, 0, groups, mirrored.dilation)
     return with_biases(read_adjoint(whole, mirrored, _ZERO), biases)
+
+
+def _is_apart(source: Tensor, mirrored: Window) -> bool:
+    """Whether each source pixel makes a block of result pixels of its own, and a product of matrices is fastest."""
+    is_apart = mirrored.stride == mirrored.size and mirrored.dilation == (1, 1)
+    return is_apart and source.device.type == "cpu" and source.dtype == torch.float32 and is_intel()
+
+
+def _blocks(source: Tensor, kernel: Tensor, biases: Tensor | None) -> Tensor:
+    """The blocks, by weights ``[I, O, rows, columns]``."""
+    images, channels, height, width = source.shape
+    _, outputs, rows, columns = kernel.shape
+    pixels = source.permute(0, 2, 3, 1).reshape(-1, channels)
+    matrix = kernel.permute(0, 2, 3, 1).reshape(channels, -1)
+    if biases is None:
+        made = torch.mm(pixels, matrix)
+    else:
+        made = torch.addmm(biases.repeat(rows * columns), pixels, matrix)
+    whole = made.view(images, height, width, rows, columns, outputs).transpose(2, 3)
+    return whole.reshape(images, height * rows, width * columns, outputs).permute(0, 3, 1, 2)
 
 
 def convolution_transpose_gradient(

@@ -3,10 +3,12 @@
 =====================  ============================================  ==================================================
 windows                weights                                       computed by
 =====================  ============================================  ==================================================
-one pixel each, small  a matrix ``[I, O]``                           a product of matrices: no library call is cheaper
+one pixel each         a matrix ``[I, O]``                           a product of matrices by MKL: small ones anywhere,
+                                                                     since no library call is cheaper, larger ones on
+                                                                     Intel's processors, where it is faster, too
 one pixel each         an order ``[O]`` of channels, where each      copies
                        row of the matrix is one 1 among zeros
-3 x 3, many channels   in tiles                                      `openmps.ops.winograd`
+3 x 3, many channels   in tiles                                      `openmps.ops.winograd`, on Intel's processors
 any                    packed for oneDNN                             oneDNN, with biases, an added image or a gate
 =====================  ============================================  ==================================================
 """
@@ -18,13 +20,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from openmps.ops.geometry import Window
+from openmps.ops.geometry import Axis, Window
 from openmps.ops.library_convolution import operand_of, placed, regular
+from openmps.ops.products import is_intel
 from openmps.ops.winograd import Tiles, side_of_tiles
 from openmps.types import MPSImageEdgeMode
 
 _SMALL = 2**24
 """Multiplications and additions of a product that is not worth oneDNN's preparation, some 50 us at each call."""
+_FEW_RESULTS = 2**19
+"""Numbers of a result that MKL makes faster than oneDNN on Intel's processors."""
 _one_dnn: Any = torch.ops.mkldnn
 _convolve, _convolve_and_add = _one_dnn._convolution_pointwise.default, _one_dnn._convolution_pointwise.binary
 
@@ -45,14 +50,15 @@ def packed_weights(
     weights: Tensor, biases: Tensor | None, window: Window, edge_mode: MPSImageEdgeMode, groups: int, images: int
 ) -> PackedWeights:
     """Float32 weights, OHWI, and biases for a convolution of so many images."""
-    if groups == 1 and window.size == window.stride == (1, 1) and window.is_whole:
+    if groups == 1 and window.size == (1, 1) and not window.leaves_source:
         rows = weights.flatten(1)
-        if biases is None and (order := _order(rows)) is not None:
+        if biases is None and window.stride == (1, 1) and window.is_whole and (order := _order(rows)) is not None:
             return _Order(order)
-        if 2 * max(images, 1) * window.y.result * window.x.result * rows.numel() <= _SMALL:
-            return _Product(rows, biases)
+        pixels = max(images, 1) * window.y.result * window.x.result
+        if 2 * pixels * rows.numel() <= _SMALL or (is_intel() and pixels * len(rows) <= _FEW_RESULTS):
+            return _Product(rows, biases, window)
     library = _Library(weights, biases, window, edge_mode, groups, images)
-    if side := side_of_tiles(window, edge_mode, groups, images, weights):
+    if is_intel() and (side := side_of_tiles(window, edge_mode, groups, images, weights)):
         tiles = Tiles(weights, library.biases, window, side)
         return _InTiles(tiles, library) if tiles.are_moderate else library
     return library
@@ -103,17 +109,39 @@ class _Order(PackedWeights):
 class _Product(PackedWeights):
     """A product of matrices."""
 
-    def __init__(self, rows: Tensor, biases: Tensor | None) -> None:
+    def __init__(self, rows: Tensor, biases: Tensor | None, window: Window) -> None:
         self._matrix = rows.t().clone(memory_format=torch.contiguous_format)
         self._biases = None if biases is None else biases.clone()
+        self._slices = (
+            None if window.is_whole and window.stride == (1, 1) else [*map(_pixels_read, (window.y, window.x))]
+        )
 
     def __call__(self, x: Tensor, residual: Tensor | None, activation: Any) -> Tensor:
-        pixels = _pixels(x)
-        if self._biases is None:
+        if self._slices is not None:
+            x = x[:, :, self._slices[0], self._slices[1]]
+        pixels, biases = _pixels(x), self._biases
+        if residual is not None and self._lies_like_results(residual, x):
+            residual = _pixels(residual)
+            if biases is None:
+                y = torch.addmm(residual, pixels, self._matrix)
+            else:
+                y = torch.add(residual, biases).addmm_(pixels, self._matrix)
+            residual = None
+        elif biases is None:
             y = torch.mm(pixels, self._matrix)
         else:
-            y = torch.addmm(self._biases, pixels, self._matrix)
+            y = torch.addmm(biases, pixels, self._matrix)
         return behind(_image(y, x), residual, activation)
+
+    def _lies_like_results(self, residual: Tensor, x: Tensor) -> bool:
+        is_last = residual.is_contiguous(memory_format=torch.channels_last)
+        shape = len(x), self._matrix.shape[1], *x.shape[2:]
+        return is_last and residual.shape == shape and residual.dtype == x.dtype
+
+
+def _pixels_read(axis: Axis) -> slice:
+    """The pixels that windows of one pixel read."""
+    return slice(axis.first, axis.first + (axis.result - 1) * axis.stride + 1, axis.stride)
 
 
 class _Library(PackedWeights):

@@ -46,7 +46,7 @@ def product(left: Tensor, right: Tensor) -> Tensor:
     oneDNN wants the rows of the left and the columns of the right factor in one piece and copies what is not. MKL takes
     half its time then on an Intel processor, and up to twice its time on an AMD one.
     """
-    if _onednn_product is not None and _takes_onednn(left) and not _is_intel():
+    if _onednn_product is not None and _takes_onednn(left) and not is_intel():
         return _onednn_product(left, right.t(), None, "none", [], "")
     if _is_exact_on_gpu(left, right):
         from openmps.ops.triton.products import product as exact
@@ -78,7 +78,7 @@ def _takes_onednn(left: Tensor) -> bool:
 
 
 @cache
-def _is_intel() -> bool:
+def is_intel() -> bool:
     """Whether MKL knows the processor for its maker's own; False where the system does not say."""
     facts = Path("/proc/cpuinfo")
     return facts.is_file() and "GenuineIntel" in facts.read_text(errors="replace")

@@ -33,7 +33,7 @@ _MOST_WEIGHTS = 2.0**48
 """Sum of magnitudes of weights in tiles that no image with numbers below 2^64 makes too large."""
 _MOST_CHANNELS = 2**17
 """Products of input and output channels for the larger tiles, whose weights take four times the memory."""
-_GAIN = 1.1
+_GAIN = 1.05
 """Less is not worth the memory."""
 _CACHED = 2**19
 """Numbers of a strip of tiles on their way that stay in a core's cache."""
@@ -90,11 +90,11 @@ def side_of_tiles(window: Window, edge_mode: MPSImageEdgeMode, groups: int, imag
     outputs, _, _, inputs = weights.shape
     rows, columns = window.result
     products = inputs * outputs
-    least = (9 * products * (images * rows * columns / 70 + 1 / 4) + 56e3) / _GAIN
+    least = (9 * products * (images * rows * columns / 66 + 0.4) + 56e3) / _GAIN
     chosen = 0
     for side in _POINTS:
         squares, tiles = (side + 2) ** 2, images * -(-rows // side) * -(-columns // side)
-        took = squares * (products * (tiles / 44 + 1 / 6) + tiles * (inputs + outputs / 2))
+        took = squares * (products * (tiles / 44 + 0.35) + tiles * 1.3 * (inputs + outputs / 2))
         if took < least and (side == 2 or products <= _MOST_CHANNELS):
             chosen, least = side, took
     return chosen
@@ -143,7 +143,7 @@ class Tiles:
         tiles = max(_CACHED // (reach * (2 * inputs + outputs)), _FEW_TILES)
         strip = min(rows, max(1, -(-tiles // columns)))
         strip = -(-rows // -(-rows // strip))
-        return (min(images, max(1, tiles // (rows * columns))) if strip == rows else 1), strip
+        return (max(1, min(images, tiles // (rows * columns))) if strip == rows else 1), strip
 
     def _strip(self, source: Tensor, rows: int, columns: int) -> Tensor:
         """Some rows of tiles of images that begin there: ``[m m, tiles, O]``."""
