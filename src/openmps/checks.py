@@ -9,8 +9,9 @@ import re
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
-from enum import EnumType
+from enum import Enum, EnumType
 from functools import lru_cache
+from html import escape
 from operator import attrgetter
 from typing import (
     TYPE_CHECKING,
@@ -298,6 +299,30 @@ def _called(thing: object) -> str:
     """Class and label."""
     label = getattr(thing, "_label", None)
     return f"{type(thing).__name__} {label!r}" if isinstance(label, str) and label else type(thing).__name__
+
+
+def described(thing: object, *said: object, **values: object) -> str:
+    """``<Class 'label': said, name value, …>``: the text of an object in a program that looks at it; without None."""
+    parts = [str(each) for each in said if each is not None]
+    parts += [f"{name} {value_text(value)}" for name, value in values.items() if value is not None]
+    return f"<{_called(thing)}{': ' if parts else ''}{', '.join(parts)}>"
+
+
+def html_table(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of text as a table of a notebook, the first of them its head."""
+    lines = [_cells(row, "td" if place else "th") for place, row in enumerate(rows)]
+    return f"<table>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
+
+
+def _cells(row: Sequence[str], tag: str) -> str:
+    return "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in row)
+
+
+def value_text(value: object) -> str:
+    """A property's value in the text of an object: the name of a flag, few digits."""
+    if isinstance(value, Enum):
+        return value.name or str(value.value)
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def read_only(thing: object, name: str) -> MPSAttributeError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from openmps.checks import NamedAttributes
+from openmps.checks import NamedAttributes, described
 from openmps.core.kernel.observation import ObservingPlayer, observe
 from openmps.core.lifetime import check_is_open
 from openmps.errors import MTLCommandBufferError
@@ -20,6 +20,9 @@ class Watch(NamedAttributes):
         check_is_open(_WHO, command_buffer)
         self._tracer = Tracer()
         self._execution = observe(_WHO, command_buffer, ObservingPlayer(self._tracer.run, self._not_seen))
+
+    def __repr__(self) -> str:
+        return described(self, self._execution.status.name)
 
     def _not_seen(self, label: str) -> None:
         self._tracer.note(f"its steps are not known: {label}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from openmps.checks import html_table
 from openmps.core.padding.policy import padding_label
 from openmps.graph.interface import Interface
 from openmps.graph.nodes import MPSNNFilterNode, MPSNNGradientFilterNode, MPSNNImageNode, MPSNNStateNode
@@ -35,10 +36,27 @@ def description(
     return "\n".join(lines)
 
 
+def table(kernels: Mapping[MPSNNFilterNode, Any], interface: Interface) -> str:
+    """The same as HTML, for notebooks: a row for each filter."""
+    names = _names(interface, list(kernels))
+    rows = [("", "filter", "kernel", "reads", "makes", "padding")]
+    for place, (node, kernel) in enumerate(kernels.items()):
+        read, made = _read(node, names), _made(node, names)
+        placing = "" if isinstance(node, MPSNNGradientFilterNode) else padding_label(kernel.padding)
+        rows.append((str(place), node.name, repr(kernel), ", ".join(read), ", ".join(made), placing))
+    return html_table(rows)
+
+
 def _filter(node: MPSNNFilterNode, kernel: Any, names: Mapping[_Node, str]) -> str:
-    read = [names[each] for each in (*node.sources, *node.source_states) if each in names]
-    made = [names[each] for each in (node.result_image, *(node.result_states or ())) if each in names]
-    return f"{node.name} by {type(kernel).__name__}: {', '.join(read)} -> {', '.join(made)}"
+    return f"{node.name} by {type(kernel).__name__}: {', '.join(_read(node, names))} -> {', '.join(_made(node, names))}"
+
+
+def _read(node: MPSNNFilterNode, names: Mapping[_Node, str]) -> list[str]:
+    return [names[each] for each in (*node.sources, *node.source_states) if each in names]
+
+
+def _made(node: MPSNNFilterNode, names: Mapping[_Node, str]) -> list[str]:
+    return [names[each] for each in (node.result_image, *(node.result_states or ())) if each in names]
 
 
 def _placing(node: MPSNNFilterNode, kernel: Any) -> str:

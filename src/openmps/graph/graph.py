@@ -22,7 +22,7 @@ from openmps.core.state.batch import MPSStateBatch
 from openmps.core.state.state import MPSState
 from openmps.errors import MPSArgumentError, MPSTrainingWarning, MPSTypeError
 from openmps.graph.compiler import Compiler, copy_kernels, make_kernels
-from openmps.graph.description import description
+from openmps.graph.description import description, table
 from openmps.graph.encoding import (
     Formats,
     Images,
@@ -544,3 +544,6 @@ class MPSNNGraph(MPSKernel, NamedAttributes):
 
     def __repr__(self) -> str:
         return f"<{self.name}: {len(self._kernels)} kernels, {len(self._interface.inputs)} source image(s)>"
+
+    def _repr_html_(self) -> str:
+        return table(self._kernels, self._interface)

@@ -5,10 +5,12 @@ Nodes are light and hold no device; memory and kernels come with `MPSNNGraph`, w
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from typing import ClassVar, Protocol, runtime_checkable
 
-from openmps.checks import KnownAttributes, Labelled, MaybeNone, NamedAttributes, Shown
+from openmps.checks import KnownAttributes, Labelled, MaybeNone, NamedAttributes, Shown, described
 from openmps.core.image.image import MPSImageAllocator
 from openmps.core.image.temporary import MPSTemporaryImage
 from openmps.core.padding.policy import MPSNNDefaultPadding, MPSNNPadding
@@ -306,7 +308,21 @@ class MPSNNFilterNode(NamedAttributes, Labelled):
         return _derivation(self, source_gradient, node_handler)
 
     def __repr__(self) -> str:
-        return f"<{self.name}>"
+        arguments = {name: getattr(self, name, None) for name in _arguments(type(self))}
+        return described(self, **{name: value for name, value in arguments.items() if _is_shown(value)})
+
+
+@lru_cache(256)
+def _arguments(kind: type[MPSNNFilterNode]) -> tuple[str, ...]:
+    """The names of a constructor's arguments."""
+    return tuple(inspect.signature(kind).parameters)
+
+
+def _is_shown(value: object) -> bool:
+    """Whether a constructor's argument says what a filter does, not what it reads."""
+    return not isinstance(value, MPSNNImageNode | MPSNNStateNode | MPSNNFilterNode | Sequence | None) and not callable(
+        value
+    )
 
 
 def describe(rows: Iterable[Row]) -> None:

@@ -30,6 +30,7 @@ class _NeuronParameters(MPSKernel):
 
     _neuron = Setting[NeuronParameters]()
 
+    _shown = ("neuron_type", "a", "b", "c")
     neuron_type = Shown[MPSCNNNeuronType]("_neuron.neuron_type", "The function.")
     a = Shown[float]("_neuron.a", "Parameter a of the function.")
     b = Shown[float]("_neuron.b", "Parameter b of the function.")

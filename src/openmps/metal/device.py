@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from openmps.checks import KnownAttributes, Shown, Single, is_whole, store, whole
+from openmps.checks import KnownAttributes, Shown, Single, counted, described, is_whole, store, whole
 from openmps.errors import MPSArgumentError, MPSDeviceError, MPSTypeError
 from openmps.metal.blit import BlitEncoder, CopyBytes, FillBytes
 from openmps.metal.execution import MAX_CAPTURE_COUNT, Work
@@ -150,6 +150,9 @@ class MTLResource(Resource):
         store(self, "_device", device)
         store(self, "_heap", heap)
 
+    def __repr__(self) -> str:
+        return described(self, self._device.name)
+
     @property
     def device(self) -> MTLDevice:
         """The device whose memory holds the resource."""
@@ -231,6 +234,9 @@ class MTLBlitCommandEncoder(BlitEncoder):
 
     def __init__(self, command_buffer: CommandBuffer, close: Callable[[list[tuple[str, Work]]], None]) -> None:
         super().__init__(command_buffer.device, close)
+
+    def __repr__(self) -> str:
+        return described(self, "ended" if self._close is None else f"{counted(len(self._works), 'command')}")
 
     def synchronize_resource(self, resource: MTLResource) -> None:
         """Make what the device wrote to ``resource`` visible to the CPU once the command buffer has completed.

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import torch
 
-from openmps.checks import KnownAttributes, Shown, of_kind
+from openmps.checks import KnownAttributes, Shown, described, of_kind
 from openmps.errors import MPSArgumentError, MPSDeviceError, MPSTypeError, MTLCommandBufferError, MTLExecutionError
 from openmps.metal.device import (
     CommandBuffer,
@@ -60,6 +60,9 @@ class MPSPredicate(KnownAttributes):
             raise MPSArgumentError("MPSPredicate", "offset", "must leave 4 bytes in the buffer", got)
         self._buffer = buffer
         self._offset = offset
+
+    def __repr__(self) -> str:
+        return described(self, f"the uint32 at byte {self._offset} of {self._buffer!r}")
 
     predicate_buffer = Shown[MTLBuffer]("_buffer", "The buffer that holds the number.")
     predicate_offset = Shown[int]("_offset", "Where the number begins, in bytes.")

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from openmps.checks import number, store
+from openmps.checks import described, number, store
 from openmps.core.arrays import in_shape, numbers, row
 from openmps.core.data_source import ArraySource
 from openmps.core.numbers import integer, not_negative
@@ -89,6 +89,10 @@ class ArrayConvolutionDataSource(ArraySource):
     def label(self) -> str | None:
         """The layer's name."""
         return self._label
+
+    def __repr__(self) -> str:
+        biases = "no biases" if self._biases is None else None
+        return described(self, repr(self._descriptor), biases, optimizer=getattr(self, "_optimizer", None))
 
     if TYPE_CHECKING:
         # A subclass may have it. This class has not: what fixed arrays offer must not be taken for an update.

@@ -11,7 +11,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from openmps.checks import NamedAttributes, Shown
+from openmps.checks import NamedAttributes, Shown, described
 from openmps.core.image.batch import MPSImageBatch
 from openmps.errors import MPSArgumentError, MPSFileError, MPSTypeError
 from openmps.graph.summary import GraphSummary, graph_summary
@@ -70,6 +70,9 @@ class Classifier(NamedAttributes):
         self._device = device
         self._graph = network.inference_graph(device, channel_format)
         self._queue = device.new_command_queue()
+
+    def __repr__(self) -> str:
+        return described(self, self.shape, ", ".join(self.class_names), self.preprocessing)
 
     @classmethod
     def open(

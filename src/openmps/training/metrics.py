@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from openmps.checks import NamedAttributes, Shown
+from openmps.checks import NamedAttributes, Shown, described
 from openmps.core.training_state import TrainingState, check_names, finite_number, whole_number
 from openmps.errors import MPSArgumentError
 
@@ -51,6 +51,9 @@ class RunningMetrics(NamedAttributes):
         self._speed = 0.0
         self._marks: deque[tuple[float, int]] = deque(maxlen=_WINDOW + 1)
         self.start_epoch()
+
+    def __repr__(self) -> str:
+        return described(self, f"{self._count} images", loss=self.loss, accuracy=self.accuracy)
 
     def start_epoch(self) -> None:
         """Begin loss and accuracy anew, and time from now, so that the test between two epochs is not counted."""
@@ -122,6 +125,9 @@ class ConfusionCounts(NamedAttributes):
     def __init__(self, class_names: Sequence[str]) -> None:
         self.class_names = tuple(class_names)
         self.counts = np.zeros((len(self.class_names),) * 2, dtype=np.int64)
+
+    def __repr__(self) -> str:
+        return described(self, f"{len(self.class_names)} classes", f"{self.total} images", accuracy=self.accuracy)
 
     def update(self, labels: NDArray[np.integer[Any]], predictions: NDArray[np.integer[Any]]) -> None:
         """Count a batch: true ``labels`` and ``predictions``, both ``[N]`` class indices."""

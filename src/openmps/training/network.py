@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from openmps.checks import NamedAttributes, finite
+from openmps.checks import NamedAttributes, described, finite
 from openmps.core.image.image import MPSImage, MPSImageDescriptor
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.graph.graph import MPSNNGraph
@@ -133,6 +133,9 @@ class Network(NamedAttributes):
         self.shape = shape
         self._topology = shape.topology()
         self._sources = dict(sources)
+
+    def __repr__(self) -> str:
+        return described(self, self.shape, f"layers {', '.join(self._sources)}")
 
     @classmethod
     def create(cls, shape: NetworkShape, *, seed: int, optimizer: OptimizerFactory) -> Network:

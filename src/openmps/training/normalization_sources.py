@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from openmps.checks import Shown, number, store, whole
+from openmps.checks import Shown, described, number, store, whole
 from openmps.core.arrays import numbers, row, variances
 from openmps.core.data_source import ArraySource
 from openmps.core.kernel.encoding import Encoding, Number, Numbers, prepared_step
@@ -57,6 +57,10 @@ class ArrayBatchNormalizationDataSource(ArraySource):
         self._rows = {part: _row(name, part, each, self._channels) for part, each in given.items()}
         self._epsilon = not_negative(name, "epsilon", epsilon)
         self._label = label
+
+    def __repr__(self) -> str:
+        channels = f"{self._channels} channels"
+        return described(self, channels, epsilon=self._epsilon, optimizer=getattr(self, "_optimizer", None))
 
     def number_of_feature_channels(self) -> int:
         """The channels of the images to be normalized."""

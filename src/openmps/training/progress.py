@@ -9,7 +9,7 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from openmps.checks import KnownAttributes
+from openmps.checks import KnownAttributes, described
 from openmps.training.metrics import TrainingStatus
 
 _PAUSE = 10  # seconds between two lines
@@ -41,6 +41,9 @@ class TrainingProgress(KnownAttributes):
             columns = (BarColumn(bar_width=20), TextColumn("{task.description}", markup=False))
             self._live = Progress(*columns, console=self._console, transient=True)
             self._task = self._live.add_task("starting", total=epochs * iterations_per_epoch)
+
+    def __repr__(self) -> str:
+        return described(self, f"{self._epochs} epochs of {self._iterations_per_epoch} iterations")
 
     def __enter__(self) -> TrainingProgress:
         if self._live is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from openmps.checks import NamedAttributes, Shown, number, store
+from openmps.checks import NamedAttributes, Shown, described, number, store
 from openmps.core.arrays import numbers
 from openmps.errors import MPSTypeError
 from openmps.kernels.convolution import MPSCNNConvolutionDescriptor
@@ -29,6 +29,9 @@ class TrainableDataSources(NamedAttributes):
             raise MPSTypeError("TrainableDataSources", "optimizer", rule, type(optimizer).__name__, remedy)
         store(self, "_optimizer", optimizer)
         store(self, "_momentum", number("TrainableDataSources", "momentum", momentum))
+
+    def __repr__(self) -> str:
+        return described(self, momentum=self._momentum)
 
     _optimizer: OptimizerFactory
     _momentum: float

@@ -15,6 +15,7 @@ from openmps.checks import KnownAttributes, store, whole
 from openmps.core.image import arrays
 from openmps.core.image.descriptor import MPSImageDescriptor, check_is_descriptor
 from openmps.core.image.image import MPSImage, defined_above, new_storage
+from openmps.core.image.picture import png_of
 from openmps.core.image.storage import Block, Extent, Shape, Stack, Storage, merge
 from openmps.core.image.temporary import MPSTemporaryImage, private_copy
 from openmps.core.lifetime import (
@@ -244,6 +245,9 @@ class MPSImageBatch(KnownAttributes, Sequence[MPSImage]):
         else:
             kind = "unrelated images, gathered at each encode"
         return f"<MPSImageBatch of {len(self)} x {self._image(0)!r}, {kind}>"
+
+    def _repr_png_(self) -> bytes | None:
+        return png_of(self.numpy) if len(self) else None
 
     # --- contents ---------------------------------------------------------------------------------------------------
 

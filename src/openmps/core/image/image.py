@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from openmps.checks import KnownAttributes, Labelled, Shown, of_kind, store
 from openmps.core.image import arrays, io, views
 from openmps.core.image.descriptor import MPSImageDescriptor, check_fits, check_is_descriptor, texture_type_of
+from openmps.core.image.picture import png_of
 from openmps.core.image.storage import Block, Extent, Shape, Stack, Storage
 from openmps.core.lifetime import check_device, check_is_device, record_synchronize
 from openmps.errors import MPSArgumentError, MPSTypeError
@@ -348,6 +349,9 @@ class MPSImage(KnownAttributes, Labelled):
             f"<{self.name} {self.width}x{self.height}x{self.feature_channels} "
             f"{self.feature_channel_format.name}{several} on {self.device.name}>"
         )
+
+    def _repr_png_(self) -> bytes | None:
+        return png_of(self.numpy)
 
 
 @runtime_checkable

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Self
+from collections.abc import Sequence
+from typing import ClassVar, Self
 
-from openmps.checks import KnownAttributes, Labelled, Shown
+from openmps.checks import KnownAttributes, Labelled, Shown, value_text
 from openmps.core.image.allocator import TEMPORARY
 from openmps.core.image.image import MPSImageAllocator
 from openmps.core.kernel.arguments import channel_offset, clip_rectangle, flags_of
@@ -40,6 +41,8 @@ class MPSKernel(KnownAttributes, Labelled, Configured):
     """Hints to the framework; checks are never skipped."""
 
     _attribute_checks = {"options": flags_of(MPSKernelOptions)}  # noqa: RUF012
+    _shown: ClassVar[Sequence[str]] = ()
+    """Properties beside those of the configuration that say what a kernel does."""
 
     def __init__(self, device: MTLDevice) -> None:
         self.options = MPSKernelOptions.NONE
@@ -79,7 +82,10 @@ class MPSKernel(KnownAttributes, Labelled, Configured):
         """Give a fresh copy its own mutable parts, those in memory on its own device."""
 
     def __repr__(self) -> str:
-        return f"<{self.name} on {self._device.name}>"
+        shown = {name: getattr(self, name, None) for name in self._shown}
+        own = [f"{name} {value_text(value)}" for name, value in shown.items() if value is not None]
+        said = ", ".join([*self._configuration.said(), *own])
+        return f"<{self.name}{': ' if said else ''}{said} on {self._device.name}>"
 
 
 class KernelProperties(MPSKernel):

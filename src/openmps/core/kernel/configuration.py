@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Generic, NamedTuple, Never, NoReturn, Self, TypeVar, overload
 
-from openmps.checks import read_only
+from openmps.checks import read_only, value_text
 from openmps.core.image.storage import Extent
 from openmps.core.numbers import integer
 from openmps.ops.geometry import Axis, Window
@@ -109,6 +109,26 @@ class Configuration:
         """What copies and pickles hold: properties, not the plans made from them."""
         return type(self), (self.kind, self.device_type, self.sources, dict(self.values))
 
+    def said(self) -> list[str]:
+        """What a user has chosen: how the first source is read, and the properties that are not as they come."""
+        text: list[str] = []
+        if self.sources:
+            first, plain = self.sources[0], SourceProperties()
+            pairs = (("kernel_width", "kernel_height"), ("stride_x", "stride_y"), ("dilation_x", "dilation_y"))
+            for pair in pairs:
+                x, y = (getattr(first, name) for name in pair)
+                if (x, y) != (1, 1):
+                    text.append(f"{pair[0].partition('_')[0]} {x}x{y}")
+            if first.offset != plain.offset:
+                text.append(f"offset ({first.offset.x}, {first.offset.y})")
+            if first.edge_mode != plain.edge_mode:
+                text.append(f"edge_mode {value_text(first.edge_mode)}")
+        for name, value in self.values.items():
+            shown = getattr(self.kind, name, None)
+            if isinstance(shown, KernelProperty | Fixed) and not name.startswith("_") and not shown.is_default(value):
+                text.append(f"{name} {value_text(value)}")
+        return text
+
     def keep(self, key: Any, plan: T) -> T:
         """Keep a plan under its shapes."""
         if len(self.plans) >= _MOST_PLANS:
@@ -183,6 +203,10 @@ class _Value(Generic[T]):
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
+
+    def is_default(self, value: object) -> bool:
+        """Whether a value is that of a kernel as it is made."""
+        return value is self._default or bool(value == self._default)
 
     @overload
     def __get__(self, kernel: None, owner: type) -> Self: ...

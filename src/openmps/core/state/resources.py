@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from threading import Lock
 
-from openmps.checks import NamedAttributes, store, whole
+from openmps.checks import NamedAttributes, described, store, whole
 from openmps.core.image.descriptor import MPSImageDescriptor, check_fits, check_is_descriptor
 from openmps.core.image.image import MPSImage
 from openmps.core.lifetime import check_device, check_is_device
@@ -50,6 +50,10 @@ class MPSStateResourceList(NamedAttributes):
                 self.append_buffer(given)
         for descriptor in texture_descriptors:
             self.append_texture(descriptor)
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{size:,}" for size in self._buffer_sizes)
+        return described(self, *self._texture_descriptors, f"buffers of {sizes} bytes" if sizes else None)
 
     def append_buffer(self, size: int) -> None:
         """Add a buffer of ``size`` bytes."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from html import escape
 from typing import Any
 
-from openmps.checks import KnownAttributes, Labelled, Shown, flag, store
+from openmps.checks import KnownAttributes, Labelled, Shown, counted, flag, html_table, store
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.image.image import MPSImage
 from openmps.core.lifetime import (
@@ -308,7 +309,15 @@ class MPSState(KnownAttributes, Labelled):
 
     def __repr__(self) -> str:
         temporary = f", temporary, read_count {self.read_count}" if self._counts is not None else ""
-        return f"<{self.name}, {self.resource_count} resource(s){temporary}>"
+        sizes = ", ".join(str(slot.descriptor or f"{slot.size:,} bytes") for slot in self._slots)
+        held = f"{counted(self.resource_count, 'resource')}{f' of {sizes}' if sizes else ''}"
+        return f"<{self.name}, {held}{temporary}>"
+
+    def _repr_html_(self) -> str:
+        rows = [("resource", "what", "bytes")]
+        for place, slot in enumerate(self._slots):
+            rows.append((str(place), slot.kind.name.lower(), f"{slot.bytes_held(self.name):,}"))
+        return f"<p>{escape(repr(self))}</p>{html_table(rows)}"
 
 
 class BatchableState(MPSState):

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
-from openmps.checks import NamedAttributes, flag
+from openmps.checks import NamedAttributes, described, flag
 from openmps.core.lifetime import check_is_device
 from openmps.errors import MPSArgumentError, MPSFileError, MPSTypeError
 from openmps.formats.archive.container import pack, read_archive, unpack
@@ -92,6 +92,9 @@ class MPSKeyedUnarchiver(NamedAttributes):
             raise MPSTypeError(who, "device", "must be given: archives hold no device", None)
         self._device = check_is_device(who, "device", device)
         self._root = _unarchived(who, init_for_reading_from_data, self._device, registry)
+
+    def __repr__(self) -> str:
+        return described(self, type(self._root).__name__, self._device.name)
 
     def decode_root_object(self) -> Any:
         """The object that was archived: the same one each time."""

@@ -72,6 +72,7 @@ class ConvolutionKernel(WeightedKernel, MPSCNNKernel[StateT]):
     )
     _has_biases = Setting[bool]()
 
+    _shown = ("input_feature_channels", "output_feature_channels")
     input_feature_channels = Shown[int]("_shape.inputs", "Channels read.")
     groups = Shown[int]("convolution_descriptor.groups", "Groups that input and output channels are divided into.")
     fused_neuron_descriptor = Shown[MPSNNNeuronDescriptor | None](

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from openmps.checks import NamedAttributes, Shown, of_kind, store
+from openmps.checks import NamedAttributes, Shown, described, of_kind, store
 from openmps.core.arrays import numbers
 from openmps.core.image.batch import BatchTemplate, MPSImageBatch
 from openmps.core.image.descriptor import MPSImageDescriptor
@@ -71,6 +71,10 @@ class MPSCNNLossDataDescriptor(NamedAttributes):
         if min(width, height, channels) < 1 or self._numbers.size < needed:
             rule = f"must hold {width} x {height} x {channels} = {needed} numbers, at least one"
             raise MPSArgumentError(_DATA, "data", rule, f"{self._numbers.size} numbers")
+
+    def __repr__(self) -> str:
+        size = self._size
+        return described(self, f"{size.width}x{size.height}x{size.depth}", self._layout.name)
 
     def values(self) -> NDArray[np.float32]:
         """A copy of the numbers, ``[channels, height, width]``."""

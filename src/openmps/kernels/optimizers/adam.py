@@ -30,6 +30,7 @@ class MPSNNOptimizerAdam(MPSNNOptimizer):
     _accumulators = ("input_momentum", "input_velocity", "maximum_velocity")
     _optional = frozenset({"maximum_velocity"})
 
+    _shown = ("learning_rate", "beta1", "beta2", "epsilon", "time_step")
     beta1 = Shown[float]("_beta1", "Share of the old momentum that is kept.")
     beta2 = Shown[float]("_beta2", "Share of the old velocity that is kept.")
     epsilon = Shown[float]("_epsilon", "Added to the root.")

@@ -57,6 +57,7 @@ class MPSNNOptimizer(MPSKernel):
     _accumulators: tuple[str, ...] = ()
     _optional: frozenset[str] = frozenset()
 
+    _shown = ("learning_rate",)
     learning_rate = Shown[float]("_learning_rate", "The step size.")
     gradient_rescale = Shown[float]("_gradient_rescale", "Factor of the clipped gradient.")
     gradient_clip_max = Shown[float]("_clip_max", "Upper limit of clipped gradients.")

@@ -21,6 +21,7 @@ class MPSNNOptimizerRMSProp(MPSNNOptimizer):
 
     _accumulators = ("input_sum_of_squares",)
 
+    _shown = ("learning_rate", "decay", "epsilon")
     decay = Shown[float]("_decay", "Share of the old mean of squares that is kept.")
     epsilon = Shown[float]("_epsilon", "Added to the root.")
 

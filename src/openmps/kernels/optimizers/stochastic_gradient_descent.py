@@ -26,6 +26,7 @@ class MPSNNOptimizerStochasticGradientDescent(MPSNNOptimizer):
     _accumulators = ("input_momentum",)
     _optional = frozenset({"input_momentum"})
 
+    _shown = ("learning_rate", "momentum_scale", "use_nesterov_momentum")
     momentum_scale = Shown[float]("_momentum_scale", "mu, the share of the old momentum that is kept.")
     use_nesterov_momentum = Shown[bool]("_nesterov", "Whether Nesterov's form is used (macOS 11 spelling).")
     use_nestrov_momentum = Shown[bool]("_nesterov", "Whether Nesterov's form is used (macOS 10.14 spelling).")
