@@ -226,7 +226,7 @@ def test_a_temporary_state(command_buffer: MTLCommandBuffer, encode: Encode) -> 
     buffer = state.resource
     assert isinstance(buffer, MTLBuffer)
     assert (buffer.storage_mode, state.device) == (MTLStorageMode.PRIVATE, command_buffer.device)
-    assert repr(state) == "<MPSState, 1 resource(s), temporary, read_count 1>"
+    assert repr(state) == "<MPSState, 1 resource of 8 bytes, temporary, read_count 1>"
     state.read_count = 2
     encode(command_buffer, state)
     encode(command_buffer, state)
@@ -340,7 +340,7 @@ def test_states_put_together() -> None:
     assert (batch.shared, batch.unique(), batch.counted()) == (None, states, states)
     assert (list(batch[1:3]), batch[-1], isinstance(batch[1:3], MPSStateBatch)) == (states[1:], states[0], True)
     assert (MPSStateBatchIncrementReadCount(batch, 1), MPSStateBatchResourceSize(batch)) == (3, 12)
-    assert repr(batch) == "<MPSStateBatch of 4: <MPSState, 1 resource(s)>>"
+    assert repr(batch) == "<MPSStateBatch of 4: <MPSState, 1 resource of 4 bytes>>"
     assert repr(MPSStateBatch()) == "<MPSStateBatch of 0: no states>"
 
 

@@ -119,10 +119,10 @@ def test_slices_hold_the_same_objects() -> None:
 def test_the_repr_is_that_of_objects_made_one_by_one() -> None:
     batch = MPSCNNLossLabels.batch(CPU, np.eye(2))
     singles = [MPSCNNLossLabels(CPU, MPSCNNLossDataDescriptor(row)) for row in np.eye(2)]
-    assert repr(batch) == repr(MPSStateBatch(singles)) == "<MPSStateBatch of 2: <MPSCNNLossLabels, 0 resource(s)>>"
+    assert repr(batch) == repr(MPSStateBatch(singles)) == "<MPSStateBatch of 2: <MPSCNNLossLabels, 0 resources>>"
     batch[0].label = singles[0].label = "left"
     assert repr(batch) == repr(MPSStateBatch(singles))
-    assert repr(batch[1]) == "<MPSCNNLossLabels, 0 resource(s)>"
+    assert repr(batch[1]) == "<MPSCNNLossLabels, 0 resources>"
 
 
 def test_labels_losses_and_weights_lie_in_blocks() -> None:
