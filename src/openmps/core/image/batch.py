@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
-from threading import Lock
 from typing import Any, overload
 
 import numpy as np
@@ -15,16 +14,14 @@ from openmps.checks import KnownAttributes, store, whole
 from openmps.core.image import arrays
 from openmps.core.image.descriptor import MPSImageDescriptor, check_is_descriptor
 from openmps.core.image.image import MPSImage, defined_above, new_storage
+from openmps.core.image.members import Members, TemporaryMembers
 from openmps.core.image.picture import png_of
 from openmps.core.image.storage import Block, Extent, Shape, Stack, Storage, merge
 from openmps.core.image.temporary import MPSTemporaryImage, private_copy
 from openmps.core.lifetime import (
-    TemporaryCounts,
     check_device,
     check_is_device,
     check_is_open,
-    check_lifetime,
-    check_reads,
 )
 from openmps.core.numbers import position
 from openmps.errors import MPSArgumentError, MPSTypeError
@@ -36,90 +33,6 @@ MOST_IMAGES = 1 << 20
 """Images of the largest batch: each may become an object of its own."""
 
 _NO_STOP = -(2**63)
-_making = Lock()  # for an assignment only, as those of storage.py
-
-
-class Members:
-    """The images of one block, made when they are asked for. A ``span`` is a run of them, counted together.
-
-    Each image is always the same object.
-    """
-
-    __slots__ = ("_descriptor", "_device", "_made", "storage")
-
-    def __init__(self, block: Block, descriptor: MPSImageDescriptor, device: MTLDevice) -> None:
-        extent = block.extent
-        self.storage = Storage(block, 0, extent.images, 0, extent.channels)
-        self._descriptor = descriptor
-        self._device = device
-        self._made: dict[int, MPSImage] | None = None
-
-    def __len__(self) -> int:
-        return self.storage.count
-
-    def image(self, index: int) -> MPSImage:
-        """The image at ``index`` of the block."""
-        made = self._made
-        if made is None:
-            # Two threads that ask at once get the same object.
-            with _making:
-                made = self._made = {} if self._made is None else self._made
-        image = made.get(index)
-        return made.setdefault(index, self._make(index)) if image is None else image
-
-    def _make(self, index: int) -> MPSImage:
-        return MPSImage.member(self._device, self._descriptor, self.storage.narrowed(index, 1))
-
-    def check_usable(self, who: str, argument: str, command_buffer: CommandBuffer, span: range) -> None:
-        """Raise unless an encode on ``command_buffer`` may use the images of ``span``."""
-        check_device(who, argument, self._device, command_buffer.device)
-
-    def fewest(self, span: range) -> int | None:
-        """The smallest read count of ``span``; ordinary images have none."""
-        return None
-
-    def count_read(self, amount: int, span: range) -> None:
-        """Take reads from each image of ``span``; ordinary images have no count."""
-
-    def add_reads(self, amount: int, span: range) -> None:
-        """Change the read count of each image of ``span`` unless it is 0; ordinary images have none."""
-
-
-class TemporaryMembers(Members):
-    """The temporary images of one block. They are counted apart; a span of all pays for one counter."""
-
-    __slots__ = ("_command_buffer", "_counts")
-
-    def __init__(self, block: Block, descriptor: MPSImageDescriptor, command_buffer: CommandBuffer) -> None:
-        super().__init__(block, descriptor, command_buffer.device)
-        self._command_buffer = command_buffer
-        self._counts = TemporaryCounts(command_buffer, block, self.storage.count)
-
-    def _make(self, index: int) -> MPSImage:
-        storage = self.storage.narrowed(index, 1)
-        return MPSTemporaryImage.temporary_member(self._descriptor, storage, self._command_buffer, self._counts, index)
-
-    def check_usable(self, who: str, argument: str, command_buffer: CommandBuffer, span: range) -> None:
-        """Raise unless an encode on ``command_buffer`` may use the images of ``span``."""
-        check_device(who, argument, self._device, command_buffer.device)
-        check_lifetime(who, argument, self._command_buffer, command_buffer)
-        if not self._counts.fewest(self._some(span)):
-            check_reads(who, argument, 0, f"a batch of {len(span)} temporary images")
-
-    def fewest(self, span: range) -> int | None:
-        """The smallest read count of ``span``."""
-        return self._counts.fewest(self._some(span))
-
-    def count_read(self, amount: int, span: range) -> None:
-        """Take reads from each image of ``span``."""
-        self._counts.take("MPSImageBatch", amount, self._some(span))
-
-    def add_reads(self, amount: int, span: range) -> None:
-        """Change the read count of each image of ``span`` unless it is 0."""
-        self._counts.add(amount, self._some(span))
-
-    def _some(self, span: range) -> range | None:
-        return None if len(span) == self.storage.count else span
 
 
 class MPSImageBatch(KnownAttributes, Sequence[MPSImage]):
