@@ -25,6 +25,7 @@ from typing import Any
 
 import openmps
 import openmps.debug
+import openmps.distributed
 import openmps.errors
 import openmps.formats
 import openmps.formats.onnx
@@ -37,7 +38,7 @@ from openmps.selectors import Factory
 FILE = Path(__file__).resolve().parent.parent / "tests" / "public_signatures.txt"
 SUBMODULES = (
     *(openmps.debug, openmps.errors, openmps.formats, openmps.formats.onnx, openmps.formats.swift),
-    *(openmps.training, openmps.types),
+    *(openmps.distributed, openmps.training, openmps.types),
 )
 OPERATORS = ("__array__", "__call__", "__contains__", "__dlpack__", "__enter__", "__getitem__", "__iter__", "__len__")
 

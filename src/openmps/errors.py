@@ -78,6 +78,10 @@ class MTLExecutionError(MPSError, RuntimeError):
     """Work of a committed command buffer failed; the original exception is the ``__cause__``."""
 
 
+class MPSProcessError(MPSError, RuntimeError):
+    """Processes that train together cannot: one is missing, has ended, does not answer, or has other things."""
+
+
 class MPSFileError(MPSError, ValueError):
     """A file or folder is missing, truncated, damaged or not of the format expected."""
 

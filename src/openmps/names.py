@@ -59,6 +59,7 @@ from openmps.errors import (
     MPSError as MPSError,
     MPSExportError as MPSExportError,
     MPSFileError as MPSFileError,
+    MPSProcessError as MPSProcessError,
     MPSLifetimeError as MPSLifetimeError,
     MPSMemoryError as MPSMemoryError,
     MPSNonFiniteError as MPSNonFiniteError,

@@ -81,7 +81,7 @@ def test_the_same_numbers(name: str, form, place: torch.device) -> None:
     assert window is None or can_pool(window)
     x = products((images, *extent, channels + 2), dtype).permute(0, 3, 1, 2)[:, :channels]
     biases = torch.linspace(-0.5, 0.5, channels) if has_biases else None
-    mask = DropoutMask(share, 2**33 + 3, (1, 1, 1)) if share else None
+    mask = DropoutMask(share, 2**33 + 3, (1, 1, 1), images - 1) if share else None
     result = extent if window is None else window.result
     gradient = products((images, *result, channels + 1), HALF if rounds else dtype).permute(0, 3, 1, 2)[:, :channels]
     expected = stepwise(x, biases, window, rounds, RELU if rectifies else NONE, mask, gradient)

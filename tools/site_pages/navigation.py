@@ -25,6 +25,7 @@ _BEFORE: list[dict[str, Any]] = [
     {
         "Guides": [
             {"Training": "training.md"},
+            {"Several GPUs and machines": "distributed.md"},
             {"Weight updates": "weight_updates.md"},
             {"Padding": "padding.md"},
             {"View": "view.md"},

@@ -148,6 +148,7 @@ _KINDS: dict[Kind, Counter] = {
     Kind.RANDOM: _of_results,
     Kind.REDUCTION: _of_operands,
     Kind.UPDATE: _of_operands,
+    Kind.COLLECTIVE: _of_operands,
     Kind.WINDOW: _of_windows,
     Kind.CONTRACTION: _of_weights,
 }

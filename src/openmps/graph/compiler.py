@@ -19,6 +19,7 @@ from openmps.graph.nodes import MPSNNFilterNode, MPSNNGradientFilterNode, MPSNNI
 from openmps.graph.preparations import Preparations, Recipe
 from openmps.graph.program import Program, Question, Stage
 from openmps.graph.rows import Asked, GradientRow, Reads, Use
+from openmps.graph.sharing import Sharing, share_gradients
 from openmps.graph.trainable import exports_parameter_gradients, wants_parameter_gradients
 from openmps.kernels.convolution import MPSCNNConvolutionDataSource
 from openmps.kernels.convolution.weighted import WeightedKernel
@@ -97,7 +98,9 @@ class Compiler:
         formats: Mapping[MPSNNImageNode, MPSImageFeatureChannelFormat],
         given: Mapping[MPSNNStateNode, MPSStateBatch],
         answers: dict[MPSNNFilterNode, Any],
+        sharing: Sharing | None = None,
     ) -> None:
+        self._sharing = sharing
         self._answers = answers
         self._questions: list[Question] = []
         self._given = given
@@ -129,6 +132,9 @@ class Compiler:
             if too_large:
                 body, gone, recipes = fuse(whole, self._count, too_large, in_passes=in_passes, packs=packs)
             fused = frozenset(makers[slot] for slot in gone if slot in makers)
+        if self._sharing is not None:
+            body = share_gradients(body, program, self._sharing)
+            program.processes = self._sharing.processes
         program.use(body, frozenset(stages[place].node for place in fused), recipes)
         return program
 

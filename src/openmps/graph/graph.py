@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Self, overload
 
-from openmps.checks import MaybeNone, NamedAttributes, Shown, accepts, flag
+from openmps.checks import MaybeNone, NamedAttributes, Shown, accepts, flag, of_kind
 from openmps.core.image.batch import MOST_IMAGES, MPSImageBatch
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.image.image import MPSImage, MPSImageAllocator
@@ -58,6 +58,7 @@ from openmps.graph.nodes import (
 from openmps.graph.non_finite import encoding_of
 from openmps.graph.passes import Network, check_gradients, check_listed, reachable, required
 from openmps.graph.program import Program
+from openmps.graph.sharing import Sharing
 from openmps.graph.stale_weights import StaleWeights
 from openmps.graph.trace import Trace, Tracer, without_steps
 from openmps.graph.trainable import training_of
@@ -165,6 +166,7 @@ class MPSNNGraph(MPSKernel, NamedAttributes):
         check_gradients(filters)
         triton.try_ahead(self._device.torch_device)
         self._network = network
+        self._sharing: Sharing | None = None
         self._interface = Interface(network, filters, results)
         self._use(make_kernels(filters, read, self._device))
         self._check_program: Callable[[Program], None] = lambda program: None
@@ -173,6 +175,8 @@ class MPSNNGraph(MPSKernel, NamedAttributes):
 
     def _use(self, kernels: dict[MPSNNFilterNode, ImageKernel]) -> None:
         self._kernels = kernels
+        if self._sharing is not None:
+            self._sharing.settle(kernels.values())
         self._updates = Updates(self._network.filters, kernels)
         self._stale_weights = StaleWeights(kernels.values())
         self._programs: dict[Any, Program] = {}
@@ -281,6 +285,23 @@ class MPSNNGraph(MPSKernel, NamedAttributes):
     interface = Shown[Interface](
         "_interface", "The image and state nodes that the graph shares with its user; for those who look inside."
     )
+
+    @property
+    def sharing(self) -> Sharing | None:
+        """How other processes share the batches, if they do; `openmps.distributed.Group.share` sets it. Our addition.
+
+        Gradients of parameters are those of all processes then, wherever they go.
+        """
+        return self._sharing
+
+    @sharing.setter
+    def sharing(self, value: Sharing | None) -> None:
+        if value is None:
+            raise MPSTypeError(self.name, "sharing", "cannot be taken back", None, "Make another graph")
+        self._sharing = of_kind(self.name, "sharing", value, Sharing)
+        value.settle(self._kernels.values())
+        self._programs.clear()
+        self._last = None
 
     def reload_from_data_sources(self) -> None:
         """Read every data source of this graph again, at once; queued work is not waited for.
@@ -518,7 +539,15 @@ class MPSNNGraph(MPSKernel, NamedAttributes):
             interface = self._interface
             chosen = {**interface.formats, **formats}
             compiler = Compiler(
-                self._kernels, interface.inputs, shapes, self._format, self._device, chosen, states, answers
+                self._kernels,
+                interface.inputs,
+                shapes,
+                self._format,
+                self._device,
+                chosen,
+                states,
+                answers,
+                self._sharing,
             )
             program = compiler.compile(interface.outputs(), interface.result_states, allow_fusion=fusing)
             self._check_program(program)

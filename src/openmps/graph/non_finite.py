@@ -46,17 +46,27 @@ class CheckedEncoding(Encoding):
         self._check(self._watched(made), self.values())
 
     def _check(self, watched: list[Any], kept: list[Any]) -> None:
-        if not _all_finite(_tensors(watched)):
+        is_finite, processes = _all_finite(_tensors(watched)), self.program.processes
+        if processes is not None:
+            # One process alone must not stop: the others would wait for it.
+            is_finite = bool(processes.all_agree(torch.tensor(is_finite, device=_device_of(watched))))
+        if not is_finite:
             # What nothing read so far may be read now that every image is kept.
             whole = [
                 value if used else each.value() for value, each, used in zip(kept, self.inputs, self.used, strict=True)
             ]
             _locate(self.program, self.body.inputs, whole)
+            if processes is not None:
+                who, remedy = f"process {processes.rank} of {processes.count}", "See what the other processes say"
+                raise MPSNonFiniteError(who, "step", "must be finite in every process", "a NaN in another", remedy)
 
     def sound(self, made: list[Any]) -> Tensor | None:
         """Whether everything is finite; a sum that overflows says no, too."""
         tensors = _tensors(self._watched(made))
-        return torch.isfinite(_sums(tensors)).all() if tensors else None
+        if not tensors:
+            return None
+        found, processes = torch.isfinite(_sums(tensors)).all(), self.program.processes
+        return found if processes is None else processes.all_agree(found)
 
     def _watched(self, made: list[Any]) -> list[Any]:
         return [value for value, output in zip(made, self.program.outputs, strict=True) if output.name != SAVED]
@@ -82,6 +92,10 @@ def _all_finite(tensors: Sequence[Tensor]) -> bool:
     return bool(torch.isfinite(_sums(tensors)).all()) or all(bool(torch.isfinite(tensor).all()) for tensor in tensors)
 
 
+def _device_of(watched: Iterable[Any]) -> torch.device | None:
+    return next((each.device for each in _tensors(watched)), None)
+
+
 def _sums(tensors: Sequence[Tensor]) -> Tensor:
     return torch.stack([tensor.sum(dtype=torch.float32) for tensor in tensors])
 
@@ -91,10 +105,11 @@ def _locate(program: Program, inputs: Sequence[Any], values: Sequence[Any]) -> N
     body, _ = program.assemble()
     found = dict(zip(inputs, values, strict=True))
     given = [found[each] if each in found else program.memory(each) for each in body.inputs]
+    # Before anything is looked at: normalizations may need the other processes, which do the same.
+    made = dict(zip(body.outputs, body.run(list(given)), strict=True))
     for each, value in zip(inputs, values, strict=True):
         if each.role is Role.SOURCE and value is not None:
             _check_image(f"source image {each.name} of the graph", value, "The image was passed like this")
-    made = dict(zip(body.outputs, body.run(list(given)), strict=True))
     for place, stage in enumerate(program.stages):
         for name, what in _LABELS.items():
             _check_labels(stage, what, next((v for k, v in found.items() if k.name == f"{place}:{name}"), None))

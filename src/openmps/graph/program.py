@@ -25,6 +25,7 @@ from openmps.graph.preparations import Preparations, Recipe
 from openmps.graph.rows import Asked
 from openmps.metal.device import CommandBuffer
 from openmps.metal.resource import epoch
+from openmps.ops.collectives import Processes
 from openmps.ops.elements import Place
 from openmps.ops.op import Body, Builder, Input, Role, Slot
 
@@ -104,6 +105,8 @@ class Program:
         """A descriptor of each image, for one image object of a batch."""
         self._ends: list[int] = []
         self._readers: dict[MPSNNStateNode, tuple[int, ...]] = {}
+        self.processes: Processes | None = None
+        """Those that share each batch, if there are several."""
         self.fused: frozenset[MPSNNFilterNode] = frozenset()
         """The filters whose results never exist: they run as a part of a neighbour."""
         self.body: Body

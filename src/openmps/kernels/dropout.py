@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from openmps.checks import of_kind, store
 from openmps.core.kernel.base import MPSKernel
-from openmps.core.kernel.configuration import Fixed
+from openmps.core.kernel.configuration import Fixed, KernelProperty
 from openmps.core.kernel.gradient import MPSCNNGradientKernel
 from openmps.core.kernel.scene import GradientScene, Scene
 from openmps.core.kernel.unary import MPSCNNKernel
@@ -87,6 +87,15 @@ class MPSCNNDropout(_DropoutParameters, MPSCNNKernel[MPSCNNDropoutGradientState]
     probability of 1 keeps everything. A copy goes on with the masks that the original would draw next.
     """
 
+    batch_share = KernelProperty[int](
+        0,
+        integer,
+        """Which share of a batch is encoded here, where processes share it in equal parts; counted from 0, the default.
+
+        The masks are those of the images at their places in the whole batch. Our addition.
+        """,
+    )
+
     _step = 0
 
     def is_result_state_reused_across_batch(self) -> bool:
@@ -123,7 +132,7 @@ class MPSCNNDropout(_DropoutParameters, MPSCNNKernel[MPSCNNDropoutGradientState]
     def _body(self, at: Scene, *images: Slot) -> Slot:
         region, stride = at.read(images[0]), self.mask_stride_in_pixels
         strides = (stride.width, stride.height, stride.depth)
-        mask = DropoutMask(self.keep_probability, self.seed, strides)(region, at.number("step"))
+        mask = DropoutMask(self.keep_probability, self.seed, strides, self.batch_share)(region, at.number("step"))
         at.saves(mask)
         return Dropout(self.keep_probability)(region, mask)
 

@@ -108,20 +108,30 @@ def _dropout_in_parts(x: Tensor, mask: Tensor, keep_probability: float) -> Tenso
 
 
 class DropoutMask(Op, kind=Kind.RANDOM, half=True):
-    """`dropout_mask` for an image, whose shape alone is looked at, and the number of the encode."""
+    """`dropout_mask` for an image, whose shape alone is looked at, and the number of the encode.
+
+    ``share`` says which of the equal shares of a batch this one is.
+    """
 
     takes_device_numbers = True
 
     keep_probability: float
     seed: int
     strides: tuple[int, int, int]
+    share: int = 0
 
     def run(self, wanted: tuple[bool, ...], *operands: Any) -> Tensor:
         """See `dropout_mask`."""
         x, step = operands
         size = (x.shape[0], x.shape[1], x.shape[2], x.shape[3])
         return dropout_mask(
-            size, self.keep_probability, seed=self.seed, step=step, mask_strides=self.strides, device=x.device
+            size,
+            self.keep_probability,
+            seed=self.seed,
+            step=step,
+            first_image=self.share * x.shape[0],
+            mask_strides=self.strides,
+            device=x.device,
         )
 
 

@@ -37,6 +37,8 @@ class Kind(Enum):
     """Made of a seed and a number that counts."""
     UPDATE = auto()
     """Writes the memory of its operands."""
+    COLLECTIVE = auto()
+    """Done by several processes together: all of them run it, in the same order."""
 
 
 Values = Tensor | tuple[Tensor | None, ...] | None

@@ -171,6 +171,33 @@ class Sum(Numbers):
         self.value().add_(value)
 
 
+class Replaced(NamedTuple):
+    """Numbers that take the place of those in memory that is bound."""
+
+    place: Any
+
+    def cells(self) -> Sequence[Any]:
+        """The memory that it writes."""
+        return self.place.cells()
+
+    def form(self) -> Hashable:
+        """Which part of it."""
+        return self.place.form()
+
+    def over(self, cells: Sequence[Any]) -> Replaced:
+        """The same of other memory."""
+        return Replaced(self.place.over(cells))
+
+    def regions(self) -> Iterable[Region]:
+        """The memory that it writes."""
+        return self.place.regions()
+
+    def take(self, value: Tensor, *, is_shared: bool) -> None:
+        """Put numbers in the place of those before."""
+        room = self.place.value()
+        room.copy_(value.reshape(room.shape))
+
+
 class Constant:
     """Numbers of a configuration; copied to a device when they are first used there."""
 

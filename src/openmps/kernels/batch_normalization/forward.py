@@ -68,6 +68,8 @@ class _Progress:
     """Images whose parameter gradients are in the state, for the present statistics."""
     gradients_are_open: bool = False
     has_gradients: bool = False
+    is_shared: bool = False
+    """Whether the statistics are those of several processes."""
     has_parameters: bool = False
     """Whether a forward encode copied its gamma and beta into the state."""
     epsilon: float | None = None
@@ -168,6 +170,16 @@ class MPSCNNBatchNormalizationState(MPSNNGradientState):
         return bool(self._progress.images)
 
     @property
+    def has_shared_statistics(self) -> bool:
+        """Whether mean and variance are those of the shares of several processes."""
+        return self._progress.is_shared
+
+    @property
+    def awaits_gradient(self) -> bool:
+        """Whether a gradient encode is yet to use the parameter gradients."""
+        return self._progress.gradients_are_open and self.has_statistics
+
+    @property
     def joins(self) -> tuple[bool, bool]:
         """Whether statistics, and gradient statistics, that are encoded now join those before."""
         return self._progress.statistics_are_open, self._progress.gradients_are_open
@@ -215,9 +227,19 @@ class MPSCNNBatchNormalizationState(MPSNNGradientState):
             images=images + (progress.images if joined else 0),
             share=pixels / total,
             statistics_are_open=True,
+            is_shared=False,
             gradients_are_open=False,
             gradient_images=0,
         )
+
+    def share_statistics(self, who: str, processes: int) -> None:
+        """The statistics become those of as many pixels in each of some processes; nothing joins them any more."""
+        progress = self._progress
+        if not progress.statistics_are_open:
+            rule = "must hold statistics that nothing has used yet"
+            remedy = "Encode MPSCNNBatchNormalizationStatistics with it first"
+            raise MPSArgumentError(who, "batch_normalization_state", rule, self.name, remedy)
+        self._go_on(pixels=processes * progress.pixels, is_shared=True, statistics_are_open=False)
 
     def use_for_normalization(self, epsilon: float) -> None:
         """A forward encode uses the statistics, and leaves its parameters for the gradients."""

@@ -17,6 +17,7 @@ from openmps.core.kernel.configuration import Setting
 from openmps.core.kernel.encoding import Numbers, Sum
 from openmps.core.kernel.plan import Plan
 from openmps.core.kernel.scene import GradientScene, Scene
+from openmps.core.neuron import MPSNNNeuronDescriptor
 from openmps.core.state.batch import MPSStateBatch
 from openmps.core.weight_versions import Held
 from openmps.kernels.batch_normalization.data_source import MPSCNNBatchNormalizationDataSource
@@ -31,6 +32,7 @@ from openmps.ops.batch_normalization import (
     ParameterSums,
     SplitRows,
 )
+from openmps.ops.collectives import Processes, SharedMoments, SharedSums
 from openmps.ops.op import Slot
 
 
@@ -61,9 +63,12 @@ class WholeBatchNormalization(_Named, MPSCNNBatchNormalization):
     uses_batch = Setting[bool | None]()
     """Whether mean and variance are those of the batch; None until the graph knows."""
 
+    processes = Setting[Processes | None]()
+    """The processes whose shares make the batch; None where it is all here."""
+
     def __init__(self, device: MTLDevice, data_source: MPSCNNBatchNormalizationDataSource) -> None:
         super().__init__(device, data_source)
-        self.uses_batch = None
+        self.uses_batch = self.processes = None
 
     @property
     def held_weights(self) -> Sequence[Held]:
@@ -74,6 +79,8 @@ class WholeBatchNormalization(_Named, MPSCNNBatchNormalization):
         gamma, beta = at.buffer("gamma"), at.buffer("beta")
         if self.uses_batch:
             mean, correction, variance = BatchMoments()(images[0])
+            if self.processes is not None:
+                mean, correction, variance = SharedMoments(self.processes)(mean, correction, variance)
             for name, row in (("mean", mean), ("correction", correction), ("variance", variance)):
                 at.gives(name, row)
         else:
@@ -88,7 +95,8 @@ class WholeBatchNormalization(_Named, MPSCNNBatchNormalization):
         state, extent = check_state(self.name, states), plan.sources[0].extent
         state.record = plan.record
         if self.uses_batch:
-            state.add_statistics(plan.images, plan.images * extent.height * extent.width)
+            shares = 1 if self.processes is None else self.processes.count
+            state.add_statistics(plan.images, shares * plan.images * extent.height * extent.width)
         state.use_for_normalization(self.epsilon)
 
     def _memory(self, name: str, states: MPSStateBatch | None) -> Numbers:
@@ -100,6 +108,12 @@ class WholeBatchNormalizationGradient(_Named, MPSCNNBatchNormalizationGradient):
 
     fills_states = stays_in_an_epoch = True
     _sums: ClassVar[tuple[str, ...]] = ("gradient_for_gamma", "gradient_for_beta")
+    processes = Setting[Processes | None]()
+    """As the forward kernel's: the sums are those of the whole batch then."""
+
+    def __init__(self, device: MTLDevice, fused_neuron_descriptor: MPSNNNeuronDescriptor | None = None) -> None:
+        super().__init__(device, fused_neuron_descriptor)
+        self.processes = None
 
     @property
     def is_state_modified(self) -> bool:
@@ -114,6 +128,8 @@ class WholeBatchNormalizationGradient(_Named, MPSCNNBatchNormalizationGradient):
         use = at.given.more
         mean, correction, variance, gamma, _ = SplitRows()(at.saved)
         sums = ParameterSums(use.epsilon)(gradient, at.read(source), mean, correction, variance)
+        if self.processes is not None and use.has_statistics:
+            sums = SharedSums(self.processes)(*sums)
         for name, found in zip(self._sums, sums, strict=True):
             at.gives(name, found)
         batch = [*sums, at.number("pixels")] if use.has_statistics else []

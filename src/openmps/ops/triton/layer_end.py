@@ -27,10 +27,10 @@ _MOST_SUMS = 264
 
 
 @Launched
-@triton.jit(do_not_specialize=["step", "low", "high", "limit"])
+@triton.jit(do_not_specialize=["step", "low", "high", "limit", "first_image"])
 def _layer_end(
     x, biases, y, taps, pixels, channels, rows, columns, result_rows, result_columns, pitch, step, low, high, limit,
-    share, HAS_BIASES: tl.constexpr, ROUNDS: tl.constexpr, RECTIFIES: tl.constexpr, TAPS: tl.constexpr,
+    first_image, share, HAS_BIASES: tl.constexpr, ROUNDS: tl.constexpr, RECTIFIES: tl.constexpr, TAPS: tl.constexpr,
     ACROSS: tl.constexpr, STRIDE_Y: tl.constexpr, STRIDE_X: tl.constexpr, FIRST_Y: tl.constexpr, FIRST_X: tl.constexpr,
     DROPS: tl.constexpr, HOLDS_STEP: tl.constexpr, HELD: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
@@ -66,7 +66,8 @@ def _layer_end(
             step = tl.load(step)
         number = ((row * result_columns + column)[:, None] * channels + at[None, :]).to(tl.int64)
         zero = number * 0
-        c0, c1, c3 = (zero + step).to(tl.uint32), (zero + image[:, None]).to(tl.uint32), (zero + step) >> 32
+        c0, c1 = (zero + step).to(tl.uint32), (zero + first_image + image[:, None]).to(tl.uint32)
+        c3 = (zero + step) >> 32
         k0, k1 = (zero + low).to(tl.uint32), (zero + high).to(tl.uint32)
         w0, w1, w2, w3 = tl.philox_impl(c0, c1, (number // 4).to(tl.uint32), c3.to(tl.uint32), k0, k1, 10)
         turn = number % 4
@@ -135,7 +136,8 @@ def layer_end(
     counted = step if is_held else (step + 2**63) % 2**64 - 2**63  # as a signed number of 64 bits
     _layer_end[(triton.cdiv(pixels, held) * triton.cdiv(channels, at_once),)](
         x, biases, y, taps, pixels, channels, rows, columns, *size, pitch, counted, seed & 0xFFFFFFFF, seed >> 32,
-        math.ceil(share * 2.0**32), float(share), biases is not None, rounds, rectifies, *_places(window),
+        math.ceil(share * 2.0**32), 0 if mask is None else mask.share * images, float(share), biases is not None,
+        rounds, rectifies, *_places(window),
         mask is not None, is_held, held, at_once, num_warps=4,
     )  # fmt: skip
     return y, taps

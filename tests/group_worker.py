@@ -1,0 +1,239 @@
+"""What one process of a group trains: graphs and kernels encoded by hand, alone or with others.
+
+usage: group_worker.py OUT DEVICE CASE… (the launcher's variables in the environment say with whom). The first process
+writes what each case came to into OUT, ``{case}/{name}``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+import openmps as mps
+from openmps.distributed import Group
+from openmps.training import ArrayConvolutionDataSource, TrainableBatchNormalizationDataSource
+from openmps.training import TrainableConvolutionDataSource as Trained
+from replay_twin import outcomes, replaying_queue
+
+IMAGES, SIDE, CLASSES, STEPS = 8, 6, 3, 10
+FLOAT32 = mps.MPSImageFeatureChannelFormat.FLOAT32
+EPSILON, MOMENTUM, RATE = 1e-3, 0.1, 0.05
+Array = np.ndarray
+
+
+def numbers(*shape: int, seed: int) -> Array:
+    return np.random.default_rng(seed).normal(0, 1, shape).astype(np.float32)
+
+
+def start() -> dict[str, Array]:
+    """The network's first numbers, weights OHWI."""
+    return {
+        "first": numbers(4, 3, 3, 2, seed=1) / 4,
+        "first.biases": numbers(4, seed=2) / 4,
+        "last": numbers(CLASSES, SIDE, SIDE, 4, seed=3) / 12,
+        "last.biases": numbers(CLASSES, seed=4) / 4,
+        "gamma": 1 + numbers(4, seed=5) / 8,
+        "beta": numbers(4, seed=6) / 8,
+    }
+
+
+def batch(step: int) -> tuple[Array, Array]:
+    """Images [N, H, W, C] and classes of one step."""
+    images = numbers(IMAGES, SIDE, SIDE, 2, seed=100 + step) + np.arange(IMAGES).reshape(-1, 1, 1, 1) / 8
+    return images, np.random.default_rng(200 + step).integers(0, CLASSES, IMAGES)
+
+
+def optimizers(name: str) -> Callable[[mps.MTLDevice], Any]:
+    kinds = {"sgd": mps.MPSNNOptimizerStochasticGradientDescent, "adam": mps.MPSNNOptimizerAdam}
+    return lambda device: kinds[name](device, RATE)
+
+
+class World:
+    """This process's device and share; all of a batch where there is no group."""
+
+    def __init__(self, device: str, group: Group | None) -> None:
+        self.group = group
+        self.device = mps.mtl_device(device) if group is None else group.device
+        self.rank, self.count = (0, 1) if group is None else (group.rank, group.count)
+
+    def own(self, values: Array) -> Array:
+        size = len(values) // self.count
+        return values[self.rank * size : (self.rank + 1) * size]
+
+    def images(self, values: Array) -> mps.MPSImageBatch:
+        return mps.MPSImageBatch.from_numpy(self.device, self.own(values))
+
+    def labels(self, classes: Array) -> Any:
+        return mps.MPSCNNLossLabels.batch(self.device, np.eye(CLASSES, dtype=np.float32)[self.own(classes)])
+
+
+# --- graphs -----------------------------------------------------------------------------------------------------------
+
+
+def graph_case(
+    world: World,
+    optimizer: str,
+    *,
+    normalizes: bool = False,
+    drops: bool = False,
+    synchronizes: bool = False,
+    replays: bool = False,
+    bucket: int = 500,
+) -> dict[str, Array]:
+    """Ten steps of a convolution, a normalization, a ReLU, a dropout and a fully connected layer."""
+    own = start()
+    same = mps.MPSNNDefaultPadding(mps.MPSNNPaddingMethod.SIZE_SAME)
+    make = optimizers(optimizer)
+    descriptors = mps.MPSCNNConvolutionDescriptor(3, 3, 2, 4), mps.MPSCNNConvolutionDescriptor(SIDE, SIDE, 4, CLASSES)
+    # In front of a normalization biases have no gradient but rounding, which Adam would follow.
+    biases = None if normalizes else own["first.biases"]
+    first = Trained(descriptors[0], own["first"], biases, "first", optimizer=make)
+    last = Trained(descriptors[1], own["last"], own["last.biases"], "last", optimizer=make)
+    normalization = TrainableBatchNormalizationDataSource(
+        4, own["gamma"], own["beta"], label="norm", epsilon=EPSILON, momentum=MOMENTUM, optimizer=make
+    )
+    convolution = mps.MPSCNNConvolutionNode(mps.MPSNNImageNode(), first)
+    convolution.padding_policy = same
+    x = convolution.result_image
+    if normalizes:
+        x = mps.MPSCNNBatchNormalizationNode(x, normalization).result_image
+    x = mps.MPSCNNNeuronReLUNode(x).result_image
+    if drops:
+        x = mps.MPSCNNDropoutNode(x, 0.75, 7).result_image
+    x = mps.MPSCNNFullyConnectedNode(x, last).result_image
+    said = mps.MPSCNNLossDescriptor(mps.MPSCNNLossType.SOFT_MAX_CROSS_ENTROPY, mps.MPSCNNReductionType.SUM)
+    said.weight = 1 / IMAGES
+    training = mps.MPSCNNLossNode(x, said).training_graph(None)
+    graph = mps.MPSNNGraph(world.device, training[0].result_image, result_image_is_needed=False)
+    graph.format = FLOAT32
+    if world.group is not None:
+        world.group.share(graph, synchronizes_statistics=synchronizes, bucket_bytes=bucket)
+    queue = replaying_queue(world.device) if replays else world.device.new_command_queue()
+    for step in range(STEPS):
+        images, classes = batch(step)
+        command_buffer = queue.command_buffer()
+        graph.encode_batch(command_buffer, [world.images(images)], [world.labels(classes)])
+        command_buffer.commit()
+        command_buffer.wait_until_completed()
+    if replays:
+        assert set(outcomes(command_buffer)) == {"replayed"}, outcomes(command_buffer)
+    found = {"first": first.weights(), "last": last.weights(), "last.biases": last.bias_terms()}
+    return found | (normalization.arrays() if normalizes else {"first.biases": first.bias_terms()})
+
+
+# --- by hand ----------------------------------------------------------------------------------------------------------
+
+
+def by_hand(world: World, *, synchronizes: bool = False, replays: bool = False) -> dict[str, Array]:
+    """Convolution, batch normalization in its four stages, updates; the gradient of the results is their square's."""
+    own = start()
+    make = optimizers("sgd")
+    weights = Trained(
+        mps.MPSCNNConvolutionDescriptor(3, 3, 2, 4), own["first"], own["first.biases"], "first", optimizer=make
+    )
+    source = TrainableBatchNormalizationDataSource(
+        4, own["gamma"], own["beta"], label="norm", epsilon=EPSILON, momentum=MOMENTUM, optimizer=make
+    )
+    device, group = world.device, world.group
+    convolution = mps.MPSCNNConvolution(device, weights=weights)
+    slope = mps.MPSCNNConvolutionGradient(device, weights=weights)
+    slope.gradient_option = mps.MPSCNNConvolutionGradientOption.GRADIENT_WITH_WEIGHTS_AND_BIAS
+    normalization = mps.MPSCNNBatchNormalization(device, source)
+    statistics, sums, back = (
+        mps.MPSCNNBatchNormalizationStatistics(device),
+        mps.MPSCNNBatchNormalizationStatisticsGradient(device),
+        mps.MPSCNNBatchNormalizationGradient(device),
+    )
+    for kernel in (convolution, slope, normalization, back):
+        kernel.destination_image_allocator = mps.MPSImage.default_allocator()
+    queue = replaying_queue(device) if replays else device.new_command_queue()
+    for step in range(STEPS):
+        images = world.images(batch(step)[0])
+        flow = world.images(numbers(IMAGES, SIDE, SIDE, 4, seed=300 + step) / 64)
+        command_buffer = queue.command_buffer()
+        x, states = convolution.encode_batch(command_buffer, images, destination_state_is_temporary=False)
+        state = normalization.result_state(x[0])
+        statistics.encode_batch(command_buffer, x, state)
+        if group is not None and synchronizes:
+            group.reduce_statistics(command_buffer, state)
+        normalization.encode_batch(command_buffer, x, state)
+        sums.encode_batch(command_buffer, flow, x, state)
+        if group is not None and synchronizes:
+            group.reduce(command_buffer, state)
+        y = back.encode_batch(command_buffer, flow, x, state)
+        slope.encode_batch(command_buffer, y, images, states)
+        if group is not None:
+            group.reduce(command_buffer, [states] if synchronizes else [state, states])
+        weights.update(command_buffer, states.shared, convolution.parameters.state())
+        normalization.reload_gamma_and_beta(command_buffer, source.update_gamma_and_beta(command_buffer, state))
+        source.update_mean_and_variance(command_buffer, state)
+        command_buffer.commit()
+        command_buffer.wait_until_completed()
+    return {"first": weights.weights(), "first.biases": weights.bias_terms(), **source.arrays()}
+
+
+def pieces(world: World, parts: int) -> dict[str, Array]:
+    """Gradients of a batch in so many pieces, by one process one behind the other, or by as many processes."""
+    own, images = start(), batch(0)[0]
+    group = None if world.group is None else Group.join(world.device, in_order=True)
+    weights = ArrayConvolutionDataSource(mps.MPSCNNConvolutionDescriptor(3, 3, 2, 4), own["first"], own["first.biases"])
+    convolution = mps.MPSCNNConvolution(world.device, weights=weights)
+    slope = mps.MPSCNNConvolutionGradient(world.device, weights=weights)
+    command_buffer = world.device.new_command_queue().command_buffer()
+    for kernel in (convolution, slope):
+        kernel.destination_image_allocator = mps.MPSImage.default_allocator()
+    count = IMAGES // parts
+    given = [world.images(images)] if world.group else [
+        mps.MPSImageBatch.from_numpy(world.device, images[part * count : (part + 1) * count]) for part in range(parts)
+    ]  # fmt: skip
+    whole = mps.MPSImageBatch([image for each in given for image in each])
+    states = convolution.result_state_batch(whole)
+    for piece in given:
+        some = states[: len(piece)]
+        y = convolution.encode_batch(command_buffer, piece, destination_states=some)
+        slope.encode_batch(command_buffer, y, piece, some)
+    if group is not None:
+        group.reduce(command_buffer, states)
+    command_buffer.commit()
+    command_buffer.wait_until_completed()
+    state = states[0]
+    return {
+        "weights": state.gradient_for_weights.contents().view(np.float32).copy(),
+        "biases": state.gradient_for_biases.contents().view(np.float32).copy(),
+    }
+
+
+CASES: dict[str, Callable[[World], dict[str, Array]]] = {
+    "sgd": lambda world: graph_case(world, "sgd", drops=True),
+    "adam": lambda world: graph_case(world, "adam", drops=True),
+    "sgd, normalized": lambda world: graph_case(world, "sgd", normalizes=True, drops=True, synchronizes=True),
+    "adam, normalized": lambda world: graph_case(world, "adam", normalizes=True, synchronizes=True),
+    "apart": lambda world: graph_case(world, "sgd", normalizes=True, synchronizes=False),
+    "replayed": lambda world: graph_case(world, "sgd", normalizes=True, drops=True, synchronizes=True, replays=True),
+    "one bucket": lambda world: graph_case(world, "sgd", drops=True, bucket=1 << 20),
+    "by hand": lambda world: by_hand(world, synchronizes=True),
+    "by hand, replayed": lambda world: by_hand(world, synchronizes=True, replays=True),
+    "by hand, apart": by_hand,
+    "2 pieces": lambda world: pieces(world, 2),
+    "4 pieces": lambda world: pieces(world, 4),
+}
+
+
+def run(out: str, device: str, names: Sequence[str]) -> None:
+    torch.set_num_threads(1)
+    group = Group.join(device) if "RANK" in os.environ else None
+    world = World(device, group)
+    found = {f"{case}/{name}": array for case in names for name, array in CASES[case](world).items()}
+    if world.rank == 0:
+        np.savez(out, **found)
+    if group is not None:
+        group.leave()
+
+
+if __name__ == "__main__":
+    run(sys.argv[1], sys.argv[2], sys.argv[3:] or list(CASES))
