@@ -1,6 +1,6 @@
 """Kills training runs with SIGKILL at random moments, resumes them, and compares with a run that was never stopped.
 
-usage: kill_training.py [--kills N] [--seed N] [--every STEPS] [--epochs N] [--json FILE]
+usage: kill_training.py [--kills N] [--seed N] [--every STEPS] [--epochs N] [--processes N] [--json FILE]
 
 A slice of scikit-learn's digits is trained by `openmps train` on the CPU, in forks of a process that has imported it,
 with a checkpoint every STEPS steps (default 1, so that writing is going on all the while). Half of the kills hit a run
@@ -9,6 +9,9 @@ waits, behind its random moment, for the next write and falls into that. After e
 the newest checkpoint must be whole; then `--resume` goes on. At the end weights, raw files, metrics (but for what the
 clock says) and the last checkpoint must have the bytes of the run that was never stopped. Exit status 1 if anything
 differs.
+
+With --processes each run is one of so many processes that share every batch; one of them, any, is killed. The others
+must end by themselves within a minute, each with one line that says why.
 """
 
 from __future__ import annotations
@@ -19,10 +22,13 @@ import multiprocessing
 import os
 import random
 import signal
+import socket
+import subprocess
 import sys
 import tempfile
 import time
 import warnings
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,6 +41,7 @@ from openmps.training import Checkpoint, RunFolder, load_digits_dataset
 TRAINING, TEST, BATCH = 240, 60, 20
 CLOCK = ("seconds", "images_per_second")
 TEMPORARY = ".openmps-*.tmp"
+COMMAND = [sys.executable, "-m", "openmps", "train", "--quiet"]
 PROCESSES = multiprocessing.get_context("forkserver")
 Training = multiprocessing.process.BaseProcess
 
@@ -43,6 +50,74 @@ def train(*arguments: str) -> None:
     """The command, in a process of its own."""
     sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - the process ends with it
     sys.exit(openmps(["train", "--quiet", *arguments]))
+
+
+class Together:
+    """Processes that train together, in the place of one."""
+
+    PATIENCE = 60.0
+    """Seconds in which the others must end behind a kill."""
+
+    def __init__(self, count: int, command: list[str], choose: random.Random) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = str(probe.getsockname()[1])
+        self.killed: int | None = None
+        self.others = 0.0
+        """Seconds that the others took to end."""
+        self.faults: list[str] = []
+        self._choose = choose
+        self._all: list[subprocess.Popen[str]] = []
+        for rank in range(count):
+            place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(count)}
+            env = {**os.environ, **place, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+            pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+            self._all.append(subprocess.Popen(command, env=env, **pipes))
+
+    @property
+    def exitcode(self) -> int | None:
+        """How they ended: as the one that was killed, else 0 if all did so; None as long as all run."""
+        if self.killed is not None:
+            return self._all[self.killed].poll()
+        ended = [status for status in (each.poll() for each in self._all) if status is not None]
+        return max(ended, default=None)
+
+    def is_alive(self) -> bool:
+        """Whether all run."""
+        return self.exitcode is None
+
+    def kill(self) -> None:
+        """Kill one of them."""
+        self.killed = self._choose.randrange(len(self._all))
+        self._all[self.killed].kill()
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait until all have ended; behind a kill until the others have, by themselves."""
+        began = time.monotonic()
+        if self.killed is None:
+            for each in self._all:
+                with suppress(subprocess.TimeoutExpired):
+                    each.wait(None if timeout is None else max(0.001, began + timeout - time.monotonic()))
+            return
+        self._all[self.killed].wait()
+        for rank, each in enumerate(self._all):
+            if rank != self.killed:
+                self._end(rank, each, began)
+        self.others = time.monotonic() - began
+
+    def _end(self, rank: int, process: subprocess.Popen[str], began: float) -> None:
+        try:
+            _, said = process.communicate(timeout=max(1.0, began + self.PATIENCE - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            self.faults.append(f"process {rank} did not end within {self.PATIENCE:g} s behind the kill of another")
+            return
+        errors = [line for line in said.splitlines() if line.startswith("error: ")]
+        if process.returncode == 0 and not errors:
+            return  # its work was done
+        if process.returncode != 2 or len(errors) != 1:
+            tail = said.splitlines()[-1:]
+            self.faults.append(f"process {rank} ended with {process.returncode} and {len(errors)} errors: {tail}")
 
 
 @dataclass
@@ -77,7 +152,9 @@ def write_data(folder: Path) -> None:
 class Trials:
     """Runs on one slice of data, compared with one that was never stopped."""
 
-    def __init__(self, folder: Path, *, seed: int, every: int, epochs: int) -> None:
+    def __init__(self, folder: Path, *, seed: int, every: int, epochs: int, processes: int = 1) -> None:
+        self.processes = processes
+        self.longest = 0.0
         self.folder = folder
         self.random = random.Random(seed)
         (folder / "data").mkdir()
@@ -143,14 +220,15 @@ class Trials:
         self.runs += 1
         return self.folder / f"run-{self.runs}"
 
-    def _start(self, path: Path) -> Training:
+    def _start(self, path: Path) -> Training | Together:
         return self._begun(*self.arguments, "--run", str(path))
 
-    def _resume(self, path: Path) -> Training:
+    def _resume(self, path: Path) -> Training | Together:
         return self._begun("--resume", str(path))
 
-    @staticmethod
-    def _begun(*arguments: str) -> Training:
+    def _begun(self, *arguments: str) -> Training | Together:
+        if self.processes > 1:
+            return Together(self.processes, [*COMMAND, *arguments], self.random)
         child = PROCESSES.Process(target=train, args=arguments)
         child.start()
         return child
@@ -159,19 +237,19 @@ class Trials:
         self._compare(path, self._resume(path))
 
     @staticmethod
-    def _wait_for(file: Path, child: Training) -> None:
+    def _wait_for(file: Path, child: Training | Together) -> None:
         while not file.exists():
             if not child.is_alive():
                 raise SystemExit(f"training ended with {child.exitcode} before it began")
             time.sleep(0.001)
 
     @staticmethod
-    def _wait_for_progress(path: Path, done: int | None, child: Training) -> None:
+    def _wait_for_progress(path: Path, done: int | None, child: Training | Together) -> None:
         checkpoints = RunFolder.open(path).checkpoints
         while child.is_alive() and checkpoints.steps()[-1:] == ([] if done is None else [done]):
             time.sleep(0.002)
 
-    def _kill_after(self, path: Path, child: Training, seconds: float) -> bool:
+    def _kill_after(self, path: Path, child: Training | Together, seconds: float) -> bool:
         """Whether the child was still alive to be killed."""
         child.join(seconds)
         if not child.is_alive():
@@ -180,9 +258,12 @@ class Trials:
             self._wait_for_a_write(path, child)
         child.kill()
         child.join()
+        if isinstance(child, Together):
+            self.longest = max(self.longest, child.others)
+            self.report.faults += [f"{path.name}, killed: {fault}" for fault in child.faults]
         return child.exitcode == -signal.SIGKILL
 
-    def _wait_for_a_write(self, path: Path, child: Training) -> None:
+    def _wait_for_a_write(self, path: Path, child: Training | Together) -> None:
         """Until a temporary file appears, or the child ends."""
         while child.is_alive() and not set(path.rglob(TEMPORARY)) - self.seen:
             pass
@@ -209,7 +290,7 @@ class Trials:
         print(f"{number:4}  {path.name}  {pattern:5}  {moment:6.3f} s  step {step}  {kill.torn} torn", flush=True)
         return step
 
-    def _compare(self, path: Path, child: Training) -> None:
+    def _compare(self, path: Path, child: Training | Together) -> None:
         self.report.compared += 1
         child.join()
         if child.exitcode != 0:
@@ -240,12 +321,14 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--every", type=int, default=1)
     parser.add_argument("--epochs", type=int, default=8)
+    parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--json", type=Path, help="write all kills and faults to this file")
     options = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # one number for all, whatever else the machine does
     PROCESSES.set_forkserver_preload(["openmps.cli.training", "openmps.training.pictures", "matplotlib.figure"])
     with tempfile.TemporaryDirectory() as folder:
-        trials = Trials(Path(folder), seed=options.seed, every=options.every, epochs=options.epochs)
+        counts = {"every": options.every, "epochs": options.epochs, "processes": options.processes}
+        trials = Trials(Path(folder), seed=options.seed, **counts)
         report = trials.report
         while len(report.kills) < options.kills:
             if sum(kill.pattern == "once" for kill in report.kills) <= len(report.kills) / 2:
@@ -257,6 +340,8 @@ def main() -> int:
     torn = sum(kill.torn > 0 for kill in report.kills)
     early = sum(kill.step is None for kill in report.kills)
     print(f"{len(report.kills)} kills, {torn} of them inside a write, {early} before the first checkpoint")
+    if options.processes > 1:
+        print(f"the others of {options.processes} processes ended within {trials.longest:.1f} s")
     for fault in report.faults:
         print(f"fault: {fault}")
     same = report.compared - len([fault for fault in report.faults if "killed" not in fault])

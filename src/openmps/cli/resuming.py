@@ -38,8 +38,9 @@ def check_options(run: RunFolder, given: Mapping[str, Any]) -> None:
     source = run.config.get("data")
     skip_broken = isinstance(source, Mapping) and source.get("skip_broken") is True
     size = f"{shape.width}x{shape.height}"
+    options = run_options(run)
     own = {"skip_broken": skip_broken, "channels": shape.channels, "network": shape.network}
-    has: dict[str, Any] = {**run_options(run).describe(), **own}
+    has: dict[str, Any] = {**options.describe(), **own, "sync_statistics": options.synchronizes_statistics}
     for name, value in given.items():
         if name == "run":
             raise MPSArgumentError(_WHO, "--run", "must be left out: the run goes on in its own folder", value)

@@ -17,10 +17,13 @@ from openmps import __version__
 from openmps.checks import size_text
 from openmps.cli.options import Device, channels_of, console, note, open_run, parse_size, percent, sentence
 from openmps.cli.resuming import check_options, given_options
+from openmps.cli.together import is_first, joined, run_of_all, run_to_go_on_with, together, work_of_each
 
 if TYPE_CHECKING:
+    from openmps.distributed import Group
     from openmps.metal.device import MTLDevice
     from openmps.training.dataset import DataSplit
+    from openmps.training.image_folder import Channels
     from openmps.training.loop import TrainingResult
     from openmps.training.options import TrainingOptions
     from openmps.training.run_folder import RunFolder
@@ -58,7 +61,13 @@ Data = Annotated[
 ]
 Output = Annotated[
     Path | None,
-    typer.Option("--run", metavar="DIR", help="The run folder to make.  [default: runs/DATE_TIME]", show_default=False),
+    typer.Option(
+        "--run",
+        "--run-folder",  # torchrun takes --run for one of its own
+        metavar="DIR",
+        help="The run folder to make.  [default: runs/DATE_TIME]",
+        show_default=False,
+    ),
 ]
 Epochs = Annotated[
     int | None,
@@ -133,6 +142,10 @@ def train(
     skip_broken: Annotated[bool, typer.Option("--skip-broken", help="Leave out broken images.")] = False,
     checkpoint_every: CheckpointEvery = None,
     keep_checkpoints: KeepCheckpoints = 2,
+    sync_statistics: Annotated[
+        bool,
+        typer.Option("--sync-statistics", help="Normalize batches over all processes that share them (torchrun)."),
+    ] = False,
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", help="Write event files for TensorBoard into the run's tensorboard folder.")
     ] = False,
@@ -143,66 +156,103 @@ def train(
     Makes a run folder with the weights, the metrics, the training curve and the misclassified test images. The last
     line is the accuracy on the test images: those that the data bring along, or a fifth that is held out. Ctrl-C ends
     training early and keeps the weights so far; --resume goes on from there, and after any other end.
-    """
-    if resume is not None:
-        _resume(resume, given_options(context), quiet=quiet)
-        return
-    from openmps.metal.device import mtl_device
-    from openmps.training import loop
-    from openmps.training.data import has_class_folders, load_dataset
-    from openmps.training.event_files import require_tensorboard
-    from openmps.training.imported import imported_size, is_imported
-    from openmps.training.options import TrainingOptions
-    from openmps.training.run_description import describe_run
-    from openmps.training.run_folder import RunFolder
-    from openmps.types import MPSImageFeatureChannelFormat
 
-    if tensorboard:
-        require_tensorboard()
-    machine = mtl_device(device)
-    width_height = parse_size(image_size, "--image-size")
+    Started by torchrun, as many processes share every batch, each on a GPU of its own or on the CPU, and come to the
+    weights that one would; the first writes the run.
+    """
+    with joined(device) as group:
+        going_on = run_to_go_on_with(group, run, resume)
+        if going_on is not None:
+            _resume(going_on, {} if resume is None else given_options(context), group, quiet=quiet)
+            return
+        from openmps.training.options import TrainingOptions
+        from openmps.types import MPSImageFeatureChannelFormat
+
+        options = partial(
+            TrainingOptions,
+            batch_size=batch_size,
+            learning_rate=learning_rate,
+            decay=decay,
+            optimizer=optimizer.value,
+            channel_format=MPSImageFeatureChannelFormat[format.name],
+            seed=seed,
+            checkpoint_every=checkpoint_every,
+            checkpoints_kept=keep_checkpoints,
+            network=network,
+            synchronizes_statistics=sync_statistics,
+        )
+        form = channels_of(channels)
+        load = partial(_load, data, parse_size(image_size, "--image-size"), form, network, seed, skip_broken)
+        split = together(group, load)
+        chosen = options(epochs=epochs or _default_epochs(split, batch_size))
+        if is_first(group):
+            _say_what_is_new(split, network)
+        source = {"path": None if data is None else str(data.resolve()), "skip_broken": skip_broken}
+        _begin(split, chosen, device, group, run, source, tensorboard=tensorboard, quiet=quiet)
+
+
+def _load(
+    data: Path | None,
+    width_height: tuple[int, int] | None,
+    form: Channels | None,
+    network: str,
+    seed: int,
+    skip_broken: bool,
+) -> DataSplit:
+    """The images; of the size of an ONNX file's input where nothing else is said."""
+    from openmps.training.data import has_class_folders, load_dataset
+    from openmps.training.imported import imported_size, is_imported
+
     size = None if width_height is None else (width_height[1], width_height[0])
-    form = channels_of(channels)
     if is_imported(network) and has_class_folders(data):
         rows, columns, planes = imported_size(network)
         size = size or (None if rows is None or columns is None else (rows, columns))
         form = form or channels_of(planes)
-    split = load_dataset(data, seed=seed, size=size, channels=form, skip_broken=skip_broken)
-    chosen = TrainingOptions(
-        epochs=epochs or _default_epochs(split, batch_size),
-        batch_size=batch_size,
-        learning_rate=learning_rate,
-        decay=decay,
-        optimizer=optimizer.value,
-        channel_format=MPSImageFeatureChannelFormat[format.name],
-        seed=seed,
-        checkpoint_every=checkpoint_every,
-        checkpoints_kept=keep_checkpoints,
-        network=network,
-    )
-    if is_imported(network):
-        _say_what_is_new(split, network)
-    source = {"path": None if data is None else str(data.resolve()), "skip_broken": skip_broken}
+    return load_dataset(data, seed=seed, size=size, channels=form, skip_broken=skip_broken)
+
+
+def _begin(
+    split: DataSplit,
+    chosen: TrainingOptions,
+    device: str,
+    group: Group | None,
+    run: Path | None,
+    source: Mapping[str, object],
+    *,
+    tensorboard: bool,
+    quiet: bool,
+) -> None:
+    """Make the run folder and train from the beginning."""
+    from openmps.metal.device import mtl_device
+    from openmps.training import loop
+    from openmps.training.event_files import require_tensorboard
+    from openmps.training.run_description import describe_run
+    from openmps.training.run_folder import RunFolder
+
+    if tensorboard:
+        together(group, require_tensorboard)
+    machine = mtl_device(device) if group is None else group.device
     kind = machine.torch_device.type
     description = describe_run(split, chosen, data=source, device=machine.name, device_type=kind, openmps=__version__)
     parent, name = (Path("runs"), None) if run is None else (run.parent, run.name)
-    folder = RunFolder.create(parent, description, name=name)
-    work = partial(loop.train, split, folder, chosen, machine, tensorboard=tensorboard)
-    _train(split, folder, chosen, machine, work, quiet=quiet)
+    folder = run_of_all(group, lambda: RunFolder.create(parent, description, name=name))
+    work = partial(loop.train, split, folder, chosen, machine, processes=group, tensorboard=tensorboard)
+    _train(split, folder, chosen, machine, work, group, quiet=quiet)
 
 
-def _resume(path: Path, given: Mapping[str, Any], *, quiet: bool) -> None:
+def _resume(path: Path, given: Mapping[str, Any], group: Group | None, *, quiet: bool) -> None:
     """Go on with a run; ``given`` is what the command line says beside it."""
     from openmps.metal.device import mtl_device
     from openmps.training import loop
     from openmps.training.run_description import run_data, run_options
 
-    folder = open_run(path)
-    check_options(folder, given)
+    folder = run_of_all(group, lambda: open_run(path))
+    together(group, lambda: check_options(folder, given))
     config = folder.config
-    machine = mtl_device(given.get("device") or str(config.get("device_type", "auto")))
+    named = given.get("device") or str(config.get("device_type", "auto"))
+    machine = mtl_device(named) if group is None else group.device
     options = run_options(folder)
-    split = run_data(folder, given.get("data"))
+    split = together(group, lambda: run_data(folder, given.get("data")))
     changes = {
         "epochs": given.get("epochs"),
         "checkpoint_every": given.get("checkpoint_every"),
@@ -210,9 +260,10 @@ def _resume(path: Path, given: Mapping[str, Any], *, quiet: bool) -> None:
         "tensorboard": given.get("tensorboard", False),
     }
     shown = replace(options, epochs=max(options.epochs, given.get("epochs") or 0))
-    checkpoint = folder.checkpoints.newest()
-    go_on = partial(loop.resume, split, folder, machine, checkpoint=checkpoint, **changes)
-    _train(split, folder, shown, machine, go_on, quiet=quiet, behind=0 if checkpoint is None else checkpoint.step)
+    checkpoint = together(group, folder.checkpoints.newest)
+    go_on = partial(loop.resume, split, folder, machine, checkpoint=checkpoint, processes=group, **changes)
+    behind = 0 if checkpoint is None else checkpoint.step
+    _train(split, folder, shown, machine, go_on, group, quiet=quiet, behind=behind)
 
 
 def _train(
@@ -221,6 +272,7 @@ def _train(
     options: TrainingOptions,
     machine: MTLDevice,
     work: Callable[..., TrainingResult],
+    group: Group | None,
     *,
     quiet: bool,
     behind: int | None = None,
@@ -228,10 +280,16 @@ def _train(
     """Do the work, and say how it goes; ``behind`` are the iterations of a run that goes on."""
     from openmps.training.progress import TrainingProgress
 
+    lines = [] if group is None else work_of_each(group, options.batch_size)
+    if not is_first(group):
+        if work().interrupted:
+            raise typer.Exit(_INTERRUPTED)
+        return
     if split.training.skipped:
         note(f"{len(split.training.skipped)} broken images left out, the first: {sentence(split.training.skipped[0])}")
     if not quiet:
         _print_start(split, machine.name, folder, behind)
+        print(*lines, sep="\n", end="\n" if lines else "", flush=True)
     batches = len(split.training) // options.batch_size
     progress = None if quiet else TrainingProgress(options.epochs, batches, console=console())
     try:
@@ -246,8 +304,11 @@ def _train(
 
 
 def _say_what_is_new(split: DataSplit, network: str) -> None:
-    """Say whether the layer of the classes keeps the numbers of its file."""
-    from openmps.training.imported import imported_topology
+    """Say whether the layer of the classes keeps the numbers of its file, where the network is out of one."""
+    from openmps.training.imported import imported_topology, is_imported
+
+    if not is_imported(network):
+        return
 
     count = len(split.training.class_names)
     height, width, channels = split.training.images.shape[1:]

@@ -140,25 +140,46 @@ def iterate_batches(
     last_batch: LastBatch,
     shuffle: bool = True,
     first_batch: int = 0,
+    share: tuple[int, int] = (0, 1),
 ) -> Iterator[Batch]:
     """The batches of one epoch, in an order that is a pure function of ``seed`` and ``epoch`` (:func:`epoch_order`).
 
     ``last_batch`` says what becomes of the images left over when ``batch_size`` does not divide their number:
     ``"keep"`` gives them as a smaller batch, ``"drop"`` leaves them out of this epoch (another order leaves out
     others). ``shuffle=False`` keeps the data set's order, for testing. ``first_batch`` starts there: the rest of the
-    epoch is what it would have been. Arguments are checked by the call, not by the first batch.
+    epoch is what it would have been. ``share`` ``(i, n)`` gives the i-th of n equal parts of each batch, counted from
+    0, where n processes share it: together they read the batches that one would. Arguments are checked by the call,
+    not by the first batch.
     """
     total = batches_per_epoch(len(dataset), batch_size, last_batch=last_batch)
     _check_count(first_batch, 0, "iterate_batches", "first_batch")
     shuffle = flag("iterate_batches", "shuffle", shuffle)
+    part, parts = _share(share, batch_size, last_batch)
+    size = batch_size // parts
     order = epoch_order(len(dataset), seed=seed, epoch=epoch) if shuffle else np.arange(len(dataset), dtype=np.int64)
 
     def batches() -> Iterator[Batch]:
         for index in range(first_batch, total):
-            chosen = order[index * batch_size : (index + 1) * batch_size]
+            first = index * batch_size + part * size
+            chosen = order[first : first + size]
             yield Batch(dataset.images[chosen], dataset.labels[chosen], chosen)
 
     return batches()
+
+
+def _share(share: tuple[int, int], batch_size: int, last_batch: LastBatch) -> tuple[int, int]:
+    who = "iterate_batches"
+    part, parts = share
+    _check_count(parts, 1, who, "share")
+    _check_count(part, 0, who, "share")
+    if part >= parts:
+        raise MPSArgumentError(who, "share", f"must be one of 0 to {parts - 1}, of {parts}", part)
+    if batch_size % parts:
+        raise MPSArgumentError(who, "batch_size", f"must be a multiple of the {parts} shares", batch_size)
+    if parts > 1 and last_batch != "drop":
+        rule = "must be 'drop' where a batch is shared: a smaller one has no equal parts"
+        raise MPSArgumentError(who, "last_batch", rule, repr(last_batch))
+    return part, parts
 
 
 def _permutation(count: int, seed: int, stream: int, position: int) -> NDArray[np.int64]:

@@ -21,6 +21,7 @@ from openmps.training.imported import KEPT, fingerprint, is_imported
 from openmps.training.metrics import ConfusionCounts
 from openmps.training.network import DEFAULT_NETWORK, Network, NetworkShape
 from openmps.training.preprocessing import Preprocessing
+from openmps.training.processes import TrainingProcesses, shared_probabilities
 from openmps.training.run_folder import RunFolder
 from openmps.types import MPSImageFeatureChannelFormat
 
@@ -133,10 +134,22 @@ class Classifier(NamedAttributes):
         done = self.preprocessing
         return images if done is None or done.is_plain else done.applied(images)
 
-    def evaluate(self, dataset: Dataset, *, between_batches: Callable[[], object] | None = None) -> Evaluation:
-        """Classify all images of ``dataset`` and compare with its labels."""
+    def evaluate(
+        self,
+        dataset: Dataset,
+        *,
+        between_batches: Callable[[], object] | None = None,
+        processes: TrainingProcesses | None = None,
+    ) -> Evaluation:
+        """Classify all images of ``dataset`` and compare with its labels.
+
+        With ``processes`` each of them classifies a part, and all get what came out.
+        """
         self._check_classes(dataset)
-        probabilities = self.probabilities(dataset.images, between_batches=between_batches)
+        if processes is None:
+            probabilities = self.probabilities(dataset.images, between_batches=between_batches)
+        else:
+            probabilities = shared_probabilities(self.probabilities, dataset.images, _BATCH, processes)
         predictions = probabilities.argmax(axis=1).astype(np.int64)
         confusion = ConfusionCounts(self.class_names)
         confusion.update(dataset.labels, predictions)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -25,15 +26,17 @@ from openmps.training.metrics import RunningMetrics, TrainingStatus
 from openmps.training.network import Network, NetworkShape, optimizer_factory
 from openmps.training.options import TrainingOptions
 from openmps.training.pictures import draw_curve, draw_misclassified
+from openmps.training.processes import FollowedRun, TrainingProcesses, from_the_first, share_of, together
 from openmps.training.run_description import (
     check_same_training,
     describe_run,
     describe_training,
+    flat,
     machine_differences,
     run_options,
 )
 from openmps.training.run_folder import RunFolder
-from openmps.training.stepper import TrainingStepper
+from openmps.training.stepper import IN_FLIGHT, TrainingStepper
 
 __all__ = ["TrainingObserver", "TrainingOptions", "TrainingResult", "describe_run", "resume", "train"]
 
@@ -81,6 +84,7 @@ def train(
     observer: TrainingObserver | None = None,
     *,
     tensorboard: bool = False,
+    processes: TrainingProcesses | None = None,
 ) -> TrainingResult:
     """Train the network that ``options`` name on ``data.training``, test it on ``data.test`` after each epoch.
 
@@ -96,14 +100,32 @@ def train(
     naming the first kernel, image and channel, or when the mean loss of an epoch is above 1e9; the run keeps the
     weights saved last. Raises ``MPSFileError`` where the
     run has checkpoints already.
+
+    ``processes``, an `openmps.distributed.Group`, train together: each calls this with the same data and options and
+    steps on its share of every batch, so that the weights are those of one process but for rounding. The first one
+    writes; the others get a `FollowedRun`. Ctrl-C in one ends all.
     """
-    with DeferredInterrupt() as interrupt, run.in_training():
+
+    def begin() -> TrainingOptions:
         if run.checkpoints.steps():
             rule, remedy = "must be a run that has not begun", "Go on with it by resume(), or create a new run."
             raise MPSFileError("train", str(run.path), rule, "one with checkpoints", remedy)
-        kept = replace(options, network=keep_network(run.path, options.network))
         check_plain_preprocessing(run, "train")
-        return _Session(data, run, kept, device, observer).finish(interrupt, tensorboard=tensorboard)
+        return _kept(run, options)
+
+    with ExitStack() as stack:
+        interrupt = stack.enter_context(DeferredInterrupt(of_launcher=processes is not None))
+        enter = partial(stack.enter_context, run.in_training())
+        together(processes, enter)
+        kept = together(processes, begin)
+        return _Session(data, run, kept, device, observer, processes).finish(interrupt, tensorboard=tensorboard)
+
+
+def _kept(run: RunFolder, options: TrainingOptions) -> TrainingOptions:
+    """The options with the network that the run keeps, where this process writes it."""
+    if isinstance(run, FollowedRun):
+        return options
+    return replace(options, network=keep_network(run.path, options.network))
 
 
 def resume(
@@ -117,6 +139,7 @@ def resume(
     checkpoint_every: int | None = None,
     checkpoints_kept: int | None = None,
     tensorboard: bool = False,
+    processes: TrainingProcesses | None = None,
 ) -> TrainingResult:
     """Go on with a run that was stopped, however it was, as if it had never been: on the CPU bit for bit.
 
@@ -129,27 +152,39 @@ def resume(
     Event files of TensorBoard go on where there are some, and begin with ``tensorboard``.
 
     Raises ``MPSFileError`` where no checkpoint is whole, where data, network or options are not those of the
-    checkpoint, saying what differs, and where another process is training the run. Warns (``MPSTrainingWarning``) of
-    damaged checkpoints, and of another device, version of PyTorch or number of threads. Otherwise as `train`.
+    checkpoint, saying what differs, and where another process is training the run. ``processes`` are as in `train`;
+    there may be more or fewer than before, and the checkpoint is that of the first one. Warns
+    (``MPSTrainingWarning``) of damaged checkpoints, and of another device, version of PyTorch, number of threads or of
+    processes. Otherwise as `train`.
     """
     changes = {"epochs": epochs, "checkpoint_every": checkpoint_every, "checkpoints_kept": checkpoints_kept}
     check_plain_preprocessing(run, "resume")
-    with DeferredInterrupt() as interrupt, run.in_training():
-        own = run_options(run)
-        options = replace(own, **{name: value for name, value in changes.items() if value is not None})
-        if options.epochs < own.epochs:
-            rule = f"must be at least the {own.epochs} that the run was started with"
-            raise MPSArgumentError("resume", "epochs", rule, options.epochs, "Leave it out")
+    own = run_options(run)
+    options = replace(own, **{name: value for name, value in changes.items() if value is not None})
+    if options.epochs < own.epochs:
+        rule = f"must be at least the {own.epochs} that the run was started with"
+        raise MPSArgumentError("resume", "epochs", rule, options.epochs, "Leave it out")
+
+    def find() -> Checkpoint | None:
         found = checkpoint or run.checkpoints.newest()
         if found is None and any(line.get("iteration") != 0 for line in run.read_metrics()):
             rule, remedy = "must hold a checkpoint", "They were removed, or an older openmps trained it: train again."
             raise MPSFileError("resume", str(run.path), rule, "a run without one", remedy)
-        session = _Session(data, run, options, device, observer)
+        return found
+
+    with ExitStack() as stack:
+        interrupt = stack.enter_context(DeferredInterrupt(of_launcher=processes is not None))
+        enter = partial(stack.enter_context, run.in_training())
+        together(processes, enter)
+        found = together(processes, find)
+        if processes is not None:
+            found = from_the_first(processes, found)
+        session = _Session(data, run, options, device, observer, processes)
         if found is not None:
-            session.go_on_from(found)
+            together(processes, partial(session.go_on_from, found))
         if options != own:
-            run.amend({"options": options.describe()})
-        return session.finish(interrupt, tensorboard=tensorboard or run.events_path.is_dir())
+            together(processes, partial(run.amend, {"options": options.describe()}))
+        return session.finish(interrupt, tensorboard=tensorboard or session.has_events())
 
 
 class _Session:
@@ -162,8 +197,15 @@ class _Session:
         options: TrainingOptions,
         device: MTLDevice,
         observer: TrainingObserver | None,
+        processes: TrainingProcesses | None = None,
     ) -> None:
-        self._about = describe_training(data, options, device)
+        self._about = describe_training(data, options, device, processes=processes)
+        self._processes = processes
+        self._leads = processes is None or processes.rank == 0
+        share_of(options.batch_size, processes)
+        if processes is not None:
+            same = {name: each for name, each in self._about.items() if name != "machine"}
+            processes.check_alike("data and options", flat(same), "Give all processes the same images and options")
         names = data.training.class_names
         shape = NetworkShape.of(data.training.images, len(names), options.network)
         optimizer = optimizer_factory(options.optimizer, options.learning_rate)
@@ -175,6 +217,8 @@ class _Session:
             options.channel_format,
             batch_size=options.batch_size,
             dropout_seed=options.seed,
+            processes=processes,
+            synchronizes_statistics=options.synchronizes_statistics,
         )
         self._classifier = Classifier(self._network, device, names, options.channel_format)
         self._epoch_batches = len(data.training) // options.batch_size
@@ -183,6 +227,7 @@ class _Session:
         self._recent: list[tuple[float, int]] = []
         self._epoch, self._batch = 1, 0  # where the next batch stands, both as they are recorded
         self._iteration = 0  # batches that are done
+        self._launched = 0  # by this process
         self._resumed_from: int | None = None
         self._evaluation: Evaluation | None = None
         self._began = self._saved = time.perf_counter()
@@ -190,32 +235,40 @@ class _Session:
         self._notes: list[str] = []
         self._events: EventFiles | None = None
 
+    def has_events(self) -> bool:
+        """Whether the run has event files, and this process writes them."""
+        return self._leads and self._run.events_path.is_dir()
+
     def finish(self, interrupt: DeferredInterrupt, *, tensorboard: bool) -> TrainingResult:
         """Train to the end, or until Ctrl-C."""
         try:
-            if tensorboard:
+            if tensorboard and self._leads:
                 self._begin_events()
-            self._run_epochs(interrupt.check)
+            self._run_epochs(interrupt)
         except SafeInterrupt:
             self._stop()
             return self._result(interrupted=True)
-        except MPSError as error:
-            self._fail(error)
+        except BaseException as error:
+            if self._processes is not None:
+                self._processes.say_why(error)
+            if isinstance(error, MPSError):
+                self._fail(error)
             raise
         finally:
             if self._events is not None:
                 self._events.close()
         return self._result(interrupted=False)
 
-    def _run_epochs(self, check: Callable[[], None]) -> None:
-        """Train and test; ``check`` is called wherever it is safe to stop."""
+    def _run_epochs(self, interrupt: DeferredInterrupt) -> None:
+        """Train and test; an interrupt is heard wherever it is safe to stop."""
+        check = interrupt.check
         if self._iteration == 0:
             self._save()
             self._checkpoint()
         if self._epoch > self._options.epochs:
             self._evaluate(check)
         while self._epoch <= self._options.epochs:
-            self._train_epoch(check)
+            self._train_epoch(interrupt)
             self._check_loss()
             self._save()
             self._finish_epoch(self._evaluate(check))
@@ -234,7 +287,8 @@ class _Session:
 
     def _evaluate(self, check: Callable[[], None]) -> Evaluation:
         self._classifier.reload()
-        self._evaluation = self._classifier.evaluate(self._data.test, between_batches=check)
+        shared = {} if self._processes is None else {"processes": self._processes}
+        self._evaluation = self._classifier.evaluate(self._data.test, between_batches=check, **shared)
         return self._evaluation
 
     def _stop(self) -> None:
@@ -247,7 +301,8 @@ class _Session:
 
     def _fail(self, error: MPSError) -> None:
         """Note why training broke off; the weights stay those that were saved last."""
-        self._stepper.wait()
+        if self._processes is None:  # else what is under way may wait for others
+            self._stepper.wait()
         event = {"event": "failed", "epoch": self._epoch, "iteration": self._iteration, "error": str(error)}
         with suppress(MPSFileError):  # on a full disk: the error itself says more
             self._run.log(event)
@@ -259,8 +314,16 @@ class _Session:
         notes = tuple(self._notes)
         return TrainingResult(self._evaluation, self._iteration, seconds, interrupted, notes, self._resumed_from)
 
-    def _train_epoch(self, check: Callable[[], None]) -> None:
-        options = self._options
+    def _check_interrupt(self, interrupt: DeferredInterrupt) -> None:
+        """Stop between two steps: processes that train together before the same one, as all have heard by then."""
+        if self._processes is None:
+            interrupt.check()
+        elif self._stepper.stops_at is not None and self._launched > self._stepper.stops_at + IN_FLIGHT:
+            raise SafeInterrupt
+
+    def _train_epoch(self, interrupt: DeferredInterrupt) -> None:
+        options, processes = self._options, self._processes
+        share = (0, 1) if processes is None else (processes.rank, processes.count)
         if self._batch == 0:
             self._metrics.start_epoch()
         for batch in iterate_batches(
@@ -270,11 +333,13 @@ class _Session:
             epoch=self._epoch,
             last_batch="drop",
             first_batch=self._batch,
+            share=share,
         ):
-            check()
+            self._check_interrupt(interrupt)
             begun = (self._epoch - 1) * self._epoch_batches + self._batch
             self._network.set_learning_rate(options.learning_rate_at(begun / self._batches))
-            self._stepper.step(self._stepper.prepare(batch))
+            self._stepper.step(self._stepper.prepare(batch), is_to_stop=interrupt.is_noted)
+            self._launched += 1
             self._batch += 1
             self._collect()
             if self._is_checkpoint_due(begun + 1):
@@ -328,6 +393,8 @@ class _Session:
 
     def _is_checkpoint_due(self, steps: int) -> bool:
         """Whether to write one after so many steps. When it is written changes nothing in what is computed."""
+        if not self._leads:
+            return False
         every = self._options.checkpoint_every
         if every is not None:
             return steps % every == 0
@@ -336,6 +403,8 @@ class _Session:
 
     def _checkpoint(self) -> None:
         """Write a checkpoint; no step is under way."""
+        if not self._leads:
+            return
         began = time.perf_counter()
         checkpoint = Checkpoint.of(self._iteration, self._parts(), self._about)
         for label, state in checkpoint.parts.items():
@@ -414,6 +483,8 @@ class _Session:
 
     def _draw(self) -> None:
         """The pictures; a note in place of one that cannot be drawn, because the training itself is worth keeping."""
+        if not self._leads:
+            return
         test, run = self._data.test, self._run
         try:
             draw_curve(run.curve_path, run.read_metrics(), title=run.path.name)

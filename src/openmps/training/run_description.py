@@ -19,6 +19,7 @@ from openmps.training.image_folder import Channels
 from openmps.training.inference import describe_network, described_network
 from openmps.training.network import NetworkShape
 from openmps.training.options import TrainingOptions
+from openmps.training.processes import TrainingProcesses
 from openmps.training.run_folder import RunFolder
 
 _FREE = ("epochs", "checkpoint_every", "checkpoints_kept")
@@ -74,13 +75,16 @@ def _mapping(value: object) -> Mapping[str, object]:
 # --- what a checkpoint belongs to -------------------------------------------------------------------------------------
 
 
-def describe_training(data: DataSplit, options: TrainingOptions, device: MTLDevice) -> dict[str, Any]:
+def describe_training(
+    data: DataSplit, options: TrainingOptions, device: MTLDevice, *, processes: TrainingProcesses | None = None
+) -> dict[str, Any]:
     """What a checkpoint says that it belongs to: options, network, data with their fingerprints, and the machine."""
     threads = None if device.is_cuda else torch.get_num_threads()
+    together = {} if processes is None or processes.count == 1 else {"processes": processes.count}
     return {
         **describe_run(data, options),
         "data": {"training": _fingerprint(data.training), "test": _fingerprint(data.test)},
-        "machine": {"device": device.name, "threads": threads, "torch": str(torch.__version__)},
+        "machine": {"device": device.name, "threads": threads, "torch": str(torch.__version__), **together},
     }
 
 
@@ -108,10 +112,15 @@ def machine_differences(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> l
     return [f"{place} {_shown(then)}, now {_shown(now)}" for place, now, then in pairs]
 
 
+def flat(description: Mapping[str, Any]) -> dict[str, Any]:
+    """A description as one mapping from places to values."""
+    return {place: mine for place, mine, _ in _differences(description, {})}
+
+
 def _differences(mine: Any, theirs: Any, place: str = "") -> Iterator[tuple[str, Any, Any]]:
     """Where two descriptions differ: the place, mine and theirs."""
-    if isinstance(mine, Mapping) and isinstance(theirs, Mapping):
-        left, right = cast("Mapping[str, Any]", mine), cast("Mapping[str, Any]", theirs)
+    if isinstance(mine, Mapping) and (theirs is None or isinstance(theirs, Mapping)):
+        left, right = cast("Mapping[str, Any]", mine), cast("Mapping[str, Any]", theirs or {})
         for key in dict.fromkeys((*left, *right)):
             yield from _differences(left.get(key), right.get(key), f"{place}.{key}" if place else str(key))
     elif mine != theirs:

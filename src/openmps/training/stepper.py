@@ -11,20 +11,23 @@ import torch
 from torch import Tensor
 
 from openmps.core.image.batch import MPSImageBatch
-from openmps.core.kernel.encoding import Numbers, record_step
+from openmps.core.kernel.encoding import Number, Numbers, record_step
 from openmps.core.state.batch import MPSStateBatch
 from openmps.core.training_state import Checkpointed
 from openmps.errors import MPSError, MTLExecutionError
 from openmps.kernels.loss import MPSCNNLossLabels
 from openmps.metal.device import MTLBuffer, MTLDevice
 from openmps.metal.mps_command_buffer import MPSCommandBuffer
+from openmps.ops.collectives import TotalFigures
 from openmps.ops.op import Kind, Op
 from openmps.training.checkpoint import graph_parts
 from openmps.training.dataset import Batch
 from openmps.training.network import Network
+from openmps.training.processes import TrainingProcesses
 from openmps.types import MPSImageFeatureChannelFormat
 
-_IN_FLIGHT = 2
+IN_FLIGHT = 2
+"""Steps under way at a time."""
 
 
 class PreparedBatch(NamedTuple):
@@ -42,7 +45,10 @@ class _Finished(NamedTuple):
 
 
 class TrainingStepper:
-    """Runs training steps, at most two at a time, while the caller prepares the next one."""
+    """Runs training steps, at most two at a time, while the caller prepares the next one.
+
+    With ``processes`` each of them steps on its share of a batch; ``batch_size`` counts the images of all.
+    """
 
     def __init__(
         self,
@@ -52,13 +58,22 @@ class TrainingStepper:
         *,
         batch_size: int,
         dropout_seed: int,
+        processes: TrainingProcesses | None = None,
+        synchronizes_statistics: bool = False,
     ) -> None:
+        self._processes = processes
         self._device = device
         self._graph = network.training_graph(
             device, channel_format, loss_weight=1 / batch_size, dropout_seed=dropout_seed
         )
+        if processes is not None:
+            processes.share(self._graph, synchronizes_statistics=synchronizes_statistics)
         self._queue = device.new_command_queue()
-        self._free = threading.Semaphore(_IN_FLIGHT)
+        self._free = threading.Semaphore(IN_FLIGHT)
+        self.collected = 0
+        """How many steps were collected."""
+        self.stops_at: int | None = None
+        """The first step, counted from 0, in which a process said that it is to stop."""
         self._finished: queue.SimpleQueue[_Finished] = queue.SimpleQueue()
         self._one_hot = np.eye(network.shape.classes, dtype=np.float32)
         self._side = torch.cuda.Stream(device.torch_device) if device.is_cuda else None
@@ -76,17 +91,20 @@ class TrainingStepper:
         images = MPSImageBatch.from_numpy(self._device, batch.images)
         return PreparedBatch(images, MPSCNNLossLabels.batch(self._device, self._one_hot[batch.labels]))
 
-    def step(self, batch: PreparedBatch) -> None:
-        """Start one step, the update of the weights included; waits while two are under way."""
+    def step(self, batch: PreparedBatch, *, is_to_stop: bool = False) -> None:
+        """Start one step, the update of the weights included; waits while two are under way.
+
+        ``is_to_stop`` tells all processes that this one is to stop.
+        """
         self._free.acquire()
         try:
-            command_buffer = self._encode(batch)
+            command_buffer = self._encode(batch, is_to_stop=is_to_stop)
         except BaseException:
             self._free.release()  # nothing is under way that would
             raise
         command_buffer.commit()
 
-    def _encode(self, batch: PreparedBatch) -> MPSCommandBuffer:
+    def _encode(self, batch: PreparedBatch, *, is_to_stop: bool = False) -> MPSCommandBuffer:
         command_buffer = MPSCommandBuffer(self._queue)
         logits: list[MPSImageBatch] = []
         self._graph.encode_batch(command_buffer, [batch.images], [batch.labels], logits)
@@ -96,6 +114,10 @@ class TrainingStepper:
         known = MPSImageBatch([each.labels_image() for each in labels])
         read = (losses.whole(), logits[0].whole(), known.whole())
         record_step(command_buffer, "measure", Measure(), read, (Numbers(figures),))
+        if self._processes is not None:
+            own, figures = figures, self._device.new_buffer(3 * 4)
+            total, stop = TotalFigures(self._processes.processes), Number(float(is_to_stop))
+            record_step(command_buffer, "total", total, (Numbers(own), stop), (Numbers(figures),))
 
         def completed(buffer: Any) -> None:
             self._finished.put(_Finished(self._read(figures) if buffer.error is None else [], buffer.error))
@@ -111,9 +133,9 @@ class TrainingStepper:
 
     def wait(self) -> None:
         """Wait until no step is under way."""
-        for _ in range(_IN_FLIGHT):
+        for _ in range(IN_FLIGHT):
             self._free.acquire()
-        self._free.release(_IN_FLIGHT)
+        self._free.release(IN_FLIGHT)
 
     def collect(self) -> list[tuple[float, int]]:
         """Loss and correct classifications of the steps that have finished since; raises what made one fail."""
@@ -122,7 +144,10 @@ class TrainingStepper:
             figures, error = self._finished.get()
             if error is not None:
                 raise error.__cause__ if isinstance(error.__cause__, MPSError) else error
-            loss, correct = figures
+            loss, correct, *stops = figures
+            self.collected += 1
+            if any(stops) and self.stops_at is None:
+                self.stops_at = self.collected - 1
             found.append((loss, round(correct)))
         return found
 

@@ -1,0 +1,144 @@
+"""What the training loop asks of processes that train together; `openmps.distributed.Group` has it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from openmps.errors import MPSArgumentError
+from openmps.formats.arrays import Array
+from openmps.graph.graph import MPSNNGraph
+from openmps.ops.collectives import Processes
+from openmps.training.checkpoint import Checkpoint, CheckpointFolder
+from openmps.training.run_folder import RunFolder
+
+T = TypeVar("T")
+
+
+class TrainingProcesses(Protocol):
+    """The processes of one training, seen from one of them."""
+
+    @property
+    def rank(self) -> int:
+        """Which one this is; the first, 0, writes the run folder."""
+        ...
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        ...
+
+    @property
+    def processes(self) -> Processes:
+        """The same for operations."""
+        ...
+
+    def share(self, graph: MPSNNGraph, *, synchronizes_statistics: bool = False) -> None:
+        """Have a graph train on this process's share of each batch."""
+        ...
+
+    def gather(self, value: T) -> list[T]:
+        """What each gives, in all of them."""
+        ...
+
+    def broadcast(self, value: T) -> T:
+        """What the first gives, in all of them."""
+        ...
+
+    def together(self, work: Callable[[], T]) -> T:
+        """Do something in each; all raise where one does."""
+        ...
+
+    def check_alike(self, what: str, value: Any, remedy: str = "") -> None:
+        """Raise in all of them unless they give equal values."""
+        ...
+
+    def say_why(self, error: BaseException) -> None:
+        """Leave word for the others of why this one ends."""
+        ...
+
+
+def share_of(batch_size: int, processes: TrainingProcesses | None) -> int:
+    """Images of a batch that one process reads; raises unless a batch has equal parts."""
+    count = 1 if processes is None else processes.count
+    if batch_size % count:
+        rule = f"must be a multiple of {count}, the number of processes that share each batch"
+        below = batch_size - batch_size % count
+        remedy = f"Use {below} or {below + count}" if below else f"Use {count}"
+        raise MPSArgumentError("TrainingOptions", "batch_size", rule, batch_size, remedy)
+    return batch_size // count
+
+
+def together(processes: TrainingProcesses | None, work: Callable[[], T]) -> T:
+    """What ``work`` gives; where several processes do it, all go on or none."""
+    return work() if processes is None else processes.together(work)
+
+
+def from_the_first(processes: TrainingProcesses, found: Checkpoint | None) -> Checkpoint | None:
+    """The checkpoint of the first process, which alone needs to see the files."""
+    data = processes.broadcast(None if found is None or processes.rank else found.to_bytes())
+    return found if data is None or not processes.rank else Checkpoint.from_bytes(data)
+
+
+class _NoCheckpoints(CheckpointFolder):
+    """Checkpoints that another process writes."""
+
+    def steps(self) -> list[int]:
+        """None."""
+        return []
+
+    def save(self, checkpoint: Checkpoint, *, keep: int = 2) -> Path:
+        """Nothing is written."""
+        return self.file(checkpoint.step)
+
+
+class FollowedRun(RunFolder):
+    """A run folder that another process writes: what is to be written here is left to that one."""
+
+    def __init__(self, path: Path, description: Mapping[str, object]) -> None:
+        super().__init__(path, description)
+        self.checkpoints = _NoCheckpoints(path / "checkpoints")
+
+    def amend(self, changes: Mapping[str, object]) -> None:
+        """Replace entries of `config` here alone."""
+        self._description = {**self._description, **changes}
+
+    def in_training(self) -> Any:
+        """The first process holds the lock."""
+        return nullcontext()
+
+    def flush_metrics(self) -> int:
+        """0: no byte is this process's."""
+        return 0
+
+    def cut_metrics(self, length: int) -> None:
+        """Nothing is cut."""
+
+    def log(self, metrics: Mapping[str, object]) -> None:
+        """Nothing is written."""
+
+    def read_metrics(self) -> list[dict[str, object]]:
+        """None."""
+        return []
+
+    def save_weights(self, arrays: Mapping[str, Array]) -> None:
+        """Nothing is written."""
+
+
+def shared_probabilities(
+    find: Callable[[NDArray[np.uint8]], NDArray[np.float32]],
+    images: NDArray[np.uint8],
+    batch: int,
+    processes: TrainingProcesses,
+) -> NDArray[np.float32]:
+    """What ``find`` gives for images, each process for some whole batches of them, in the images' order."""
+    batches = -(-len(images) // batch)
+    first, last = (batches * place // processes.count * batch for place in (processes.rank, processes.rank + 1))
+    own = images[first:last]
+    found = processes.together(lambda: find(own) if len(own) else None)
+    return np.concatenate([part for part in processes.gather(found) if part is not None])

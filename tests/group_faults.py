@@ -1,0 +1,121 @@
+"""What goes wrong in one of two processes, and what both say of it, a line each: ``{what}|{class}|{sentence}``.
+
+usage: group_faults.py FOLDER STORY (the launcher's variables in the environment say with whom)
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import openmps as mps
+from openmps.distributed import Group
+from openmps.distributed import group as group_module
+from openmps.errors import MPSError
+from openmps.training import (
+    Dataset,
+    DataSplit,
+    Network,
+    NetworkShape,
+    RunFolder,
+    TrainingOptions,
+    describe_run,
+    optimizer_factory,
+    train,
+)
+from openmps.training.processes import FollowedRun
+
+CPU = mps.mtl_device("cpu")
+OPTIONS = TrainingOptions(epochs=4, batch_size=8, network="tiny", optimizer="sgd", checkpoint_every=1)
+
+
+def data(seed: int = 0) -> DataSplit:
+    generator = np.random.default_rng(seed)
+    images = generator.integers(0, 256, (40, 8, 8, 1), np.uint8)
+    whole = Dataset(images, np.arange(40) % 2, ("a", "b"), "noise")
+    return whole.split()
+
+
+def graph(seed: int) -> mps.MPSNNGraph:
+    network = Network.create(NetworkShape(8, 8, 1, 2, "tiny"), seed=seed, optimizer=optimizer_factory("sgd", 0.1))
+    return network.training_graph(CPU, mps.MPSImageFeatureChannelFormat.FLOAT32, loss_weight=1 / 8, dropout_seed=0)
+
+
+def tell(what: str, work: Callable[[], Any]) -> None:
+    began = time.monotonic()
+    try:
+        work()
+        print(f"{what}|nothing|", flush=True)
+    except MPSError as error:
+        print(f"{what}|{type(error).__name__}|{error}|{time.monotonic() - began:.1f}", flush=True)
+
+
+def run_of(group: Group, folder: Path, split: DataSplit) -> RunFolder:
+    description = describe_run(split, OPTIONS)
+    if group.rank:
+        return FollowedRun(folder / "run", description)
+    return RunFolder.create(folder, description, name="run")
+
+
+def differences(folder: Path) -> None:
+    """Everything that differs between two processes; rank 0 ends on a full disk."""
+    group = Group.join("cpu")
+    rank = group.rank
+    group_module._VERSION = f"0.{rank}"
+    tell("versions", group._check_versions)
+    tell("weights", lambda: group.share(graph(rank)))
+    split = data()
+    run = run_of(group, folder, split)
+    tell("data", lambda: train(data(rank), run, OPTIONS, CPU, processes=group))
+    odd = TrainingOptions(epochs=4, batch_size=9, network="tiny")
+    tell("batch", lambda: train(split, run, odd, CPU, processes=group))
+
+    def load() -> None:
+        if rank:
+            raise mps.MPSFileError("load_dataset", "/data", "must be a folder", "nothing there")
+
+    tell("no data", lambda: group.together(load))
+    if rank == 0:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+    tell("full disk", lambda: train(split, run, OPTIONS, CPU, processes=group))
+    group.leave()
+    os._exit(0)
+
+
+class At:
+    """An observer that sends process 1 a signal behind its fifth step."""
+
+    def __init__(self, group: Group, number: int) -> None:
+        self._group, self._number = group, number
+
+    def update(self, status: Any) -> None:
+        if status.iteration == 5 and self._group.rank:
+            os.kill(os.getpid(), self._number)
+
+    def finish_epoch(self, status: Any) -> None: ...
+
+
+def ends(folder: Path) -> None:
+    """Process 1 alone is interrupted in one training, and killed in another."""
+    group = Group.join("cpu")
+    split = data()
+    run = run_of(group, folder, split)
+    result = train(split, run, OPTIONS, CPU, At(group, signal.SIGINT), processes=group)
+    print(f"interrupted|{result.interrupted}|{result.iterations}", flush=True)
+    run = run_of(group, folder / "killed", split)
+    tell("killed", lambda: train(split, run, OPTIONS, CPU, At(group, signal.SIGKILL), processes=group))
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    {"differences": differences, "ends": ends}[sys.argv[2]](Path(sys.argv[1]))
