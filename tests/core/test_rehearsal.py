@@ -14,6 +14,7 @@ import torch
 
 import openmps as mps
 from openmps.core.kernel.replay import rehearsal
+from openmps.ops.collectives import Processes, alone
 from openmps.ops.triton.ahead import Compiling, Launched
 from openmps.training.network import NetworkShape, SampleNetwork, optimizer_factory
 from replay_twin import outcomes, replaying_queue
@@ -121,3 +122,19 @@ def test_what_cannot_be_compiled_says_so_when_it_is_launched() -> None:
     with Compiling(CPU) as compiling:
         Launched(kernel)[(1,)](torch.zeros(2))
     assert compiling.asked == 1
+
+
+@pytest.mark.parametrize("in_order", [False, True])
+def test_rehearsals_send_nothing(in_order: bool) -> None:
+    """Others may rehearse at another time: a sum would wait for them, or be taken for one of theirs."""
+    processes = Processes(None, 0, 2, in_order=in_order, explain=lambda error: error)
+    row, flag = torch.tensor([1.0, 2.0]), torch.tensor(True)
+    seen: list[tuple[int, ...]] = []
+    with alone():
+        for part in processes.finish_sum(processes.start_sum([row, row[:1]])):
+            seen.append(tuple(part.shape))
+        seen.append(tuple(processes.gathered(row).shape))
+        assert bool(processes.all_agree(flag))
+    assert seen == [(2,), (1,), (2, 2)]
+    with pytest.raises((RuntimeError, ValueError)):  # no process group was made
+        processes.gathered(row)

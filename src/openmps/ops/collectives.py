@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 import torch
@@ -21,8 +22,22 @@ from openmps.ops.op import Kind, Op
 Explain = Callable[[BaseException], BaseException]
 """Gives the error that is raised for one of the engine's: which process has ended, and why."""
 _serials = itertools.count(1)
+_is_alone: ContextVar[bool] = ContextVar("is_alone", default=False)
 _gather: Any = getattr(dist, "all_gather_single", None) or getattr(dist, "all_gather_into_tensor", None)
 """Its name in PyTorch 2.13, and before."""
+
+
+@contextmanager
+def alone() -> Generator[None]:
+    """Within, nothing is sent or awaited, and what should be sums means nothing.
+
+    For runs that other processes do not take part in.
+    """
+    token = _is_alone.set(True)
+    try:
+        yield
+    finally:
+        _is_alone.reset(token)
 
 
 class _InFlight(NamedTuple):
@@ -56,7 +71,9 @@ class Processes:
         shapes = tuple(each.shape for each in given)
         flat = torch.cat([each.reshape(-1) for each in given])
         with self._explained():
-            if self.in_order:
+            if _is_alone.get():
+                room, work = flat.expand(self.count, -1).contiguous() if self.in_order else flat, None
+            elif self.in_order:
                 room = flat.new_empty((self.count, flat.numel()))
                 work = _gather(room.view(-1), flat, group=self.group, async_op=True)
             else:
@@ -67,8 +84,9 @@ class Processes:
     def finish_sum(self, room: Tensor) -> list[Tensor]:
         """The sums, views of one tensor: on CUDA the stream waits, on the CPU the caller."""
         started = self._in_flight.pop(id(room))
-        with self._explained():
-            started.work.wait()
+        if started.work is not None:
+            with self._explained():
+                started.work.wait()
         total = room
         if self.in_order:
             total = room[0].clone()
@@ -79,6 +97,8 @@ class Processes:
 
     def gathered(self, numbers: Tensor) -> Tensor:
         """The numbers of all processes, ``[count, …]``."""
+        if _is_alone.get():
+            return numbers.expand(self.count, *numbers.shape).contiguous()
         room = numbers.new_empty((self.count, numbers.numel()))
         with self._explained():
             _gather(room.view(-1), numbers.reshape(-1).contiguous(), group=self.group)
@@ -86,6 +106,8 @@ class Processes:
 
     def all_agree(self, flag: Tensor) -> Tensor:
         """Whether a flag is true in every process."""
+        if _is_alone.get():
+            return flag.bool().reshape(())
         found = flag.to(torch.int32).reshape(1)
         with self._explained():
             dist.all_reduce(found, dist.ReduceOp.MIN, group=self.group)

@@ -18,6 +18,7 @@ from openmps.core.kernel.encoding import Encoding, Number
 from openmps.core.kernel.replay.sight import cells_of, is_own_cell, stay, traits_of
 from openmps.core.kernel.replay.tape import Reader, TapeStep, joined, over_nothing
 from openmps.ops import triton
+from openmps.ops.collectives import alone
 from openmps.ops.op import Body, Role
 
 _LEAST_STEPS = 16
@@ -72,9 +73,10 @@ class Rehearsals:
 def rehearse(works: Sequence[Encoding], device: torch.device) -> None:
     """Run works over zeros where they would read what others make, and over copies of what they would write.
 
+    Sums over processes are not made: others may rehearse at another time, or not at all.
     Those with numbers run once more as they will be captured: with numbers on the device, and updates joined.
     """
-    with _Zeros():
+    with _Zeros(), alone():
         for work in works:
             _run(work.body, _readers(work, None))
         steps = [TapeStep(work.body, _readers(work, device), (), None) for work in works]
