@@ -144,7 +144,7 @@ class Group(NamedAttributes):
         synchronizes = flag("Group.share", "synchronizes_statistics", synchronizes_statistics)
         limit = whole("Group.share", "bucket_bytes", bucket_bytes)
         self.check_alike("parameters of the graph", _fingerprints(graph), "Make them from one seed, or load one file")
-        graph.sharing = Sharing(self._processes, synchronizes, limit)
+        graph.share_among(Sharing(self._processes, synchronizes, limit))
 
     def reduce(self, command_buffer: CommandBuffer, states: MPSState | Sequence[MPSState]) -> None:
         """Record that the gradients in states become the sums over all processes.

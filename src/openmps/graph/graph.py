@@ -286,20 +286,17 @@ class MPSNNGraph(MPSKernel, NamedAttributes):
         "_interface", "The image and state nodes that the graph shares with its user; for those who look inside."
     )
 
-    @property
-    def sharing(self) -> Sharing | None:
-        """How other processes share the batches, if they do; `openmps.distributed.Group.share` sets it. Our addition.
+    sharing = Shown[Sharing | None](
+        "_sharing", "How other processes share the batches, if they do; see `openmps.distributed`. Our addition."
+    )
 
-        Gradients of parameters are those of all processes then, wherever they go.
+    def share_among(self, sharing: Sharing) -> None:
+        """Encode a share of each batch from now on: gradients of parameters become the sums of all processes.
+
+        `openmps.distributed.Group.share` calls it. Our addition.
         """
-        return self._sharing
-
-    @sharing.setter
-    def sharing(self, value: Sharing | None) -> None:
-        if value is None:
-            raise MPSTypeError(self.name, "sharing", "cannot be taken back", None, "Make another graph")
-        self._sharing = of_kind(self.name, "sharing", value, Sharing)
-        value.settle(self._kernels.values())
+        self._sharing = of_kind(self.name, "sharing", sharing, Sharing)
+        sharing.settle(self._kernels.values())
         self._programs.clear()
         self._last = None
 
