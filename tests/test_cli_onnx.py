@@ -335,6 +335,11 @@ def test_summaries_of_models_and_archives(converted: Path, tmp_path: Path, capsy
     lines = out.splitlines()
     assert lines[:2] == ["input  in:0: n x 3 x h x 6", "output a/b: of any shape"]
     assert "Conv                 c  (Conv_c)" in lines
+    (tmp_path / "other").mkdir()
+    two = node("Constant", "", "two", value_float=2.0)
+    path = saved(model([two, node("Mul", "x two", "y")], {"x": [1, 1, 2, 2]}), tmp_path / "other")
+    status, out, err = _call(capsys, "summary", path)
+    assert (status, err) == (0, "note: 1 constant left out\n") and "Constant" not in out and "Mul" in out
     status, out, err = _call(capsys, "summary", converted)
     assert status == 0 and "Convolution" in out and "--image" in err
     status, out, err = _call(capsys, "summary", converted, "--image", "6x7x3")

@@ -58,6 +58,12 @@ def test_nothing_is_left_of_a_folder_that_cannot_be_written(tmp_path: Path, monk
     assert list(tmp_path.iterdir()) == []
 
 
+def test_folders_above_it_are_made(tmp_path: Path) -> None:
+    folder = mps.debug.save_trace(_trace(), tmp_path / "traces" / "step")
+    assert folder == tmp_path / "traces" / "step" and (folder / "index.json").is_file()
+    assert [path.name for path in (tmp_path / "traces").iterdir()] == ["step"]
+
+
 def test_a_folder_that_is_there_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(mps.MPSFileError, match="must be a new folder"):
         mps.debug.save_trace(_trace(), tmp_path)

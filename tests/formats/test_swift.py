@@ -469,7 +469,8 @@ def test_a_folder_is_whole_or_not_there(tmp_path: Any, monkeypatch: pytest.Monke
     with pytest.raises(mps.MPSFileError, match="must be a new folder"):
         swift.export(graph, tmp_path / "app", "Digits")
     with pytest.raises(mps.MPSFileError, match="could not be written"):
-        swift.export(graph, tmp_path / "missing" / "app", "Digits")
+        swift.export(graph, tmp_path / "app" / "conv1.dat" / "app", "Digits")
+    assert swift.export(graph, tmp_path / "new" / "app", "Digits").is_dir()
 
     def fail(*_: Any) -> None:
         raise mps.MPSFileError("write_atomic", "x", "could not be written")
@@ -477,7 +478,7 @@ def test_a_folder_is_whole_or_not_there(tmp_path: Any, monkeypatch: pytest.Monke
     monkeypatch.setattr(swift, "write_atomic", fail)
     with pytest.raises(mps.MPSFileError):
         swift.export(graph, tmp_path / "other", "Digits")
-    assert os.listdir(tmp_path) == ["app"]
+    assert sorted(os.listdir(tmp_path)) == ["app", "new"]
 
 
 def test_a_head_of_comments_alone() -> None:

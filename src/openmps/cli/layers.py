@@ -64,6 +64,7 @@ def summary(
 
 def _print_operators(path: Path) -> None:
     """The operators of an ONNX model, whether they can be converted or not."""
+    from openmps.checks import counted
     from openmps.errors import printable
     from openmps.formats.onnx.ports import shape_text
     from openmps.formats.onnx.reading import read_model
@@ -73,9 +74,13 @@ def _print_operators(path: Path) -> None:
         for tensor in tensors:
             shape = "of any shape" if tensor.lengths is None else shape_text(tensor.lengths)
             print(f"{word:6} {printable(tensor.name)}: {shape}")
-    for node in model.nodes:
+    shown = [node for node in model.nodes if node.operator != "Constant"]
+    for node in shown:
         values = ", ".join(name for name in node.outputs if name)
         print(printable(f"{node.operator:20} {values}" + (f"  ({node.name})" if node.name else "")))
+    constants = len(model.nodes) - len(shown)
+    if constants:
+        note(f"{counted(constants, 'constant')} left out")
 
 
 def _table(summary: GraphSummary) -> Table:

@@ -99,7 +99,7 @@ def run(
         for source, word in ((archive, "ARCHIVE"), *((file, "an input") for file in files.values())):
             require_another(path, source, word)
         require_new(path, force=force, is_made=not output.exists())
-    make_folder(output)
+    make_folder(output, parents=True)
     results = model.run(arrays)
     write_all_atomic({paths[name]: _npy(array) for name, array in results.items()})
     for name, array in results.items():

@@ -272,5 +272,5 @@ def _write(
         if there and not options.force:
             rule = f"must have none of the {len(files)} files"
             raise MPSFileError(_WHO, str(destination), rule, ", ".join(there[:8]), "--force replaces them.")
-        make_folder(destination)
+        make_folder(destination, parents=True)
         write_all_atomic({destination / name: data for name, data in files.items()})

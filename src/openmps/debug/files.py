@@ -6,10 +6,7 @@ import io
 import json
 import os
 import re
-import secrets
-import shutil
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,6 +15,7 @@ from numpy.typing import NDArray
 
 from openmps.errors import MPSFileError
 from openmps.formats.atomic import write_atomic
+from openmps.formats.folders import whole_folder
 from openmps.formats.paths import is_there, path_of, read_file, reading, require_file, require_folder
 from openmps.graph.trace import Trace, TracedKind, TracedValue, check_trace
 from openmps.types import MPSImageFeatureChannelFormat
@@ -33,6 +31,8 @@ _WHO = "openmps.debug.load_trace"
 def save_trace(trace: Trace, folder: str | os.PathLike[str]) -> Path:
     """Write a trace into a new folder, whole or not at all, and return the folder. Our addition.
 
+    Folders above it that are missing are made.
+
     Every value is a ``.npy`` file; ``index.json`` has a row for each, in order: label, layer, kind, class, format,
     shape, range and the name of its file. `load_trace` reads the folder.
 
@@ -41,26 +41,14 @@ def save_trace(trace: Trace, folder: str | os.PathLike[str]) -> Path:
     """
     who = "openmps.debug.save_trace"
     check_trace(who, "trace", trace)
-    target = path_of(folder, who, "folder")
-    if os.path.lexists(target):
-        rule, remedy = "must be a new folder", "Choose another name, or remove it."
-        raise MPSFileError(who, str(folder), rule, "something there", remedy)
-    temporary = target.parent / f".openmps-{secrets.token_hex(8)}.tmp"
-    try:
-        temporary.mkdir()
+    with whole_folder(folder, who) as made:
         rows: list[dict[str, Any]] = []
         for number, entry in enumerate(trace.entries):
             rows.append(_described(entry, number))
-            write_atomic(temporary / rows[-1]["file"], _as_npy(entry.array))
+            write_atomic(made / rows[-1]["file"], _as_npy(entry.array))
         index = {"format": FORMAT, "version": _VERSION, "notes": list(trace.notes), "values": rows}
-        write_atomic(temporary / _INDEX, json.dumps(index, indent=2, allow_nan=False).encode() + b"\n")
-        temporary.rename(target)
-    except OSError as error:
-        raise MPSFileError(who, str(folder), "could not be written", error.strerror or error) from error
-    finally:
-        with suppress(OSError):
-            shutil.rmtree(temporary, ignore_errors=True)
-    return target
+        write_atomic(made / _INDEX, json.dumps(index, indent=2, allow_nan=False).encode() + b"\n")
+    return path_of(folder, who, "folder")
 
 
 def load_trace(folder: str | os.PathLike[str]) -> Trace:

@@ -100,13 +100,16 @@ def remove_leftovers(folder: str | os.PathLike[str]) -> list[str]:
     return names
 
 
-def make_folder(path: str | os.PathLike[str]) -> None:
-    """Make the folder ``path`` in one that exists, so that it is there after a crash; one that is there is kept."""
+def make_folder(path: str | os.PathLike[str], *, parents: bool = False) -> None:
+    """Make the folder ``path``, so that it is there after a crash; one that is there is kept.
+
+    It is made in one that exists, or with ``parents`` with all that are missing.
+    """
     folder = Path(os.path.realpath(path_of(path, "make_folder")))
     try:
         if folder.is_dir():
             return
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(parents=parents, exist_ok=True)
     except OSError as error:
         raise MPSFileError("make_folder", str(path), "could not be made", error.strerror or error) from error
     _sync_folder(folder.parent)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-import secrets
-import shutil
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from openmps.checks import flag, of_kind
-from openmps.errors import MPSArgumentError, MPSFileError
+from openmps.errors import MPSArgumentError
 from openmps.formats.atomic import write_atomic
-from openmps.formats.paths import path_of
+from openmps.formats.folders import require_new_folder, whole_folder
 from openmps.formats.swift.literals import is_class_name
 from openmps.formats.swift.model import Model, SwiftPreprocessing
 from openmps.graph.graph import MPSNNGraph
@@ -70,7 +67,8 @@ def export(
     ``preprocessing`` is what was done to pixels in training. The class has it as a constant then, and its initializer
     must be told what the app does: anything else is a precondition that fails.
 
-    The folder is there whole or not at all. The same graph gives the same bytes.
+    The folder is there whole or not at all; those above it that are missing are made. The same graph gives the same
+    bytes.
 
     Raises:
         MPSArgumentError: The name is none of a class.
@@ -78,21 +76,9 @@ def export(
             updates in Python, and what openmps adds to the framework. It lists all of it.
         MPSFileError: The folder is there, or cannot be written.
     """
-    target = path_of(folder, _WHO, "folder")
-    if os.path.lexists(target):
-        raise MPSFileError(
-            _WHO, str(folder), "must be a new folder", "something there", "Choose another name, or remove it."
-        )
+    target = require_new_folder(folder, _WHO)
     files = source(graph, name, half=half, optimizer=optimizer, notes=notes, preprocessing=preprocessing)
-    temporary = target.parent / f".openmps-{secrets.token_hex(8)}.tmp"
-    try:
-        temporary.mkdir()
+    with whole_folder(folder, _WHO) as made:
         for file, content in files.items():
-            write_atomic(temporary / file, content)
-        temporary.rename(target)
-    except OSError as error:
-        raise MPSFileError(_WHO, str(folder), "could not be written", error.strerror or error) from error
-    finally:
-        with suppress(OSError):
-            shutil.rmtree(temporary, ignore_errors=True)
+            write_atomic(made / file, content)
     return target
