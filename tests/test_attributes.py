@@ -302,6 +302,19 @@ def test_a_class_that_is_not_there_yet_says_so_by_name(name: str) -> None:
         exec(f"from openmps import {name}")
 
 
+@pytest.mark.parametrize(("name", "remedy"), [
+    ("MPSImageEdgeModeClamp", "Use MPSImageEdgeMode.CLAMP"),
+    ("MPSCNNLossTypeSoftMaxCrossEntropy", "Use MPSCNNLossType.SOFT_MAX_CROSS_ENTROPY"),
+    ("MPSCNNConvolutoin", "If MPSCNNConvolution is meant, use that; dir(openmps) lists what there is"),
+    ("MPSMatrixMultiplication", "dir(openmps) lists what there is"),
+])  # fmt: skip
+def test_a_name_of_the_package_in_another_spelling_names_the_right_one(name: str, remedy: str) -> None:
+    with pytest.raises(mps.MPSAttributeError) as fault:
+        getattr(mps, name)
+    assert fault.value.remedy == remedy
+    assert not hasattr(mps, name)
+
+
 def test_other_names_of_the_package_fail_as_ever() -> None:
     with pytest.raises(AttributeError, match="module 'openmps' has no attribute 'nothing'"):
         _ = mps.nothing  # pyright: ignore[reportAttributeAccessIssue]

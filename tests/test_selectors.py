@@ -324,12 +324,35 @@ def test_the_first_argument_tells_the_forms_apart() -> None:
             "MPSVectorDescriptor: colour is no argument here. "
             "The arguments are length, data_type, vectors, vector_bytes",
         ),
+        (
+            lambda: mps.MPSCNNPoolingMax(CPU, kernelWidth=2),  # type: ignore[call-arg]
+            "MPSCNNPoolingMax: kernelWidth is no argument here. Use kernel_width",
+        ),
     ],
 )
 def test_an_argument_in_another_spelling_names_the_right_one(call: Callable[[], Any], sentence: str) -> None:
     with pytest.raises(mps.MPSTypeError) as fault:
         call()
     assert str(fault.value) == sentence
+
+
+def test_a_missing_argument_is_said_of_the_class_that_was_called() -> None:
+    with pytest.raises(TypeError, match=r"^MPSCNNPoolingMax\.__init__\(\) missing .* 'kernel_height'$"):
+        mps.MPSCNNPoolingMax(CPU, 2)  # type: ignore[call-arg]
+
+
+def test_no_constructor_of_a_public_class_is_called_by_a_private_name() -> None:
+    called: dict[str, str] = {}
+    for name in mps.__all__:
+        kind = getattr(mps, name)
+        is_error = isinstance(kind, type) and issubclass(kind, Exception)
+        if isinstance(kind, type) and not is_error and getattr(kind.__init__, "__qualname__", "")[:1] == "_":
+            try:
+                kind(no_such_argument=1)
+            except TypeError as fault:
+                called[name] = str(fault)
+    assert called
+    assert {name: text for name, text in called.items() if text[:1] == "_"} == {}
 
 
 def test_what_types_cannot_tell_apart_names_the_keyword() -> None:

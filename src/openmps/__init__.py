@@ -50,7 +50,7 @@ else:
                 return globals()[name]
         from openmps.checks import absent
 
-        raise absent(name)
+        raise absent(name, {each: globals()[each] for each in globals().get("_public", ())})
 
     def _is_asked_by_pydoc() -> bool:
         # `help(openmps)` would print each class of `__all__` in full: 70,000 lines. Without it, the subjects above.

@@ -157,6 +157,8 @@ _DERIVED = "It follows from how the object was made, and from its other attribut
 """Why an attribute cannot be set, where no argument of the constructor has its name."""
 _CLOSE = 0.7
 """How alike two names are, from 0 to 1, for one to be offered in the place of the other."""
+_MISSPELT = 0.9
+"""The same for names of the package: many classes that it does not have are called almost like others."""
 
 
 class KnownAttributes(NamedProperties):
@@ -216,12 +218,27 @@ store = object.__setattr__
 """Sets an attribute of an object with `KnownAttributes` and does not look at the name."""
 
 
-def absent(name: str) -> AttributeError:
-    """The error for a name that the package does not have."""
+def absent(name: str, public: Mapping[str, object]) -> AttributeError:
+    """The error for a name that the package does not have, beside those that it has."""
     if not name.startswith(("MPS", "MTL", "NS")):
         return AttributeError(f"module {_PACKAGE!r} has no attribute {name!r}")
+    member = _member(name, public)
+    if member is not None:
+        return MPSAttributeError(_PACKAGE, name, "is a member of an enumeration here", None, f"Use {member}")
     rule = "is not here: openmps does not have it yet, or the framework has no such name"
-    return MPSAttributeError(_PACKAGE, name, rule, None, "dir(openmps) lists what there is")
+    close = get_close_matches(name, public, 1, _MISSPELT)
+    remedy = f"If {close[0]} is meant, use that; " if close else ""
+    return MPSAttributeError(_PACKAGE, name, rule, None, f"{remedy}dir(openmps) lists what there is")
+
+
+def _member(name: str, public: Mapping[str, object]) -> str | None:
+    """The member of an enumeration that C and Objective-C know by this name: ``MPSImageEdgeModeClamp``."""
+    kinds = [kind for kind in public.values() if isinstance(kind, EnumType) and name.startswith(kind.__name__)]
+    for kind in sorted(kinds, key=lambda kind: len(kind.__name__), reverse=True):
+        found = _respelt(name.removeprefix(kind.__name__), kind.__members__)
+        if found is not None:
+            return f"{kind.__name__}.{found}"
+    return None
 
 
 @lru_cache(_KEPT)

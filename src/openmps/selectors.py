@@ -44,7 +44,8 @@ def takes(*forms: Mapping[str, Kind]) -> Callable[[Function], Function]:
     """A method that also takes its positional arguments in other orders, those of selectors.
 
     A form names its arguments in order, each with what it must be; ``object`` is anything. The first form is meant that
-    has as many arguments and accepts all of them; where none does, the method's own order holds.
+    has as many arguments and accepts all of them; where none does, the method's own order holds. Without forms, it only
+    names the class, and the argument that was meant, where arguments are unknown or missing.
     """
 
     def decorate(method: Function) -> Function:
@@ -60,11 +61,16 @@ def takes(*forms: Mapping[str, Kind]) -> Callable[[Function], Function]:
                             raise _twice(self, form.keys() & named.keys())
                         return method(self, **dict(zip(form, arguments, strict=True)), **named)
                 return method(self, *arguments, **named)
-            except TypeError:
+            except TypeError as fault:
                 unknown = () if takes_any else [name for name in named if name not in parameters]
-                if not unknown:
+                if unknown:
+                    raise _no_argument(self, unknown[0], list(parameters)[1:]) from None
+                said = str(fault)
+                if not said.startswith(f"{method.__qualname__}()"):
                     raise
-                raise _no_argument(self, unknown[0], list(parameters)[1:]) from None
+                # The method may be one of a base that users do not know.
+                whose = f"{type(self).__name__}.{method.__name__}"
+                raise TypeError(whose + said.removeprefix(method.__qualname__)) from None
 
         return call  # pyright: ignore[reportReturnType]
 

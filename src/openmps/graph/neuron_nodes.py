@@ -16,6 +16,7 @@ from openmps.graph.nodes import (
     MPSNNImageNode,
     MPSNNStateNode,
 )
+from openmps.selectors import takes
 from openmps.types import MPSCNNNeuronType
 
 
@@ -72,6 +73,7 @@ class MPSCNNNeuronGradientNode(MPSNNGradientFilterNode):
 class _Plain(MPSCNNNeuronNode):
     """A function without parameters."""
 
+    @takes()
     def __init__(self, source: MPSNNImageNode) -> None:
         super().__init__(source, MPSNNNeuronDescriptor(self._neuron_type))
 
@@ -79,6 +81,7 @@ class _Plain(MPSCNNNeuronNode):
 class _WithA(MPSCNNNeuronNode):
     """A function with the parameter a."""
 
+    @takes()
     def __init__(self, source: MPSNNImageNode, a: float | None = None) -> None:
         super().__init__(source, MPSNNNeuronDescriptor(self._neuron_type, a))
 
@@ -86,6 +89,7 @@ class _WithA(MPSCNNNeuronNode):
 class _WithAB(MPSCNNNeuronNode):
     """A function with the parameters a and b."""
 
+    @takes()
     def __init__(self, source: MPSNNImageNode, a: float | None = None, b: float | None = None) -> None:
         super().__init__(source, MPSNNNeuronDescriptor(self._neuron_type, a, b))
 
@@ -93,6 +97,7 @@ class _WithAB(MPSCNNNeuronNode):
 class _WithABC(MPSCNNNeuronNode):
     """A function with the parameters a, b and c."""
 
+    @takes()
     def __init__(
         self, source: MPSNNImageNode, a: float | None = None, b: float | None = None, c: float | None = None
     ) -> None:

@@ -14,6 +14,7 @@ from openmps.kernels.group_normalization import (
     MPSCNNGroupNormalizationDataSource,
     MPSCNNInstanceNormalizationDataSource,
 )
+from openmps.selectors import takes
 from openmps.types import MPSCNNBatchNormalizationFlags
 
 _FLAGS = (
@@ -66,6 +67,7 @@ class MPSCNNBatchNormalizationNode(_Normalization):
 class _NormalizationGradient(MPSNNGradientFilterNode, TrainableNode):
     """A gradient node, called as its forward node's layer."""
 
+    @takes()
     def __init__(
         self, source_gradient: MPSNNImageNode, source_image: MPSNNImageNode, gradient_state: MPSNNStateNode
     ) -> None:

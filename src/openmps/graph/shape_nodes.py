@@ -7,6 +7,7 @@ from openmps.core.kernel.arguments import member
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.graph.callbacks import MPSImageTransformProvider
 from openmps.graph.nodes import MPSNNFilterNode, MPSNNGradientFilterNode, MPSNNImageNode, MPSNNStateNode
+from openmps.selectors import takes
 from openmps.types import MPSImageCoordinate, MPSImageEdgeMode, MTLSize
 
 
@@ -161,6 +162,7 @@ class MPSCNNUpsamplingBilinearNode(_Factors):
 class _UpsamplingGradient(_Factors, MPSNNGradientFilterNode):
     """A gradient node with the forward node's factors."""
 
+    @takes()
     def __init__(
         self,
         source_gradient: MPSNNImageNode,

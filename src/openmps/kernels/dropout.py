@@ -20,6 +20,7 @@ from openmps.metal.device import MTLDevice
 from openmps.metal.pending import settle
 from openmps.ops.dropout import Dropout, DropoutMask
 from openmps.ops.op import Slot
+from openmps.selectors import takes
 from openmps.types import MTLSize
 
 _EVERY_NUMBER = MTLSize(1, 1, 1)
@@ -34,6 +35,7 @@ class _DropoutParameters(MPSKernel):
         "Width: x, height: y, depth: channels. 1 draws a mask value each; 0 shares one along that axis."
     )
 
+    @takes()
     def __init__(
         self,
         device: MTLDevice,

@@ -18,6 +18,7 @@ from openmps.errors import MPSArgumentError
 from openmps.metal.device import MTLDevice
 from openmps.ops.gram_matrix import GramMatrix, GramMatrixGradient
 from openmps.ops.op import Slot
+from openmps.selectors import takes
 
 
 class _Factor(MPSKernel):
@@ -25,6 +26,7 @@ class _Factor(MPSKernel):
 
     alpha = KernelProperty(1.0, number, "Factor of the result. Default 1.")
 
+    @takes()
     def __init__(self, device: MTLDevice, alpha: float = 1.0) -> None:
         super().__init__(device)
         self.alpha = alpha

@@ -20,6 +20,7 @@ from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.device import CommandBuffer, MTLBuffer, MTLDevice
 from openmps.metal.pending import Region
 from openmps.ops.image_copy import ImagesToRows, RowsToImages
+from openmps.selectors import takes
 from openmps.types import MPSDataLayout, MPSDataType, MPSImageFeatureChannelFormat, MTLOrigin
 
 _CHANNELS_FIRST = MPSDataLayout.FEATURE_CHANNELS_X_HEIGHT_X_WIDTH
@@ -47,6 +48,7 @@ class _ImageCopy(MPSKernel):
 
     data_layout = Fixed[MPSDataLayout]("The order of an image's elements in its row of the matrix.")
 
+    @takes()
     def __init__(self, device: MTLDevice, data_layout: MPSDataLayout = _CHANNELS_FIRST) -> None:
         super().__init__(device)
         self._change(data_layout=member(self.name, "data_layout", MPSDataLayout, data_layout))

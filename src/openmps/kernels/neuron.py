@@ -22,6 +22,7 @@ from openmps.core.state.gradient import MPSNNGradientState
 from openmps.metal.device import MTLDevice
 from openmps.ops.neuron import Neuron
 from openmps.ops.op import Slot
+from openmps.selectors import takes
 from openmps.types import MPSCNNNeuronType
 
 
@@ -36,6 +37,7 @@ class _NeuronParameters(MPSKernel):
     b = Shown[float]("_neuron.b", "Parameter b of the function.")
     c = Shown[float]("_neuron.c", "Parameter c of the function.")
 
+    @takes()
     def __init__(self, device: MTLDevice, neuron_descriptor: MPSNNNeuronDescriptor) -> None:
         super().__init__(device)
         self._neuron = neuron_parameters(self.name, "neuron_descriptor", neuron_descriptor)

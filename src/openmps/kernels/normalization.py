@@ -29,6 +29,7 @@ from openmps.ops.local_normalization import (
 from openmps.ops.op import Slot
 
 # --- parameters -------------------------------------------------------------------------------------------------------
+from openmps.selectors import takes
 
 
 def _finite(who: str, argument: str, value: float, least: float = -FLT_MAX) -> float:
@@ -84,6 +85,7 @@ class _ContrastParameters(_Parameters):
 class _SquareWindow(KernelProperties):
     """A normalization over pixels, with a window that the framework wants square."""
 
+    @takes()
     def __init__(self, device: MTLDevice, kernel_width: int, kernel_height: int) -> None:
         super().__init__(device)
         self._set_window(kernel_width, kernel_height, 1, 1)
@@ -177,6 +179,7 @@ class _ChannelWindow(_EnergyParameters, MPSKernel):
 
     kernel_size = Fixed[int]("Channels of the window, N. Default 5.")
 
+    @takes()
     def __init__(self, device: MTLDevice, kernel_size: int = 5) -> None:
         super().__init__(device)
         self._change(kernel_size=integer(self.name, "kernel_size", kernel_size, 1))

@@ -20,12 +20,14 @@ from openmps.ops.pooling import (
     MaxPooling,
     MaxPoolingGradient,
 )
+from openmps.selectors import takes
 from openmps.types import MPSImageEdgeMode, MPSNNPaddingMethod, MTLSize
 
 
 class _Windows(KernelProperties):
     """The constructor of a kernel with windows."""
 
+    @takes()
     def __init__(
         self,
         device: MTLDevice,
@@ -41,6 +43,7 @@ class _Windows(KernelProperties):
 class _DilatedWindows(_Windows):
     """The constructor of a kernel with dilated windows."""
 
+    @takes()
     def __init__(
         self,
         device: MTLDevice,

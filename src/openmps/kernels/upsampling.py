@@ -19,6 +19,7 @@ from openmps.ops.geometry import Window
 from openmps.ops.op import Slot
 from openmps.ops.resample import Enlarge, EnlargeGradient, Interpolate, InterpolateGradient
 from openmps.ops.stretch import Stretch
+from openmps.selectors import takes
 
 
 class UpsamplingParameters(NamedTuple):
@@ -44,6 +45,7 @@ class _Factors(MPSKernel):
         """Rows of the larger image for each row of the smaller one: a whole number."""
         return float(self._factors[0])
 
+    @takes()
     def __init__(self, device: MTLDevice, integer_scale_factor_x: int, integer_scale_factor_y: int) -> None:
         super().__init__(device)
         horizontal = integer(self.name, "integer_scale_factor_x", integer_scale_factor_x, 1)

@@ -33,6 +33,7 @@ from openmps.kernels.batch_normalization.stages import (
 from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.ops.batch_normalization import DataGradient, ParameterSums
 from openmps.ops.op import Slot
+from openmps.selectors import takes
 from openmps.types import MPSOffset, MPSRectNoClip
 
 _USE_OF_SUMS = "Use encode_batch(command_buffer, source_gradients, source_images, batch_normalization_state)"
@@ -52,6 +53,7 @@ class _Use(NamedTuple):
 class _NormalizationGradient(FusedNeuron, MPSCNNGradientKernel, of=MPSCNNBatchNormalization):
     """What both gradient kernels share: the fused neuron, and one state for all pieces of a batch."""
 
+    @takes()
     def __init__(self, device: MTLDevice, fused_neuron_descriptor: MPSNNNeuronDescriptor | None = None) -> None:
         super().__init__(device)
         self._fuse(fused_neuron_descriptor)
