@@ -194,6 +194,7 @@ def test_grey_on_request_and_broken_images_left_out(capsys, tmp_path, pictures):
     status, _, err = _call(capsys, *arguments, tmp_path / "first")
     assert status == 2
     assert "broken.png must be a whole image" in err
+    assert "--skip-broken leaves such files out, skip_broken=True in Python" in err
     status, _, err = _call(capsys, *arguments, tmp_path / "second", "--skip-broken")
     assert status == 0
     assert err.startswith("note: 1 broken images left out, the first: ")

@@ -193,7 +193,10 @@ OF_RUN = ("--network", "{run}")
     [
         (("{w}", "{o}.npz"), "--from must be one of openmps, pytorch, keras, mlx"),
         (("{w}", "{o}.npz", "--from", "pytorch"), "--network must be given: files of weights do not say"),
-        (("{w}", "{o}.npz", "--from", "pytorch", "--network", "{o}"), "--network must be a run folder, or an archive"),
+        (
+            ("{w}", "{o}.npz", "--from", "pytorch", "--network", "{o}"),
+            "--network must be a run folder, or an archive of a graph, got {o}, where there is nothing",
+        ),
         (("{w}", "{o}.npz", "--from", "pytorch", "--network", "{w}"), "--network must be a run folder, or an archive"),
         (("{run}", "{o}.npz", "--from", "pytorch"), "--from must be left out: {run} says itself what it is"),
         (("{run}", "{o}.npz", *OF_RUN), "--network must be left out"),

@@ -119,12 +119,17 @@ class MPSOperatorError(_ListingError, MPSFileError):
     """A model has operators that the framework's nodes cannot express; ``problems`` lists all of them, a line each.
 
     ``nodes`` has the same as dictionaries: ``node``, ``operator``, ``why`` and ``remedy``. The sentence names as
-    many as fit a screen or two: nodes with the same operator and reason stand in one line.
+    many as fit a screen or two: nodes with the same operator and reason stand in one line. ``invalid`` of them are
+    wrong in the file itself.
     """
 
-    def __init__(self, who: str, argument: str, nodes: Sequence[Mapping[str, str]]) -> None:
+    def __init__(self, who: str, argument: str, nodes: Sequence[Mapping[str, str]], invalid: int = 0) -> None:
         self.nodes = [dict(each) for each in nodes]
-        rule = f"has {_counted(len(nodes), 'node')} that the framework cannot express"
+        counts = {
+            "that the framework cannot express": len(nodes) - invalid,
+            "whose shapes contradict one another": invalid,
+        }
+        rule = "has " + " and ".join(f"{_counted(count, 'node')} {what}" for what, count in counts.items() if count)
         problems = [_said(each["operator"], each["why"], each["remedy"], [each["node"]]) for each in nodes]
         super().__init__(who, argument, rule, problems)
 

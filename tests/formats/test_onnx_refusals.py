@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -63,6 +64,45 @@ def test_reasons(nodes, why: str, tmp_path: Path) -> None:
     )  # fmt: skip
     with pytest.raises(MPSOperatorError, match=why):
         ours(saved(made, tmp_path))
+
+
+@pytest.mark.parametrize(("nodes", "why"), [
+    ([node("Conv", "x big", "y")], r"its weights of shape \(4, 7, 3, 3\) do not fit 3 input channels"),
+    ([node("Conv", "x w seven", "y")], r"shape \(7,\) of its biases does not fit 4 channels"),
+    ([node("Conv", "x w", "y", group=2)], "its 2 groups do not divide its 3 input channels and 4 weights"),
+    ([node("BatchNormalization", "x seven three three three", "y")], r"shape \(7,\) of its scale does not fit"),
+    ([node("Flatten", "x", "f"), node("Gemm", "f m", "y")], r"its matrix of shape \(10, 77\) does not fit 75"),
+    ([node("Flatten", "x", "f"), node("Gemm", "f m", "y", transB=1)], r"shape \(10, 77\), transposed, does not fit 75"),
+])  # fmt: skip
+def test_shapes_that_contradict_one_another_are_the_model_s_fault(nodes, why: str, tmp_path: Path) -> None:
+    constants = {
+        "big": numbers(4, 7, 3, 3), "w": numbers(4, 3, 3, 3), "seven": numbers(7), "three": np.ones(3, np.float32),
+        "m": numbers(10, 77),
+    }  # fmt: skip
+    path = saved(model(nodes, {"x": [1, 3, 5, 5]}, **constants), tmp_path)
+    with pytest.raises(MPSOperatorError, match="has 1 node whose shapes contradict one another:") as caught:
+        ours(path)
+    (found,) = caught.value.nodes
+    assert re.search(f"^the model contradicts itself: .*{why}", found["why"])
+    assert found["remedy"] == "It is no valid ONNX: export it again"
+
+
+def test_a_shape_that_a_caller_gives_is_no_fault_of_the_model(tmp_path: Path) -> None:
+    nodes = [node("Flatten", "x", "f"), node("MatMul", "f m", "y")]
+    path = saved(model(nodes, {"x": [1, 3, "h", 5]}, m=numbers(75, 10)), tmp_path)
+    with pytest.raises(MPSOperatorError, match="has 1 node that the framework cannot express:") as caught:
+        ours(path, shapes={"x": [1, 3, 6, 5]})
+    assert caught.value.nodes[0]["remedy"] == "Give another shape than x=1x3x6x5"
+
+
+def test_an_operator_at_the_beginning_leaves_nothing_to_cut(tmp_path: Path) -> None:
+    first, later = node("Foo", "x", "f", domain="com.my"), node("Foo", "c", "y", domain="com.my")
+    with pytest.raises(MPSOperatorError) as caught:
+        ours(saved(model([first, conv("f", "y")], {"x": [1, 3, 5, 5]}, w=numbers(4, 3, 3, 3)), tmp_path))
+    assert caught.value.nodes[0]["why"] == "no node of the framework computes it, an operator of com.my"
+    assert caught.value.nodes[0]["remedy"] == "Export the model without it"
+    with pytest.raises(MPSOperatorError, match="--result c"):
+        ours(saved(model([conv("x", "c"), later], {"x": [1, 3, 5, 5]}, w=numbers(4, 3, 3, 3)), tmp_path))
 
 
 def test_a_number_that_repeats_is_bounded(tmp_path: Path) -> None:

@@ -415,7 +415,7 @@ def test_the_same_finding_at_many_filters_takes_a_line() -> None:
 
 @pytest.mark.parametrize("target", ["ios-99", "macos-10.12", "macos-16", "tvos-10.2"])
 def test_targets_that_no_system_has(target: str) -> None:
-    with pytest.raises(mps.MPSArgumentError, match=r"target must be a \w+ of 1[01]"):
+    with pytest.raises(mps.MPSArgumentError, match=r"target must be a version of \w+: 1[01]"):
         mps.lint(graph(SCALED(image())), target=target)
 
 

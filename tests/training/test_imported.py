@@ -137,6 +137,38 @@ def test_images_take_the_size_that_the_file_wants(tmp_path: Path) -> None:
 # --- what is refused --------------------------------------------------------------------------------------------------
 
 
+def test_an_input_with_channels_last_is_refused_as_such(tmp_path: Path, capsys: Any) -> None:
+    made = model(
+        [node("Transpose", "x", "t", perm=[0, 3, 1, 2]), conv("t", "c"), node("GlobalAveragePool", "c", "y")],
+        {"x": ["n", SIDE, SIDE, 3]}, w=numbers(CLASSES, 3, 3, 3),
+    )  # fmt: skip
+    path = str(saved(made, tmp_path))
+    assert main(["train", "--data", str(folders(tmp_path)), "--network", path, "--run", str(tmp_path / "run")]) == 2
+    text = capsys.readouterr().err
+    assert "must take images as N x C x H x W, got 'x' as N x H x W x C" in text and "--channels" not in text
+
+
+def test_channels_that_no_image_file_has_are_the_model_s(tmp_path: Path) -> None:
+    made = model([conv("x", "y")], {"x": ["n", 4, SIDE, SIDE]}, w=numbers(CLASSES, 4, 3, 3))
+    with pytest.raises(MPSArgumentError, match="must take images of 1 or 3 channels, grey or red green blue, got 4"):
+        imported_size(str(saved(made, tmp_path)))
+
+
+def test_several_pixels_of_logits_are_refused_before_a_run_is_made(tmp_path: Path, capsys: Any) -> None:
+    made = model([conv("x", "y")], {"x": ["n", 3, SIDE, SIDE + 2]}, w=numbers(CLASSES, 3, 3, 3))
+    path, run = str(saved(made, tmp_path)), tmp_path / "run"
+    assert main(["train", "--data", str(folders(tmp_path)), "--network", path, "--run", str(run)]) == 2
+    assert "must end in one pixel, whose channels are the classes, got 'y' of 8x6 pixels" in capsys.readouterr().err
+    assert not run.exists()
+
+
+def test_images_of_another_size_name_the_options_that_make_the_right_one(tmp_path: Path) -> None:
+    with pytest.raises(MPSArgumentError, match="of class folders, --image-size 8x8 --channels 3 makes them"):
+        ImportedTopology(str(saved(classifier(), tmp_path)), 9, SIDE, 3, CLASSES)
+    with pytest.raises(MPSArgumentError, match="of class folders, --channels 3 makes them"):
+        ImportedTopology(str(saved(classifier(side="s"), tmp_path)), SIDE, SIDE, 1, CLASSES)
+
+
 def _residual() -> Any:
     nodes = [conv("x", "c", pads=[1, 1, 1, 1]), node("Relu", "c", "r"), node("Add", "c r", "y")]
     return model(nodes, {"x": ["n", 3, SIDE, SIDE]}, w=numbers(6, 3, 3, 3))

@@ -83,8 +83,9 @@ def test_what_json_cannot_hold_is_refused_before_anything_is_made(tmp_path):
 
 def test_a_parent_that_is_a_file(tmp_path):
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(MPSFileError, match="must take a new folder"):
-        RunFolder.create(tmp_path / "file", {})
+    for parent in (tmp_path / "file", tmp_path / "file" / "runs"):
+        with pytest.raises(MPSFileError, match="file must take a new folder, got a file. Give another parent"):
+            RunFolder.create(parent, {})
 
 
 def test_a_failing_description_leaves_no_folder(tmp_path, monkeypatch):

@@ -35,12 +35,17 @@ class KnownNetwork:
 
 def found(path: Path) -> Path:
     """A path that is there, or that of a run by its name in ``runs``."""
+    place = _place(path)
+    if place is None:
+        raise MPSFileError(WHO, str(path), "must be a file or folder of weights", "nothing there")
+    return place
+
+
+def _place(path: Path) -> Path | None:
     named = RUNS / path
     if not os.path.lexists(path) and len(path.parts) == 1 and named.exists():
         return named
-    if not os.path.lexists(path):
-        raise MPSFileError(WHO, str(path), "must be a file or folder of weights", "nothing there")
-    return path
+    return path if os.path.lexists(path) else None
 
 
 def run_or_archive(path: Path) -> KnownNetwork | None:
@@ -55,8 +60,11 @@ def named_network(path: Path) -> KnownNetwork:
     rule = "must be a run folder, or an archive of a graph"
     if is_onnx(path):
         raise MPSArgumentError(WHO, "--network", rule, f"the ONNX model {path}", conversion(path))
+    place = _place(path)
+    if place is None:
+        raise MPSArgumentError(WHO, "--network", rule, f"{path}, where there is nothing")
     try:
-        network = run_or_archive(found(path))
+        network = run_or_archive(place)
     except MPSFileError as error:
         cause = error.__cause__ if isinstance(error.__cause__, MPSFileError) else error
         raise MPSArgumentError(WHO, "--network", rule, str(cause).removeprefix(f"{cause.who}: ")) from error

@@ -29,6 +29,7 @@ _OTHER_FORMATS = frozenset(
     ".tiff .webp".split()
 )  # fmt: skip
 """Images that are not read. Leaving them out would go unnoticed; text and other files are no images to anybody."""
+_LEFT_OUT = "--skip-broken leaves such files out, skip_broken=True in Python"
 _LONGEST = 256 << 20
 _MOST_PIXELS = 50_000_000
 _GREY_MODES = ("1", "L", "LA", "La")
@@ -87,8 +88,11 @@ def load_image_folder(
                 raise MPSFileError(who, str(path), rule, got, "Convert it, or take it away.")
             pixels = _decode(path, size, channels, who)
         except MPSFileError as error:
-            if not skip_broken or is_forbidden(error):
+            if is_forbidden(error):
                 raise
+            if not skip_broken:
+                remedy = f"{error.remedy} {_LEFT_OUT}".lstrip()
+                raise MPSFileError(who, error.argument, error.rule, error.got, remedy) from error.__cause__
             skipped.append(error)
             continue
         stack.add(pixels, path)

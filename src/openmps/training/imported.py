@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from openmps.checks import size_text
 from openmps.errors import MPSArgumentError, MPSFileError
 from openmps.formats.atomic import write_atomic
 from openmps.formats.paths import path_of, read_file, require_file
@@ -29,11 +30,14 @@ from openmps.training.topology import ConvolutionLayer, Layer, Source
 
 if TYPE_CHECKING:
     from openmps.formats.onnx.model import Model, Node
+    from openmps.formats.onnx.pictures import Picture
 
 _WHO = "NetworkShape"
 KEPT = "network.onnx"
 """What a run calls its copy of the file."""
 _LARGEST = (1 << 31) - 1
+_CHANNELS = (1, 3)
+"""Those that files of images are read with."""
 _SOFTMAX = ("Softmax", "LogSoftmax")
 _BEHIND = frozenset(
     "Add AveragePool Cast Dropout Flatten GlobalAveragePool Identity ReduceMean Relu Reshape Squeeze Unsqueeze".split()
@@ -185,10 +189,23 @@ class ImportedTopology:
         self._input = _input(self._model, file, (channels, height, width))
         self._logits = _logits(self._model, file)
         collector = _Collector()
-        self._build(collector)
+        logits = self._build(collector)
         labels, found = _labels(label for label, _ in collector.found), [layer for _, layer in collector.found]
         self._layers: dict[str, Layer] = dict(zip(labels, found, strict=True))
         self.head = self._head(labels, found, classes)
+        self._check_pixels(logits)
+
+    def _check_pixels(self, logits: Picture) -> None:
+        """Raise where an image has several rows of classes: its label is one number."""
+        from openmps.formats.onnx.layout import size_of
+
+        layout = logits.layout
+        rows, columns = size_of(layout.rows), size_of(layout.columns)
+        if {rows, columns} - {1, None}:
+            rule = "must end in one pixel, whose channels are the classes"
+            got = f"{self._logits!r} of {size_text((rows or 0, columns or 0))} pixels"
+            remedy = "End the model in a GlobalAveragePool, or in a fully connected layer"
+            raise MPSArgumentError(_WHO, f"network {self._file}", rule, got, remedy)
 
     def _head(self, labels: list[str], found: list[_Convolution | _Normalization], classes: int) -> Head:
         mixing = [place for place, layer in enumerate(found) if isinstance(layer, _Convolution) and layer.mixes]
@@ -218,9 +235,9 @@ class ImportedTopology:
 
     def logits(self, sources: Mapping[str, Source], dropout_seed: int | None) -> MPSNNImageNode:
         """New nodes up to the logits. A dropout of the file does nothing: it has no seed of its own."""
-        return self._build(_Given(iter([sources[label] for label in self._layers])))
+        return self._build(_Given(iter([sources[label] for label in self._layers]))).image
 
-    def _build(self, sources: object) -> MPSNNImageNode:
+    def _build(self, sources: object) -> Picture:
         from openmps.formats.onnx.build import build
         from openmps.formats.onnx.problems import DEFAULT_FILL
 
@@ -235,7 +252,7 @@ class ImportedTopology:
             fill_limit=DEFAULT_FILL,
             what=self._file,
         )
-        return built.outputs[0][2].image
+        return built.outputs[0][2]
 
 
 @lru_cache(maxsize=2)
@@ -253,8 +270,12 @@ def imported_topology(file: str, height: int, width: int, channels: int, classes
 
 def imported_size(file: str) -> tuple[int | None, int | None, int | None]:
     """Rows, columns and channels of the images that the model in a file wants; None for those that it leaves open."""
-    _, lengths = _declared(_read(file), file)
+    model = _read(file)
+    _, lengths = _declared(model, file)
     channels, rows, columns = (each if isinstance(each, int) else None for each in lengths[1:])
+    if channels not in (None, *_CHANNELS):
+        rule = f"must take images of {' or '.join(map(str, _CHANNELS))} channels, grey or red green blue"
+        raise MPSArgumentError(_WHO, f"network {file}", rule, channels)
     return rows, columns, channels
 
 
@@ -287,11 +308,19 @@ def _read(file: str) -> Model:
 
 def _declared(model: Model, file: str) -> tuple[str, tuple[int | str | None, ...]]:
     """The name and the lengths of the only input."""
+    from openmps.formats.onnx.build import is_to_planes
+
     if len(model.inputs) != 1 or len(model.inputs[0].lengths or ()) != 4:
         rule = "must be a model of one input of images, N x C x H x W"
         got = ", ".join(f"{each.name!r} of {len(each.lengths or ())} axes" for each in model.inputs[:4])
         raise MPSArgumentError(_WHO, f"network {file}", rule, got or "none")
-    return model.inputs[0].name, model.inputs[0].lengths or ()
+    name = model.inputs[0].name
+    readers = [node for node in model.nodes if name in node.inputs]
+    if readers and all(map(is_to_planes, readers)):
+        rule, got = "must take images as N x C x H x W", f"{name!r} as N x H x W x C, which a Transpose changes"
+        remedy = "Leave out that Transpose, and declare the input as N x C x H x W, or export the model so"
+        raise MPSArgumentError(_WHO, f"network {file}", rule, got, remedy)
+    return name, model.inputs[0].lengths or ()
 
 
 def _input(model: Model, file: str, given: tuple[int, int, int]) -> tuple[str, tuple[int, ...]]:
@@ -302,9 +331,16 @@ def _input(model: Model, file: str, given: tuple[int, int, int]) -> tuple[str, t
             rule = "must be the channels, rows and columns of its images, " + "x".join(
                 "?" if not isinstance(each, int) else str(each) for each in lengths
             )
-            remedy = "Give --channels and --image-size, or an image folder that can be resized"
+            remedy = f"Give images of that size; of class folders, {_options(*lengths)} makes them"
             raise MPSArgumentError(_WHO, f"images for {file}", rule, "x".join(map(str, given)), remedy)
     return name, (batch if isinstance(batch, int) else 1, *given)
+
+
+def _options(channels: object, rows: object, columns: object) -> str:
+    """The options of the command line that make images of this size, as far as the model says it."""
+    size = f"--image-size {columns}x{rows}" if isinstance(rows, int) and isinstance(columns, int) else ""
+    planes = f"--channels {channels}" if isinstance(channels, int) else ""
+    return " ".join(filter(None, (size, planes))) or "--image-size"
 
 
 def _logits(model: Model, file: str) -> str:

@@ -210,6 +210,9 @@ def _make_folder(parent: Path, name: str | None, who: str) -> Path:
                 if name is not None:
                     break
     except OSError as error:
+        file = next((each for each in (parent, *parent.parents) if each.exists() and not each.is_dir()), None)
+        if file is not None:
+            raise MPSFileError(who, str(file), "must take a new folder", "a file", "Give another parent.") from error
         raise MPSFileError(who, str(parent), "must take a new folder", error.strerror or error) from error
     rule = "must be new: a run is never overwritten"
     raise MPSFileError(who, str(parent / stem), rule, "a name that is taken", "Give another name.")

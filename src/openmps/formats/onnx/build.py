@@ -29,7 +29,7 @@ from openmps.formats.onnx.model import Model, Node, Tensor
 from openmps.formats.onnx.patterns import joined
 from openmps.formats.onnx.pictures import Picture
 from openmps.formats.onnx.ports import shape_text
-from openmps.formats.onnx.problems import READER, Budget, NodeError, Problem
+from openmps.formats.onnx.problems import READER, Budget, NodeError, Problem, ShapeError
 from openmps.formats.onnx.site import Builder, Site, Value
 from openmps.formats.onnx.sources import DataSources
 from openmps.formats.onnx.tensors import dtype_of
@@ -95,6 +95,10 @@ class _Build:
     def __init__(self, model: Model, sources: DataSources, trainable: bool, fill_limit: int) -> None:
         self._model = model
         self._problems: list[Problem] = []
+        self._invalid = 0
+        """Problems that are the file's own."""
+        self._given: list[str] = []
+        """Inputs with lengths that the file leaves open and the caller gave."""
         self._failed: set[str] = set()
         self._lost: set[str] = set()
         """Those of the failed values that depend on constants alone."""
@@ -118,7 +122,7 @@ class _Build:
         found = [self._output(name) for name in wanted]
         self._at.budget.check(what)
         if self._problems:
-            raise MPSOperatorError(READER, what, [problem._asdict() for problem in self._problems])
+            raise MPSOperatorError(READER, what, [problem._asdict() for problem in self._problems], self._invalid)
         kinds = self._model.kinds()
         return Built(
             [(tensor, picture) for tensor, picture in inputs if self._at.readers[tensor.name]],
@@ -167,6 +171,11 @@ class _Build:
                 raise MPSArgumentError(READER, "shapes", rule, repr(name))
         read = [tensor for tensor in self._model.inputs if self._at.readers[tensor.name]]
         tensors = [_shaped(tensor, shapes.get(tensor.name)) for tensor in read]
+        self._given = [
+            f"{new.name[:80]}={shape_text(new.lengths or ())}"
+            for own, new in zip(read, tensors, strict=True)
+            if (own.lengths or (None,))[1:] != (new.lengths or (None,))[1:]
+        ]
         batch = Atom(_batch(tensors))
         found: list[tuple[Tensor, Picture]] = []
         for tensor in tensors:
@@ -189,6 +198,8 @@ class _Build:
     def _node(self, node: Node) -> None:
         try:
             made = self._made(node)
+        except ShapeError as problem:
+            self._list(node, *self._contradiction(problem))
         except NodeError as problem:
             self._list(node, problem.why, problem.remedy)
         except MPSFileError:
@@ -201,11 +212,18 @@ class _Build:
             if made is not None:
                 self._keep(node, made)
 
+    def _contradiction(self, problem: NodeError) -> tuple[str, str]:
+        """What to say of shapes that do not fit: the file is wrong, unless a caller gave lengths that it does not."""
+        if self._given:
+            return problem.why, f"Give another shape than {', '.join(self._given)}"
+        self._invalid += 1
+        return f"the model contradicts itself: {problem.why}", "It is no valid ONNX: export it again"
+
     def _made(self, node: Node) -> Value | Sequence[Value | None] | None:
         """The outputs of a node; None where an input is missing that another problem has taken away."""
         is_known = not node.domain and (node.operator in BUILDERS or node.operator in FOLDS)
         if not is_known:
-            where = f" of {node.domain[:40]}" if node.domain else ""
+            where = f", an operator of {node.domain[:40]}" if node.domain else ""
             raise NodeError(f"no node of the framework computes it{where}", _CUT)
         for name in node.inputs:
             if name in self._model.unread:
@@ -259,6 +277,8 @@ class _Build:
     def _list(self, node: Node, why: str, remedy: str = "") -> None:
         operator = f"{node.domain}.{node.operator}" if node.domain else node.operator
         before = next((name for name in node.inputs if isinstance(self._at.values.get(name), Picture)), None)
+        if remedy == _CUT and before in {tensor.name for tensor in self._model.inputs}:
+            remedy = _WITHOUT  # nothing of the model is left before it
         if "outputs=[…]" in remedy and before is not None:
             remedy = remedy.replace("[…]", f"[{before[:80]!r}]").replace("--result", f"--result {before[:80]}")
         self._problems.append(Problem(node.title, operator, why, remedy))
@@ -285,6 +305,7 @@ class _Build:
 
 
 _GIVE = "Give it as shapes={name: shape} or --shape NAME=1,3,224,224"
+_WITHOUT = "Export the model without it"
 _CUT = "End the model before it, with outputs=[…] or --result, or export it without"
 
 
@@ -327,7 +348,7 @@ def _layout(tensor: Tensor, batch: Atom, readers: Sequence[Node]) -> Layout:
     if not 1 <= len(lengths) <= 4:
         raise NodeError(f"it has {len(lengths)} axes: images have N, C, H, W")
     axes: list[Atoms] = [(batch,), *(atoms(length) for length in lengths[1:])]
-    is_planar = not readers or not all(_is_to_planes(node) for node in readers)
+    is_planar = not readers or not all(is_to_planes(node) for node in readers)
     order = {1: ((), (), ()), 2: (1, (), ()), 3: (1, (), 2), 4: (1, 2, 3) if is_planar else (3, 1, 2)}[len(axes)]
     channels, rows, columns = (axes[place] if isinstance(place, int) else place for place in order)
     if None in [atom.size for atom in channels]:
@@ -335,7 +356,8 @@ def _layout(tensor: Tensor, batch: Atom, readers: Sequence[Node]) -> Layout:
     return Layout(batch, tuple(axes), channels, rows, columns)
 
 
-def _is_to_planes(node: Node) -> bool:
+def is_to_planes(node: Node) -> bool:
+    """Whether a node makes N, C, H, W of N, H, W, C."""
     return node.operator == "Transpose" and node.attributes.get("perm") == _TO_PLANES
 
 

@@ -12,7 +12,7 @@ from openmps.core.padding.explicit import ExplicitPadding
 from openmps.formats.onnx.layout import Layout, atoms, planar, size_of
 from openmps.formats.onnx.model import Node
 from openmps.formats.onnx.pictures import Picture, channels_of
-from openmps.formats.onnx.problems import NodeError
+from openmps.formats.onnx.problems import NodeError, ShapeError
 from openmps.formats.onnx.site import Builder, Site
 from openmps.formats.onnx.windows import Window, placed, window_of
 from openmps.graph.convolution_nodes import MPSCNNConvolutionTransposeNode, MPSCNNFullyConnectedNode
@@ -40,19 +40,21 @@ def _descriptor(window: Window, inputs: int, outputs: int, groups: int) -> MPSCN
 
 def _groups(node: Node, channels: int, weights: Weights, of_weights: int) -> int:
     """The groups of a convolution, whose weights have axis ``of_weights`` for the input channels."""
-    groups = node.integer("group", 1)
+    groups, shape = node.integer("group", 1), weights.shape
+    weights = _four(weights)
     if groups < 1 or channels % groups or weights.shape[0] % groups:
-        raise NodeError(f"its {groups} groups do not divide its channels")
+        raise ShapeError(f"its {groups} groups do not divide its {channels} input channels and {len(weights)} weights")
     wanted = channels // groups if of_weights == 1 else channels
     if weights.shape[of_weights] != wanted or not weights.size:
-        raise NodeError(f"its weights of shape {weights.shape} do not fit {channels} input channels")
+        of_groups = f" in {groups} groups" if groups > 1 else ""
+        raise ShapeError(f"its weights of shape {shape} do not fit {channels} input channels{of_groups}")
     return groups
 
 
 def _kernel(node: Node, weights: Weights) -> tuple[int, ...]:
     kernel = tuple(node.integers("kernel_shape", list(weights.shape[2:])))
     if kernel != weights.shape[2:]:
-        raise NodeError(f"its kernel_shape {kernel[:4]} is not that of its weights, {weights.shape}")
+        raise ShapeError(f"its kernel_shape {kernel[:4]} is not that of its weights, {weights.shape}")
     return kernel
 
 
@@ -60,7 +62,7 @@ def convolution(at: Site, node: Node) -> Picture:
     """Weights OIHW; a group for each channel makes it depthwise."""
     x, raw = at.planar(node), at.weights(node, 1, "weights")
     weights, channels = _four(raw), channels_of(x.layout.channels)
-    groups = _groups(node, channels, weights, 1)
+    groups = _groups(node, channels, raw, 1)
     window = window_of(node, _kernel(node, raw), x.layout)
     biases = None if at.value(node, 2) is None else at.row(node, 2, "biases", len(weights))
     descriptor = _descriptor(window, channels, len(weights), groups)
@@ -74,7 +76,7 @@ def transposed_convolution(at: Site, node: Node) -> Picture:
     """Weights ``[I, O / groups, H, W]``, turned by half a turn for the framework."""
     x, raw = at.planar(node), at.weights(node, 1, "weights")
     weights, channels = _four(raw), channels_of(x.layout.channels)
-    groups = _groups(node, channels, weights, 0)
+    groups = _groups(node, channels, raw, 0)
     inputs, outputs, ky, kx = weights.shape
     window = window_of(node, _kernel(node, raw), x.layout)
     turned = weights[:, :, ::-1, ::-1].reshape(groups, inputs // groups, outputs, ky, kx)
@@ -127,7 +129,7 @@ def product(at: Site, node: Node) -> Picture:
     x, matrix = at.picture(node), at.weights(node, 1, "second matrix")
     if matrix.ndim != 2:
         raise NodeError(f"its second matrix has {matrix.ndim} axes")
-    return _matrix(at, node, x, matrix, None)
+    return _matrix(at, node, x, matrix, None, matrix.shape)
 
 
 def general_product(at: Site, node: Node) -> Picture:
@@ -135,25 +137,30 @@ def general_product(at: Site, node: Node) -> Picture:
     x, matrix = at.picture(node), at.weights(node, 1, "matrix B")
     if node.integer("transA", 0) or x.layout.rank != 2 or matrix.ndim != 2:
         raise NodeError("its matrix A is transposed, or one of its matrices has not two axes")
+    shape = matrix.shape
     matrix = node.decimal("alpha", 1) * (matrix.T if node.integer("transB", 0) else matrix)
     biases = None
     if at.value(node, 2) is not None:
         given = at.weights(node, 2, "matrix C")
         if (1, *given.shape)[-2:] not in ((1,), (1, 1), (1, matrix.shape[1])) or given.ndim > 2:
-            raise NodeError(f"its matrix C of shape {given.shape} is no row of {matrix.shape[1]} numbers")
+            raise ShapeError(f"its matrix C of shape {given.shape} is no row of {matrix.shape[1]} numbers")
         biases = np.array(np.broadcast_to(node.decimal("beta", 1) * given.reshape(-1), matrix.shape[1]), np.float32)
-    return _matrix(at, node, x, matrix, biases)
+    return _matrix(at, node, x, matrix, biases, shape)
 
 
-def _matrix(at: Site, node: Node, x: Picture, matrix: Any, biases: Weights | None) -> Picture:
-    """A matrix over the last axis: a fully connected layer where that is whole images, else one for each pixel."""
+def _matrix(at: Site, node: Node, x: Picture, matrix: Any, biases: Weights | None, shape: tuple[int, ...]) -> Picture:
+    """A matrix over the last axis: a fully connected layer where that is whole images, else one for each pixel.
+
+    ``shape`` is the matrix's own in the file, for errors.
+    """
     layout, axis = x.layout, x.layout.axes[-1]
     if layout.rank < 2 or layout.batch in axis:
         raise NodeError("what it sums over is the batch")
     if size_of(axis) is None:
         raise NodeError("the size of what it sums over is not known", "Give the size of the input")
     if size_of(axis) != matrix.shape[0]:
-        raise NodeError(f"its matrix of shape {matrix.shape} does not fit {size_of(axis)} numbers")
+        turned = ", transposed," if matrix.shape != shape else ""
+        raise ShapeError(f"its matrix of shape {shape}{turned} does not fit {size_of(axis)} numbers")
     sizes = [atom.size or 1 for atom in axis]
     taken, outputs = set(axis), matrix.shape[1]
     if not set(layout.channels) <= taken:

@@ -7,7 +7,7 @@ import numpy as np
 from openmps.formats.archive.sources import ArchivedNormalizationParameters
 from openmps.formats.onnx.model import Node
 from openmps.formats.onnx.pictures import Picture, channels_of
-from openmps.formats.onnx.problems import NodeError
+from openmps.formats.onnx.problems import NodeError, ShapeError
 from openmps.formats.onnx.site import Builder, Site
 from openmps.graph.local_normalization_nodes import MPSCNNCrossChannelNormalizationNode
 from openmps.graph.normalization_nodes import MPSCNNGroupNormalizationNode, MPSCNNInstanceNormalizationNode
@@ -47,7 +47,7 @@ def group(at: Site, node: Node) -> Picture:
     x, groups = at.planar(node), node.integer("num_groups", 0)
     channels = channels_of(x.layout.channels)
     if groups < 1 or channels % groups:
-        raise NodeError(f"{groups} groups do not divide {channels} channels")
+        raise ShapeError(f"{groups} groups do not divide {channels} channels")
     count = groups if at.opset < 21 else channels
     rows = [
         np.repeat(at.row(node, place, what, count), channels // count) for place, what in ((1, "scales"), (2, "shifts"))

@@ -22,6 +22,10 @@ class NodeError(Exception):
         self.why, self.remedy = why, remedy
 
 
+class ShapeError(NodeError):
+    """Shapes of a model that do not fit one another, whatever computes it."""
+
+
 class Problem(NamedTuple):
     """One node of a model that no node of the framework computes."""
 

@@ -24,7 +24,7 @@ from openmps.formats.onnx.pictures import (
     channels_of,
     vector,
 )
-from openmps.formats.onnx.problems import Budget, NodeError
+from openmps.formats.onnx.problems import Budget, NodeError, ShapeError
 from openmps.formats.onnx.sources import DataSources
 from openmps.graph.convolution_nodes import MPSCNNConvolutionNode
 from openmps.graph.neuron_nodes import MPSCNNNeuronLinearNode, MPSCNNNeuronNode
@@ -124,7 +124,7 @@ class Site:
         """A constant of one number a channel."""
         values = self.weights(node, index, what)
         if values.size != count:
-            raise NodeError(f"its {what} are {values.size} numbers for {count} channels")
+            raise ShapeError(f"the shape {values.shape} of its {what} does not fit {count} channels")
         return np.array(values.reshape(-1))
 
     # --- nodes --------------------------------------------------------------------------------------------------------

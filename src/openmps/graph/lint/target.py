@@ -30,7 +30,7 @@ class Target:
             raise MPSArgumentError("lint", "target", "must be a system and its version", repr(text), _REMEDY)
         system, version = found[1], found[2]
         if not any(f"{version}.".startswith(f"{each}.") for each in _VERSIONS[system]):
-            rule = f"must be a {_SYSTEMS[system]} of {', '.join(_VERSIONS[system])}"
+            rule = f"must be a version of {_SYSTEMS[system]}: {', '.join(_VERSIONS[system])}"
             raise MPSArgumentError("lint", "target", rule, repr(text))
         return cls(system, version)
 
