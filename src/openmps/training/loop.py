@@ -110,8 +110,9 @@ def train(
         if run.checkpoints.steps():
             rule, remedy = "must be a run that has not begun", "Go on with it by resume(), or create a new run."
             raise MPSFileError("train", str(run.path), rule, "one with checkpoints", remedy)
+        kept = _kept(run, options)  # which the run's description speaks of
         check_plain_preprocessing(run, "train")
-        return _kept(run, options)
+        return kept
 
     with ExitStack() as stack:
         interrupt = stack.enter_context(DeferredInterrupt(of_launcher=processes is not None))
