@@ -103,3 +103,26 @@ def test_a_profile_is_printed_and_written(capsys: pytest.CaptureFixture[str]) ->
     assert main(["profile", "m.onnx", "--batch", "2", "--repeats", "1", "--image", "8x8x3"]) == 0
     assert main(["profile", "m.onnx", "--image", "8x8"]) == 2
     assert main(["profile", "m.onnx", "--image", "8x8x3", "--training"]) == 2
+
+
+def test_images_of_other_sizes_than_the_models_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    network = Network.from_arrays(planted.SHAPE, planted.arrays())
+    onnx.save(network.inference_graph(planted.CPU, planted.FLOAT32), "m.onnx", planted.SHAPE.image_descriptor())
+    assert main(["convert", "m.onnx", "m.mps"]) == 0
+    np.savez("large.npz", image=np.zeros((1, 9, 12, 3), np.float32))
+    for file in ("m.onnx", "m.mps"):
+        for command in ("trace", "view", "compare"):
+            capsys.readouterr()
+            assert main([command, file, "--samples", "large.npz"]) == 2
+            assert "must be 8x8x3 (width, height, channels)" in capsys.readouterr().err
+        assert main(["profile", file, "--image", "12x9x3"]) == 2
+        assert "must have 8 columns" in " ".join(capsys.readouterr().err.split())
+        assert main(["profile", file, "--batch", "2", "--repeats", "1"]) == 0
+
+
+def test_a_size_that_is_needed_is_shown_by_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    planted.padding_off_by_one()
+    for command in ("view", "profile"):
+        assert main([command, "ported.archive"]) == 2
+        says = " ".join(capsys.readouterr().err.split())
+        assert "is needed: the file leaves the size of 'image' open. Add --image 224x224x" in says

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 _GAP = "  "
+_LONGEST_NOTE = 200
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[bool]) -> str:
@@ -17,6 +18,13 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]], numbers: Seque
 
 def _placed(cell: str, width: int, is_number: bool) -> str:
     return cell.rjust(width) if is_number else cell.ljust(width)
+
+
+def note_text(note: str) -> str:
+    """A note as a line; of one with a long list the beginning."""
+    beginning = note[:_LONGEST_NOTE].rpartition(", ")[0]
+    is_whole = len(note) <= _LONGEST_NOTE or not beginning
+    return f"note: {note}" if is_whole else f"note: {beginning}, … (the trace's notes have all)"
 
 
 def short(number: float) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onnx_models import CPU, Array, error, model, node, numbers, ours, reference, saved
+from onnx_models import CPU, Array, conv, error, model, node, numbers, ours, reference, saved
 from openmps.errors import MPSArgumentError, MPSOperatorError
 from openmps.formats import onnx as reader
 from openmps.types import MPSImageFeatureChannelFormat
@@ -163,6 +163,37 @@ def test_places_are_exact_in_float16(tmp_path: Path) -> None:
 def test_lengths_of_one_name_are_one(tmp_path: Path) -> None:
     made = model([node("Sub", "x z", "y")], {"x": ["n", 3, "h"], "z": ["n", 3, "h"]})
     found = ours(saved(made, tmp_path))
-    with pytest.raises(MPSArgumentError, match="input z must have 4 as its length 'h', as another input has, got 1"):
+    with pytest.raises(MPSArgumentError, match="input z must have 4 as its length 'h', as another axis has, got 1"):
         found.run({"x": numbers(2, 3, 4), "z": numbers(2, 3, 1)})
     compare(made, {"x": numbers(2, 3, 4), "z": numbers(2, 3, 4, seed=1)}, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["?", "", "None", "-1"])
+def test_names_of_what_is_not_known_tie_no_lengths(name: str, tmp_path: Path) -> None:
+    made = model([conv("x", "y")], {"x": ["n", 3, "h", "h"]}, w=numbers(4, 3, 3, 3))
+    feeds = {"x": numbers(2, 3, 5, 8)}
+    found = ours(saved(made, tmp_path))
+    with pytest.raises(MPSArgumentError, match="must have 5 as its length 'h', as another axis has, got 8"):
+        found.run(feeds)
+    for axis in made.graph.input[0].type.tensor_type.shape.dim[2:]:
+        axis.dim_param = name
+    compare(made, feeds, tmp_path)
+    assert ours(saved(made, tmp_path)).inputs[0].shape == ("n", 3, None, None)
+
+
+def test_images_of_other_sizes_than_the_models_are_refused(tmp_path: Path) -> None:
+    made = model([node("Flatten", "x", "f"), node("Gemm", "f w", "y")], {"x": ["n", 3, 8, 6]}, w=numbers(144, 5))
+    says = r"source image 'x' must be 6x8x3 .* as the model's n x 3 x 8 x 6 says, got 7x9x3"
+    found = ours(saved(made, tmp_path))
+    found.save(tmp_path / "net.mps")
+    shut = [found, reader.network(saved(made, tmp_path)), reader.OnnxModel.open(tmp_path / "net.mps", CPU)]
+    for each in shut:
+        graph = each.graph(CPU) if isinstance(each, reader.OnnxNetwork) else each.graph
+        with pytest.raises(MPSArgumentError, match=says):
+            graph.trace([np.zeros((1, 9, 7, 3), np.float32)])
+        assert graph.trace([np.zeros((2, 8, 6, 3), np.float32)])
+    rows = model([conv("x", "y")], {"x": ["n", 3, "h", 6]}, w=numbers(4, 3, 3, 3))
+    graph = ours(saved(rows, tmp_path)).graph
+    assert graph.trace([np.zeros((1, 9, 6, 3), np.float32)])
+    with pytest.raises(MPSArgumentError, match=r"must be 6x\?x3 .* got 7x9x3"):
+        graph.trace([np.zeros((1, 9, 7, 3), np.float32)])

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from openmps.cli.models import Images, chosen_images, open_graph
+from openmps.cli.models import Images, open_graph, required_images
 from openmps.cli.options import note
 
 
@@ -61,10 +61,5 @@ def _export_onnx(path: Path, out: Path, sizes: list[str]) -> None:
     found = open_graph(path)
     if is_there(out, "openmps export"):
         raise MPSFileError("openmps export", str(out), "must be new", "something there", "Choose another name.")
-    images = chosen_images(found, sizes)
-    if images is None:
-        count = len(found.sources)
-        rule = f"is needed for each of {count} source image(s): the archive does not say how large images are"
-        raise typer.BadParameter(rule, param_hint="--image")
-    onnx.save(found.graph, out, images)
+    onnx.save(found.graph, out, required_images(found, sizes))
     print(f"{out}: {len(found.graph.kernels)} kernels, {out.stat().st_size:,} bytes")

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from openmps.training.run_folder import RunFolder
     from openmps.types import MPSImageFeatureChannelFormat
 
+_USUAL = (224, 224, 3)
+"""Width, height and channels of an example."""
+
 
 class Source(NamedTuple):
     """A source image: its label, and its lengths where they are known."""
@@ -123,6 +126,28 @@ def chosen_images(found: Found, given: Sequence[str] | None) -> Sequence[MPSImag
         names = ", ".join(repr(source.label) for source in found.sources)
         raise typer.BadParameter(f"must be given once for each source image: {names}", param_hint="--image")
     return [_descriptor(text, source) for text, source in zip(given, found.sources, strict=True)]
+
+
+def required_images(
+    found: Found, given: Sequence[str] | None, *, otherwise: str = "", once: bool = False
+) -> Sequence[MPSImageDescriptor]:
+    """The source images that ``--image`` gives, or those that are known; refused where nobody says, with an example.
+
+    ``otherwise`` is what else would do. ``once`` says that one size is for all.
+    """
+    images = chosen_images(found, given)
+    if images is not None:
+        return images
+    sources = found.sources[:1] if once else found.sources
+    sizes = " ".join(f"--image {_example(source)}" for source in sources)
+    names = ", ".join(repr(source.label) for source in found.sources)
+    rule = f"is needed: the file leaves the size of {names} open. Add {sizes}, of the size that you use{otherwise}"
+    raise typer.BadParameter(rule, param_hint="--image")
+
+
+def _example(source: Source) -> str:
+    """A size that a source could have, where its own is open."""
+    return "x".join(str(other if own is None else own) for own, other in zip(source[1:], _USUAL, strict=True))
 
 
 def _descriptor(text: str, source: Source) -> MPSImageDescriptor:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 import typer
 
 from openmps.checks import size_text
+from openmps.cli.archives import is_onnx
 from openmps.cli.lint import arrays_in
-from openmps.cli.models import open_graph
+from openmps.cli.models import Found, open_graph, open_model
 from openmps.cli.options import format_of, note, open_run
 from openmps.errors import MPSArgumentError, MPSFileError
 
@@ -36,7 +37,6 @@ Labels = Annotated[
     typer.Option(metavar="CLASS,…", help="The class of each image by its name, for --training.", show_default=False),
 ]
 Training = Annotated[bool, typer.Option("--training", help="The graph that trains a run's network.")]
-_ONNX = ".onnx"
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp")
 """What files of images end in."""
 
@@ -54,15 +54,18 @@ def graph_at(
     path: Path, device: MTLDevice, channel_format: MPSImageFeatureChannelFormat | None, *, training: bool
 ) -> MPSNNGraph:
     """The graph of a run, of an archive or of an ONNX model, whose layers have nodes of their own."""
-    if path.suffix.lower() != _ONNX:
-        return open_graph(path, training=training, device=device, channel_format=channel_format).graph
+    return found_at(path, device, channel_format, training=training).graph
+
+
+def found_at(
+    path: Path, device: MTLDevice, channel_format: MPSImageFeatureChannelFormat | None, *, training: bool
+) -> Found:
+    """The graph of `graph_at`, and what is known of its source images."""
+    if not is_onnx(path):
+        return open_graph(path, training=training, device=device, channel_format=channel_format)
     if training:
         raise typer.BadParameter("is for run folders: a model has no loss", param_hint="--training")
-    from openmps.formats.onnx import load
-    from openmps.types import MPSImageFeatureChannelFormat
-
-    form = channel_format or MPSImageFeatureChannelFormat.FLOAT32
-    return load(path, device, trainable=True, channel_format=form)
+    return open_model(path, device, channel_format)
 
 
 def chosen_format(text: str | None) -> MPSImageFeatureChannelFormat | None:
@@ -78,7 +81,7 @@ def given_to(
         if images:
             raise typer.BadParameter("give images, or samples", param_hint="--samples")
         return Given(arrays_in(samples), None)
-    if path.is_file() or path.suffix.lower() == _ONNX:
+    if path.is_file() or is_onnx(path):
         if not images:
             remedy = "Give images, or --samples FILE.npz"
             raise MPSFileError("openmps", str(path), "has no images of its own", None, remedy)

@@ -11,7 +11,7 @@ import typer
 
 from openmps.checks import counted
 from openmps.cli.archives import is_onnx
-from openmps.cli.models import Found, chosen_images, open_graph, open_model
+from openmps.cli.models import Found, open_graph, open_model, required_images
 from openmps.cli.models import Images as Sizes
 from openmps.cli.options import Device, note, open_run, require_another, require_new, sentence
 from openmps.cli.subjects import Count, Samples, chosen_format, given_to, sources_of
@@ -136,11 +136,7 @@ def _viewed_file(path: Path, found: Found, asked: _Asked, sizes: list[str] | Non
 
 
 def _sizes(found: Found, sizes: list[str] | None) -> Sequence[Any]:
-    images = chosen_images(found, sizes)
-    if images is None:
-        rule = "is needed for each source image, or images are: the file does not say how large images are"
-        raise typer.BadParameter(rule, param_hint="--image")
-    return images
+    return required_images(found, sizes, otherwise=", or give image files")
 
 
 # --- runs -------------------------------------------------------------------------------------------------------------

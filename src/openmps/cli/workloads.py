@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import typer
 
+from openmps.cli.models import required_images
 from openmps.cli.options import open_run, parse_image_size
-from openmps.cli.subjects import graph_at
+from openmps.cli.subjects import found_at
 
 if TYPE_CHECKING:
+    from openmps.cli.models import Found
     from openmps.graph.graph import MPSNNGraph
     from openmps.metal.device import CommandBuffer, MTLDevice
     from openmps.types import MPSImageFeatureChannelFormat
 
+Size = tuple[int, int, int]
+"""Width, height and channels."""
 _RATE = 1e-3
 
 
@@ -34,11 +38,12 @@ def workload(
     from openmps.training import NETWORKS
 
     if str(path) in NETWORKS and not path.exists():
-        graph, size, classes = _named(str(path), device, channel_format, batch, image, classes, training=training)
+        graph, size = _named(str(path), device, channel_format, batch, image, classes, training=training)
+        sizes = [size] * len(graph.source_image_handles)
     else:
-        graph = graph_at(path, device, channel_format, training=training)
-        size, classes = _described(path, image)
-    return _encoder(graph, size, classes, batch, training=training)
+        found = found_at(path, device, channel_format, training=training)
+        graph, sizes, classes = found.graph, _sizes(found, image), _classes(path)
+    return _encoder(graph, sizes, classes, batch, training=training)
 
 
 def _named(
@@ -50,7 +55,7 @@ def _named(
     classes: int,
     *,
     training: bool,
-) -> tuple[MPSNNGraph, tuple[int, int, int], int]:
+) -> tuple[MPSNNGraph, Size]:
     from openmps.training.network import Network, NetworkShape, optimizer_factory
     from openmps.types import MPSImageFeatureChannelFormat
 
@@ -61,31 +66,34 @@ def _named(
     network = Network.create(shape, seed=0, optimizer=optimizer_factory("adam", _RATE))
     form = channel_format or MPSImageFeatureChannelFormat.FLOAT32
     if training:
-        return network.training_graph(device, form, loss_weight=1 / batch, dropout_seed=0), size, classes
-    return network.inference_graph(device, form), size, classes
+        return network.training_graph(device, form, loss_weight=1 / batch, dropout_seed=0), size
+    return network.inference_graph(device, form), size
 
 
-def _described(path: Path, image: str | None) -> tuple[tuple[int, int, int], int]:
-    """Size of images and classes: of a run its own, else as the option says."""
-    if not path.is_file():
-        from openmps.training.inference import described_network
+def _sizes(found: Found, image: str | None) -> list[Size]:
+    """The size of each source image: as the option says, or the graph's own."""
+    given = None if image is None else [image] * len(found.sources)
+    images = required_images(found, given, once=True)
+    return [(each.width, each.height, each.feature_channels) for each in images]
 
-        shape, names = described_network(open_run(path))
-        return (shape.width, shape.height, shape.channels), len(names)
-    if image is None:
-        raise typer.BadParameter("is needed for archives and models, such as 224x224x3", param_hint="--image")
-    return parse_image_size(image), 0
+
+def _classes(path: Path) -> int:
+    """How many classes a run has, 0 for what is none."""
+    from openmps.training.inference import described_network
+
+    return 0 if path.is_file() else len(described_network(open_run(path))[1])
 
 
 def _encoder(
-    graph: MPSNNGraph, size: tuple[int, int, int], classes: int, batch: int, *, training: bool
+    graph: MPSNNGraph, sizes: Sequence[Size], classes: int, batch: int, *, training: bool
 ) -> Callable[[CommandBuffer], Any]:
     from openmps.core.image.batch import MPSImageBatch
     from openmps.kernels.loss.labels import MPSCNNLossLabels
 
-    rng, (width, height, channels) = np.random.default_rng(0), size
-    pixels = rng.integers(0, 256, (batch, height, width, channels)).astype(np.uint8)
-    given = [MPSImageBatch.from_numpy(graph.device, pixels) for _ in graph.source_image_handles]
+    rng, given = np.random.default_rng(0), list[MPSImageBatch]()
+    for width, height, channels in sizes:
+        pixels = rng.integers(0, 256, (batch, height, width, channels)).astype(np.uint8)
+        given.append(MPSImageBatch.from_numpy(graph.device, pixels))
     states: list[Any] = []
     if training:
         one_hot = np.eye(classes, dtype=np.float32)[rng.integers(0, classes, batch)]

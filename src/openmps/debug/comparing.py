@@ -14,7 +14,7 @@ from openmps.debug.hints import hint
 from openmps.debug.pairing import is_inner, pairs
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.graph.trace import Trace, TracedKind, TracedValue, check_trace
-from openmps.tables import short, table
+from openmps.tables import note_text, short, table
 from openmps.types import MPSImageFeatureChannelFormat
 
 FLOAT16_LIMIT = 65504.0
@@ -110,7 +110,7 @@ class Comparison:
         for which, labels in (("first", self.only_first), ("second", self.only_second)):
             if labels:
                 lines.append(f"only in the {which}: {', '.join(labels)}")
-        lines += [f"note: {note}" for note in self.notes]
+        lines += map(note_text, self.notes)
         first = self.first
         count = sum(row.departs for row in self.rows)
         if first is None:

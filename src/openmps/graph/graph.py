@@ -169,6 +169,7 @@ class MPSNNGraph(MPSKernel, NamedAttributes):
         self._sharing: Sharing | None = None
         self._interface = Interface(network, filters, results)
         self._use(make_kernels(filters, read, self._device))
+        self._check_shapes: Callable[[Sequence[Shape]], None] = lambda shapes: None
         self._check_program: Callable[[Program], None] = lambda program: None
         self._format = MPSImageFeatureChannelFormat.FLOAT16
         self._allocator: MPSImageAllocator = MPSImage.default_allocator()
@@ -533,6 +534,7 @@ class MPSNNGraph(MPSKernel, NamedAttributes):
             key = (*key, tuple(answers.values()))
             program = self._programs.get(key)
         if program is None:
+            self._check_shapes(shapes)
             interface = self._interface
             chosen = {**interface.formats, **formats}
             compiler = Compiler(

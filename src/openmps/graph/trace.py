@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from openmps.checks import NamedAttributes, Shown, lengths_text
+from openmps.checks import NamedAttributes, Shown, counted, lengths_text
 from openmps.core.kernel.encoding import Bound, Encoding
 from openmps.core.kernel.scene import RESULT
 from openmps.core.training_state import Checkpointed
@@ -25,7 +25,7 @@ from openmps.graph.program import Program, Stage
 from openmps.graph.rows import Row
 from openmps.ops.elements import decode
 from openmps.ops.op import Action, Body, Input, Role
-from openmps.tables import short, table
+from openmps.tables import note_text, short, table
 from openmps.types import MPSImageFeatureChannelFormat
 
 _UNORM = (MPSImageFeatureChannelFormat.UNORM8, MPSImageFeatureChannelFormat.UNORM16)
@@ -156,7 +156,7 @@ class Trace(NamedAttributes, Mapping[str, "NDArray[Any]"]):
 
     def __str__(self) -> str:
         lines = [table(_HEADINGS, [entry.cells() for entry in self._entries.values()], _NUMBERS)]
-        return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
+        return "\n".join([*lines, *map(note_text, self.notes)])
 
     def __repr__(self) -> str:
         return f"<Trace: {len(self)} values>"
@@ -222,7 +222,8 @@ class Tracer:
     def note_apart(self, fused: Sequence[str]) -> None:
         """Say which kernels run by themselves in the trace only."""
         if fused:
-            self.note(f"run apart here, and as a part of their neighbours by an encode: {', '.join(fused)}")
+            layers = counted(len(fused), "filter")
+            self.note(f"{layers} run apart here, and as a part of their neighbours by an encode: {', '.join(fused)}")
 
     def run_fused(self, program: Program, values: list[Any]) -> None:
         """Run a program as an encode does, and keep what fusions leave."""
@@ -241,7 +242,8 @@ class Tracer:
         made.update(zip(program.body.outputs, program.body.run_each(list(values), perform), strict=True))
         self._keep_program(program, given, made)
         if program.body.fused:
-            self.note(f"run as a part of their neighbours, without a result: {', '.join(program.body.fused)}")
+            layers, names = counted(len(program.body.fused), "filter"), ", ".join(program.body.fused)
+            self.note(f"{layers} run as a part of their neighbours, without a result: {names}")
 
     # --- what is kept of a graph --------------------------------------------------------------------------------------
 

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from openmps.formats.onnx.problems import NodeError
 
 Array = NDArray[Any]
+_UNNAMED = ("", "?", "*", "-1", "None")
+"""What exporters write for lengths that are not known: nothing ties two of them together."""
 
 
 class Unread:
@@ -81,6 +83,11 @@ class Node:
 
 def _wrong(name: str, rule: str) -> Any:
     raise NodeError(f"its attribute {name} is not {rule}", "Export the model again")
+
+
+def length_name(length: Any) -> Any:
+    """A length of a shape, None for the name of one that only says that it is not known."""
+    return None if isinstance(length, str) and length.strip() in _UNNAMED else length
 
 
 @dataclass(frozen=True)

@@ -50,17 +50,21 @@ class OnnxNetwork:
     def graph(self, device: MTLDevice, channel_format: MPSImageFeatureChannelFormat = _FLOAT32) -> MPSNNGraph:
         """A graph that computes the outputs, and stores images in a format: float32 unless said."""
         checked_format("OnnxNetwork.graph", channel_format)
-        graph = checked(MPSNNGraph(device, result_images=self.results()))
+        graph = MPSNNGraph(device, result_images=self.results())
         graph.format = channel_format
-        return graph
+        return checked(graph, self._inputs_of(graph))
 
     def model(self, device: MTLDevice, channel_format: MPSImageFeatureChannelFormat = _FLOAT32) -> OnnxModel:
         """The network on a device, ready to run on arrays."""
         graph = self.graph(device, channel_format)
-        nodes, results = graph.interface.inputs, self.results()
-        inputs = [_at(port, nodes.index(self.inputs[name])) for name, port in self.input_ports.items()]
+        results = self.results()
         outputs = [_at(port, results.index(self.outputs[name])) for name, port in self.output_ports.items()]
-        return OnnxModel(graph, tuple(inputs), tuple(outputs))
+        return OnnxModel(graph, self._inputs_of(graph), tuple(outputs))
+
+    def _inputs_of(self, graph: MPSNNGraph) -> tuple[OnnxPort, ...]:
+        """The inputs at their places among a graph's sources."""
+        nodes = graph.interface.inputs
+        return tuple(_at(port, nodes.index(self.inputs[name])) for name, port in self.input_ports.items())
 
 
 def _at(port: OnnxPort, image: int) -> OnnxPort:
@@ -74,7 +78,7 @@ class OnnxModel:
     """
 
     def __init__(self, graph: MPSNNGraph, inputs: tuple[OnnxPort, ...], outputs: tuple[OnnxPort, ...]) -> None:
-        self.graph, self.inputs, self.outputs = checked(graph), inputs, outputs
+        self.graph, self.inputs, self.outputs = checked(graph, inputs), inputs, outputs
         self._queue = graph.device.new_command_queue()
 
     def check(self, arrays: Mapping[str, NDArray[Any]], who: str = "OnnxModel.run", word: str = "input ") -> None:
@@ -125,7 +129,7 @@ class OnnxModel:
         for port in self.inputs:
             for name, length in zip(port.shape, arrays[port.name].shape, strict=True):
                 if isinstance(name, str) and known.setdefault(name, length) != length:
-                    rule = f"must have {known[name]} as its length {name!r}, as another input has"
+                    rule = f"must have {known[name]} as its length {name!r}, as another axis has"
                     raise MPSArgumentError(who, f"{word}{port.name}", rule, length)
 
     # --- files --------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from openmps.errors import MPSArgumentError, MPSFileError, MPSTypeError
 from openmps.formats.onnx.layout import Atom, Layout
+from openmps.formats.onnx.model import length_name
 
 Places = tuple[int, ...]
 Lengths = tuple[int | str | None, ...]
@@ -145,7 +146,9 @@ class OnnxPort:
         """The port that `described` gave, of a graph with so many sources or results."""
         try:
             name, dtype, image, shape, sizes, axes, *places = cast("list[Any]", given)
-            port = cls(name, dtype, tuple(shape), image, tuple(sizes), _nested(axes), *_nested(places))
+            port = cls(
+                name, dtype, tuple(map(length_name, shape)), image, tuple(sizes), _nested(axes), *_nested(places)
+            )
         except (TypeError, ValueError) as error:
             raise _wrong(who, what) from error
         if not port._is_right(images):
@@ -188,7 +191,7 @@ def _check_held(array: NDArray[Any], who: str, argument: str) -> None:
 
 def shape_text(shape: Lengths) -> str:
     """A shape in words: ``1x3x?x8``, or ``n x 3 x h x 8`` where lengths have names."""
-    between = " x " if any(isinstance(length, str) and length != "?" for length in shape) else "x"
+    between = " x " if any(isinstance(length, str) for length in shape) else "x"
     return between.join("?" if length is None else str(length) for length in shape) or "one number"
 
 

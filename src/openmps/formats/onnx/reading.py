@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from openmps.errors import MPSError, MPSFileError
-from openmps.formats.onnx.model import Array, Attribute, Model, Node, Tensor, Unread
+from openmps.formats.onnx.model import Array, Attribute, Model, Node, Tensor, Unread, length_name
 from openmps.formats.onnx.problems import READER, NodeError
 from openmps.formats.onnx.tensors import array_of
 from openmps.formats.paths import path_of, reading, require_file
@@ -197,4 +197,4 @@ def _tensor(proto: Any) -> Tensor:
 def _length(proto: Any) -> int | str | None:
     if proto.HasField("dim_value"):
         return int(proto.dim_value) if proto.dim_value > 0 else None
-    return str(proto.dim_param) or None
+    return length_name(str(proto.dim_param))

@@ -1,14 +1,18 @@
-"""ONNX's rule on sizes that are known when a graph runs: images that meet are as large as one another.
+"""ONNX's rules on sizes that are known when a graph runs.
 
-The framework's arithmetic takes what lies beyond an image for zeros.
+Source images are as large as the model says, where it does: the framework slides a dense layer over a larger one.
+Images that meet are as large as one another: the framework's arithmetic takes what lies beyond an image for zeros.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 
 from openmps.checks import lengths_text, store
+from openmps.core.image.storage import Shape
 from openmps.errors import MPSArgumentError
+from openmps.formats.onnx.ports import OnnxPort
 from openmps.graph.arithmetic_nodes import MPSNNBinaryArithmeticNode
 from openmps.graph.graph import MPSNNGraph
 from openmps.graph.program import Program, Stage
@@ -16,10 +20,24 @@ from openmps.graph.program import Program, Stage
 _STRIDES = ("stride_in_pixels_x", "stride_in_pixels_y")
 
 
-def checked(graph: MPSNNGraph) -> MPSNNGraph:
-    """The graph, which from now on refuses source images for which images that meet are of unequal sizes."""
+def checked(graph: MPSNNGraph, inputs: Sequence[OnnxPort]) -> MPSNNGraph:
+    """The graph, which from now on refuses source images of sizes that the model of these inputs is not for."""
+    store(graph, "_check_shapes", partial(check_shapes, inputs))
     store(graph, "_check_program", check_sizes)
     return graph
+
+
+def check_shapes(inputs: Sequence[OnnxPort], shapes: Sequence[Shape]) -> None:
+    """Raise `MPSArgumentError` where a source image has another length than the model says."""
+    for port in inputs:
+        extent = shapes[port.image].extent
+        got = extent.width, extent.height, extent.channels
+        wanted = [port.length(places) for places in (port.columns, port.rows, port.channels)]
+        if any(own not in (None, length) for own, length in zip(wanted, got, strict=True)):
+            size = "x".join("?" if own is None else str(own) for own in wanted)
+            rule = f"must be {size} (width, height, channels), as the model's {port.text} says"
+            remedy = "Give images of that size"
+            raise MPSArgumentError("MPSNNGraph", f"source image {port.name!r}", rule, lengths_text(got), remedy)
 
 
 def check_sizes(program: Program) -> None:
