@@ -64,10 +64,10 @@ fuzz: setup
 faults: setup
 	OMP_NUM_THREADS=1 $(BIN)/python tools/inject_faults.py
 
-# The peers of the CPU; what is not installed is skipped, and the results say so.
 calls: setup
 	OMP_NUM_THREADS=1 $(BIN)/python tools/random_calls.py
 
+# The peers of the CPU; what is not installed is skipped, and the results say so.
 bench: setup
 	@set -e; for name in training kernels growth encode_cost; do \
 		echo "== $$name"; $(BIN)/python -m "bench.$$name"; \

@@ -100,6 +100,9 @@ def _of_run(path: Path, images: Sequence[Path], count: int, labels: str | None, 
         pixels = _loaded(images, (shape.height, shape.width, shape.channels))
     else:
         test = run_data(folder).test
+        if tuple(test.class_names) != tuple(names):
+            rule = "must say which images it was trained with: those it names have other classes"
+            raise MPSFileError("openmps", str(path), rule, None, "Give images")
         pixels, classes = test.images[:count], classes or [int(each) for each in test.labels[:count]]
     preprocessing = described_preprocessing(folder)
     seen = pixels if preprocessing is None or preprocessing.is_plain else preprocessing.applied(pixels)

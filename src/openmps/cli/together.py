@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from openmps.errors import MPSArgumentError, MPSTrainingWarning
 
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from openmps.distributed import Group
     from openmps.training.run_folder import RunFolder
 
-T = TypeVar("T")
 _WHO = "openmps train"
 
 
@@ -43,11 +42,6 @@ def joined(device: str) -> Generator[Group | None]:
         raise
     finally:
         group.leave()
-
-
-def together(group: Group | None, work: Callable[[], T]) -> T:
-    """What ``work`` gives; where several processes do it, all go on or none."""
-    return work() if group is None else group.together(work)
 
 
 def run_of_all(group: Group | None, make: Callable[[], RunFolder]) -> RunFolder:

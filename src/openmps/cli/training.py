@@ -17,7 +17,7 @@ from openmps import __version__
 from openmps.checks import size_text
 from openmps.cli.options import Device, channels_of, console, note, open_run, parse_size, percent, sentence
 from openmps.cli.resuming import check_options, given_options
-from openmps.cli.together import is_first, joined, run_of_all, run_to_go_on_with, together, work_of_each
+from openmps.cli.together import is_first, joined, run_of_all, run_to_go_on_with, work_of_each
 
 if TYPE_CHECKING:
     from openmps.distributed import Group
@@ -166,6 +166,7 @@ def train(
             _resume(going_on, {} if resume is None else given_options(context), group, quiet=quiet)
             return
         from openmps.training.options import TrainingOptions
+        from openmps.training.processes import together
         from openmps.types import MPSImageFeatureChannelFormat
 
         options = partial(
@@ -226,6 +227,7 @@ def _begin(
     from openmps.metal.device import mtl_device
     from openmps.training import loop
     from openmps.training.event_files import require_tensorboard
+    from openmps.training.processes import together
     from openmps.training.run_description import describe_run
     from openmps.training.run_folder import RunFolder
 
@@ -244,6 +246,7 @@ def _resume(path: Path, given: Mapping[str, Any], group: Group | None, *, quiet:
     """Go on with a run; ``given`` is what the command line says beside it."""
     from openmps.metal.device import mtl_device
     from openmps.training import loop
+    from openmps.training.processes import together
     from openmps.training.run_description import run_data, run_options
 
     folder = run_of_all(group, lambda: open_run(path))

@@ -26,6 +26,7 @@ from openmps.distributed.launch import Place, meet, place_from_environment
 from openmps.distributed.sums import Gradients, gradients_of
 from openmps.errors import MPSArgumentError, MPSError, MPSProcessError, MPSTypeError
 from openmps.graph.graph import MPSNNGraph
+from openmps.graph.nodes import MPSNNGradientFilterNode
 from openmps.graph.sharing import BUCKET_BYTES, Sharing
 from openmps.kernels.batch_normalization import MPSCNNBatchNormalizationState
 from openmps.metal.device import CommandBuffer, MTLDevice, mtl_device
@@ -62,7 +63,8 @@ class Group(NamedAttributes):
         self._has_said_why = False
         self._bodies: dict[tuple[int, tuple[float, ...]], Body] = {}
         # What the processes tell one another goes by the CPU, and never between two sums on the device.
-        self._talk: Any = dist.new_group(backend="gloo", timeout=timeout)
+        with self._heard():
+            self._talk: Any = dist.new_group(backend="gloo", timeout=timeout)
         self._processes = Processes(None, place.rank, place.size, in_order=in_order, explain=self._explained)
 
     @classmethod
@@ -138,9 +140,13 @@ class Group(NamedAttributes):
         Dropout draws the masks of the images at their places in the whole batch.
 
         Raises:
+            MPSArgumentError: The graph has no gradients.
             MPSProcessError: The graph has other parameters here than in another process.
         """
         graph = of_kind("Group.share", "graph", graph, MPSNNGraph)
+        if not any(isinstance(node, MPSNNGradientFilterNode) for node in graph.kernels):
+            remedy = "Make it by training_graph(); a graph of inference shares nothing"
+            raise MPSArgumentError("Group.share", "graph", "must be a training graph", repr(graph), remedy)
         synchronizes = flag("Group.share", "synchronizes_statistics", synchronizes_statistics)
         limit = whole("Group.share", "bucket_bytes", bucket_bytes)
         self.check_alike("parameters of the graph", _fingerprints(graph), "Make them from one seed, or load one file")

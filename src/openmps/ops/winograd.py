@@ -37,6 +37,8 @@ _GAIN = 1.05
 """Less is not worth the memory."""
 _CACHED = 2**19
 """Numbers of a strip of tiles on their way that stay in a core's cache."""
+_MOST_NUMBERS = 2**31
+"""Of an image, which the library's sum of squares counts in 32 bits."""
 _FEW_TILES = 96
 """Of a strip, whose products would wait for their weights."""
 
@@ -119,7 +121,7 @@ class Tiles:
         rows, columns = (-(-length // side) for length in window.result)
         source = _padded(x, window, rows * side + 2, columns * side + 2)
         flat = source.view(-1)
-        if not math.isfinite(torch.dot(flat, flat).item()):
+        if flat.numel() >= _MOST_NUMBERS or not math.isfinite(torch.dot(flat, flat).item()):
             return None
         outputs = self._weights.shape[2]
         result = source.new_empty((len(x), rows * side, columns * side, outputs))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Hashable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -44,7 +44,6 @@ class Compiling:
         self.asked = 0
         """How many kernels had not been asked for before."""
         self._device = device
-        self._jobs: list[Future[None]] = []
 
     def __enter__(self) -> Compiling:
         self._threads = ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1), "openmps compiler")
@@ -64,7 +63,7 @@ class Compiling:
             _asked.add(key)
             self.asked += 1
             stand_ins = tuple(map(_stand_in, arguments))
-            self._jobs.append(self._threads.submit(self._compile, kernel, grid, stand_ins, options))
+            self._threads.submit(self._compile, kernel, grid, stand_ins, options)
 
     def _compile(self, kernel: Any, grid: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
         if self._device.type == "cuda":
