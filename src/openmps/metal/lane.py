@@ -23,6 +23,7 @@ import torch
 
 from openmps.metal.execution import Execution, HostTimer, Latch, Owner, Player, StreamOrder, Timer, players
 from openmps.metal.pending import be_in_queue
+from openmps.metal.signals import signals_held_back
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -55,9 +56,11 @@ class _Turn:
 class Lane:
     """Runs records one after the other, in the order of their places.
 
-    On the CPU the worker thread launches each record. On CUDA the committing thread launches it on the device's current
-    stream, and the worker waits for the stream. In both cases the worker calls the handlers. It starts with the first
-    commit and knows nothing of the queue, so that an unused queue can be collected; then `close` ends it.
+    On the CPU the worker thread launches each record, or the thread that waits for it if the worker has not begun: to
+    wake another thread and to be woken by it takes longer than many a small network. On CUDA the committing thread
+    launches it on the device's current stream, and the worker waits for the stream. In all cases the worker calls the
+    handlers. It starts with the first commit and knows nothing of the queue, so that an unused queue can be collected;
+    then `close` ends it.
 
     An interrupt (Ctrl-C) may strike the committing thread between any two steps. So every step may be taken twice
     without harm, and what was left half done is taken up by the worker.
@@ -81,6 +84,7 @@ class Lane:
         self._order: deque[Place] = deque()
         self._under_way: deque[Execution] = deque()
         self._lock = threading.Lock()
+        self._running = threading.Lock()
         self._holder: int | None = None
         self._turn: _Turn | None = None
         self._launcher: int | None = None
@@ -196,6 +200,8 @@ class Lane:
             return _NEEDS_CALLER
         waiter: Lane | None = getattr(_serving, "lane", None)
         if waiter is None:
+            if latch is execution.finished:
+                self._help(execution)
             return self._await(execution, latch)
         with _waits:
             if self._waits_on(waiter) and not latch.is_set():
@@ -205,6 +211,25 @@ class Lane:
             return self._await(execution, latch)
         finally:
             waiter._waits_for = None
+
+    def _help(self, execution: Execution) -> None:
+        """Run a record that the calling thread is about to wait for, if it is the next one and the worker is idle."""
+        running = self._running
+        if self._launches_at_commit or running.locked() or not _is_for_this_thread(execution):
+            return
+        with signals_held_back():
+            # A handler of another signal, which strikes all the same, learns that it cannot wait.
+            _serving.lane = self
+            try:
+                with running:
+                    if self._next() is execution and not execution.launched:
+                        self._see_to_its_end(execution)
+            finally:
+                _serving.lane = None
+
+    def _next(self) -> Execution | None:
+        """What has been handed on and has not come to its end, the oldest."""
+        return next((each for each in tuple(self._under_way) if not each.finished.is_set()), None)
 
     def _is_to_be_handed_on(self, execution: Execution) -> bool:
         turn = self._turn
@@ -321,8 +346,10 @@ class Lane:
             with suppress(BaseException):
                 if item is _Signal.ADVANCE:
                     self.advance()
-                elif not item.finished.is_set():
-                    self._see_to_its_end(item)
+                else:
+                    with self._running:
+                        if not item.finished.is_set():
+                            self._see_to_its_end(item)
             self._locked(self._oldest_of_a_full_queue)
             del item
 
@@ -409,6 +436,14 @@ _ended: deque[int] = deque(maxlen=1024)
 """The system's numbers of the threads of workers that have come to their end."""
 _PATIENCE = 2.0
 """Seconds that the end of the process may wait for them: the system may have given a number to another thread."""
+
+
+def _is_for_this_thread(execution: Execution) -> bool:
+    """Whether a record runs here as it does in the worker, which calls the handlers and has no modes of torch."""
+    if execution.scheduled_handlers or execution.completed_handlers:
+        return False
+    has_modes = torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack()
+    return not has_modes and execution.intra_op_threads == torch.get_num_threads()
 
 
 def _others_are_at_work() -> bool:
