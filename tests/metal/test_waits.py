@@ -7,11 +7,14 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import striking
 from openmps.errors import MTLCommandBufferError
@@ -382,3 +385,70 @@ def test_the_second_commit_at_every_place_of_the_first() -> None:
         assert len([each for each in told if each]) == 1
         both += struck
     assert both > 20
+
+
+# --- a waiting thread runs what the worker has not begun --------------------------------------------------------------
+
+
+def _ran_here(queue: MTLCommandQueue, handler: Callable[[object], object] | None = None) -> bool:
+    """Whether the thread that waits for a buffer runs it."""
+    ran: list[int] = []
+    buffer = queue.command_buffer()
+    buffer.record("work", lambda: ran.append(threading.get_ident()))
+    if handler is not None:
+        buffer.add_completed_handler(handler)
+    buffer.commit()
+    buffer.wait_until_completed()
+    assert buffer.status is Status.COMPLETED
+    return ran == [threading.get_ident()]
+
+
+def test_a_waiting_thread_runs_what_runs_alike_there() -> None:
+    queue = mtl_device("cpu").new_command_queue()
+    assert any(_ran_here(queue) for _ in range(200))
+    # Handlers are the worker's, and modes of torch are the thread's that set them.
+    assert not any(_ran_here(queue, lambda _: None) for _ in range(50))
+    with torch.device("meta"):
+        assert not any(_ran_here(queue) for _ in range(50))
+
+
+def _run_and_sleep(buffer: MTLCommandBuffer) -> None:
+    buffer.commit()
+    buffer.wait_until_completed()
+    time.sleep(1.0)
+
+
+@pytest.mark.skipif(threading.current_thread() is not threading.main_thread(), reason="signals come to the main thread")
+def test_an_interrupt_comes_between_works_and_never_within() -> None:
+    queue, ended = mtl_device("cpu").new_command_queue(), list[int]()
+
+    def work() -> None:
+        signal.raise_signal(signal.SIGINT)
+        ended.append(1)
+
+    for count in range(1, 51):
+        buffer = queue.command_buffer()
+        buffer.record("work", work)
+        with pytest.raises(KeyboardInterrupt):
+            _run_and_sleep(buffer)
+        buffer.wait_until_completed()
+        assert (buffer.status, buffer.error, len(ended)) == (Status.COMPLETED, None, count)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_order_where_several_threads_wait() -> None:
+    queue, ran = mtl_device("cpu").new_command_queue(64), list[int]()
+    buffers = [queue.command_buffer() for _ in range(60)]
+    for number, buffer in enumerate(buffers):
+        buffer.record("work", partial(ran.append, number))
+    threads = [
+        threading.Thread(target=lambda mine: [each.wait_until_completed() for each in mine], args=(buffers[start::3],))
+        for start in range(3)
+    ]
+    for buffer in buffers:
+        buffer.commit()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert ran == list(range(60))

@@ -15,7 +15,8 @@ neuron (`GATES`), each if nothing else reads the image between. On the CPU one w
 Normalizations are folded into its weights and biases, which are prepared again only when they change.
 
 `fuse_stored_normalizations`: there, on the CPU, the normalizations that are left have their factors prepared, and take
-in a neuron; see `openmps.graph.stored_normalization_fusion`.
+in a neuron; see `openmps.graph.stored_normalization_fusion`. `growing_concatenations`, see
+`openmps.graph.concatenation_fusion`, lets concatenations between them share memory.
 
 Every fusion is turned off with ``MPSNNGraph.allow_fusion``.
 """
@@ -25,6 +26,7 @@ from __future__ import annotations
 from collections.abc import Container
 from typing import NamedTuple
 
+from openmps.graph.concatenation_fusion import growing_concatenations
 from openmps.graph.convolution_fusion import FusedBody, fuse_convolutions
 from openmps.graph.layer_end_fusion import layer_ends, wide_products
 from openmps.graph.normalization_fusion import identities, normalized_neurons, normalized_poolings
@@ -53,6 +55,7 @@ def fuse(
     if packs:
         body, never, more = fuse_stored_normalizations(body)
         gone, recipes = gone | never, {**recipes, **more}
+        body, _ = growing_concatenations(body)
     for rule in _RULES_IN_PASSES if in_passes else _RULES:
         body, never = rule(body)
         gone |= never

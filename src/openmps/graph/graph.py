@@ -505,7 +505,7 @@ class MPSNNGraph(MPSKernel, NamedAttributes):
         integer(self.name, "count", count, 1, MOST_IMAGES)
         shapes: list[Shape] = []
         for descriptor in image_descriptors:
-            descriptor.validate(self.name)
+            of_kind(self.name, "image_descriptors", descriptor, MPSImageDescriptor).validate(self.name)
             extent = Extent(descriptor.width, descriptor.height, descriptor.feature_channels, count)
             shapes.append(Shape(extent, descriptor.channel_format))
         return self._program(tuple(shapes), {}, {}, allow_fusion=allow_fusion)

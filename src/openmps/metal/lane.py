@@ -16,8 +16,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
+from importlib import import_module
 from queue import SimpleQueue
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -419,6 +420,7 @@ class Lane:
             execution.stay_behind()
 
 
+_engine: Any = import_module("torch._C")
 _lanes: weakref.WeakSet[Lane] = weakref.WeakSet()
 _serving = threading.local()
 """``lane``: whose worker the calling thread is."""
@@ -442,7 +444,7 @@ def _is_for_this_thread(execution: Execution) -> bool:
     """Whether a record runs here as it does in the worker, which calls the handlers and has no modes of torch."""
     if execution.scheduled_handlers or execution.completed_handlers:
         return False
-    has_modes = torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack()
+    has_modes = _engine._len_torch_function_stack() or _engine._len_torch_dispatch_stack()
     return not has_modes and execution.intra_op_threads == torch.get_num_threads()
 
 

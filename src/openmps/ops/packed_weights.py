@@ -6,6 +6,8 @@ windows                weights                                       computed by
 one pixel each         a matrix ``[I, O]``                           a product of matrices by MKL: small ones anywhere,
                                                                      since no library call is cheaper, larger ones on
                                                                      Intel's processors, where it is faster, too
+one pixel each, few    a matrix ``[O, I]``                           a product whose rows are channels
+outputs
 one pixel each         an order ``[O]`` of channels, where each      copies
                        row of the matrix is one 1 among zeros
 3 x 3, many channels   in tiles                                      `openmps.ops.winograd`, on Intel's processors
@@ -28,6 +30,9 @@ from openmps.types import MPSImageEdgeMode
 
 _SMALL = 2**24
 """Multiplications and additions of a product that is not worth oneDNN's preparation, some 50 us at each call."""
+_FEW_OUTPUTS = 8
+"""Channels of a result that are made one behind the other, and then brought together: MKL is slow with short rows."""
+_MANY_PIXELS = 1024
 _FEW_RESULTS = 2**19
 """Numbers of a result that MKL makes faster than oneDNN on Intel's processors."""
 _one_dnn: Any = torch.ops.mkldnn
@@ -55,6 +60,8 @@ def packed_weights(
         if biases is None and window.stride == (1, 1) and window.is_whole and (order := _order(rows)) is not None:
             return _Order(order)
         pixels = max(images, 1) * window.y.result * window.x.result
+        if 1 < len(rows) <= _FEW_OUTPUTS and pixels >= _MANY_PIXELS:
+            return _Planes(rows, biases, window)
         if 2 * pixels * rows.numel() <= _SMALL or (is_intel() and pixels * len(rows) <= _FEW_RESULTS):
             return _Product(rows, biases, window)
     library = _Library(weights, biases, window, edge_mode, groups, images)
@@ -106,19 +113,46 @@ class _Order(PackedWeights):
         return behind(_image(_pixels(x).index_select(1, self._order), x), residual, activation)
 
 
-class _Product(PackedWeights):
-    """A product of matrices."""
+class _OnePixel(PackedWeights):
+    """Windows of one pixel."""
 
-    def __init__(self, rows: Tensor, biases: Tensor | None, window: Window) -> None:
-        self._matrix = rows.t().clone(memory_format=torch.contiguous_format)
-        self._biases = None if biases is None else biases.clone()
+    def __init__(self, window: Window) -> None:
         self._slices = (
             None if window.is_whole and window.stride == (1, 1) else [*map(_pixels_read, (window.y, window.x))]
         )
 
+    def _read(self, x: Tensor) -> Tensor:
+        return x if self._slices is None else x[:, :, self._slices[0], self._slices[1]]
+
+
+class _Planes(_OnePixel):
+    """A product of matrices whose rows are channels of the result."""
+
+    def __init__(self, rows: Tensor, biases: Tensor | None, window: Window) -> None:
+        super().__init__(window)
+        self._rows = rows.clone(memory_format=torch.contiguous_format)
+        self._biases = None if biases is None else biases[:, None].clone()
+
     def __call__(self, x: Tensor, residual: Tensor | None, activation: Any) -> Tensor:
-        if self._slices is not None:
-            x = x[:, :, self._slices[0], self._slices[1]]
+        x = self._read(x)
+        pixels = _pixels(x).t()
+        made = torch.mm(self._rows, pixels) if self._biases is None else torch.addmm(self._biases, self._rows, pixels)
+        y = made.new_empty(made.shape[::-1])
+        for channel, plane in zip(y.unbind(1), made.unbind(0), strict=True):
+            channel.copy_(plane)
+        return behind(_image(y, x), residual, activation)
+
+
+class _Product(_OnePixel):
+    """A product of matrices whose rows are pixels of the result."""
+
+    def __init__(self, rows: Tensor, biases: Tensor | None, window: Window) -> None:
+        super().__init__(window)
+        self._matrix = rows.t().clone(memory_format=torch.contiguous_format)
+        self._biases = None if biases is None else biases.clone()
+
+    def __call__(self, x: Tensor, residual: Tensor | None, activation: Any) -> Tensor:
+        x = self._read(x)
         pixels, biases = _pixels(x), self._biases
         if residual is not None and self._lies_like_results(residual, x):
             residual = _pixels(residual)

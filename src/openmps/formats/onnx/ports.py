@@ -31,6 +31,7 @@ _TYPES = (
     "bool",
 )
 _MOST = 64
+_FEW_CHANNELS = 8
 _EXACT = 1 << 24
 """The largest whole number up to which float32 holds all."""
 
@@ -102,7 +103,7 @@ class OnnxPort:
         moved = flat.transpose([order.index(place) for place in wanted])
         lengths = [math.prod(sizes[place] for place in axis) for axis in ((0,), self.rows, self.columns, self.channels)]
         with np.errstate(over="ignore"):
-            return np.ascontiguousarray(moved.reshape(lengths), np.float32)
+            return _together(moved.reshape(lengths))
 
     def array(self, pixels: NDArray[Any]) -> NDArray[Any]:
         """``[N, H, W, C]`` as an array with ONNX's axes."""
@@ -174,6 +175,19 @@ class OnnxPort:
             and len(self.shape) == len(self.axes)
             and all(length is None or isinstance(length, int | str) for length in self.shape)
         )
+
+
+def _together(image: NDArray[Any]) -> NDArray[np.float32]:
+    """``[N, H, W, C]`` as float32, with the channels of a pixel side by side.
+
+    NumPy copies as many numbers at a time as the last axis has: few channels are faster one by one.
+    """
+    if image.shape[3] > _FEW_CHANNELS or image.flags.c_contiguous:
+        return np.ascontiguousarray(image, np.float32)
+    result = np.empty(image.shape, np.float32)
+    for channel in range(image.shape[3]):
+        result[..., channel] = image[..., channel]
+    return result
 
 
 def _check_held(array: NDArray[Any], who: str, argument: str) -> None:

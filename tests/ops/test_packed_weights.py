@@ -1,0 +1,37 @@
+"""Packed weights of a few outputs, against float64."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from openmps.ops.geometry import Axis, Window
+from openmps.ops.packed_weights import packed_weights
+from openmps.types import MPSImageEdgeMode
+
+
+@pytest.mark.parametrize("outputs", [1, 2, 5, 8, 9])
+@pytest.mark.parametrize(("images", "stride"), [(1, 1), (2, 1), (3, 2), (0, 1)])
+@pytest.mark.parametrize("has_biases", [True, False])
+def test_products_of_few_outputs(
+    outputs: int, images: int, stride: int, has_biases: bool, rng: np.random.Generator
+) -> None:
+    side = 33
+    x, residual = (
+        rng.normal(size=(images, side, side, 6)),
+        rng.normal(size=(images, *[-(-side // stride)] * 2, outputs)),
+    )
+    weights, biases = rng.normal(size=(outputs, 6)), rng.normal(size=outputs)
+    axis = Axis(side, -(-side // stride), stride=stride)
+    rows = torch.from_numpy(weights).float().view(outputs, 1, 1, 6)
+    given = torch.from_numpy(biases).float() if has_biases else None
+    packed = packed_weights(rows, given, Window(axis, axis), MPSImageEdgeMode.ZERO, 1, images)
+    wanted = x[:, ::stride, ::stride] @ weights.T + (biases if has_biases else 0.0)
+    image = torch.from_numpy(x).float().permute(0, 3, 1, 2)
+    for added in (None, residual):
+        more = None if added is None else torch.from_numpy(added).float().permute(0, 3, 1, 2)
+        found = packed(image, more, None)
+        assert found.is_contiguous(memory_format=torch.channels_last)
+        expected = wanted if added is None else wanted + added
+        np.testing.assert_allclose(found.permute(0, 2, 3, 1).numpy(), expected, rtol=1e-5, atol=1e-5)
