@@ -35,3 +35,17 @@ def test_products_of_few_outputs(
         assert found.is_contiguous(memory_format=torch.channels_last)
         expected = wanted if added is None else wanted + added
         np.testing.assert_allclose(found.permute(0, 2, 3, 1).numpy(), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_weights_that_are_no_normal_numbers(size: int) -> None:
+    rows = torch.tensor([1e-39, 1.2e-38, float("nan")]).repeat(size * size, 1).view(size, size, 3)
+    weights = torch.stack([rows, rows.nan_to_num(1.0)])
+    axis = Axis(4, 4, size)
+    packed = packed_weights(weights, None, Window(axis, axis), MPSImageEdgeMode.ZERO, 1, 1)
+    for channel, wanted in ((0, 0.0), (1, 1.2), (2, 1e38)):
+        x = torch.zeros(1, 3, 4, 4).contiguous(memory_format=torch.channels_last)
+        x[:, channel, 2, 2] = 1e38
+        found = packed(x, None, None)[0, :, 2, 2]
+        assert found[0].isnan(), "a weight that is not a number shows"
+        assert found[1].item() == pytest.approx(wanted, rel=1e-2)

@@ -24,7 +24,7 @@ from openmps.errors import MPSArgumentError
 from openmps.metal.device import MTLDevice
 from openmps.ops.local_correlation import LocalCorrelation
 from openmps.ops.op import Slot
-from openmps.ops.reduce import CHANNELS, COLUMNS, ROWS, Reduce, ReduceWeighted, Reduction, Spread, Weighting
+from openmps.ops.reduce import CHANNELS, COLUMNS, PIXELS, ROWS, Reduce, ReduceWeighted, Reduction, Spread, Weighting
 from openmps.types import MPSOffset, MPSRectNoClip, MTLRegion
 
 _PIXELS = "The pixels and images of the {} that are read, cut to it. Default: all. It replaces the offset."
@@ -227,7 +227,7 @@ class MPSNNReduceFeatureChannelsArgumentMax(MPSNNReduceUnary, reduction=Reductio
 class SpatialMean(MPSNNReduceUnary):
     """The mean of each channel: 1 x 1 x C; what the graph's node runs (MPSNNGraphNodes.h, macOS 10.14.1).
 
-    The framework has no public kernel for it: the means of rows, then their mean.
+    The framework has no public kernel for it.
     """
 
     _gradient_state_class = MPSNNGradientState
@@ -240,7 +240,7 @@ class SpatialMean(MPSNNReduceUnary):
         return super()._source_record(index, extent, columns, rows)
 
     def _body(self, at: Scene, *images: Slot) -> Slot:
-        return Reduce(Reduction.MEAN, ROWS)(Reduce(Reduction.MEAN, COLUMNS)(at.read(images[0])))
+        return Reduce(Reduction.MEAN, PIXELS)(at.read(images[0]))
 
 
 class SpatialMeanGradient(MPSCNNGradientKernel, of=SpatialMean):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum, auto
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,6 +14,8 @@ from openmps.ops.op import Kind, Op
 CHANNELS = 1
 ROWS = 2
 COLUMNS = 3
+PIXELS = ROWS, COLUMNS
+"""Both at once."""
 
 
 class Reduction(Enum):
@@ -26,8 +29,10 @@ class Reduction(Enum):
     ARGUMENT_MAX = auto()
 
 
-def reduce(x: Tensor, reduction: Reduction, axis: int) -> Tensor:
+def reduce(x: Tensor, reduction: Reduction, axis: int | tuple[int, ...]) -> Tensor:
     """One number for all along ``axis`` of ``x``, ``[N, C, H, W]``; the axis stays, with length 1.
+
+    Several axes at once have a MIN, MAX, SUM or MEAN.
 
     MIN, MAX: the smallest and the largest; SUM, MEAN: the sum, float32 or better, and that divided by the length. NaN
     anywhere gives NaN.
@@ -36,7 +41,8 @@ def reduce(x: Tensor, reduction: Reduction, axis: int) -> Tensor:
     """
     # Over channels-last memory PyTorch reduces the plain [N, H, W, C] tensor many times faster than its permutation.
     pixels = x.permute(0, 2, 3, 1)
-    return _REDUCTIONS[reduction](pixels, _AXES[axis]).permute(0, 3, 1, 2)
+    axes = _AXES[axis] if isinstance(axis, int) else tuple(_AXES[each] for each in axis)
+    return _REDUCTIONS[reduction](pixels, axes).permute(0, 3, 1, 2)
 
 
 def weighted_mean(x: Tensor, weights: Tensor) -> Tensor:
@@ -79,7 +85,7 @@ def _type_of_sums(x: Tensor) -> torch.dtype:
     return torch.promote_types(x.dtype, torch.float32)
 
 
-_REDUCTIONS: dict[Reduction, Callable[[Tensor, int], Tensor]] = {
+_REDUCTIONS: dict[Reduction, Callable[[Tensor, Any], Tensor]] = {
     Reduction.MIN: lambda x, axis: x.amin(axis, keepdim=True),
     Reduction.MAX: lambda x, axis: x.amax(axis, keepdim=True),
     Reduction.MEAN: lambda x, axis: x.mean(axis, keepdim=True, dtype=_type_of_sums(x)),
@@ -93,7 +99,7 @@ class Reduce(Op, kind=Kind.REDUCTION, half=True):
     """`reduce` of an image, times a weight; sums are float32, and so are their products with the weight."""
 
     reduction: Reduction
-    axis: int
+    axis: int | tuple[int, ...]
     weight: float = 1.0
 
     def run(self, wanted: tuple[bool, ...], *operands: Tensor) -> Tensor:
