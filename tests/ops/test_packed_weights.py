@@ -1,4 +1,4 @@
-"""Packed weights of a few outputs, against float64."""
+"""Packed weights of windows of one pixel, against float64."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_products_of_few_outputs(
         found = packed(image, more, None)
         assert found.is_contiguous(memory_format=torch.channels_last)
         expected = wanted if added is None else wanted + added
-        np.testing.assert_allclose(found.permute(0, 2, 3, 1).numpy(), expected, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(found.permute(0, 2, 3, 1).numpy(), expected, rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.parametrize("size", [1, 3])

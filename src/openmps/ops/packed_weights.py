@@ -5,7 +5,8 @@ windows                weights                                       computed by
 =====================  ============================================  ==================================================
 one pixel each         a matrix ``[I, O]``                           a product of matrices by MKL: small ones anywhere,
                                                                      since no library call is cheaper, larger ones on
-                                                                     Intel's processors, where it is faster, too
+                                                                     Intel's processors, where it is faster, too; large
+                                                     matrices in its own order
 one pixel each, few    a matrix ``[O, I]``                           a product whose rows are channels
 outputs
 one pixel each         an order ``[O]`` of channels, where each      copies
@@ -33,9 +34,14 @@ _SMALL = 2**24
 _FEW_OUTPUTS = 8
 """Channels of a result that are made one behind the other, and then brought together: MKL is slow with short rows."""
 _MANY_PIXELS = 1024
-_FEW_RESULTS = 2**19
-"""Numbers of a result that MKL makes faster than oneDNN on Intel's processors."""
+_FEW_RESULTS, _FEW_PIXELS = 2**19, 2**11
+"""Numbers of a result, and pixels, that MKL makes faster than oneDNN on Intel's processors."""
+_LARGE, _MANY_OUTPUTS = 2**17, 192
+"""Numbers of a matrix that MKL brings into its own order once instead of at each call, and its outputs."""
 _one_dnn: Any = torch.ops.mkldnn
+_mkl: Any = torch.ops.mkl
+_packs = hasattr(_mkl, "_mkl_linear")
+_multiply: Any = _mkl._mkl_linear.default if _packs else None
 _convolve, _convolve_and_add = _one_dnn._convolution_pointwise.default, _one_dnn._convolution_pointwise.binary
 
 
@@ -67,8 +73,11 @@ def packed_weights(
         pixels = max(images, 1) * window.y.result * window.x.result
         if 1 < len(rows) <= _FEW_OUTPUTS and pixels >= _MANY_PIXELS:
             return _Planes(rows, biases, window)
-        if 2 * pixels * rows.numel() <= _SMALL or (is_intel() and pixels * len(rows) <= _FEW_RESULTS):
+        if 2 * pixels * rows.numel() <= _SMALL:
             return _Product(rows, biases, window)
+        if is_intel() and pixels * len(rows) <= _FEW_RESULTS and pixels <= _FEW_PIXELS:
+            is_packed = _packs and rows.numel() >= _LARGE and len(rows) >= _MANY_OUTPUTS
+            return _PackedProduct(rows, biases, window, pixels) if is_packed else _Product(rows, biases, window)
     library = _Library(weights, biases, window, edge_mode, groups, images)
     if is_intel() and (side := side_of_tiles(window, edge_mode, groups, images, weights)):
         tiles = Tiles(weights, library.biases, window, side)
@@ -145,6 +154,22 @@ class _Planes(_OnePixel):
         y = made.new_empty(made.shape[::-1])
         for channel, plane in zip(y.unbind(1), made.unbind(0), strict=True):
             channel.copy_(plane)
+        return behind(_image(y, x), residual, activation)
+
+
+class _PackedProduct(_OnePixel):
+    """A product of matrices of so many pixels by MKL's own order of the weights."""
+
+    def __init__(self, rows: Tensor, biases: Tensor | None, window: Window, pixels: int) -> None:
+        super().__init__(window)
+        self._rows = rows.clone(memory_format=torch.contiguous_format)
+        self._packed = _mkl._mkl_reorder_linear_weight(self._rows, pixels)
+        self._biases = None if biases is None else biases.clone()
+        self._pixels = pixels
+
+    def __call__(self, x: Tensor, residual: Tensor | None, activation: Any) -> Tensor:
+        x = self._read(x)
+        y = _multiply(_pixels(x), self._packed, self._rows, self._biases, self._pixels)
         return behind(_image(y, x), residual, activation)
 
 
