@@ -28,6 +28,8 @@ BUDGETS = Path(__file__).with_name("encode_calls.json")
 SLACK = 0.1
 """A count that is further below its budget, as a share of it, has to become the budget."""
 WARM_UP = 3
+_COUNTED = 3
+"""Encodes, of which the cheapest counts: what another test left to be finalized adds to one of them."""
 REPLAYED = "replayed step of the sample network, with its commit"
 """What a training loop costs the host where command buffers are replayed: the encode, and what replays it."""
 _REPLAYED_WARM_UP = 6
@@ -64,11 +66,13 @@ def counted(name: str) -> Counter[str]:
         prepare(command_buffer)()
         command_buffer.commit()
         command_buffer.wait_until_completed()
-    command_buffer = mps.MPSCommandBuffer(queue)
-    counts = calls(prepare(command_buffer))
-    command_buffer.commit()
-    command_buffer.wait_until_completed()
-    return counts
+    found: list[Counter[str]] = []
+    for _ in range(_COUNTED):
+        command_buffer = mps.MPSCommandBuffer(queue)
+        found.append(calls(prepare(command_buffer)))
+        command_buffer.commit()
+        command_buffer.wait_until_completed()
+    return min(found, key=Counter[str].total)
 
 
 class _Still:
