@@ -190,8 +190,10 @@ def sinks(
     found: list[Sink] = []
     for place, names in groups:
         if names == (RESULT,):
-            stack = images[program.stages[place].node.result_image].whole()
-            found.append(Pixels(stack, all_of(stack.extent)))
+            # What nobody takes is not made.
+            taken = images.get(program.stages[place].node.result_image)
+            stack = None if taken is None else taken.whole()
+            found.append(NOWHERE if stack is None else Pixels(stack, all_of(stack.extent)))
         elif names == (SAVED,):
             found.append(states.saved[place])
         else:

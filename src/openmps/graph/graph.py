@@ -457,7 +457,7 @@ class MPSNNGraph(MPSKernel, NamedAttributes):
         shapes = tuple([images.whole().shape for images in sources])
         program = self._program(shapes, {}, given)
         allocators = {
-            **interface.allocators,
+            **(interface.observed if receivers[0] is None else interface.allocators),
             **({interface.result: self._allocator} if interface.result_is_needed else {}),
         }
         single = isinstance(sources[0], MPSImage)

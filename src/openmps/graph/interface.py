@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from openmps.checks import flag
+from openmps.core.image.allocator import ORDINARY, TEMPORARY
 from openmps.core.image.image import MPSImageAllocator
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.graph.nodes import Handle, MPSHandle, MPSNNFilterNode, MPSNNImageNode, MPSNNStateNode
@@ -84,6 +85,12 @@ class Interface:
         self.allocators: dict[MPSNNImageNode, MPSImageAllocator] = {
             image: image.image_allocator for image in self.intermediates
         }
+        self.observed = {
+            image: allocator
+            for image, allocator in self.allocators.items()
+            if allocator is not ORDINARY and allocator is not TEMPORARY
+        }
+        """Those of them that a user's own allocator makes, whether or not anybody takes them."""
         self._reads = {
             source: sum([*node.sources, *node.source_states].count(source) for node in filters) or 1
             for source in (*self.inputs, *self.input_states)

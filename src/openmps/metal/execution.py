@@ -18,7 +18,6 @@ import torch
 from openmps.errors import MTLExecutionError
 from openmps.metal.explanation import Content, Passage, WorkOutcome, contents_of
 from openmps.metal.pending import be_in_queue, is_in_queue
-from openmps.metal.stream import current_stream, is_default_stream
 from openmps.types import MTLCommandBufferStatus as Status
 
 WAIT_SLICE = 0.2
@@ -102,8 +101,16 @@ class Timer(Protocol):
         """Mark the place after the last work."""
         ...
 
-    def wait(self) -> tuple[float, float]:
-        """Block until the device has passed the end; when it began and ended, in seconds of `time.perf_counter`."""
+    def wait(self) -> None:
+        """Block until the device has passed the end."""
+        ...
+
+    def is_over(self) -> bool:
+        """Whether it has."""
+        ...
+
+    def times(self) -> tuple[float, float]:
+        """When it began and ended, in seconds of `time.perf_counter`; asked once it has passed the end."""
         ...
 
 
@@ -121,75 +128,16 @@ class HostTimer:
         """See `Timer`."""
         self._ended = time.perf_counter()
 
-    def wait(self) -> tuple[float, float]:
+    def wait(self) -> None:
         """See `Timer`; there is nothing to wait for."""
+
+    def is_over(self) -> bool:
+        """See `Timer`."""
+        return True
+
+    def times(self) -> tuple[float, float]:
+        """See `Timer`."""
         return self._began, self._ended
-
-
-class StreamOrder:
-    """Keeps the records of one queue in order on a CUDA device, whatever streams are current when they are launched."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self._tail: tuple[torch.cuda.Stream, torch.cuda.Event] | None = None
-        self._spare: deque[tuple[torch.cuda.Event, torch.cuda.Event]] = deque(maxlen=16)
-
-    def timer(self) -> Timer:
-        """A timer for the next record."""
-        return _StreamTimer(self)
-
-    def take_events(self) -> tuple[torch.cuda.Event, torch.cuda.Event]:
-        """Two events for the begin and the end of a record: making them costs more than recording them."""
-        try:
-            return self._spare.pop()
-        except IndexError:
-            return torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True, blocking=True)
-
-    def give_back(self, events: tuple[torch.cuda.Event, torch.cuda.Event]) -> None:
-        """Events that both have passed may mark another record."""
-        self._spare.append(events)
-
-    def enter(self) -> torch.cuda.Stream:
-        """The current stream, made to wait for the record launched before this one, and for numbers on their way."""
-        stream = current_stream(self.device)
-        if not is_default_stream(self.device):
-            stream.wait_stream(torch.cuda.default_stream(self.device))
-        if self._tail is not None and self._tail[0] != stream:
-            stream.wait_event(self._tail[1])
-        return stream
-
-    def leave(self, stream: torch.cuda.Stream, event: torch.cuda.Event) -> None:
-        """Say that ``event`` on ``stream`` marks the end of the record launched last."""
-        self._tail = stream, event
-
-
-class _StreamTimer:
-    """Times of work that a CUDA stream runs after its call returned."""
-
-    def __init__(self, order: StreamOrder) -> None:
-        self._order = order
-        self._stream: torch.cuda.Stream | None = None
-        self._events: tuple[torch.cuda.Event, torch.cuda.Event] | None = None
-
-    def begin(self) -> None:
-        self._events = self._order.take_events()
-        self._stream = self._order.enter()
-        self._events[0].record(self._stream)
-
-    def end(self) -> None:
-        if self._stream is not None and self._events is not None:
-            self._events[1].record(self._stream)
-            self._order.leave(self._stream, self._events[1])
-
-    def wait(self) -> tuple[float, float]:
-        if self._events is None:
-            return time.perf_counter(), time.perf_counter()
-        first, last = self._events
-        last.synchronize()
-        ended = time.perf_counter()
-        began = ended - first.elapsed_time(last) / 1000.0
-        self._order.give_back(self._events)
-        return began, ended
 
 
 class Latch:
@@ -207,9 +155,13 @@ class Latch:
         return self._reached
 
     def set(self) -> None:
-        """Let it have happened; a second call changes nothing."""
+        """Let it have happened; a second call changes nothing, nor does one of another thread at the same time."""
         if not self._reached:
             self._reached = True
+            self._open()
+
+    def _open(self) -> None:
+        with suppress(RuntimeError):  # It is open.
             self._lock.release()
 
     def wait(self, patience: float = math.inf) -> bool:
@@ -221,14 +173,15 @@ class Latch:
         end = time.monotonic() + patience
         while not self._reached and time.monotonic() < end:
             if self._lock.acquire(timeout=WAIT_SLICE):
-                self._lock.release()
+                self._open()
         return self._reached
 
 
 class Execution:
     """The record of one command buffer.
 
-    A lane calls `launch`, which runs the works in order, then `announce` and `finish` on its worker thread.
+    A lane calls `launch`, which runs the works in order, then `announce` and `finish` on its worker thread; of a quiet
+    one it calls `finish` alone, on any thread, and as often as it likes.
     """
 
     def __init__(self, timer: Timer, player: Player | None = None) -> None:
@@ -237,8 +190,11 @@ class Execution:
         self.works: deque[tuple[str, Work]] = deque()
         self.scheduled_handlers: list[Handler] = []
         self.completed_handlers: list[Handler] = []
-        self.times = 0.0, 0.0
         self.launched = False
+        self.is_quiet = False
+        """Whether nothing is left to do at its end but to say so; known when it is handed on."""
+        self.is_awaited = False
+        """Whether somebody waits who will not look after it himself."""
         self.scheduled = Latch()
         self.finished = Latch()
         self.intra_op_threads = 0
@@ -248,6 +204,7 @@ class Execution:
         """What became of the works, as far as the player has said."""
         self._skipped = 0
         self._timer = timer
+        self._is_timed = False
         self.player = player
         """Runs works together or in its own way; None where each runs by itself."""
         self._owner: Owner | None = None
@@ -301,16 +258,37 @@ class Execution:
 
     def finish(self) -> None:
         """Wait for the device, call the completed handlers, then let the waiting threads go on."""
+        if self.finished.is_set():
+            return
         try:
-            self.times = self._timer.wait()
+            self._timer.wait()
+            self._is_timed = True
         except Exception as fault:
             self._fail("work on the device", fault, "The device reports faults of earlier work late")
         self.status = Status.COMPLETED if self.error is None else Status.ERROR
         try:
-            self._call(self.completed_handlers, "completed handler")
+            if self.completed_handlers:
+                self._call(self.completed_handlers, "completed handler")
         finally:
             self._owner = None
             self.finished.set()
+
+    @property
+    def has_handlers(self) -> bool:
+        """Whether somebody is called when it is scheduled or has completed."""
+        return bool(self.scheduled_handlers or self.completed_handlers)
+
+    def is_over(self) -> bool:
+        """Whether the device has done what was launched, or has failed: then `finish` does not block."""
+        try:
+            return self._timer.is_over()
+        except RuntimeError:
+            return True
+
+    @property
+    def times(self) -> tuple[float, float]:
+        """When the device began and ended, in seconds of `time.perf_counter`; 0 until it is done."""
+        return self._timer.times() if self._is_timed else (0.0, 0.0)
 
     def give_up(self, rule: str, remedy: str) -> None:
         """Drop the works of a record that will never be launched; `finish` still calls the completed handlers."""

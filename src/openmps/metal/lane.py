@@ -22,9 +22,11 @@ from typing import Any, TypeVar
 
 import torch
 
-from openmps.metal.execution import Execution, HostTimer, Latch, Owner, Player, StreamOrder, Timer, players
+from openmps.metal.execution import Execution, HostTimer, Latch, Owner, Player, Timer, players
 from openmps.metal.pending import be_in_queue
 from openmps.metal.signals import signals_held_back
+from openmps.metal.stream_timer import StreamOrder
+from openmps.metal.under_way import UnderWay
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -59,9 +61,9 @@ class Lane:
 
     On the CPU the worker thread launches each record, or the thread that waits for it if the worker has not begun: to
     wake another thread and to be woken by it takes longer than many a small network. On CUDA the committing thread
-    launches it on the device's current stream, and the worker waits for the stream. In all cases the worker calls the
-    handlers. It starts with the first commit and knows nothing of the queue, so that an unused queue can be collected;
-    then `close` ends it.
+    launches it on the device's current stream, and the worker waits for the stream where a record has handlers; for the
+    others see `openmps.metal.under_way`. In all cases the worker calls the handlers. It starts with the first commit
+    and knows nothing of the queue, so that an unused queue can be collected; then `close` ends it.
 
     An interrupt (Ctrl-C) may strike the committing thread between any two steps. So every step may be taken twice
     without harm, and what was left half done is taken up by the worker.
@@ -83,7 +85,7 @@ class Lane:
     def _reset(self) -> None:
         self._inbox: SimpleQueue[Execution | _Signal] = SimpleQueue()
         self._order: deque[Place] = deque()
-        self._under_way: deque[Execution] = deque()
+        self._under_way = UnderWay()
         self._lock = threading.Lock()
         self._running = threading.Lock()
         self._holder: int | None = None
@@ -115,6 +117,7 @@ class Lane:
         try:
             self.reserve(place)
             self.advance()
+            self.see_off()
         except BaseException:
             self._inbox.put(_Signal.ADVANCE)
             raise
@@ -165,8 +168,8 @@ class Lane:
 
     @property
     def is_at_work(self) -> bool:
-        """Whether a record that was handed on has not come to its end."""
-        return any(not each.finished.is_set() for each in tuple(self._under_way))
+        """Whether a record that was handed on may yet call handlers."""
+        return self._under_way.is_busy
 
     @property
     def _is_inside(self) -> bool:
@@ -184,9 +187,15 @@ class Lane:
                 return
 
     def _oldest_of_a_full_queue(self) -> Execution | None:
-        while self._under_way and self._under_way[0].finished.is_set():
-            self._under_way.popleft()
-        return self._under_way[0] if len(self._under_way) >= self._capacity else None
+        self._under_way.forget()
+        return self._under_way.oldest() if len(self._under_way) >= self._capacity else None
+
+    def see_off(self) -> None:
+        """See quiet records to their end that the device has done; nothing is waited for."""
+        if self._launches_at_commit:
+            self._under_way.see_off()
+            if not self._is_inside:
+                self._locked(self._under_way.forget)
 
     def wait(self, execution: Execution, latch: Latch) -> tuple[str, str] | None:
         """Wait for what happens to a record of this lane; rule and remedy of an error if that would be for ever.
@@ -201,7 +210,9 @@ class Lane:
             return _NEEDS_CALLER
         waiter: Lane | None = getattr(_serving, "lane", None)
         if waiter is None:
-            if latch is execution.finished:
+            if self._launches_at_commit:
+                self._under_way.wait_briefly(latch)
+            elif latch is execution.finished:
                 self._help(execution)
             return self._await(execution, latch)
         with _waits:
@@ -216,21 +227,17 @@ class Lane:
     def _help(self, execution: Execution) -> None:
         """Run a record that the calling thread is about to wait for, if it is the next one and the worker is idle."""
         running = self._running
-        if self._launches_at_commit or running.locked() or not _is_for_this_thread(execution):
+        if running.locked() or not _is_for_this_thread(execution):
             return
         with signals_held_back():
             # A handler of another signal, which strikes all the same, learns that it cannot wait.
             _serving.lane = self
             try:
                 with running:
-                    if self._next() is execution and not execution.launched:
+                    if self._under_way.oldest() is execution and not execution.launched:
                         self._see_to_its_end(execution)
             finally:
                 _serving.lane = None
-
-    def _next(self) -> Execution | None:
-        """What has been handed on and has not come to its end, the oldest."""
-        return next((each for each in tuple(self._under_way) if not each.finished.is_set()), None)
 
     def _is_to_be_handed_on(self, execution: Execution) -> bool:
         turn = self._turn
@@ -240,6 +247,10 @@ class Lane:
 
     def _await(self, execution: Execution, latch: Latch) -> tuple[str, str] | None:
         has_told = False
+        # In this order: a thread that hands it on meanwhile sees one, or this one the other.
+        execution.is_awaited = True
+        if execution.is_quiet and not latch.is_set():
+            self._inbox.put(execution)
         while not latch.wait(_LOOK):
             ahead = self._enqueued_ahead(execution)
             if ahead is None:
@@ -321,9 +332,11 @@ class Lane:
         if self._turn is not turn:
             return
         place = turn.place
-        if place is not None and place.execution is not None and not place.is_handed_on:
-            self._under_way.append(place.execution)
-            self._inbox.put(place.execution)
+        if place is not None and (execution := place.execution) is not None and not place.is_handed_on:
+            execution.is_quiet = self._launches_at_commit and execution.launched and not execution.has_handlers
+            self._under_way.add(execution)
+            if not execution.is_quiet or execution.is_awaited:
+                self._inbox.put(execution)
             place.is_handed_on = True
         self._launcher = None
         self._turn = None
@@ -348,13 +361,25 @@ class Lane:
                 if item is _Signal.ADVANCE:
                     self.advance()
                 else:
-                    with self._running:
-                        if not item.finished.is_set():
-                            self._see_to_its_end(item)
-            self._locked(self._oldest_of_a_full_queue)
+                    self._see_all_to_their_end(item)
+            self._locked(self._under_way.forget)
             del item
+        if self._launches_at_commit:
+            for execution in self._under_way:
+                self._see_all_to_their_end(execution)
+
+    def _see_all_to_their_end(self, last: Execution) -> None:
+        """A record, and quiet ones before it."""
+        with self._running:
+            for each in self._under_way.up_to(last):
+                if not each.finished.is_set():
+                    self._see_to_its_end(each)
 
     def _see_to_its_end(self, execution: Execution) -> None:
+        if execution.is_quiet:
+            execution.scheduled.set()
+            execution.finish()
+            return
         with suppress(BaseException):
             execution.announce()
         if not execution.launched:

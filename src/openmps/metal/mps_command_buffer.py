@@ -195,7 +195,7 @@ class MPSCommandBuffer(CommandBuffer):
     @property
     def status(self) -> MTLCommandBufferStatus:
         """How far the part that records now has come; ERROR also when it is done and an earlier part has failed."""
-        status = self.recording.execution.status
+        status = self.recording.status
         failed = status is MTLCommandBufferStatus.COMPLETED and self._stream.first_error() is not None
         return MTLCommandBufferStatus.ERROR if failed else status
 

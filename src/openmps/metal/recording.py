@@ -48,6 +48,29 @@ class Record:
         watch(self)
 
     @property
+    def status(self) -> MTLCommandBufferStatus:
+        """How far it has come."""
+        execution = self._looked_at()
+        is_scheduled = execution.status is _COMMITTED and execution.scheduled.is_set()
+        return MTLCommandBufferStatus.SCHEDULED if is_scheduled else execution.status
+
+    @property
+    def error(self) -> MTLExecutionError | None:
+        """Why it failed; None while nothing has."""
+        return self._looked_at().error
+
+    @property
+    def times(self) -> tuple[float, float]:
+        """When the device began and ended it; 0 until it is done."""
+        return self._looked_at().times
+
+    def _looked_at(self) -> Execution:
+        execution = self.execution
+        if execution.is_quiet and not execution.finished.is_set():
+            self.lane.see_off()
+        return execution
+
+    @property
     def is_open(self) -> bool:
         """Whether something can be encoded."""
         return self.encoder is None and self.execution.status < _COMMITTED
@@ -155,12 +178,12 @@ class Recorder(KnownAttributes, Single, ABC):
         """Class and label, as errors call the buffer."""
         return f"{type(self).__name__} {self.label!r}" if self.label else type(self).__name__
 
-    status = Shown[MTLCommandBufferStatus]("recording.execution.status", "How far the command buffer has come.")
+    status = Shown[MTLCommandBufferStatus]("recording.status", "How far the command buffer has come.")
 
     @property
     def error(self) -> MTLExecutionError | None:
         """Why the work failed, with the original exception as its ``__cause__``; None while nothing has."""
-        return self.recording.execution.error
+        return self.recording.error
 
     @property
     def error_code(self) -> MTLCommandBufferErrorCode:
@@ -178,12 +201,12 @@ class Recorder(KnownAttributes, Single, ABC):
 
         On CUDA the difference between start and end is measured by the device itself.
         """
-        return self.recording.execution.times[0]
+        return self.recording.times[0]
 
     @property
     def gpu_end_time(self) -> float:
         """When the device ended the work, in seconds of `time.perf_counter`; 0 until it is done (macOS 10.15)."""
-        return self.recording.execution.times[1]
+        return self.recording.times[1]
 
     def explain(self) -> CommandBufferExplanation:
         """What ran, step by step, what was fused, what was captured or replayed, and why the rest was not.

@@ -279,11 +279,12 @@ class Stack:
 
     def cells(self) -> tuple[Block, ...]:
         """The memory that it sees."""
-        return tuple([part.block for part in self.parts])
+        parts = self.parts
+        return (parts[0].block,) if len(parts) == 1 else tuple([part.block for part in parts])
 
     def form(self) -> Hashable:
         """How it sees it."""
-        return self.shape, tuple([part.form() for part in self.parts])
+        return self.shape, tuple([(part.first, part.count, part.channel, part.channels) for part in self.parts])
 
     def over(self, cells: Sequence[Block]) -> Stack:
         """The same of other memory."""

@@ -53,4 +53,5 @@ def observe(who: str, command_buffer: CommandBuffer, player: ObservingPlayer) ->
         rule, got = "must not be committed yet", f"status {execution.status.name}"
         raise MTLCommandBufferError(who, "command_buffer", rule, got, "Call it before the commit")
     execution.player = player
+    execution.is_awaited = True
     return execution

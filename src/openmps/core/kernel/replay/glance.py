@@ -7,7 +7,7 @@ that are new. It tells apart the runs that a whole look tells apart.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from openmps.core.kernel.encoding import Encoding, Frame, Nowhere, Number, Several
@@ -37,6 +37,23 @@ class _Known(NamedTuple):
     """The kept memory."""
 
 
+_Places = tuple[tuple[int, int], ...]
+"""Places of encodings in a run, each with one of its inputs or sinks."""
+
+
+class _Row(NamedTuple):
+    """The same of a run of encodings, all of frames: in one list each."""
+
+    moving: _Places
+    fixed: _Places
+    kept: _Places
+    new: _Places
+    sinks: _Places
+    storages: list[frozenset[int]]
+    leases: list[int]
+    """Places of encodings whose frames are leases."""
+
+
 class _Run(NamedTuple, Generic[T]):
     """A kind of runs."""
 
@@ -54,19 +71,22 @@ class Glancer(Generic[T]):
     def __init__(self, looker: Looker) -> None:
         self._looker = looker
         self._epoch = epoch.number
+        self._forget()
+
+    def _forget(self) -> None:
         self._frames: dict[int, _Known] = {}
+        self._rows: dict[tuple[int, ...], _Row] = {}
         self._runs: dict[Key, _Run[T]] = {}
 
-    def glance(self, works: Iterable[tuple[str, Work]]) -> Sight | None:
+    def glance(self, works: Collection[tuple[str, Work]]) -> Sight | None:
         """The run that a record begins with; None where a whole look is needed."""
         if self._epoch != epoch.number:
-            self._frames.clear()
-            self._runs.clear()
+            self._forget()
             self._epoch = epoch.number
         if not self._frames or not any(isinstance(work, Encoding) and work.frame is not None for _, work in works):
             return None
         try:
-            return _Glance(works, self._looker, self._frames).sight
+            return _Glance(works, self._looker, self._frames, self._rows).sight
         except Exception:  # A whole look says what it is.
             return None
 
@@ -78,7 +98,7 @@ class Glancer(Generic[T]):
         sight.places = run.places
         return run.what
 
-    def remember(self, works: Iterable[tuple[str, Work]], whole: Sight, what: T) -> None:
+    def remember(self, works: Collection[tuple[str, Work]], whole: Sight, what: T) -> None:
         """Remember something of runs like one that was looked at, if a glance can tell them."""
         frames = {work.frame.serial: work for work in whole.encodings if work.frame is not None}
         leases = [work.frame for work in frames.values() if isinstance(work.frame, Lease)]
@@ -86,11 +106,13 @@ class Glancer(Generic[T]):
             return
         if len(self._frames) > _MOST_FRAMES:
             self._frames.clear()
+            self._rows.clear()
         if len(self._runs) > _MOST_RUNS:
             self._runs.clear()
         lent = {id(cell) for lease in leases for cell in lease.cells()}
         for serial, work in frames.items():
             self._frames[serial] = _known(work, work.frame, lent)
+        self._rows.clear()
         sight = self.glance(works)
         numbers = {id(cell): number for number, cell in enumerate(whole.cells)}
         if sight is not None and sight.works == whole.works and all(id(cell) in numbers for cell in sight.cells):
@@ -101,11 +123,21 @@ class Glancer(Generic[T]):
 class _Glance(Look):
     """One glance at a record."""
 
-    def __init__(self, works: Iterable[tuple[str, Work]], looker: Looker, frames: dict[int, _Known]) -> None:
-        self._frames = frames
+    def __init__(
+        self,
+        works: Collection[tuple[str, Work]],
+        looker: Looker,
+        frames: dict[int, _Known],
+        rows: dict[tuple[int, ...], _Row],
+    ) -> None:
+        self._frames, self._rows = frames, rows
         super().__init__(works, looker)
 
-    def _walk(self, works: Iterable[tuple[str, Work]]) -> None:
+    def _walk(self, works: Collection[tuple[str, Work]]) -> None:
+        framed: list[Any] = [work for _, work in works if type(work) is Encoding]
+        if len(framed) == len(works) and all([work.frame for work in framed]):
+            self._take_row(framed)
+            return
         frames, encodings = self._frames, self.sight.encodings
         count = 0
         for _, work in works:
@@ -118,6 +150,30 @@ class _Glance(Look):
             else:
                 self._take(work)
         self.sight.works += count
+
+    def _take_row(self, works: list[Any]) -> None:
+        """All encodings of a run at once."""
+        sight, parts = self.sight, self._parts
+        serials = tuple([work.frame.serial for work in works])
+        row = self._rows.get(serials)
+        if row is None:
+            row = self._rows[serials] = _row(works, [self._frames[serial] for serial in serials])
+        parts.append(serials)
+        sight.numbers = numbers = [works[place].inputs[index].number for place, index in row.moving]
+        parts += map(type, numbers)
+        for place, index in row.fixed:
+            value = works[place].inputs[index].value()
+            parts.append((type(value), value))
+        for place, index in row.kept:
+            parts.append(_mark(works[place].inputs[index]).serial)
+        self._storages += row.storages
+        sight.leases += [works[place].frame for place in row.leases]
+        self._take_ends(
+            [works[place].inputs[index] for place, index in row.new],
+            [works[place].sinks[index] for place, index in row.sinks],
+        )
+        sight.encodings = works
+        sight.works = len(works)
 
     def _take_framed(self, work: Encoding, frame: Frame, known: _Known) -> None:
         moving, fixed, kept, new, sinks, storages = known
@@ -160,6 +216,19 @@ def _known(work: Encoding, frame: Frame | None, lent: set[int]) -> _Known:
     sinks = tuple([index for index, sink in enumerate(work.sinks) if index in every or not _stays(sink, lent)])
     split = {kind: tuple(places) for kind, places in found.items()}
     return _Known(**split, sinks=sinks, storages=storages_of(marks))
+
+
+def _row(works: Sequence[Encoding], known: Sequence[_Known]) -> _Row:
+    """What is to be looked at of a run of encodings of frames."""
+
+    def places(kind: str) -> _Places:
+        return tuple([(place, index) for place, each in enumerate(known) for index in getattr(each, kind)])
+
+    return _Row(
+        *map(places, ("moving", "fixed", "kept", "new", "sinks")),
+        storages=[each.storages for each in known if each.storages],
+        leases=[place for place, work in enumerate(works) if isinstance(work.frame, Lease)],
+    )
 
 
 def _mark(bound: Any) -> Mark:

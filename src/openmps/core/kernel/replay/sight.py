@@ -12,7 +12,7 @@ new       everything else, sinks too: told by how memory is seen, and by which m
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from functools import lru_cache
 from itertools import islice
 from typing import Any, NamedTuple
@@ -219,7 +219,7 @@ class Looker:
         self._inputs: dict[tuple[int, Body], _Inputs] = {}
         self._tokens: dict[Key, int] = {}
 
-    def look(self, works: Iterable[tuple[str, Work]]) -> Sight:
+    def look(self, works: Collection[tuple[str, Work]]) -> Sight:
         """The run that a record begins with; of no works if the first one cannot be captured."""
         return Look(works, self).sight
 
@@ -278,14 +278,14 @@ _MOST_KNOWN = 1 << 12
 class Look:
     """One look at a record."""
 
-    def __init__(self, works: Iterable[tuple[str, Work]], looker: Looker) -> None:
+    def __init__(self, works: Collection[tuple[str, Work]], looker: Looker) -> None:
         self._looker = looker
         self._begin()
         self._walk(works)
         self._find_leases()
         self.sight.key = (*self._parts, *self._states())
 
-    def _walk(self, works: Iterable[tuple[str, Work]]) -> None:
+    def _walk(self, works: Collection[tuple[str, Work]]) -> None:
         for count, (label, work) in enumerate(works):
             refusal = self._refusal(work)
             if not refusal:

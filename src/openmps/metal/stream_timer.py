@@ -1,0 +1,118 @@
+"""The order of records on the streams of a CUDA device, and when the device began and ended each."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+
+import torch
+
+from openmps.metal.execution import Timer
+from openmps.metal.stream import current_stream, is_default_stream
+
+
+class StreamOrder:
+    """Keeps the records of one queue in order on a CUDA device, whatever streams are current when they are launched."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._tail: tuple[torch.cuda.Stream, torch.cuda.Event] | None = None
+        self._spare: deque[tuple[torch.cuda.Event, torch.cuda.Event]] = deque(maxlen=16)
+        self._idle: torch.cuda.Stream | None = None
+        """Where nothing else waits, to ask what time it is on the device."""
+
+    def timer(self) -> Timer:
+        """A timer for the next record."""
+        return _StreamTimer(self)
+
+    def take_events(self) -> tuple[torch.cuda.Event, torch.cuda.Event]:
+        """Two events for the begin and the end of a record: making them costs more than recording them."""
+        try:
+            return self._spare.pop()
+        except IndexError:
+            return torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True, blocking=True)
+
+    def give_back(self, events: tuple[torch.cuda.Event, torch.cuda.Event]) -> None:
+        """Events of a record that nobody holds any more may mark another one."""
+        self._spare.append(events)
+
+    def moment_of(self, event: torch.cuda.Event) -> float:
+        """When the device passed an event, in seconds of `time.perf_counter`."""
+        if self._idle is None:
+            self._idle = torch.cuda.Stream(self.device)
+        now = torch.cuda.Event(enable_timing=True)
+        now.record(self._idle)
+        now.synchronize()
+        return time.perf_counter() - event.elapsed_time(now) / 1000.0
+
+    def enter(self) -> torch.cuda.Stream:
+        """The current stream, made to wait for the record launched before this one, and for numbers on their way."""
+        stream = current_stream(self.device)
+        if not is_default_stream(self.device):
+            stream.wait_stream(torch.cuda.default_stream(self.device))
+        if self._tail is not None and self._tail[0] != stream:
+            stream.wait_event(self._tail[1])
+        return stream
+
+    def leave(self, stream: torch.cuda.Stream, event: torch.cuda.Event) -> None:
+        """Say that ``event`` on ``stream`` marks the end of the record launched last."""
+        self._tail = stream, event
+
+
+class _StreamTimer:
+    """Times of work that a CUDA stream runs after its call returned."""
+
+    __slots__ = ("_ended", "_events", "_noticed", "_order", "_stream", "_times")
+
+    def __init__(self, order: StreamOrder) -> None:
+        self._order = order
+        self._stream: torch.cuda.Stream | None = None
+        self._events: tuple[torch.cuda.Event, torch.cuda.Event] | None = None
+        self._ended = False
+        """Whether both are recorded."""
+        self._noticed = 0.0
+        self._times: tuple[float, float] | None = None
+
+    def __del__(self) -> None:
+        # Not before: whoever holds the record may ask for its times.
+        if self._events is not None:
+            self._order.give_back(self._events)
+
+    def begin(self) -> None:
+        if torch.cuda.is_current_stream_capturing():
+            # Events of a capture that the program makes by itself are passed when it replays that.
+            self._order.enter()
+            return
+        self._events = self._order.take_events()
+        self._stream = self._order.enter()
+        self._events[0].record(self._stream)
+
+    def end(self) -> None:
+        if self._stream is not None and self._events is not None:
+            self._events[1].record(self._stream)
+            self._order.leave(self._stream, self._events[1])
+            self._ended = True
+
+    def is_over(self) -> bool:
+        if self._events is None:
+            return True
+        # To ask while the program captures would end its capture.
+        return not torch.cuda.is_current_stream_capturing() and self._events[1].query()
+
+    def wait(self) -> None:
+        if self._events is not None:
+            self._events[1].synchronize()
+        self._noticed = time.perf_counter()
+
+    def times(self) -> tuple[float, float]:
+        if self._times is None:
+            self._times = self._measured()
+        return self._times
+
+    def _measured(self) -> tuple[float, float]:
+        """Asked for when they are read: a step of a small network takes as long as a few such questions."""
+        if self._events is None or not self._ended or torch.cuda.is_current_stream_capturing():
+            return self._noticed, self._noticed
+        first, last = self._events
+        ended = min(self._noticed, self._order.moment_of(last))
+        return ended - first.elapsed_time(last) / 1000.0, ended

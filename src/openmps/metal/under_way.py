@@ -1,0 +1,87 @@
+"""Records that a lane has handed on, and how those come to their end at which nobody is called.
+
+A thread that waits for the device, and wants the interpreter when it wakes, costs each record of a small network more
+than the record itself. So on CUDA a record without handlers is seen to its end by whoever comes by: by the next commit,
+by a look at its status, by the thread that waits for it. What is done then may be done by two threads at once, and
+again after an interrupt, without harm.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator
+
+from openmps.metal.execution import Execution, Latch
+
+_PATIENCE = 5e-4
+"""Seconds that a waiting thread asks the device again and again: about what it takes to wake others, a few times."""
+
+
+class UnderWay:
+    """What was handed on and has not come to its end, the oldest first."""
+
+    __slots__ = ("_records",)
+
+    def __init__(self) -> None:
+        self._records: deque[Execution] = deque()
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __iter__(self) -> Iterator[Execution]:
+        # A copy in one step: records come and go on other threads.
+        return iter(tuple(self._records))
+
+    def add(self, execution: Execution) -> None:
+        """Note a record that was handed on; once more does no harm."""
+        self._records.append(execution)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether handlers may yet be called, or works launched."""
+        return any(not each.finished.is_set() and not each.is_quiet for each in self)
+
+    def oldest(self) -> Execution | None:
+        """The first that has not come to its end."""
+        return next((each for each in self if not each.finished.is_set()), None)
+
+    def up_to(self, execution: Execution) -> Iterator[Execution]:
+        """Those before a record that have not come to their end, then the record itself."""
+        for each in self:
+            if each is execution:
+                break
+            if not each.finished.is_set():
+                yield each
+        yield execution
+
+    def forget(self) -> None:
+        """Drop those at the front that have come to their end. One thread at a time may."""
+        records = self._records
+        while records and records[0].finished.is_set():
+            records.popleft()
+
+    def see_off(self) -> None:
+        """See to their end the quiet records at the front that the device has done."""
+        for each in self:
+            if each.finished.is_set():
+                continue
+            if not each.is_quiet:
+                return
+            # All before it is done.
+            each.scheduled.set()
+            if not each.is_over():
+                return
+            each.finish()
+
+    def wait_briefly(self, latch: Latch) -> None:
+        """Go on with that until something has happened to one of them, a short time at most."""
+        until = time.perf_counter() + _PATIENCE
+        while True:
+            self.see_off()
+            if latch.is_set() or time.perf_counter() > until:
+                return
+            oldest = self.oldest()
+            if oldest is None or not oldest.is_quiet:
+                return
+            time.sleep(0)  # other threads go on
