@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from threading import Semaphore
 from typing import Any
 
 import numpy as np
@@ -113,15 +112,13 @@ def _optimizer(name: str, rescale: float) -> Callable[[mps.MTLDevice], mps.MPSNN
 
 
 def _in_flight(device: mps.MTLDevice, encode: Callable[[mps.MPSCommandBuffer], None]) -> Turn:
-    queue, free = device.new_command_queue(), Semaphore(IN_FLIGHT)
+    queue = device.new_command_queue(IN_FLIGHT)
 
     def run(steps: int) -> None:
         command_buffer = None
         for _ in range(steps):
-            free.acquire()
             command_buffer = mps.MPSCommandBuffer(command_queue=queue)
             encode(command_buffer)
-            command_buffer.add_completed_handler(lambda _: free.release())
             command_buffer.commit()
         if command_buffer is not None:
             command_buffer.wait_until_completed()

@@ -4,9 +4,9 @@ Two whole steps of PyTorch, each captured as one CUDA graph, make PyTorch fail i
 
 Work: batch 40, grey images of 28x28 bytes picked from memory of the host and brought to the device each step, Adam;
 gradients of parameters and images are float32. A turn is 50 steps, from picking the images to the new weights, with two
-command buffers in flight; PyTorch's peers bring the same bytes each step. Prints medians over the turns with their
-spread, what `explain` says of the last step, the greatest difference of losses between the replayed and the other run,
-and where the host's time goes.
+command buffers in flight, by the count of the queue, and by completed handlers, which want a thread; PyTorch's peers
+bring the same bytes each step. Prints medians over the turns with their spread, what `explain` says of the last step,
+the greatest difference of losses between the replayed and the other run, and where the host's time goes.
 
 Usage: python -m bench.replayed_step [--turns N] [--json FILE] [--commit NAME]
 """
@@ -46,7 +46,9 @@ def data() -> tuple[np.ndarray, np.ndarray]:
 class Ours:
     """Steps through MPSNNGraph, two command buffers in flight."""
 
-    def __init__(self, device: mps.MTLDevice, channel_format: Format, captures: int) -> None:
+    def __init__(
+        self, device: mps.MTLDevice, channel_format: Format, captures: int, in_flight: int = 2, *, handled: bool = False
+    ) -> None:
         self.images, self.classes = data()
         self.device, self.one_hot = device, np.eye(CLASSES, dtype=np.float32)
         network = SampleNetwork.create(
@@ -54,20 +56,23 @@ class Ours:
         )
         self.graph = network.training_graph(device, channel_format, loss_weight=1 / BATCH, dropout_seed=1)
         self.graph.stop_on_non_finite = False
-        self.queue, self.generator = device.new_command_queue(), np.random.default_rng(1)
+        self.queue = device.new_command_queue(64 if handled else in_flight)
+        self.generator = np.random.default_rng(1)
         self.queue.max_capture_count = captures
-        self.in_flight = Semaphore(2)
+        self.free = Semaphore(in_flight) if handled else None
         self.last: Any = None
         self.labels: Any = None
 
     def step(self) -> None:
-        self.in_flight.acquire()
+        if self.free is not None:
+            self.free.acquire()
         picked = self.generator.integers(0, len(self.images), BATCH)
         batch = mps.MPSImageBatch.from_numpy(self.device, self.images[picked], Format.UNORM8)
         self.labels = mps.MPSCNNLossLabels.batch(self.device, self.one_hot[self.classes[picked]])
         self.last = mps.MPSCommandBuffer(command_queue=self.queue)
         self.graph.encode_batch(self.last, [batch], [self.labels])
-        self.last.add_completed_handler(lambda _: self.in_flight.release())
+        if self.free is not None:
+            self.last.add_completed_handler(lambda _: self.free.release())
         self.last.commit()
 
     def turn(self) -> None:
@@ -82,9 +87,9 @@ class Ours:
         return float(sum(label.loss_image().numpy().sum() for label in self.labels))
 
 
-def replayed(device: str, half: bool, captures: int) -> Turn:
+def replayed(device: str, half: bool, captures: int, handled: bool = False) -> Turn:
     """Our steps, made in a process of their own."""
-    ours = Ours(mps.mtl_device(device), Format.FLOAT16 if half else Format.FLOAT32, captures)
+    ours = Ours(mps.mtl_device(device), Format.FLOAT16 if half else Format.FLOAT32, captures, handled=handled)
 
     def run(steps: int) -> None:
         for _ in range(steps):
@@ -99,11 +104,13 @@ def contenders(name: str, *, half: bool) -> list[Contender]:
     work = {"network": "sample", "batch": BATCH, "side": 28, "channels": 1, "classes": CLASSES}
     work |= {"device": "cuda", "optimizer": "adam", "images": IMAGES, "half": half}
     device = {"device": "cuda", "half": half}
-    mine = [("ours replayed", 16), ("ours unreplayed", 0)]
+    mine = [("ours replayed", 16, False), ("ours replayed, handlers", 16, True), ("ours unreplayed", 0, False)]
     peers = [("torch eager", "eager"), ("torch eager in one CUDA graph", "graph")]
     return [
-        Contender(f"{title}, {name}", "bench.replayed_step", "replayed", {**device, "captures": count})
-        for title, count in mine
+        Contender(
+            f"{title}, {name}", "bench.replayed_step", "replayed", {**device, "captures": count, "handled": handled}
+        )
+        for title, count, handled in mine
     ] + [Contender(f"{title}, {name}", "bench.torch_peers", "training", {**work, "how": how}) for title, how in peers]
 
 
@@ -123,9 +130,9 @@ def replay_alone(ours: Ours) -> float:
     return start.elapsed_time(end) * 10
 
 
-def host_alone(ours: Ours) -> float:
+def host_alone(device: mps.MTLDevice, channel_format: Format) -> float:
     """Microseconds of the host for a step that it does not wait for, encode, look and launch."""
-    ours.in_flight = Semaphore(64)
+    ours = Ours(device, channel_format, 16, 64)
     ours.turn()
     torch.cuda.synchronize()
     start = time.perf_counter()
@@ -133,7 +140,6 @@ def host_alone(ours: Ours) -> float:
         ours.step()
     took = (time.perf_counter() - start) * 1e6 / 20
     ours.last.wait_until_completed()
-    ours.in_flight = Semaphore(2)
     return took
 
 
@@ -173,7 +179,7 @@ def main() -> None:
         print(ours[16].last.explain())
         ours[16].turn()
         rows[f"replay alone, {name}"] = replay_alone(ours[16])
-        rows[f"host alone, {name}"] = host_alone(ours[16])
+        rows[f"host alone, {name}"] = host_alone(device, channel_format)
         print(f"{name}:", kernels(ours[16]))
         profile = cProfile.Profile()
         profile.runcall(ours[16].turn)

@@ -432,9 +432,11 @@ def test_captures_go_with_their_queue() -> None:
     for number in range(3):
         source = bench.image(_values(number))
         _encoded(bench, lambda buffer, x=source: double.encode(buffer, x))
-    held = weakref.ref(replayer_of(bench.queue))
+    held, worker = weakref.ref(replayer_of(bench.queue)), bench.queue._lane.worker
     del bench
     gc.collect()
+    assert worker is not None
+    worker.join(60)
     assert held() is None
 
 

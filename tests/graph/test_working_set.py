@@ -360,6 +360,29 @@ def test_data_sources_that_are_read_again_and_other_rates(device: torch.device) 
     _same(*trainings)
 
 
+def test_what_a_data_source_updates_with_may_change(device: torch.device) -> None:
+    """Vectors and optimizers of its own that somebody replaces between two steps that are otherwise the same."""
+    trainings = _pair(device)
+    for training in trainings:
+        source = training.convolution
+        for number in range(3 * STEPS):
+            if number == 5:
+                source.accumulators["input_momentum_vectors"] = _new(source.accumulators["input_momentum_vectors"])
+            if number == 8:
+                vectors = source.accumulators["input_velocity_vectors"]
+                vectors[:] = _new(vectors)
+            if number == 11:
+                source._optimizer = mps.MPSNNOptimizerAdam(training.device, 1e-2)
+            training.step()
+    _same(*trainings)
+    assert set(outcomes(trainings[0].buffers[-1])) == {"replayed"}
+
+
+def _new(vectors: list[mps.MPSVector]) -> list[mps.MPSVector]:
+    """Others of zeros."""
+    return [mps.MPSVector(descriptor=mps.MPSVectorDescriptor(each.length), device=each.device) for each in vectors]
+
+
 def test_a_graph_and_its_states_go_without_the_collector(device: torch.device) -> None:
     replayed, plain = _pair(device)
     del plain

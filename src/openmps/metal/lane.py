@@ -158,8 +158,8 @@ class Lane:
 
         Finalizers that the interpreter runs after these may not: threads no longer run.
         """
-        is_main = threading.current_thread() is threading.main_thread()
-        return sys.is_finalizing() or (_ending.is_set() and not is_main)
+        is_ending = _ending.is_set() and threading.current_thread() is not threading.main_thread()
+        return is_ending or sys.is_finalizing()
 
     @property
     def worker(self) -> threading.Thread | None:
@@ -194,8 +194,6 @@ class Lane:
         """See quiet records to their end that the device has done; nothing is waited for."""
         if self._launches_at_commit:
             self._under_way.see_off()
-            if not self._is_inside:
-                self._locked(self._under_way.forget)
 
     def wait(self, execution: Execution, latch: Latch) -> tuple[str, str] | None:
         """Wait for what happens to a record of this lane; rule and remedy of an error if that would be for ever.
@@ -298,6 +296,10 @@ class Lane:
                         self._launch_here(execution)
                 finally:
                     self._end(turn)
+                order = self._order
+                if len(order) == 1 and order[0] is turn.place:
+                    # What comes from now on its own thread hands on; the next commit takes this place away.
+                    return
         except BaseException:
             # An interrupt of this thread: the worker takes up what others may have left to it.
             self._end(turn)
@@ -314,6 +316,7 @@ class Lane:
     def _take_first(self, turn: _Turn) -> Execution | None:
         while self._order and (self._order[0].abandoned or self._order[0].is_handed_on):
             self._order.popleft()
+        self._under_way.forget()
         if self._turn is not None or not self._order or self._order[0].execution is None:
             return None
         turn.place = self._order[0]

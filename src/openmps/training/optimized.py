@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from openmps.checks import Shown, finite, flag
+from openmps.checks import Shown, finite, flag, store
 from openmps.core.training_state import TrainingState, check_names, finite_number, numbers
 from openmps.core.vector import MPSVector, MPSVectorDescriptor
 from openmps.errors import MPSArgumentError, MPSTypeError
@@ -19,7 +19,7 @@ from openmps.kernels.optimizers import (
     MPSNNOptimizerRMSProp,
     MPSNNOptimizerStochasticGradientDescent,
 )
-from openmps.metal.device import MTLDevice
+from openmps.metal.device import CommandBuffer, MTLDevice
 
 OptimizerFactory = Callable[["MTLDevice"], MPSNNOptimizer]
 _ACCUMULATORS: dict[type[MPSNNOptimizer], tuple[str, ...]] = {
@@ -27,6 +27,16 @@ _ACCUMULATORS: dict[type[MPSNNOptimizer], tuple[str, ...]] = {
     MPSNNOptimizerRMSProp: ("input_sum_of_squares_vectors",),
     MPSNNOptimizerStochasticGradientDescent: ("input_momentum_vectors",),
 }
+
+
+class _Settled(NamedTuple):
+    """An update that is encoded again and again."""
+
+    optimizer: MPSNNOptimizer
+    source: object
+    vectors: dict[str, list[MPSVector]]
+    """By argument, in lists of its own."""
+    arguments: list[object]
 
 
 class Optimized:
@@ -46,6 +56,7 @@ class Optimized:
         self._learning_rate: float | None = None
         self._accumulators: dict[str, list[MPSVector]] = {}
         self._restored: dict[str, Any] = {}  # what a checkpoint says of an optimizer that is not made yet
+        self._settled: _Settled | None = None
 
     optimizer = Shown[MPSNNOptimizer | None]("_optimizer", "The optimizer, once the first update has made it.")
     amsgrad = Shown[bool]("_amsgrad", "Whether Adam keeps the maximum of the velocities.")
@@ -97,6 +108,28 @@ class Optimized:
             optimizer.set_learning_rate(self._learning_rate)
         self._optimizer, self._restored = optimizer, {}
         return optimizer
+
+    def _settle(self, source: object, result: object) -> None:
+        """Know the update that was just encoded, for the next one like it."""
+        optimizer, settled = self._optimizer, None
+        # Those of a user may do anything in their encode.
+        if type(optimizer) in _ACCUMULATORS and source is result:
+            arguments = optimizer.settled_arguments()
+            if arguments is not None:
+                vectors = {name: [*each] for name, each in self._accumulators.items()}
+                settled = _Settled(optimizer, source, vectors, arguments)
+        store(self, "_settled", settled)
+
+    def _encode_settled(self, command_buffer: CommandBuffer, gradients: object, source: object) -> bool:
+        """Encode that update again, if nothing of it has changed but the gradients' numbers and the rate."""
+        settled = self._settled
+        return (
+            settled is not None
+            and settled.source is source
+            and settled.optimizer is self._optimizer
+            and settled.vectors == self._accumulators
+            and settled.optimizer.encode_settled(command_buffer, gradients, settled.arguments)
+        )
 
     def _vector_names(self, optimizer: MPSNNOptimizer) -> tuple[str, ...]:
         """The optimizer's arguments that take vectors."""

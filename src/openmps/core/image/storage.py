@@ -198,13 +198,10 @@ class Storage:
 
     def tensor(self) -> Tensor:
         """The stored elements of this run, sharing the block's memory."""
-        return self._part(self.block.tensor())
+        return self.part_of(self.block.tensor())
 
-    def to_copy(self) -> Tensor:
-        """The stored elements of this run for one copy of them; see `Block.to_copy`."""
-        return self._part(self.block.to_copy())
-
-    def _part(self, stored: Tensor) -> Tensor:
+    def part_of(self, stored: Tensor) -> Tensor:
+        """This run of the elements of a whole block."""
         if self.is_whole:
             return stored
         return stored[self.first : self.first + self.count, self.channel : self.channel + self.channels]
@@ -300,7 +297,10 @@ class Stack:
 
     def to_copy(self) -> Tensor:
         """The same for one copy of it; see `Block.to_copy`."""
-        return self.parts[0].to_copy() if len(self.parts) == 1 else self.stored()
+        if len(self.parts) != 1:
+            return self.stored()
+        part = self.parts[0]
+        return part.part_of(part.block.to_copy())
 
     def regions(self) -> list[Region]:
         """The memory of all parts."""

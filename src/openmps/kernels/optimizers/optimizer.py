@@ -41,6 +41,7 @@ _GIVEN_ANEW = 3
 """The first arguments of every encode: the optimizer, the command buffer, and the gradients of a convolution."""
 _BATCH_NORMALIZATION = 4
 """Where they have the state of a batch normalization."""
+_NONE: Mapping[int, Any] = {}
 _NO_OPERANDS = ("self", "command_buffer", "operands")
 
 
@@ -221,9 +222,30 @@ class MPSNNOptimizer(MPSKernel):
             return False
         if found.first > _GIVEN_ANEW and given[_GIVEN_ANEW - 1 : _GIVEN_ANEW + 1] != [None, None]:
             return False
+        self._record_prepared(command_buffer, found)
+        return True
+
+    def settled_arguments(self) -> list[object] | None:
+        """The arguments behind the gradients of the last encode, for `encode_settled`; None where they will not do."""
+        return None if self._last is None else self._last.arguments
+
+    def encode_settled(self, command_buffer: CommandBuffer, gradients: Any, arguments: list[object]) -> bool:
+        """Record what an encode of a convolution's update would with these arguments, if it did so before.
+
+        For data sources that know that nothing has changed; others call ``encode``.
+        """
+        found = (getattr(gradients, "prepared", None) or _NONE).get(id(self))
+        if found is None or found.first != _GIVEN_ANEW or found.clips is not self.apply_gradient_clipping:
+            return False
+        if arguments != found.arguments:
+            return False
+        check_command_buffer(self._name or self.name, command_buffer, self._device)
+        self._record_prepared(command_buffer, found)
+        return True
+
+    def _record_prepared(self, command_buffer: CommandBuffer, found: _Prepared) -> None:
         inputs = (Number(self._rate()), *found.lent[: found.lends], *found.operands)
         command_buffer.record(self._name or self.name, Encoding(found.body, inputs, found.used, (), found.frame))
-        return True
 
     def _encode_again(self, command_buffer: CommandBuffer, given: list[Any], last: _Found) -> bool:
         """Update a convolution's parameters if all arguments but the gradients are those of the last time."""

@@ -135,7 +135,7 @@ class _Glance(Look):
 
     def _walk(self, works: Collection[tuple[str, Work]]) -> None:
         framed: list[Any] = [work for _, work in works if type(work) is Encoding]
-        if len(framed) == len(works) and all([work.frame for work in framed]):
+        if len(framed) == len(works) and all(work.frame for work in framed):
             self._take_row(framed)
             return
         frames, encodings = self._frames, self.sight.encodings

@@ -369,7 +369,10 @@ class Look:
             if not getattr(end, "stays", True):  # `is_own_cell`, without the call
                 parts.append(kind)
                 memory: Sequence[Any] = (end,)
-            elif kind is Nowhere or not hasattr(end, "cells"):
+            elif kind is Nowhere:
+                parts.append(kind)
+                continue
+            elif not hasattr(end, "cells"):
                 mark = mark_of(end)
                 parts.append(kind if mark is None else mark.serial)
                 continue

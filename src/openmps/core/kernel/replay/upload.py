@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from ctypes import memmove
 from typing import Any
 
@@ -28,8 +28,11 @@ class _Stage:
         self.bytes = torch.zeros(size, dtype=torch.uint8, pin_memory=device.type == "cuda")
         self.array: Any = self.bytes.numpy()
         self.places = [slot.of(self.bytes) for slot in slots]
-        self.spans = [(place.data_ptr(), slot.size) for place, slot in zip(self.places, slots, strict=True)]
-        """Where the bytes of each value go, and how many there are."""
+        self.spans = [
+            (place.data_ptr(), slot.size, place.shape, place.stride(), place.dtype)
+            for place, slot in zip(self.places, slots, strict=True)
+        ]
+        """Where the bytes of each value go, how many there are, and how they lie."""
 
 
 class _Slot:
@@ -80,6 +83,8 @@ class Upload:
                 slots.append(_Slot(value, -(-end // _ALIGNMENT) * _ALIGNMENT))
                 self._staged.append(place)
                 end = slots[-1].end
+        self._alone = [place for place in range(len(values)) if place not in self._staged]
+        """Places of the values that are never staged."""
         self._bytes = torch.zeros(end, dtype=torch.uint8, device=device)
         words = self._bytes[: _WORD * len(numbers)].view(torch.int64).unbind()
         self.numbers = [
@@ -105,7 +110,7 @@ class Upload:
 
     def send(self, values: Sequence[Tensor], numbers: Sequence[float]) -> None:
         """Bring other values and numbers to the device, in the order of the stream."""
-        alone = [*range(len(values))]
+        others: Iterable[int] = range(len(values))
         if self._bytes.numel():
             stage = self._stages[self._turn]
             half, place_in_half = divmod(self._turn, _STAGES // 2)
@@ -113,25 +118,33 @@ class Upload:
             if self._sent and not place_in_half:
                 self._sent[half].synchronize()
             struct.pack_into(self._layout, stage.array, 0, *numbers)
-            for place, slot, span in zip(self._staged, stage.places, stage.spans, strict=True):
-                value = values[place]
-                if value.is_cuda:
-                    continue
-                if value.stride() == slot.stride() and value.shape == slot.shape and value.dtype is slot.dtype:
-                    # Gaps and all: the engine's copy costs several times as much.
-                    memmove(span[0], value.data_ptr(), span[1])
-                else:
-                    slot.copy_(value)
-                alone.remove(place)
+            late = self._stage_all(stage, values)
+            others = self._alone if not late else [*self._alone, *late]
             self._bytes.copy_(stage.bytes, non_blocking=True)
             if self._sent and place_in_half == _STAGES // 2 - 1:
                 self._sent[half].record(current_stream(self._device))
-        for place in alone:
+        for place in others:
             value = values[place]
             if self._sent and not value.is_cuda and value.is_pinned():
                 self._bring(place, value)
             else:
                 self.values[place].copy_(value, non_blocking=True)
+
+    def _stage_all(self, stage: _Stage, values: Sequence[Tensor]) -> list[int]:
+        """Put the small values of the host into a stage; the places of those that are on the device by now."""
+        late: list[int] = []
+        for place, slot, (address, size, shape, strides, dtype) in zip(
+            self._staged, stage.places, stage.spans, strict=True
+        ):
+            value = values[place]
+            if value.is_cuda:
+                late.append(place)
+            elif value.stride() == strides and value.shape == shape and value.dtype is dtype:
+                # Gaps and all: the engine's copy costs several times as much.
+                memmove(address, value.data_ptr(), size)
+            else:
+                slot.copy_(value)
+        return late
 
     def _bring(self, place: int, value: Tensor) -> None:
         """Copy a large value from pinned memory of the host while earlier work runs."""
