@@ -171,7 +171,8 @@ class TrainableConvolutionDataSource(ArrayConvolutionDataSource, Optimized):
         """
         if command_buffer is None:
             raise self._needs_device()
-        if self._settled is not None and self._encode_settled(command_buffer, gradient_state, source_state):
+        comes_again = getattr(gradient_state, "prepared", None) is not None
+        if comes_again and self._encode_settled(command_buffer, gradient_state, source_state):
             store(self, "_current", source_state)
             return source_state
         optimizer: Any = self._optimizer or self._begun(command_buffer.device, _lengths(gradient_state))
@@ -186,7 +187,8 @@ class TrainableConvolutionDataSource(ArrayConvolutionDataSource, Optimized):
             **self._accumulators,
         )
         store(self, "_current", result)
-        self._settle(source_state, result)
+        if comes_again:
+            self._settle(source_state, result)
         return result
 
 
