@@ -79,10 +79,6 @@ class _StreamTimer:
             self._order.give_back(self._events)
 
     def begin(self) -> None:
-        if torch.cuda.is_current_stream_capturing():
-            # Events of a capture that the program makes by itself are passed when it replays that.
-            self._order.enter()
-            return
         self._events = self._order.take_events()
         self._stream = self._order.enter()
         self._events[0].record(self._stream)

@@ -61,12 +61,12 @@ class UnderWay:
         while records and records[0].finished.is_set():
             records.popleft()
 
-    def see_off(self) -> None:
-        """See to their end the quiet records at the front that the device has done."""
+    def see_off(self, new: Execution | None = None) -> None:
+        """See to their end the quiet records at the front that the device has done; ``new`` is not asked for."""
         for each in self:
             if each.finished.is_set():
                 continue
-            if not each.is_quiet:
+            if each is new or not each.is_quiet:
                 return
             # All before it is done.
             each.scheduled.set()

@@ -113,7 +113,7 @@ class Optimized:
         """Know the update that was just encoded, for the next one like it."""
         optimizer, settled = self._optimizer, None
         # Those of a user may do anything in their encode.
-        if type(optimizer) in _ACCUMULATORS and source is result:
+        if optimizer is not None and type(optimizer) in _ACCUMULATORS and source is result:
             arguments = optimizer.settled_arguments()
             if arguments is not None:
                 vectors = {name: [*each] for name, each in self._accumulators.items()}
