@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from typing import Any
 
 import pytest
 
+from openmps.errors import MTLExecutionError
 from openmps.metal.device import MTLCommandBuffer, MTLCommandQueue, mtl_device
 from openmps.types import MTLCommandBufferStatus as Status
 from striking import interrupted
@@ -145,14 +147,34 @@ def test_a_full_queue_makes_room() -> None:
         assert len(device.lane._under_way) <= 2
 
 
-def test_what_is_under_way_ends_with_the_queue() -> None:
+def test_a_queue_goes_though_nobody_has_looked_and_what_is_under_way_comes_to_its_end() -> None:
     device = Device()
-    last = device.buffer()
-    execution, gates = last.recording.execution, device.gates
+    execution = device.buffer().recording.execution
+    gates, queue, worker = device.gates, weakref.ref(device.queue), device.lane.worker
+    del device.lane.timer  # which holds this device
     del device
-    last.recording.lane.close()
+    assert queue() is None
     gates[0].opened.set()
-    assert execution.finished.wait(PATIENCE)
+    worker.join(PATIENCE)
+    assert execution.finished.is_set()
+
+
+def test_what_a_device_reports_late_names_the_command_buffer() -> None:
+    device = Device()
+    buffer = device.queue.command_buffer()
+    buffer.label = "mine"
+    fault = RuntimeError("the device is lost")
+
+    def fail() -> None:
+        raise fault
+
+    device.gates[0].is_over = fail
+    device.gates[0].wait = fail
+    buffer.commit()
+    assert buffer.status is Status.ERROR
+    with pytest.raises(MTLExecutionError, match="MTLCommandBuffer 'mine': work on the device") as caught:
+        buffer.wait_until_completed()
+    assert caught.value.__cause__ is fault
 
 
 @pytest.mark.parametrize("handled", [False, True])

@@ -208,6 +208,7 @@ class Execution:
         self.player = player
         """Runs works together or in its own way; None where each runs by itself."""
         self._owner: Owner | None = None
+        self._name = "MTLCommandBuffer"
 
     def prepare(self, owner: Owner) -> None:
         """Before the commit, which the status shows: ``owner`` is kept alive until `finish` has called its handlers."""
@@ -278,6 +279,13 @@ class Execution:
     def has_handlers(self) -> bool:
         """Whether somebody is called when it is scheduled or has completed."""
         return bool(self.scheduled_handlers or self.completed_handlers)
+
+    def be_quiet(self) -> None:
+        """Have nothing left to do at the end. The owner, which holds the queue, need not wait for somebody to look."""
+        if self._owner is not None:
+            self._name = self._owner.name
+            self._owner = None
+        self.is_quiet = True
 
     def is_over(self) -> bool:
         """Whether the device has done what was launched, or has failed: then `finish` does not block."""
@@ -368,7 +376,7 @@ class Execution:
         return self.error
 
     def _who(self) -> str:
-        return "MTLCommandBuffer" if self._owner is None else self._owner.name
+        return self._name if self._owner is None else self._owner.name
 
 
 def _first(passages: Sequence[Passage], works: int) -> list[Passage]:

@@ -336,7 +336,8 @@ class Lane:
             return
         place = turn.place
         if place is not None and (execution := place.execution) is not None and not place.is_handed_on:
-            execution.is_quiet = self._launches_at_commit and execution.launched and not execution.has_handlers
+            if self._launches_at_commit and execution.launched and not execution.has_handlers:
+                execution.be_quiet()
             self._under_way.add(execution)
             if not execution.is_quiet or execution.is_awaited:
                 self._inbox.put(execution)
