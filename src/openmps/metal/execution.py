@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, ExitStack, suppress
 from functools import partial
 from traceback import clear_frames
 from typing import Any, Protocol
+from weakref import ref
 
 import torch
 
@@ -208,7 +209,7 @@ class Execution:
         self.player = player
         """Runs works together or in its own way; None where each runs by itself."""
         self._owner: Owner | None = None
-        self._name = "MTLCommandBuffer"
+        self._named: ref[Owner] | None = None
 
     def prepare(self, owner: Owner) -> None:
         """Before the commit, which the status shows: ``owner`` is kept alive until `finish` has called its handlers."""
@@ -283,7 +284,7 @@ class Execution:
     def be_quiet(self) -> None:
         """Have nothing left to do at the end. The owner, which holds the queue, need not wait for somebody to look."""
         if self._owner is not None:
-            self._name = self._owner.name
+            self._named = ref(self._owner)
             self._owner = None
         self.is_quiet = True
 
@@ -376,7 +377,8 @@ class Execution:
         return self.error
 
     def _who(self) -> str:
-        return self._name if self._owner is None else self._owner.name
+        owner = self._named() if self._owner is None and self._named is not None else self._owner
+        return "MTLCommandBuffer" if owner is None else owner.name
 
 
 def _first(passages: Sequence[Passage], works: int) -> list[Passage]:

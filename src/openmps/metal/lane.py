@@ -117,7 +117,8 @@ class Lane:
         try:
             self.reserve(place)
             self.advance()
-            self.see_off(execution)
+            if self._launches_at_commit:
+                self._under_way.see_off(execution)
         except BaseException:
             self._inbox.put(_Signal.ADVANCE)
             raise
@@ -190,10 +191,9 @@ class Lane:
         self._under_way.forget()
         return self._under_way.oldest() if len(self._under_way) >= self._capacity else None
 
-    def see_off(self, new: Execution | None = None) -> None:
-        """See quiet records to their end that the device has done, up to a new one; nothing is waited for."""
-        if self._launches_at_commit:
-            self._under_way.see_off(new)
+    def see_off(self) -> None:
+        """See quiet records to their end that the device has done; nothing is waited for."""
+        self._under_way.see_off()
 
     def wait(self, execution: Execution, latch: Latch) -> tuple[str, str] | None:
         """Wait for what happens to a record of this lane; rule and remedy of an error if that would be for ever.
