@@ -114,7 +114,7 @@ class Optimized:
         optimizer, settled = self._optimizer, None
         # Those of a user may do anything in their encode.
         if optimizer is not None and type(optimizer) in _ACCUMULATORS and source is result:
-            arguments = optimizer.settled_arguments()
+            arguments = optimizer._settled_arguments()  # pyright: ignore[reportPrivateUsage]
             if arguments is not None:
                 vectors = {name: [*each] for name, each in self._accumulators.items()}
                 settled = _Settled(optimizer, source, vectors, arguments)
@@ -128,7 +128,9 @@ class Optimized:
             and settled.source is source
             and settled.optimizer is self._optimizer
             and settled.vectors == self._accumulators
-            and settled.optimizer.encode_settled(command_buffer, gradients, settled.arguments)
+            and settled.optimizer._encode_settled(  # pyright: ignore[reportPrivateUsage]
+                command_buffer, gradients, settled.arguments
+            )
         )
 
     def _vector_names(self, optimizer: MPSNNOptimizer) -> tuple[str, ...]:

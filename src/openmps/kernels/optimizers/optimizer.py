@@ -225,11 +225,11 @@ class MPSNNOptimizer(MPSKernel):
         self._record_prepared(command_buffer, found)
         return True
 
-    def settled_arguments(self) -> list[object] | None:
-        """The arguments behind the gradients of the last encode, for `encode_settled`; None where they will not do."""
+    def _settled_arguments(self) -> list[object] | None:
+        """The arguments behind the gradients of the last encode, for `_encode_settled`; None where they will not do."""
         return None if self._last is None else self._last.arguments
 
-    def encode_settled(self, command_buffer: CommandBuffer, gradients: Any, arguments: list[object]) -> bool:
+    def _encode_settled(self, command_buffer: CommandBuffer, gradients: Any, arguments: list[object]) -> bool:
         """Record what an encode of a convolution's update would with these arguments, if it did so before.
 
         For data sources that know that nothing has changed; others call ``encode``.
