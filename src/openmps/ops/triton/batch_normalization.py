@@ -20,19 +20,24 @@ triton: Any = import_module("triton")
 
 
 class _Cut(NamedTuple):
-    """How a kernel cuts its images: numbers of each that a program holds at a time, channels of those, programs."""
+    """How a kernel cuts its images: numbers of each that a program holds at a time, channels of those, programs.
+
+    Of a program so many warps; so many tiles of a sum are under way at once, in so many registers a thread at most.
+    """
 
     numbers: int
     channels: int
     programs: int
     warps: int = 8
+    stages: int = 1
+    registers: int = 0
 
 
 _CUTS = {
     "moments": _Cut(8192, 64, 264),
     "normalize": _Cut(8192, 128, 2**30),
     "normalize with masks": _Cut(4096, 128, 2112),
-    "parameters": _Cut(4096, 64, 264),
+    "parameters": _Cut(4096, 64, 264, stages=3),
     "masked": _Cut(4096, 128, 528),
     "data": _Cut(8192, 128, 528),
     "pooled": _Cut(2048, 64, 528),
@@ -109,6 +114,8 @@ class Grid(NamedTuple):
 
     programs: int
     warps: int
+    stages: int = 1
+    registers: int = 0
 
     @classmethod
     def of(cls, image: Tensor, kernel: str, least: int = 1) -> Grid:
@@ -116,7 +123,13 @@ class Grid(NamedTuple):
         images, channels, height, width = image.shape
         cut = _CUTS[kernel]
         columns = min(cut.channels, max(least, triton.next_power_of_2(channels)))
-        return cls(images * height * width, channels, cut.numbers // columns, columns, cut.programs, cut.warps)
+        return cls(images * height * width, channels, cut.numbers // columns, columns, *cut[2:])
+
+    @property
+    def options(self) -> dict[str, int]:
+        """What the compiler is told."""
+        limit = {"maxnreg": self.registers} if self.registers else {}
+        return {"num_warps": self.warps, **limit}
 
     @property
     def across(self) -> int:
@@ -163,7 +176,7 @@ def moments(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     parts = grid.rows_for(x, 3 * grid.parts)
     found = grid.rows_for(x, 1)[0], grid.rows_for(x, 1)[0], grid.rows_for(x, 1)[0]
     kernels.moments_parts[grid.all](
-        x, parts, grid.rows, grid.channels, pitch_of(x), grid.held, grid.columns, num_warps=grid.warps,
+        x, parts, grid.rows, grid.channels, pitch_of(x), grid.held, grid.columns, grid.stages, **grid.options,
     )  # fmt: skip
     kernels.moments_end[programs](parts, *found, grid.parts, grid.rows, grid.channels, grid.held, held, columns)
     return found
@@ -202,7 +215,7 @@ def parameter_gradients(
     kernels.gradient_parts[grid.all](
         gradient, x, parts, rows.filled(), grid.rows, grid.channels, pitch_of(gradient), pitch_of(x),
         *_floats(epsilon, how.a, how.b), rows.correction is not None, how.name, how.a == 0.0, how.rounds,
-        how.rounds_sum, grid.held, grid.columns, num_warps=grid.warps,
+        how.rounds_sum, grid.held, grid.columns, grid.stages, **grid.options,
     )  # fmt: skip
     return added_up(grid, parts, rows, epsilon, before)
 
@@ -225,7 +238,7 @@ def masked_gradients(
         gradient, added, x, image, masks, made, parts, rows.filled(), known.filled(), grid.rows, grid.channels,
         x.shape[2] * x.shape[3], pitch_of(gradient), pitch_of(added), pitch_of(x), pitch_of(image), float(slope),
         rows.correction is not None, known.correction is not None, second is not None, other is not None,
-        gradient.shape != x.shape, slope == 0.0, rounds_sum, grid.held, grid.columns, num_warps=grid.warps,
+        gradient.shape != x.shape, slope == 0.0, rounds_sum, grid.held, grid.columns, grid.stages, **grid.options,
     )  # fmt: skip
     found = added_up(grid, parts, rows, epsilon, count=count)
     if other is not None:

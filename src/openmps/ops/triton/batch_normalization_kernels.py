@@ -36,7 +36,9 @@ def _middle(a, b, c):
 
 @Launched
 @triton.jit
-def moments_parts(x, parts, rows, channels, pitch, HELD: tl.constexpr, COLUMNS: tl.constexpr):
+def moments_parts(
+    x, parts, rows, channels, pitch, HELD: tl.constexpr, COLUMNS: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
     """A number near those of a program's pixels, their mean less that, and their squared differences from the mean.
 
     What is near is the middle one of three pixels, lest an outlier costs the digits of all others (Welford's scheme).
@@ -52,7 +54,7 @@ def moments_parts(x, parts, rows, channels, pitch, HELD: tl.constexpr, COLUMNS: 
     squares = tl.zeros([HELD, COLUMNS], tl.float32)
     tiles = tl.cdiv(rows, HELD)
     seen = 0.0
-    for tile in range(part, tiles, programs):
+    for tile in tl.range(part, tiles, programs, num_stages=STAGES):
         row = tile * HELD + lane
         there = (row < rows)[:, None] & is_in[None, :]
         value = read(x, rows - 1 - row, at, there, pitch) - near[None, :]
@@ -183,7 +185,7 @@ def _flow(
 def gradient_parts(
     gradient, x, parts, rows_of, rows, channels, pitch, pitch_of_x, epsilon, a, b, HAS_CORRECTION: tl.constexpr,
     NEURON: tl.constexpr, IS_PLAIN: tl.constexpr, ROUNDS: tl.constexpr, ROUNDS_FLOW: tl.constexpr, HELD: tl.constexpr,
-    COLUMNS: tl.constexpr,
+    COLUMNS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """The sums of ``g (x - mean)`` and ``g`` over a program's pixels."""
     part, programs, at = place_of(channels, COLUMNS)
@@ -194,7 +196,7 @@ def gradient_parts(
         affine = affine_of(rows_of, at, is_in, epsilon, HAS_CORRECTION)
     products = tl.zeros([HELD, COLUMNS], tl.float32)
     sums = tl.zeros([HELD, COLUMNS], tl.float32)
-    for tile in range(part, tl.cdiv(rows, HELD), programs):
+    for tile in tl.range(part, tl.cdiv(rows, HELD), programs, num_stages=STAGES):
         row = rows - 1 - tile * HELD - tl.arange(0, HELD)
         there = (row >= 0)[:, None] & is_in[None, :]
         value = read(x, row, at, there, pitch_of_x)
@@ -212,7 +214,7 @@ def masked_parts(
     gradient, second, x, other, masks, flows, parts, rows_of, others_rows, rows, channels, each, pitch,
     pitch_of_second, pitch_of_x, pitch_of_other, a, HAS_CORRECTION: tl.constexpr, OTHER_HAS_CORRECTION: tl.constexpr,
     HAS_SECOND: tl.constexpr, HAS_OTHER: tl.constexpr, IS_SPREAD: tl.constexpr, IS_PLAIN: tl.constexpr,
-    ROUNDS_SUM: tl.constexpr, HELD: tl.constexpr, COLUMNS: tl.constexpr,
+    ROUNDS_SUM: tl.constexpr, HELD: tl.constexpr, COLUMNS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """What a neuron lets pass of a gradient, or of the sum of two, by its bits; and its sums as `gradient_parts`.
 
@@ -228,7 +230,7 @@ def masked_parts(
     products = tl.zeros([HELD, COLUMNS], tl.float32)
     others_products = tl.zeros([HELD, COLUMNS], tl.float32)
     sums = tl.zeros([HELD, COLUMNS], tl.float32)
-    for tile in range(part, tl.cdiv(rows, HELD), programs):
+    for tile in tl.range(part, tl.cdiv(rows, HELD), programs, num_stages=STAGES):
         row = rows - 1 - tile * HELD - tl.arange(0, HELD)
         there = (row >= 0)[:, None] & is_in[None, :]
         if IS_SPREAD:

@@ -30,6 +30,8 @@ _BUSY = 0.95
 """Share of the multiprocessors that has to have work."""
 _FEW = 64
 """Output channels of the smallest tiles."""
+_ROOM = 3 * 64 << 10
+"""Bytes of three stages of the largest tiles."""
 _LEAST_PIXELS = 512
 """Pixels that a program sums at least."""
 
@@ -110,14 +112,22 @@ class _Tile(NamedTuple):
     stages: int
 
     @classmethod
-    def of(cls, outputs: int, channels: int, taps_across: int) -> _Tile:
-        """That for a gradient of this size."""
+    def of(cls, outputs: int, channels: int, taps_across: int, *, is_roomy: bool) -> _Tile:
+        """That for a gradient of this size, where a program has room for large tiles or not."""
         taps = 3 if taps_across % 3 == 0 else 1
         if outputs <= _FEW:
             return cls(max(16, triton.next_power_of_2(outputs)), 64, 32, taps, 4, 5)
         if taps == 1 and outputs > 2 * _FEW and channels > _FEW:
             return cls(256, 128, 64, 1, 8, 3)
-        return cls(128, 64, 64, taps, 8, 4)
+        if taps == 1 or outputs > 4 * _FEW or channels <= _FEW or not is_roomy:
+            return cls(128, 64, 64, taps, 8, 4)
+        return cls(256, 64, 64, 3, 16, 3) if outputs > 2 * _FEW else cls(128, 128, 64, 3, 16, 3)
+
+
+@cache
+def _is_roomy(device: torch.device) -> bool:
+    """Whether a multiprocessor has memory for three stages of the largest tiles, as an H100 and later ones have."""
+    return device.type == "cuda" and torch.cuda.get_device_properties(device).shared_memory_per_block_optin >= _ROOM
 
 
 @cache
@@ -135,7 +145,10 @@ def weights_gradient(gradient: Tensor, x: Tensor, window: Window, pitch: int, pi
     """
     images, outputs, result_rows, result_columns = gradient.shape
     _, inputs, rows, columns = x.shape
-    tile, pixels = _Tile.of(outputs, inputs, window.x.size), images * result_rows * result_columns
+    tile, pixels = (
+        _Tile.of(outputs, inputs, window.x.size, is_roomy=_is_roomy(x.device)),
+        images * result_rows * result_columns,
+    )
     blocks = triton.cdiv(outputs, tile.outputs) * triton.cdiv(inputs, tile.channels)
     blocks *= window.y.size * window.x.size // tile.taps
     each = triton.cdiv(pixels, _parts(blocks, pixels, _MULTIPROCESSORS * (2 if tile.warps == _SMALL else 1)))
