@@ -266,26 +266,39 @@ class JoinRows(Op):
 class RunningAverages(Op, kind=Kind.UPDATE, results=0, has_effect=True):
     """``running += momentum (found - running)`` of mean and variance, the latter times a factor.
 
-    Operands are the running mean and variance, which are written, those that were found, and the factor.
+    Operands are the running mean and variance, which are written, those that were found, and the factor; and so on, of
+    any number of layers.
     """
 
     momentum: float
 
     def overwritten(self, operands: int) -> Iterable[int]:
         """The running ones."""
-        return (0, 1)
+        return [place for place in range(operands) if place % _OF_A_LAYER < 2]
 
     def run(self, wanted: tuple[bool, ...], *operands: Any) -> None:
         """See the class."""
-        mean, variance, found_mean, found_variance, factor = operands
-        for running, found, scale in ((mean, found_mean, 1.0), (variance, found_variance, factor)):
-            if triton.runs_on(running.device):
+        layers = [operands[first : first + _OF_A_LAYER] for first in range(0, len(operands), _OF_A_LAYER)]
+        running = [each for layer in layers for each in layer[:2]]
+        found = [each for layer in layers for each in layer[2:4]]
+        scales = [scale for layer in layers for scale in (1.0, layer[4])]
+        if len(layers) > 1 and running[0].is_cuda:
+            # A few launches for all of them.
+            steps = torch.ops.aten._foreach_mul.ScalarList(found, scales)
+            torch.ops.aten._foreach_sub_.List(steps, running)
+            torch.ops.aten._foreach_add_.List(running, steps, alpha=self.momentum)
+            return
+        for mine, new, scale in zip(running, found, scales, strict=True):
+            if triton.runs_on(mine.device):
                 from openmps.ops.triton.optimizers import update
 
                 # A descent from the found numbers, whose regularization takes the running ones off them.
-                update(("descent",), (-self.momentum,), [[found], [running], [running]], (), None, (scale, -1.0), "L2")
+                update(("descent",), (-self.momentum,), [[new], [mine], [mine]], (), None, (scale, -1.0), "L2")
             else:
-                torch.sub(running, torch.sub(found * scale, running), alpha=-self.momentum, out=running)
+                torch.sub(mine, torch.sub(new * scale, mine), alpha=-self.momentum, out=mine)
+
+
+_OF_A_LAYER = 5
 
 
 class SplitRows(Op, results=5, kind=Kind.STORAGE, gives_view=True):

@@ -252,14 +252,21 @@ class Update(Op, kind=Kind.UPDATE, results=0, has_effect=True):
             each.view(-1).copy_(new if each.dtype == torch.float16 else new.to(torch.float16))
 
     def pass_once(
-        self, rates: Sequence[Rate], runs: Sequence[Sequence[Tensor]], rounded: Sequence[tuple[int, Tensor]]
+        self,
+        rates: Sequence[Rate],
+        runs: Sequence[Sequence[Tensor]],
+        rounded: Sequence[tuple[int, Tensor]],
+        *,
+        is_many: bool = False,
     ) -> None:
         """One step in Triton: a rate for each vector, and what takes which result rounded. See `fits_one_pass`."""
-        from openmps.ops.triton.optimizers import update
+        from openmps.ops.triton.optimizers import update, update_many
 
         rule, scale = self.rule, self.rule.regularization_scale
         regularization = rule.regularization.name if scale != 0.0 else "NONE"
-        update(self._formula(len(runs) - 3), rates, runs, rounded, rule.clip, (rule.rescale, scale), regularization)
+        said = rule.clip, (rule.rescale, scale), regularization
+        step: Any = update_many if is_many else update
+        step(self._formula(len(runs) - 3), rates, runs, rounded, *said)
 
     @property
     def settings(self) -> dict[str, Any]:

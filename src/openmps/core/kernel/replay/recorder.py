@@ -11,6 +11,8 @@ from weakref import WeakSet
 import torch
 from torch import Tensor
 
+from openmps.ops.triton.addresses import Tables
+
 Run = Callable[[], Sequence[Tensor | None]]
 """Launches work over fixed memory and gives what comes out."""
 
@@ -47,8 +49,9 @@ class Recorder(Protocol):
 class _Graph:
     """A CUDA graph and what comes out of it."""
 
-    def __init__(self, graph: torch.cuda.CUDAGraph, values: Sequence[Tensor | None]) -> None:
+    def __init__(self, graph: torch.cuda.CUDAGraph, values: Sequence[Tensor | None], tables: Tables) -> None:
         self._graph = graph
+        self._tables = tables
         self.values = values
 
     def replay(self) -> None:
@@ -81,12 +84,12 @@ class CudaRecorder:
         torch.cuda.empty_cache()
         current = torch.cuda.current_stream(self._device)
         self._stream.wait_stream(current)
-        graph = torch.cuda.CUDAGraph()
+        graph, tables = torch.cuda.CUDAGraph(), Tables(self._device)
         # What the collector frees meanwhile might do what a capture forbids.
         collects = gc.isenabled()
         gc.disable()
         try:
-            with torch.cuda.stream(self._stream):
+            with torch.cuda.stream(self._stream), tables:
                 # Other threads, the queue's among them, go on using the device.
                 graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
                 try:
@@ -99,7 +102,8 @@ class CudaRecorder:
             if collects:
                 gc.enable()
         current.wait_stream(self._stream)
-        made = _Graph(graph, values)
+        tables.fill()
+        made = _Graph(graph, values, tables)
         self._graphs.add(made)
         return made
 

@@ -16,7 +16,8 @@ from torch.overrides import TorchFunctionMode
 
 from openmps.core.kernel.encoding import Encoding, Number
 from openmps.core.kernel.replay.sight import cells_of, is_own_cell, stay, traits_of
-from openmps.core.kernel.replay.tape import Reader, TapeStep, joined, over_nothing
+from openmps.core.kernel.replay.tape import Reader, over_nothing
+from openmps.core.kernel.replay.updates import TapeStep, Touched, joined
 from openmps.ops import triton
 from openmps.ops.collectives import alone
 from openmps.ops.op import Body, Role
@@ -80,7 +81,7 @@ def rehearse(works: Sequence[Encoding], device: torch.device) -> None:
         for work in works:
             _run(work.body, _readers(work, None))
         steps = [TapeStep(work.body, _readers(work, device), (), None) for work in works]
-        for step in joined(steps, [[] for _ in steps])[0]:
+        for step in joined(steps, [[] for _ in steps], [Touched()] * len(steps))[0]:
             if any(each.role is Role.NUMBER for each in step.body.inputs):
                 _run(step.body, step.readers)
 

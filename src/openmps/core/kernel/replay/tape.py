@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from openmps.core.kernel.encoding import Bound, Encoding, Several
+from openmps.core.kernel.encoding import Bound, Encoding, Numbers, Several
 from openmps.core.kernel.replay.segment import (
     INNER,
     KEPT,
@@ -23,11 +22,9 @@ from openmps.core.kernel.replay.segment import (
     Target,
     values_of,
 )
-from openmps.core.kernel.replay.sight import Sight, flat
+from openmps.core.kernel.replay.sight import Sight, flat, mark_of, storages_of, traits_of
+from openmps.core.kernel.replay.updates import TapeStep, Touched, joined
 from openmps.core.kernel.replay.upload import Upload
-from openmps.ops.joined_updates import join_updates
-from openmps.ops.op import Body, Builder
-from openmps.ops.optimizers import Update
 
 Cells = Mapping[int, Any]
 
@@ -84,16 +81,6 @@ class _Taker(NamedTuple):
             outs.append(value.clone() if self.is_shared and value is not None else value)
 
 
-class TapeStep(NamedTuple):
-    """One work of the tape."""
-
-    body: Body
-    readers: Sequence[Reader]
-    takers: Sequence[tuple[int, _Taker]]
-    """By the place of the output among those of the body."""
-    guard: Encoding | None
-
-
 class Tape:
     """The works of a segment over memory that stays the same: what is read is copied in, numbers are uploaded."""
 
@@ -111,9 +98,12 @@ class Tape:
         self._twins: dict[int, Any] = {number: sight.cells[number].twin() for number in used}
         self._fixed, self._numbers = iter(self.upload.values), iter(self.upload.numbers)
         self._writers = _writers(parts)
+        ends = _ends(parts)
+        touched = [_touched(work, part) for work, part in zip(sight.encodings, parts, strict=False)]
+        self._lent = _lent(sight.encodings, parts, ends, touched)
         self._steps = [self._step(work, part) for work, part in zip(sight.encodings, parts, strict=False)]
         self._beginnings = dict(zip(segment.beginnings, self.upload.values[values:], strict=True))
-        self._steps, self._ends = joined(self._steps, _ends(parts))
+        self._steps, self._ends = joined(self._steps, ends, _with_lent(touched, parts, self._lent))
 
     def _step(self, work: Encoding, part: Part) -> TapeStep:
         readers = [self._reader(bound, source) for bound, source in zip(work.inputs, part.sources, strict=True)]
@@ -146,7 +136,8 @@ class Tape:
             return _Taker(None, None, target.comes_out, is_shared)
         # What comes out must not change when a later work writes the inner memory again.
         several = any(self._writers[number] > 1 for number in target.cells)
-        return _Taker(over_nothing(sink), target.cells, target.comes_out, is_shared or (target.comes_out and several))
+        is_shared = (is_shared and target.cells[0] not in self._lent) or (target.comes_out and several)
+        return _Taker(over_nothing(sink), target.cells, target.comes_out, is_shared)
 
     def run(self) -> list[Tensor | None]:
         """Run the works; what comes out, in order."""
@@ -164,35 +155,6 @@ class Tape:
             for number in ends:
                 del cells[number]
         return outs
-
-
-def joined(steps: Sequence[TapeStep], ends: Sequence[list[int]]) -> tuple[list[TapeStep], list[list[int]]]:
-    """Updates that come one after the other as one work; see `openmps.ops.joined_updates`."""
-    works: list[TapeStep] = []
-    lasts: list[list[int]] = []
-    for is_update, group in groupby(zip(steps, ends, strict=True), lambda pair: _is_update(pair[0])):
-        run = [*group]
-        if is_update and len(run) > 1:
-            works.append(_one_of([step for step, _ in run]))
-            lasts.append([number for _, end in run for number in end])
-        else:
-            works += [step for step, _ in run]
-            lasts += [end for _, end in run]
-    return works, lasts
-
-
-def _is_update(step: TapeStep) -> bool:
-    """Whether a work does nothing but update memory that stays."""
-    return not step.takers and step.guard is None and all(isinstance(each.op, Update) for each in step.body.steps)
-
-
-def _one_of(steps: Sequence[TapeStep]) -> TapeStep:
-    builder = Builder()
-    for place, step in enumerate(steps):
-        inputs = [builder.input(role, f"{place}:{name}") for role, name in step.body.inputs]
-        builder.splice(step.body, inputs)
-    readers = [reader for step in steps for reader in step.readers]
-    return TapeStep(join_updates(builder.finish()), readers, [], None)
 
 
 def over_nothing(bound: Any) -> Any:
@@ -215,3 +177,63 @@ def _ends(parts: Sequence[Part]) -> list[list[int]]:
     """After each work, the inner memory that no later one uses."""
     last = {number: place for place, part in enumerate(parts) for numbers in _inner_of(part) for number in numbers}
     return [[number for number, end in last.items() if end == place] for place in range(len(parts))]
+
+
+# --- what works touch -------------------------------------------------------------------------------------------------
+
+
+def _touched(work: Encoding, part: Part) -> Touched:
+    """The memory of a work: kept storages by their addresses, inner memory as its numbers in tuples of one."""
+    read, written = set[Hashable](), set[Hashable]()
+    for bound, source, is_written in zip(work.inputs, part.sources, traits_of(work.body).written, strict=True):
+        memory = _memory(bound, source)
+        read |= memory
+        if is_written:
+            written |= memory
+    for sink, target in zip(flat(work.sinks), part.targets, strict=True):
+        written |= _memory(sink, target)
+    return Touched(frozenset(read), frozenset(written))
+
+
+def _memory(bound: Any, how: Source | Target) -> set[Hashable]:
+    if how.how is INNER:
+        return {(number,) for number in how.cells}
+    mark = mark_of(bound) if how.how is KEPT else None
+    return set() if mark is None else set(storages_of([mark]))
+
+
+def _lent(
+    works: Sequence[Encoding], parts: Sequence[Part], ends: Sequence[list[int]], touched: Sequence[Touched]
+) -> dict[int, frozenset[int]]:
+    """Inner memory that may be the kept memory itself that a work hands on as it is, and which.
+
+    Nobody writes that until the last work that reads it there.
+    """
+    last = {number: place for place, numbers in enumerate(ends) for number in numbers}
+    writers = _writers(parts)
+    found: dict[int, frozenset[int]] = {}
+    for place, (work, part) in enumerate(zip(works, parts, strict=False)):
+        inputs = dict(zip(work.body.input_slots, zip(work.inputs, part.sources, strict=True), strict=True))
+        if len(part.targets) != len(work.sinks):
+            continue
+        for sink, target, slot in zip(work.sinks, part.targets, work.body.output_slots, strict=True):
+            bound, source = inputs.get(slot, (None, None))
+            is_inner = target.how is INNER and type(sink) is Numbers and not target.comes_out
+            if not is_inner or source is None or source.how is not KEPT or writers[target.cells[0]] > 1:
+                continue
+            mark = mark_of(bound)
+            kept = frozenset[int]() if mark is None else storages_of([mark])
+            until = touched[place : last[target.cells[0]] + 1]
+            if not any(kept & each.written for each in until):
+                found[target.cells[0]] = kept
+    return found
+
+
+def _with_lent(touched: Sequence[Touched], parts: Sequence[Part], lent: Mapping[int, frozenset[int]]) -> list[Touched]:
+    """The memory of works, with the kept memory that they read as inner memory."""
+    made: list[Touched] = []
+    for each, part in zip(touched, parts, strict=False):
+        inner = [number for source in part.sources if source.how is INNER for number in source.cells]
+        kept = [place for number in inner for place in lent.get(number, ())]
+        made.append(each._replace(read=each.read.union(kept)))
+    return made
