@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from openmps.distributed import Group
 from openmps.distributed import group as group_module
 from openmps.errors import MPSError
 from openmps.training import (
+    Checkpoint,
     Dataset,
     DataSplit,
     Network,
@@ -29,6 +31,7 @@ from openmps.training import (
     RunFolder,
     TrainingOptions,
     describe_run,
+    loop,
     optimizer_factory,
     train,
 )
@@ -73,6 +76,7 @@ def differences(folder: Path) -> None:
     group_module._VERSION = f"0.{rank}"
     tell("versions", group._check_versions)
     tell("weights", lambda: group.share(graph(rank)))
+    tell("options", lambda: group.share(graph(0), shards_optimizer_state=bool(rank)))
     split = data()
     run = run_of(group, folder, split)
     tell("data", lambda: train(data(rank), run, OPTIONS, CPU, processes=group))
@@ -104,15 +108,40 @@ class At:
     def finish_epoch(self, status: Any) -> None: ...
 
 
+def train_with_shares(group: Group, folder: Path, split: DataSplit) -> None:
+    """Train with shares of the optimizer's state and without; tells whether files are equal, and when some were kept.
+
+    The first process asks for a checkpoint all the time, and gets one whenever all are there.
+    """
+    options = replace(OPTIONS, optimizer="adam", checkpoint_every=None, checkpoints_kept=100)
+    loop._CHECKPOINT_SECONDS, loop._CHECKPOINT_SHARE = 0, 1e9
+    found: list[dict[int, bytes]] = []
+    for shares in (True, False):
+        run = run_of(group, folder / f"shares {shares}", split)
+        train(split, run, options, CPU, processes=group, shards_optimizer_state=shares)
+        checkpoints = {step: run.checkpoints.load(step) for step in run.checkpoints.steps()}
+        found.append({step: without_clock(each).to_bytes() for step, each in checkpoints.items()})
+    mine, whole = found
+    same = all(mine[step] == whole[step] for step in mine)
+    print(f"shares|{same}|{' '.join(map(str, mine))}", flush=True)
+
+
+def without_clock(checkpoint: Checkpoint) -> Checkpoint:
+    place = {**checkpoint.parts["training loop"], "seconds": 0.0, "metrics_bytes": 0}
+    return Checkpoint(checkpoint.step, {**checkpoint.parts, "training loop": place}, checkpoint.about)
+
+
 def ends(folder: Path) -> None:
     """Process 1 alone is interrupted in one training, and killed in another."""
     group = Group.join("cpu")
     split = data()
+    train_with_shares(group, folder, split)
     run = run_of(group, folder, split)
     result = train(split, run, OPTIONS, CPU, At(group, signal.SIGINT), processes=group)
     print(f"interrupted|{result.interrupted}|{result.iterations}", flush=True)
     run = run_of(group, folder / "killed", split)
-    tell("killed", lambda: train(split, run, OPTIONS, CPU, At(group, signal.SIGKILL), processes=group))
+    shares = {"processes": group, "shards_optimizer_state": True}
+    tell("killed", lambda: train(split, run, OPTIONS, CPU, At(group, signal.SIGKILL), **shares))
     os._exit(0)
 
 

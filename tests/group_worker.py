@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ import torch
 
 import openmps as mps
 from openmps.distributed import Group
-from openmps.training import ArrayConvolutionDataSource, TrainableBatchNormalizationDataSource
+from openmps.training import ArrayConvolutionDataSource, Checkpoint, TrainableBatchNormalizationDataSource, graph_parts
 from openmps.training import TrainableConvolutionDataSource as Trained
 from replay_twin import outcomes, replaying_queue
 
@@ -49,7 +50,11 @@ def batch(step: int) -> tuple[Array, Array]:
 
 
 def optimizers(name: str) -> Callable[[mps.MTLDevice], Any]:
-    kinds = {"sgd": mps.MPSNNOptimizerStochasticGradientDescent, "adam": mps.MPSNNOptimizerAdam}
+    kinds = {
+        "sgd": mps.MPSNNOptimizerStochasticGradientDescent,
+        "adam": mps.MPSNNOptimizerAdam,
+        "momentum": partial(mps.MPSNNOptimizerStochasticGradientDescent, momentum_scale=0.9),
+    }
     return lambda device: kinds[name](device, RATE)
 
 
@@ -83,6 +88,7 @@ def graph_case(
     drops: bool = False,
     synchronizes: bool = False,
     replays: bool = False,
+    shards: bool = False,
     bucket: int = 500,
 ) -> dict[str, Array]:
     """Ten steps of a convolution, a normalization, a ReLU, a dropout and a fully connected layer."""
@@ -112,7 +118,8 @@ def graph_case(
     graph = mps.MPSNNGraph(world.device, training[0].result_image, result_image_is_needed=False)
     graph.format = FLOAT32
     if world.group is not None:
-        world.group.share(graph, synchronizes_statistics=synchronizes, bucket_bytes=bucket)
+        options = {"synchronizes_statistics": synchronizes, "shards_optimizer_state": shards}
+        world.group.share(graph, **options, bucket_bytes=bucket)
     queue = replaying_queue(world.device) if replays else world.device.new_command_queue()
     for step in range(STEPS):
         images, classes = batch(step)
@@ -208,6 +215,80 @@ def pieces(world: World, parts: int) -> dict[str, Array]:
     }
 
 
+# --- shares of the optimizer's state ----------------------------------------------------------------------------------
+
+
+class Exact:
+    """A layer whose gradients have the same bits however a batch is parted: sums of whole numbers, by any order.
+
+    The slope of the loss is that of ``|x - t|`` far below ``t``.
+    """
+
+    OUTPUTS = 64
+    NUMBERS = OUTPUTS * (SIDE * SIDE * 2 + 1)
+
+    def __init__(self, world: World, *, shards: bool) -> None:
+        self.world = world
+        weights = np.zeros((self.OUTPUTS, SIDE, SIDE, 2), np.float32)
+        descriptor = mps.MPSCNNConvolutionDescriptor(SIDE, SIDE, 2, self.OUTPUTS)
+        self.source = Trained(descriptor, weights, np.zeros(self.OUTPUTS), "exact", optimizer=optimizers("adam"))
+        said = mps.MPSCNNLossDescriptor(mps.MPSCNNLossType.MEAN_ABSOLUTE_ERROR, mps.MPSCNNReductionType.SUM)
+        said.weight = 1 / IMAGES
+        last = mps.MPSCNNFullyConnectedNode(mps.MPSNNImageNode(), self.source).result_image
+        training = mps.MPSCNNLossNode(last, said).training_graph(None)
+        self.graph = mps.MPSNNGraph(world.device, training[0].result_image, result_image_is_needed=False)
+        self.graph.format = FLOAT32
+        if world.group is not None:
+            world.group.share(self.graph, shards_optimizer_state=shards)
+        self.queue = world.device.new_command_queue()
+
+    def train(self, first: int, last: int) -> Checkpoint:
+        """The checkpoint behind steps ``first`` to ``last``."""
+        far = np.full((IMAGES, self.OUTPUTS), 1e6, np.float32)
+        for step in range(first, last):
+            images = np.random.default_rng(400 + step).integers(-4, 5, (IMAGES, SIDE, SIDE, 2)).astype(np.float32)
+            labels = mps.MPSCNNLossLabels.batch(self.world.device, self.world.own(far))
+            command_buffer = self.queue.command_buffer()
+            self.graph.encode_batch(command_buffer, [self.world.images(images)], [labels])
+            command_buffer.commit()
+            command_buffer.wait_until_completed()
+        return self.checkpoint(last)
+
+    def checkpoint(self, step: int) -> Checkpoint:
+        return Checkpoint.of(step, graph_parts(self.graph))
+
+    def go_on_from(self, checkpoint: Checkpoint) -> Exact:
+        checkpoint.restore(graph_parts(self.graph))
+        self.graph.reload_from_data_sources()
+        return self
+
+    def moments(self) -> int:
+        """Bytes of the optimizer's vectors."""
+        return sum(row.data.length for rows in self.source.accumulators.values() for row in rows)
+
+
+def shared_state(world: World) -> dict[str, Array]:
+    """A run with shares of the state, and runs that go on from its checkpoint with and without; moments in bytes."""
+    never_stopped = Exact(world, shards=True)
+    middle = never_stopped.train(0, 3)
+    found = {"middle": middle, "never stopped": never_stopped.train(3, 6)}
+    bytes_of = {"never stopped": never_stopped.moments()}
+    for name, shards in (("shards", True), ("whole", False)):
+        read = Checkpoint.from_bytes(middle.to_bytes())
+        found[name] = (run := Exact(world, shards=shards).go_on_from(read)).train(3, 6)
+        bytes_of[name] = run.moments()
+    # A graph that is shared in another way goes on with what it has.
+    if world.group is not None:
+        for name, shards in (("gathered", False), ("cut", True)):
+            world.group.share(never_stopped.graph, shards_optimizer_state=shards)
+            found[name], bytes_of[name] = never_stopped.checkpoint(6), never_stopped.moments()
+    sizes = bytes_of if world.group is None else {
+        name: [each[name] for each in world.group.gather(bytes_of)] for name in bytes_of
+    }  # fmt: skip
+    arrays = {name: np.frombuffer(each.to_bytes(), np.uint8) for name, each in found.items()}
+    return arrays | {f"bytes, {name}": np.array(size) for name, size in sizes.items()}
+
+
 CASES: dict[str, Callable[[World], dict[str, Array]]] = {
     "sgd": lambda world: graph_case(world, "sgd", drops=True),
     "adam": lambda world: graph_case(world, "adam", drops=True),
@@ -216,6 +297,13 @@ CASES: dict[str, Callable[[World], dict[str, Array]]] = {
     "apart": lambda world: graph_case(world, "sgd", normalizes=True, synchronizes=False),
     "replayed": lambda world: graph_case(world, "sgd", normalizes=True, drops=True, synchronizes=True, replays=True),
     "one bucket": lambda world: graph_case(world, "sgd", drops=True, bucket=1 << 20),
+    "momentum": lambda world: graph_case(world, "momentum", normalizes=True, synchronizes=True),
+    "sgd, shards": lambda world: graph_case(world, "sgd", drops=True, shards=True),
+    "momentum, shards": lambda world: graph_case(world, "momentum", normalizes=True, synchronizes=True, shards=True),
+    "adam, normalized, shards": lambda world: graph_case(
+        world, "adam", normalizes=True, synchronizes=True, shards=True, replays=True
+    ),
+    "shared state": shared_state,
     "by hand": lambda world: by_hand(world, synchronizes=True),
     "by hand, replayed": lambda world: by_hand(world, synchronizes=True, replays=True),
     "by hand, apart": by_hand,

@@ -22,47 +22,45 @@ def _told(ended):
     return {what: rest for what, *rest in lines}
 
 
-@pytest.fixture(scope="module")
-def stories(tmp_path_factory):
-    """What each process tells, by story and rank, and the folder."""
-    folders = {story: tmp_path_factory.mktemp(story) for story in ("differences", "ends")}
+DIFFERENCES = [
+    ("versions", "MPSProcessError: process 0, which has openmps 0.0, not 0.1", "others in process 1"),
+    ("weights", "MPSProcessError: process 0, which has 0 MPSCNNConvolution", "others in process 1"),
+    ("options", "MPSProcessError: which has shards_optimizer_state False, not True", "others in process 1"),
+    ("data", "MPSProcessError: process 0, which has data.training.sha256", "others in process 1"),
+    ("batch", "MPSArgumentError: a multiple of 2, the number of processes", "a multiple of 2"),
+    ("no data", "MPSProcessError: process 1 has failed: load_dataset: /data", "load_dataset: /data must be a folder"),
+    ("full disk", "MPSFileError: File too large", "process 0 has failed: "),
+]
+
+
+def test_stories(tmp_path):
+    """One test, so that the processes are started once, whichever of pytest's processes runs it."""
+    folders = {story: tmp_path / story for story in ("differences", "ends")}
+    for folder in folders.values():
+        folder.mkdir()
     started = {story: start(2, [PROGRAM, str(folder), story]) for story, folder in folders.items()}
-    return {story: ([*map(_told, finish(started[story]))], folder) for story, folder in folders.items()}
+    told = {story: [*map(_told, finish(processes))] for story, processes in started.items()}
+    _what_differs_is_said_by_both(told["differences"])
+    _shares_of_the_state_change_no_file(told["ends"])
+    _an_interrupt_of_one_stops_all_at_one_step(told["ends"], folders["ends"])
+    _a_process_that_is_killed(told["ends"], folders["ends"])
 
 
-@pytest.mark.parametrize(
-    ("what", "first", "second"),
-    [
-        ("versions", "MPSProcessError: process 0, which has openmps 0.0, not 0.1", "others in process 1"),
-        ("weights", "MPSProcessError: process 0, which has 0 MPSCNNConvolution", "others in process 1"),
-        ("data", "MPSProcessError: process 0, which has data.training.sha256", "others in process 1"),
-        ("batch", "MPSArgumentError: a multiple of 2, the number of processes", "a multiple of 2"),
-        (
-            "no data",
-            "MPSProcessError: process 1 has failed: load_dataset: /data",
-            "load_dataset: /data must be a folder",
-        ),
-        ("full disk", "MPSFileError: File too large", "process 0 has failed: "),
-    ],
-)
-def test_what_differs_is_said_by_both(stories, what, first, second):
-    told, _ = stories["differences"]
-    kind, _, words = first.partition(": ")
-    assert told[0][what][0] == kind
-    assert words in told[0][what][1]
-    assert second in told[1][what][1]
+def _what_differs_is_said_by_both(told):
+    for what, first, second in DIFFERENCES:
+        kind, _, words = first.partition(": ")
+        assert told[0][what][0] == kind
+        assert words in told[0][what][1]
+        assert second in told[1][what][1]
 
 
-def test_a_process_that_does_not_come(monkeypatch):
-    place = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    for name, value in place.items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(MPSProcessError, match=r"must all come within 1.5 s, got .*1/2 clients joined"):
-        Group.join("cpu", timeout=1.5)
+def _shares_of_the_state_change_no_file(told):
+    same, steps = told[0]["shares"]
+    assert same == "True"
+    assert steps == "0 3 6 9 12 15 16"  # as soon as all have seen that one wants it
 
 
-def test_a_process_that_is_killed(stories):
-    told, folder = stories["ends"]
+def _a_process_that_is_killed(told, folder):
     kind, sentence, seconds = told[0]["killed"]
     assert kind == "MPSProcessError"
     assert "must answer: one of them was killed" in sentence
@@ -73,8 +71,7 @@ def test_a_process_that_is_killed(stories):
     assert newest.step >= 3
 
 
-def test_an_interrupt_of_one_stops_all_at_one_step(stories):
-    told, folder = stories["ends"]
+def _an_interrupt_of_one_stops_all_at_one_step(told, folder):
     assert told[0]["interrupted"] == told[1]["interrupted"]
     stopped, step = told[0]["interrupted"]
     newest = RunFolder.open(folder / "run").checkpoints.newest()
@@ -82,15 +79,24 @@ def test_an_interrupt_of_one_stops_all_at_one_step(stories):
     assert (stopped, newest.step) == ("True", int(step))
 
 
+def test_a_process_that_does_not_come(monkeypatch):
+    place = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    for name, value in place.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(MPSProcessError, match=r"must all come within 1.5 s, got .*1/2 clients joined"):
+        Group.join("cpu", timeout=1.5)
+
+
 def test_the_command_line(tmp_path, capsys):
     """Two processes train as one does; one process goes on with what they began."""
-    pytest.importorskip("sklearn")
-    arguments = ["train", "--epochs", "1", "--device", "cpu", "--optimizer", "sgd", "--batch-size", "80"]
-    together = [*arguments, "--run-folder", str(tmp_path / "two")]
+    _write_noise(tmp_path)
+    arguments = ["train", "--data", str(tmp_path), "--epochs", "1", "--device", "cpu"]
+    arguments += ["--optimizer", "sgd", "--batch-size", "16"]
+    together = [*arguments, "--shard-optimizer", "--run-folder", str(tmp_path / "two")]
     ended = finish(start(2, ["-m", "openmps", *together]))
     assert [each.status for each in ended] == [0, 0], ended
     assert [each.error for each in ended] == ["", ""]
-    assert "images 1 to 40 of each 80, writes the run" in ended[0].out
+    assert "images 1 to 8 of each 16, writes the run" in ended[0].out
     assert "process 1 on " in ended[0].out
     assert ended[1].out == ""
     assert main([*arguments, "--run", str(tmp_path / "one")]) == 0
@@ -102,3 +108,14 @@ def test_the_command_line(tmp_path, capsys):
     assert ended[0].out.splitlines()[-1] == capsys.readouterr().out.splitlines()[-1]
     assert main(["train", "--resume", str(tmp_path / "two"), "--epochs", "2"]) == 0
     assert "processes 2, now None" in capsys.readouterr().err
+
+
+def _write_noise(folder):
+    """Images of ten classes as MNIST-style files."""
+    generator = np.random.default_rng(0)
+    for part, count in (("train", 96), ("t10k", 24)):
+        header = b"\0\0\x08\x03" + b"".join(n.to_bytes(4, "big") for n in (count, 8, 8))
+        pixels = generator.integers(0, 256, (count, 8, 8), np.uint8)
+        (folder / f"{part}-images-idx3-ubyte").write_bytes(header + pixels.tobytes())
+        header = b"\0\0\x08\x01" + count.to_bytes(4, "big")
+        (folder / f"{part}-labels-idx1-ubyte").write_bytes(header + (np.arange(count) % 10).astype(np.uint8).tobytes())

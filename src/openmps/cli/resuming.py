@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from openmps.training.run_folder import RunFolder
 
 _WHO = "openmps train --resume"
-_FREE = ("resume", "epochs", "checkpoint_every", "keep_checkpoints", "device", "data", "tensorboard", "quiet")
+_FREE = (
+    *("resume", "epochs", "checkpoint_every", "keep_checkpoints"),
+    *("device", "data", "shard_optimizer", "tensorboard", "quiet"),
+)
 """Options that may be given with ``--resume``; a lower number of epochs and other data are refused later."""
 
 

@@ -146,6 +146,13 @@ def train(
         bool,
         typer.Option("--sync-statistics", help="Normalize batches over all processes that share them (torchrun)."),
     ] = False,
+    shard_optimizer: Annotated[
+        bool,
+        typer.Option(
+            "--shard-optimizer",
+            help="Keep a share of the optimizer's state in each process (torchrun): the same numbers.",
+        ),
+    ] = False,
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", help="Write event files for TensorBoard into the run's tensorboard folder.")
     ] = False,
@@ -163,7 +170,8 @@ def train(
     with joined(device) as group:
         going_on = run_to_go_on_with(group, run, resume)
         if going_on is not None:
-            _resume(going_on, {} if resume is None else given_options(context), group, quiet=quiet)
+            given = {} if resume is None else given_options(context)
+            _resume(going_on, given, group, shards=shard_optimizer, quiet=quiet)
             return
         from openmps.training.options import TrainingOptions
         from openmps.training.processes import together
@@ -189,7 +197,8 @@ def train(
         if is_first(group):
             _say_what_is_new(split, network)
         source = {"path": None if data is None else str(data.resolve()), "skip_broken": skip_broken}
-        _begin(split, chosen, device, group, run, source, tensorboard=tensorboard, quiet=quiet)
+        more = {"tensorboard": tensorboard, "shards": shard_optimizer, "quiet": quiet}
+        _begin(split, chosen, device, group, run, source, **more)
 
 
 def _load(
@@ -221,6 +230,7 @@ def _begin(
     source: Mapping[str, object],
     *,
     tensorboard: bool,
+    shards: bool,
     quiet: bool,
 ) -> None:
     """Make the run folder and train from the beginning."""
@@ -238,11 +248,12 @@ def _begin(
     description = describe_run(split, chosen, data=source, device=machine.name, device_type=kind, openmps=__version__)
     parent, name = (Path("runs"), None) if run is None else (run.parent, run.name)
     folder = run_of_all(group, lambda: RunFolder.create(parent, description, name=name))
-    work = partial(loop.train, split, folder, chosen, machine, processes=group, tensorboard=tensorboard)
+    more = {"processes": group, "shards_optimizer_state": shards, "tensorboard": tensorboard}
+    work = partial(loop.train, split, folder, chosen, machine, **more)
     _train(split, folder, chosen, machine, work, group, quiet=quiet)
 
 
-def _resume(path: Path, given: Mapping[str, Any], group: Group | None, *, quiet: bool) -> None:
+def _resume(path: Path, given: Mapping[str, Any], group: Group | None, *, shards: bool, quiet: bool) -> None:
     """Go on with a run; ``given`` is what the command line says beside it."""
     from openmps.metal.device import mtl_device
     from openmps.training import loop
@@ -261,6 +272,7 @@ def _resume(path: Path, given: Mapping[str, Any], group: Group | None, *, quiet:
         "checkpoint_every": given.get("checkpoint_every"),
         "checkpoints_kept": given.get("keep_checkpoints"),
         "tensorboard": given.get("tensorboard", False),
+        "shards_optimizer_state": shards,
     }
     shown = replace(options, epochs=max(options.epochs, given.get("epochs") or 0))
     checkpoint = together(group, folder.checkpoints.newest)

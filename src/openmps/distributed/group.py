@@ -27,6 +27,7 @@ from openmps.distributed.sums import Gradients, gradients_of
 from openmps.errors import MPSArgumentError, MPSError, MPSProcessError, MPSTypeError
 from openmps.graph.graph import MPSNNGraph
 from openmps.graph.nodes import MPSNNGradientFilterNode
+from openmps.graph.shards import Shards
 from openmps.graph.sharing import BUCKET_BYTES, Sharing
 from openmps.kernels.batch_normalization import MPSCNNBatchNormalizationState
 from openmps.metal.device import CommandBuffer, MTLDevice, mtl_device
@@ -66,6 +67,7 @@ class Group(NamedAttributes):
         with self._heard():
             self._talk: Any = dist.new_group(backend="gloo", timeout=timeout)
         self._processes = Processes(None, place.rank, place.size, in_order=in_order, explain=self._explained)
+        self._shards = Shards(self._processes) if place.size > 1 else None
 
     @classmethod
     def join(cls, device: MTLDevice | str | None = None, *, timeout: float = 45.0, in_order: bool = False) -> Group:
@@ -130,7 +132,12 @@ class Group(NamedAttributes):
     # --- what is added up ---------------------------------------------------------------------------------------------
 
     def share(
-        self, graph: MPSNNGraph, *, synchronizes_statistics: bool = False, bucket_bytes: int = BUCKET_BYTES
+        self,
+        graph: MPSNNGraph,
+        *,
+        synchronizes_statistics: bool = False,
+        shards_optimizer_state: bool = False,
+        bucket_bytes: int = BUCKET_BYTES,
     ) -> None:
         """Have a training graph encode this process's share of each batch, and add up what it trains with.
 
@@ -139,18 +146,30 @@ class Group(NamedAttributes):
         each process normalizes its share by itself, and running averages take the mean of all processes' statistics.
         Dropout draws the masks of the images at their places in the whole batch.
 
+        ``shards_optimizer_state`` True has each process keep the optimizers' vectors (momenta, velocities) of its share
+        of the parameters, update these, and get the others from the other processes: the same numbers with a part of
+        the memory. Data sources must offer it, as the package's trainable ones do; their ``training_state()`` is to be
+        called in all processes then.
+
         Raises:
             MPSArgumentError: The graph has no gradients.
-            MPSProcessError: The graph has other parameters here than in another process.
+            MPSTypeError: A data source does not offer to keep a share.
+            MPSProcessError: The graph has other parameters here than in another process, or other options.
         """
         graph = of_kind("Group.share", "graph", graph, MPSNNGraph)
         if not any(isinstance(node, MPSNNGradientFilterNode) for node in graph.kernels):
             remedy = "Make it by training_graph(); a graph of inference shares nothing"
             raise MPSArgumentError("Group.share", "graph", "must be a training graph", repr(graph), remedy)
         synchronizes = flag("Group.share", "synchronizes_statistics", synchronizes_statistics)
+        shards = flag("Group.share", "shards_optimizer_state", shards_optimizer_state)
         limit = whole("Group.share", "bucket_bytes", bucket_bytes)
+        options = {
+            "synchronizes_statistics": synchronizes, "shards_optimizer_state": shards, "bucket_bytes": limit,
+            "in_order": self._processes.in_order,
+        }  # fmt: skip
+        self.check_alike("options of the graph", options, "Share it in the same way in all processes")
         self.check_alike("parameters of the graph", _fingerprints(graph), "Make them from one seed, or load one file")
-        graph.share_among(Sharing(self._processes, synchronizes, limit))
+        graph.share_among(Sharing(self._processes, synchronizes, limit, self._shards if shards else None))
 
     def reduce(self, command_buffer: CommandBuffer, states: MPSState | Sequence[MPSState]) -> None:
         """Record that the gradients in states become the sums over all processes.

@@ -296,7 +296,8 @@ class MPSNNGraph(MPSKernel, NamedAttributes):
 
         `openmps.distributed.Group.share` calls it. Our addition.
         """
-        self._sharing = of_kind(self.name, "sharing", sharing, Sharing)
+        self._updates.share_among(self.name, of_kind(self.name, "sharing", sharing, Sharing).shards)
+        self._sharing = sharing
         sharing.settle(self._kernels.values())
         self._programs.clear()
         self._last = None
@@ -483,7 +484,7 @@ class MPSNNGraph(MPSKernel, NamedAttributes):
         if interface.result in interface.allocators and interface.result_is_needed:
             outputs[interface.result].add_reads(1)
         count_reads(interface, sources, states)
-        update.encode(command_buffer)
+        update.encode(command_buffer, self._sharing)
         if lent is not None:
             lent.end()
         return outputs, made

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from openmps.graph.nodes import MPSNNGradientFilterNode
 from openmps.graph.program import Program
+from openmps.graph.shards import Shards
 from openmps.kernels.batch_normalization.whole_batch import WholeBatchNormalization, WholeBatchNormalizationGradient
 from openmps.kernels.dropout import MPSCNNDropout
 from openmps.ops.collectives import FinishSum, Processes, StartSum
@@ -35,6 +36,8 @@ class Sharing(NamedTuple):
     synchronizes_statistics: bool = False
     """Whether batch normalizations take the statistics of the whole batch; else of each process's share."""
     bucket_bytes: int = BUCKET_BYTES
+    shards: Shards | None = None
+    """Who gathers the parameters that each process updates a share of; None where each updates all."""
 
     def settle(self, kernels: Iterable[object]) -> None:
         """Have kernels know it whose numbers depend on the other images of a batch, or on an image's place in it."""

@@ -6,7 +6,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from openmps.checks import store
@@ -17,6 +18,8 @@ from openmps.errors import MPSTypeError
 from openmps.graph.encoding import StagesStates, batch_of
 from openmps.graph.nodes import MPSNNFilterNode, MPSNNGradientFilterNode
 from openmps.graph.program import Program, Stage
+from openmps.graph.shards import Shardable, Shards
+from openmps.graph.sharing import Sharing
 from openmps.graph.trainable import TrainableNode, asked_updates, training_of
 from openmps.graph.training import Callback
 from openmps.graph.watch import Layer, Watch
@@ -47,6 +50,22 @@ class Updates:
         self._watch = Watch(filters, list(self._layers))
         self._places: tuple[Program | None, list[_Places]] = None, []
         """Where the layers are in the program that was encoded last."""
+
+    def share_among(self, who: str, shards: Shards | None) -> None:
+        """Have the data sources keep what optimizers keep of a share of the parameters; None for all of it.
+
+        Raises before any of them is told if one does not offer it.
+        """
+        sources = {id(layer.source): (layer.kernel.name, layer.source) for layer in self._layers}.values()
+        if shards is not None:
+            for name, source in sources:
+                if not isinstance(source, Shardable):
+                    rule = "must offer shard_optimizer(shards), as the package's trainable data sources do"
+                    remedy = "Share the graph without shards_optimizer_state"
+                    raise MPSTypeError(who, f"data source of {name}", rule, type(source).__name__, remedy)
+        for _, source in sources:
+            if isinstance(source, Shardable):
+                source.shard_optimizer(shards)
 
     def begin(self, program: Program, states: StagesStates) -> UpdatePass:
         """States for each layer that is updated, which the layer's kernels fill in."""
@@ -119,19 +138,38 @@ class UpdatePass(NamedTuple):
         """The states of whole batches."""
         return tuple([batch.shared for _, batch in self.states if batch.shared is not None])
 
-    def encode(self, command_buffer: CommandBuffer) -> None:
+    def encode(self, command_buffer: CommandBuffer, sharing: Sharing | None = None) -> None:
         """Ask the data sources for updates, each once a batch; all gradients are recorded by now.
 
         A data source of several convolutions gets the sum of their gradients, which are all of the same weights.
         """
-        for layer, states in self.states:
-            for callback in layer.callbacks:
-                _STYLES[layer.style](command_buffer, layer, callback, states)
+        if sharing is not None and sharing.shards is not None:
+            self._encode_shards(command_buffer, sharing.shards, sharing.bucket_bytes)
+        else:
+            for layer, states in self.states:
+                for callback in layer.callbacks:
+                    _STYLES[layer.style](command_buffer, layer, callback, states, None)
         if self.states:
             self.watch.after_encode(command_buffer)
 
+    def _encode_shards(self, command_buffer: CommandBuffer, shards: Shards, bucket_bytes: int) -> None:
+        """Kernels take the parameters when the shards of all processes are there."""
+        reloads: list[Callable[[], None]] = []
+        with shards.of_graph(command_buffer, bucket_bytes):
+            for layer, states in self.states:
+                for callback in layer.callbacks:
+                    _STYLES[layer.style](command_buffer, layer, callback, states, reloads)
+        for reload in reloads:
+            reload()
 
-def _update_on_device(command_buffer: CommandBuffer, layer: Layer, callback: Callback, states: MPSStateBatch) -> None:
+
+def _update_on_device(
+    command_buffer: CommandBuffer,
+    layer: Layer,
+    callback: Callback,
+    states: MPSStateBatch,
+    later: list[Callable[[], None]] | None,
+) -> None:
     kernel = layer.kernel
     given = states if callback.takes_batch else states.shared
     update = getattr(layer.source, callback.method)
@@ -142,7 +180,10 @@ def _update_on_device(command_buffer: CommandBuffer, layer: Layer, callback: Cal
         new = update(command_buffer, given, source)
         if new is source:
             layer.has_answered = True
-            weights.reload_from(kernel.name, command_buffer, new)
+            if later is None:
+                weights.reload_from(kernel.name, command_buffer, new)
+            else:
+                later.append(partial(weights.reload_from, kernel.name, command_buffer, new))
             return
     else:
         new = update(command_buffer, given)
@@ -157,11 +198,16 @@ def _update_on_device(command_buffer: CommandBuffer, layer: Layer, callback: Cal
     layer.has_answered = True
     if len(layer.holders) > 1:
         new.add_reads(len(layer.holders) - 1)
+    if later is not None:
+        later += [partial(getattr(each, callback.reload), command_buffer, new) for each in layer.holders]
+        return
     for each in layer.holders:
         getattr(each, callback.reload)(command_buffer, new)
 
 
-def _update_on_cpu(command_buffer: CommandBuffer, layer: Layer, callback: Callback, states: MPSStateBatch) -> None:
+def _update_on_cpu(
+    command_buffer: CommandBuffer, layer: Layer, callback: Callback, states: MPSStateBatch, later: object
+) -> None:
     def finished(buffer: Any) -> None:
         kernel = layer.kernel
         given = states if callback.takes_batch else states.shared

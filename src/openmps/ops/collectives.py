@@ -7,7 +7,7 @@ and awaited where it is needed: what stands between the two runs meanwhile.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from openmps.ops.batch_normalization import Moments
 from openmps.ops.op import Kind, Op
+from openmps.ops.shards import Shard
 
 Explain = Callable[[BaseException], BaseException]
 """Gives the error that is raised for one of the engine's: which process has ended, and why."""
@@ -25,6 +26,7 @@ _serials = itertools.count(1)
 _is_alone: ContextVar[bool] = ContextVar("is_alone", default=False)
 _gather: Any = getattr(dist, "all_gather_single", None) or getattr(dist, "all_gather_into_tensor", None)
 """Its name in PyTorch 2.13, and before."""
+_copy_each: Any = torch.ops.aten._foreach_copy_
 
 
 @contextmanager
@@ -104,6 +106,28 @@ class Processes:
             _gather(room.view(-1), numbers.reshape(-1).contiguous(), group=self.group)
         return room.view(self.count, *numbers.shape)
 
+    def gather_shards(self, vectors: Sequence[Tensor]) -> None:
+        """Fill in what the other processes have updated of each vector: one exchange, of each process's `Shard`."""
+        if _is_alone.get():
+            return
+        own = Shard(self.rank, self.count)
+        rooms = [own.room(vector.numel()) for vector in vectors]
+        mine = vectors[0].new_zeros(sum(rooms))
+        _copy((part[: len(shard)], shard) for part, shard in zip(mine.split(rooms), map(own.of, vectors), strict=True))
+        found = self.gathered(mine)
+        others = [(shard, numbers) for shard, numbers in zip(own.of_all(), found, strict=True) if shard != own]
+        _copy(
+            (kept, part[: len(kept)])
+            for shard, numbers in others
+            for part, kept in zip(numbers.split(rooms), map(shard.of, vectors), strict=True)
+        )
+
+    def whole(self, shard: Tensor, length: int) -> Tensor:
+        """A vector of ``length`` numbers of which each process has a shard, in as much room everywhere."""
+        parts = self.gathered(shard)
+        bounds = [each.bounds(length) for each in Shard(self.rank, self.count).of_all()]
+        return torch.cat([part[: end - begin] for part, (begin, end) in zip(parts, bounds, strict=True)])
+
     def all_agree(self, flag: Tensor) -> Tensor:
         """Whether a flag is true in every process."""
         if _is_alone.get():
@@ -124,6 +148,13 @@ class Processes:
     def __repr__(self) -> str:
         # Plans are told apart by what their properties say.
         return f"<process {self.rank} of {self.count}, {self._serial}>"
+
+
+def _copy(pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
+    """Copy the second of each pair into the first, all in a few launches."""
+    wanted = [(to, given) for to, given in pairs if to.numel()]
+    if wanted:
+        _copy_each([to for to, _ in wanted], [given for _, given in wanted])
 
 
 def shared_moments(own: Moments, processes: Processes) -> Moments:
@@ -177,6 +208,18 @@ class FinishSum(_Collective, gives_view=True):
         return sums[0] if self.parts == 1 else tuple(sums)
 
 
+class GatherShards(_Collective, results=0, has_effect=True):
+    """Its operands, vectors of parameters, as all processes have updated them, each its `Shard` of them."""
+
+    def overwritten(self, operands: int) -> Iterable[int]:
+        """All."""
+        return range(operands)
+
+    def run(self, wanted: tuple[bool, ...], *operands: Any) -> None:
+        """See `Processes.gather_shards`."""
+        self.processes.gather_shards(operands)
+
+
 class SharedMoments(_Collective, results=3):
     """`shared_moments` of mean, correction and variance."""
 
@@ -194,12 +237,12 @@ class SharedSums(_Collective, results=2):
 
 
 class TotalFigures(_Collective):
-    """A row of figures and one number more, added up over the processes."""
+    """A row of figures and some numbers more, added up over the processes."""
 
     takes_device_numbers = True
 
     def run(self, wanted: tuple[bool, ...], *operands: Any) -> Tensor:
         """See `Processes.start_sum`."""
-        figures, number = operands
-        last = torch.as_tensor(number, dtype=figures.dtype, device=figures.device).reshape(1)
-        return self.processes.finish_sum(self.processes.start_sum([torch.cat((figures, last))]))[0]
+        figures, *numbers = operands
+        more = [torch.as_tensor(each, dtype=figures.dtype, device=figures.device).reshape(1) for each in numbers]
+        return self.processes.finish_sum(self.processes.start_sum([torch.cat((figures, *more))]))[0]

@@ -128,7 +128,7 @@ class JoinedUpdate(Op, kind=Kind.UPDATE, results=0, has_effect=True):
         parts = [*self._parts(operands)]
         is_many = sum(len(part.runs[0]) for part in parts) > MOST_TOGETHER
         fits = all(fits_one_pass(*part) for part in parts) and (not is_many or _fit_a_table(parts))
-        if not fits or not _apart(parts):
+        if not parts or not fits or not _apart(parts):
             start = 0
             for op, count in zip(self.updates, self.counts, strict=True):
                 op.run((), *operands[start : start + count])
@@ -144,8 +144,9 @@ class JoinedUpdate(Op, kind=Kind.UPDATE, results=0, has_effect=True):
         start = 0
         for op, count in zip(self.updates, self.counts, strict=True):
             rate, *vectors, rounded = operands[start : start + count]
-            runs = [vectors[first : first + op.vectors] for first in range(0, len(vectors), op.vectors)]
-            yield _Part(rate, runs, rounded or ())
+            runs = op.runs_of(vectors)
+            if runs[0]:
+                yield _Part(rate, runs, rounded or ())
             start += count
 
 

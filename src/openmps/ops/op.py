@@ -13,7 +13,7 @@ body serves every encode of equal kernels over equal shapes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import Field, FrozenInstanceError, dataclass
+from dataclasses import Field, FrozenInstanceError, dataclass, field
 from enum import Enum, auto
 from typing import Any, ClassVar, NamedTuple, NoReturn, dataclass_transform
 
@@ -45,7 +45,7 @@ Values = Tensor | tuple[Tensor | None, ...] | None
 """What an operation gives: its one result, or a tuple of several; None in the place of what nobody wanted."""
 
 
-@dataclass_transform(frozen_default=True)
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
 class Op:
     """One operation: numbers are fields, tensors are arguments.
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -26,6 +26,7 @@ from torch import Tensor
 from openmps.errors import MPSArgumentError
 from openmps.ops import triton
 from openmps.ops.op import Kind, Op
+from openmps.ops.shards import Shard
 from openmps.types import MPSNNRegularizationType
 
 Rate = float | Tensor
@@ -228,12 +229,16 @@ class Update(Op, kind=Kind.UPDATE, results=0, has_effect=True):
     Operands: the rate; then, a run of ``vectors`` each, the gradients, the values, the optimizer's own vectors one kind
     after the other, and the results; last None, or tensors of float16 or float32 that take the first result rounded to
     float16. Where Triton runs, memory is passed over once.
+
+    With a ``shard`` the optimizer's own vectors are those of a part of each parameter, which alone is updated; nothing
+    is rounded then.
     """
 
     takes_device_numbers = True
 
     vectors: int
     rule: GradientRule
+    shard: Shard | None = field(default=None, kw_only=True)
 
     def overwritten(self, operands: int) -> Iterable[int]:
         """All but the rate, the gradients and the values."""
@@ -242,14 +247,21 @@ class Update(Op, kind=Kind.UPDATE, results=0, has_effect=True):
     def run(self, wanted: tuple[bool, ...], *operands: Any) -> None:
         """One step."""
         rate, *vectors, rounded = operands
-        runs = [vectors[first : first + self.vectors] for first in range(0, len(vectors), self.vectors)]
+        runs = self.runs_of(vectors)
+        if not runs[0]:
+            return
         if fits_one_pass(rate, runs, rounded or ()):
-            self.pass_once([rate] * self.vectors, runs, [(0, each) for each in rounded or ()])
+            self.pass_once([rate] * len(runs[0]), runs, [(0, each) for each in rounded or ()])
             return
         self._step(rate, runs)
         new = runs[-1][0]
         for each in rounded or ():
             each.view(-1).copy_(new if each.dtype == torch.float16 else new.to(torch.float16))
+
+    def runs_of(self, vectors: Sequence[Tensor]) -> Sequence[Sequence[Tensor]]:
+        """The vectors among the operands, kind by kind: what of them one step updates."""
+        runs = [vectors[first : first + self.vectors] for first in range(0, len(vectors), self.vectors)]
+        return runs if self.shard is None else self.shard.narrowed(runs)
 
     def pass_once(
         self,
@@ -271,7 +283,7 @@ class Update(Op, kind=Kind.UPDATE, results=0, has_effect=True):
     @property
     def settings(self) -> dict[str, Any]:
         """The keywords of a step."""
-        return {name: value for name, value in vars(self).items() if name != "vectors"}
+        return {name: value for name, value in vars(self).items() if name not in ("vectors", "shard")}
 
     def _step(self, rate: Rate, runs: Sequence[Sequence[Tensor]]) -> None:
         """One step by the functions above."""

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from openmps.checks import described, number, store
 from openmps.core.arrays import in_shape, numbers, row
 from openmps.core.data_source import ArraySource
+from openmps.core.kernel.encoding import Numbers
 from openmps.core.numbers import integer, not_negative
 from openmps.kernels.convolution import (
     MPSCNNConvolutionDescriptor,
@@ -171,7 +172,9 @@ class TrainableConvolutionDataSource(ArrayConvolutionDataSource, Optimized):
         """
         if command_buffer is None:
             raise self._needs_device()
-        comes_again = getattr(gradient_state, "prepared", None) is not None
+        if self._shards is not None:
+            self._shards.check_open(self._name, command_buffer)
+        comes_again = self._shards is None and getattr(gradient_state, "prepared", None) is not None
         if comes_again and self._encode_settled(command_buffer, gradient_state, source_state):
             store(self, "_current", source_state)
             return source_state
@@ -186,10 +189,18 @@ class TrainableConvolutionDataSource(ArrayConvolutionDataSource, Optimized):
             result_state=result,
             **self._accumulators,
         )
+        if self._shards is not None:
+            self._shards.note(*_numbers(result, self._lengths))
         store(self, "_current", result)
         if comes_again:
             self._settle(source_state, result)
         return result
+
+
+def _numbers(state: MPSCNNConvolutionWeightsAndBiasesState, lengths: Sequence[int]) -> list[Numbers]:
+    """Where weights and biases are."""
+    found = [Numbers(state.weights, state.weights_offset, lengths[0])]
+    return found if state.biases is None else [*found, Numbers(state.biases, state.biases_offset, lengths[1])]
 
 
 def _lengths(state: MPSCNNConvolutionGradientState) -> tuple[int, int]:

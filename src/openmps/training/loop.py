@@ -85,6 +85,7 @@ def train(
     *,
     tensorboard: bool = False,
     processes: TrainingProcesses | None = None,
+    shards_optimizer_state: bool = False,
 ) -> TrainingResult:
     """Train the network that ``options`` name on ``data.training``, test it on ``data.test`` after each epoch.
 
@@ -103,7 +104,8 @@ def train(
 
     ``processes``, an `openmps.distributed.Group`, train together: each calls this with the same data and options and
     steps on its share of every batch, so that the weights are those of one process but for rounding. The first one
-    writes; the others get a `FollowedRun`. Ctrl-C in one ends all.
+    writes; the others get a `FollowedRun`. Ctrl-C in one ends all. With ``shards_optimizer_state`` each keeps what the
+    optimizers keep of its share of the weights only; numbers and checkpoints are the same.
     """
 
     def begin() -> TrainingOptions:
@@ -119,7 +121,8 @@ def train(
         enter = partial(stack.enter_context, run.in_training())
         together(processes, enter)
         kept = together(processes, begin)
-        return _Session(data, run, kept, device, observer, processes).finish(interrupt, tensorboard=tensorboard)
+        session = _Session(data, run, kept, device, observer, processes, shards=shards_optimizer_state)
+        return session.finish(interrupt, tensorboard=tensorboard)
 
 
 def _kept(run: RunFolder, options: TrainingOptions) -> TrainingOptions:
@@ -141,6 +144,7 @@ def resume(
     checkpoints_kept: int | None = None,
     tensorboard: bool = False,
     processes: TrainingProcesses | None = None,
+    shards_optimizer_state: bool = False,
 ) -> TrainingResult:
     """Go on with a run that was stopped, however it was, as if it had never been: on the CPU bit for bit.
 
@@ -154,7 +158,8 @@ def resume(
 
     Raises ``MPSFileError`` where no checkpoint is whole, where data, network or options are not those of the
     checkpoint, saying what differs, and where another process is training the run. ``processes`` are as in `train`;
-    there may be more or fewer than before, and the checkpoint is that of the first one. Warns
+    there may be more or fewer than before, with ``shards_optimizer_state`` or without, and the checkpoint is that of
+    the first one. Warns
     (``MPSTrainingWarning``) of damaged checkpoints, and of another device, version of PyTorch, number of threads or of
     processes. Otherwise as `train`.
     """
@@ -180,7 +185,7 @@ def resume(
         found = together(processes, find)
         if processes is not None:
             found = from_the_first(processes, found)
-        session = _Session(data, run, options, device, observer, processes)
+        session = _Session(data, run, options, device, observer, processes, shards=shards_optimizer_state)
         if found is not None:
             together(processes, partial(session.go_on_from, found))
         if options != own:
@@ -199,10 +204,14 @@ class _Session:
         device: MTLDevice,
         observer: TrainingObserver | None,
         processes: TrainingProcesses | None = None,
+        *,
+        shards: bool = False,
     ) -> None:
         self._about = describe_training(data, options, device, processes=processes)
         self._processes = processes
         self._leads = processes is None or processes.rank == 0
+        self._shards = shards and processes is not None
+        self._saves = self._leads or self._shards  # whether checkpoints need this process
         share_of(options.batch_size, processes)
         if processes is not None:
             same = {name: each for name, each in self._about.items() if name != "machine"}
@@ -220,6 +229,7 @@ class _Session:
             dropout_seed=options.seed,
             processes=processes,
             synchronizes_statistics=options.synchronizes_statistics,
+            shards_optimizer_state=shards,
         )
         self._classifier = Classifier(self._network, device, names, options.channel_format)
         self._epoch_batches = len(data.training) // options.batch_size
@@ -339,7 +349,8 @@ class _Session:
             self._check_interrupt(interrupt)
             begun = (self._epoch - 1) * self._epoch_batches + self._batch
             self._network.set_learning_rate(options.learning_rate_at(begun / self._batches))
-            self._stepper.step(self._stepper.prepare(batch), is_to_stop=interrupt.is_noted)
+            is_to_save = self._shards and self._is_time_to_save()
+            self._stepper.step(self._stepper.prepare(batch), is_to_stop=interrupt.is_noted, is_to_save=is_to_save)
             self._launched += 1
             self._batch += 1
             self._collect()
@@ -394,20 +405,28 @@ class _Session:
 
     def _is_checkpoint_due(self, steps: int) -> bool:
         """Whether to write one after so many steps. When it is written changes nothing in what is computed."""
-        if not self._leads:
-            return False
         every = self._options.checkpoint_every
         if every is not None:
-            return steps % every == 0
+            return self._saves and steps % every == 0
+        if self._shards:  # all see in the figures of a step that the first one wants it, and give their shares
+            said = self._stepper.saves_at
+            return said is not None and self._launched > said + IN_FLIGHT
+        return self._is_time_to_save()
+
+    def _is_time_to_save(self) -> bool:
+        """Whether this process writes checkpoints, and the last one is long ago."""
         pause = max(self._save_seconds / _CHECKPOINT_SHARE, _CHECKPOINT_SECONDS)
-        return time.perf_counter() - self._saved >= pause
+        return self._leads and time.perf_counter() - self._saved >= pause
 
     def _checkpoint(self) -> None:
         """Write a checkpoint; no step is under way."""
-        if not self._leads:
+        if not self._saves:
             return
         began = time.perf_counter()
+        self._stepper.saves_at = None
         checkpoint = Checkpoint.of(self._iteration, self._parts(), self._about)
+        if not self._leads:
+            return
         for label, state in checkpoint.parts.items():
             found = {f"{label}.{name}": state[name] for name in _NUMBERS if name in state}
             _check_finite(found)

@@ -217,6 +217,8 @@ class TrainableBatchNormalizationDataSource(ArrayBatchNormalizationDataSource, O
         """
         if command_buffer is None:
             raise self._needs_device()
+        if self._shards is not None:
+            self._shards.check_open(self._name, command_buffer)
         self._check_layer(command_buffer, batch_normalization_state)
         result = self._state_of(MPSCNNNormalizationGammaAndBetaState, command_buffer.device, "gamma", "beta")
         optimizer = self._begun(command_buffer.device, [self._channels] * 2)
@@ -226,6 +228,8 @@ class TrainableBatchNormalizationDataSource(ArrayBatchNormalizationDataSource, O
             result_state=result,
             **self._accumulators,
         )
+        if self._shards is not None:
+            self._shards.note(*(Numbers(each, 0, self._channels) for each in (result.gamma, result.beta)))
         return result
 
     def update_mean_and_variance(

@@ -13,6 +13,7 @@ from openmps.checks import Shown, finite, flag, store
 from openmps.core.training_state import TrainingState, check_names, finite_number, numbers
 from openmps.core.vector import MPSVector, MPSVectorDescriptor
 from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.graph.shards import Shards
 from openmps.kernels.optimizers import (
     MPSNNOptimizer,
     MPSNNOptimizerAdam,
@@ -55,13 +56,17 @@ class Optimized:
         self._optimizer: MPSNNOptimizer | None = None
         self._learning_rate: float | None = None
         self._accumulators: dict[str, list[MPSVector]] = {}
+        self._lengths: Sequence[int] = ()  # of the parameters
+        self._shards: Shards | None = None
         self._restored: dict[str, Any] = {}  # what a checkpoint says of an optimizer that is not made yet
         self._settled: _Settled | None = None
 
     optimizer = Shown[MPSNNOptimizer | None]("_optimizer", "The optimizer, once the first update has made it.")
     amsgrad = Shown[bool]("_amsgrad", "Whether Adam keeps the maximum of the velocities.")
     accumulators = Shown[dict[str, list[MPSVector]]](
-        "_accumulators", "The optimizer's vectors by argument name: the first parameter's, then the second's."
+        "_accumulators",
+        "The optimizer's vectors by argument name: the first parameter's, then the second's; of processes that share "
+        "the optimizer's state those of this process's share.",
     )
 
     def arrays(self) -> dict[str, NDArray[np.float32]]:
@@ -82,6 +87,19 @@ class Optimized:
         """The optimizer; one like that which the first update will make, as long as there is none."""
         return self._make_optimizer(device) if self._optimizer is None else self._optimizer
 
+    def shard_optimizer(self, shards: Shards | None) -> None:
+        """Keep the optimizer's vectors of this process's share of the parameters from now on; None: of all of them.
+
+        `Group.share` calls it, in all processes: vectors that are there already are cut, or gathered. Our addition.
+        """
+        if shards is self._shards:
+            return
+        optimizer, state = self._optimizer, {} if self._optimizer is None else self._optimizer_state(self._optimizer)
+        self._shards = shards
+        if optimizer is not None:
+            self._make_vectors(optimizer)
+            self._restore_optimizer(optimizer, state)
+
     # --- updates ------------------------------------------------------------------------------------------------------
 
     def _needs_device(self) -> MPSTypeError:
@@ -97,17 +115,24 @@ class Optimized:
         if self._optimizer is not None:
             return self._optimizer
         optimizer = self._make_optimizer(device)
-        names = self._vector_names(optimizer)
-        self._accumulators = {
-            name: [MPSVector(descriptor=MPSVectorDescriptor(length), device=device) for length in lengths]
-            for name in names
-        }
+        self._lengths = tuple(lengths)
+        self._make_vectors(optimizer)
         if self._restored:
             self._restore_optimizer(optimizer, self._restored)
         if self._learning_rate is not None:
             optimizer.set_learning_rate(self._learning_rate)
         self._optimizer, self._restored = optimizer, {}
         return optimizer
+
+    def _make_vectors(self, optimizer: MPSNNOptimizer) -> None:
+        """The optimizer's vectors, of zeros."""
+        shard = None if self._shards is None else self._shards.shard
+        descriptors = [MPSVectorDescriptor(n if shard is None else shard.room(n)) for n in self._lengths]
+        self._accumulators = {
+            name: [MPSVector(descriptor=each, device=optimizer.device) for each in descriptors]
+            for name in self._vector_names(optimizer)
+        }
+        optimizer.update_shards(shard)
 
     def _settle(self, source: object, result: object) -> None:
         """Know the update that was just encoded, for the next one like it."""
@@ -150,7 +175,8 @@ class Optimized:
     def training_state(self) -> TrainingState:
         """The numbers, the optimizer's kind, its own numbers and its vectors, as they are now.
 
-        Call it when the command buffers are done.
+        Call it when the command buffers are done; in all processes where they share the optimizer's state, whose
+        vectors are whole here.
         """
         state: dict[str, Any] = dict(self.arrays())
         if self._learning_rate is not None:
@@ -182,7 +208,7 @@ class Optimized:
             "optimizer": type(optimizer).__name__,
             **{f"optimizer.{name}": value for name, value in optimizer.training_state().items()},
             **{
-                f"{name}.{index}": row.numpy()
+                f"{name}.{index}": self._whole(row, self._lengths[index])
                 for name, rows in self._accumulators.items()
                 for index, row in enumerate(rows)
             },
@@ -196,10 +222,19 @@ class Optimized:
         rows = {f"{name}.{index}": row for name, each in self._accumulators.items() for index, row in enumerate(each)}
         own = {f"optimizer.{name}" for name in optimizer.training_state()}
         check_names(self._name, state, {"optimizer", *own, *rows})
-        values = {name: numbers(self._name, state, name, (row.length,)) for name, row in rows.items()}
+        length_of = {name: self._lengths[int(name.rpartition(".")[2])] for name in rows}
+        values = {name: numbers(self._name, state, name, (length_of[name],)) for name in rows}
         optimizer.restore_training_state({name.partition(".")[2]: state[name] for name in own})
         for name, row in rows.items():
-            row.memory().copy_(torch.from_numpy(values[name]))
+            own = torch.from_numpy(values[name])
+            own = own if self._shards is None else self._shards.shard.of(own)
+            row.memory()[: len(own)].copy_(own)
+
+    def _whole(self, row: MPSVector, length: int) -> NDArray[np.float32]:
+        """A vector with the shares of all processes."""
+        if self._shards is None:
+            return row.numpy()
+        return self._shards.processes.whole(row.tensor(), length).cpu().numpy()
 
     @property
     def _name(self) -> str:

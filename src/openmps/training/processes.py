@@ -38,7 +38,9 @@ class TrainingProcesses(Protocol):
         """The same for operations."""
         ...
 
-    def share(self, graph: MPSNNGraph, *, synchronizes_statistics: bool = False) -> None:
+    def share(
+        self, graph: MPSNNGraph, *, synchronizes_statistics: bool = False, shards_optimizer_state: bool = False
+    ) -> None:
         """Have a graph train on this process's share of each batch."""
         ...
 

@@ -60,6 +60,7 @@ class TrainingStepper:
         dropout_seed: int,
         processes: TrainingProcesses | None = None,
         synchronizes_statistics: bool = False,
+        shards_optimizer_state: bool = False,
     ) -> None:
         self._processes = processes
         self._device = device
@@ -67,13 +68,19 @@ class TrainingStepper:
             device, channel_format, loss_weight=1 / batch_size, dropout_seed=dropout_seed
         )
         if processes is not None:
-            processes.share(self._graph, synchronizes_statistics=synchronizes_statistics)
+            processes.share(
+                self._graph,
+                synchronizes_statistics=synchronizes_statistics,
+                shards_optimizer_state=shards_optimizer_state,
+            )
         self._queue = device.new_command_queue()
         self._free = threading.Semaphore(IN_FLIGHT)
         self.collected = 0
         """How many steps were collected."""
         self.stops_at: int | None = None
         """The first step, counted from 0, in which a process said that it is to stop."""
+        self.saves_at: int | None = None
+        """The first step, since the last checkpoint, in which a process said that one is to be written."""
         self._finished: queue.SimpleQueue[_Finished] = queue.SimpleQueue()
         self._one_hot = np.eye(network.shape.classes, dtype=np.float32)
         self._side = torch.cuda.Stream(device.torch_device) if device.is_cuda else None
@@ -91,20 +98,20 @@ class TrainingStepper:
         images = MPSImageBatch.from_numpy(self._device, batch.images)
         return PreparedBatch(images, MPSCNNLossLabels.batch(self._device, self._one_hot[batch.labels]))
 
-    def step(self, batch: PreparedBatch, *, is_to_stop: bool = False) -> None:
+    def step(self, batch: PreparedBatch, *, is_to_stop: bool = False, is_to_save: bool = False) -> None:
         """Start one step, the update of the weights included; waits while two are under way.
 
-        ``is_to_stop`` tells all processes that this one is to stop.
+        ``is_to_stop`` tells all processes that this one is to stop, ``is_to_save`` that it wants a checkpoint.
         """
         self._free.acquire()
         try:
-            command_buffer = self._encode(batch, is_to_stop=is_to_stop)
+            command_buffer = self._encode(batch, (is_to_stop, is_to_save))
         except BaseException:
             self._free.release()  # nothing is under way that would
             raise
         command_buffer.commit()
 
-    def _encode(self, batch: PreparedBatch, *, is_to_stop: bool = False) -> MPSCommandBuffer:
+    def _encode(self, batch: PreparedBatch, signals: tuple[bool, bool] = (False, False)) -> MPSCommandBuffer:
         command_buffer = MPSCommandBuffer(self._queue)
         logits: list[MPSImageBatch] = []
         self._graph.encode_batch(command_buffer, [batch.images], [batch.labels], logits)
@@ -115,9 +122,10 @@ class TrainingStepper:
         read = (losses.whole(), logits[0].whole(), known.whole())
         record_step(command_buffer, "measure", Measure(), read, (Numbers(figures),))
         if self._processes is not None:
-            own, figures = figures, self._device.new_buffer(3 * 4)
-            total, stop = TotalFigures(self._processes.processes), Number(float(is_to_stop))
-            record_step(command_buffer, "total", total, (Numbers(own), stop), (Numbers(figures),))
+            own, figures = figures, self._device.new_buffer((2 + len(signals)) * 4)
+            said = [Number(float(signal)) for signal in signals]
+            total = TotalFigures(self._processes.processes)
+            record_step(command_buffer, "total", total, (Numbers(own), *said), (Numbers(figures),))
 
         def completed(buffer: Any) -> None:
             self._finished.put(_Finished(self._read(figures) if buffer.error is None else [], buffer.error))
@@ -144,10 +152,12 @@ class TrainingStepper:
             figures, error = self._finished.get()
             if error is not None:
                 raise error.__cause__ if isinstance(error.__cause__, MPSError) else error
-            loss, correct, *stops = figures
+            loss, correct, is_to_stop, is_to_save = [*figures, 0.0, 0.0][:4]
             self.collected += 1
-            if any(stops) and self.stops_at is None:
+            if is_to_stop and self.stops_at is None:
                 self.stops_at = self.collected - 1
+            if is_to_save and self.saves_at is None:
+                self.saves_at = self.collected - 1
             found.append((loss, round(correct)))
         return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -27,6 +28,7 @@ from openmps.kernels.optimizers.parameters import (
 from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.ops.op import Body
 from openmps.ops.optimizers import GradientRule, HandOn, Update
+from openmps.ops.shards import Shard
 from openmps.types import MPSNNRegularizationType
 
 _LayerOf = Callable[[str, Mapping[str, Any], "CommandBuffer"], Layer]
@@ -79,6 +81,7 @@ class MPSNNOptimizer(MPSKernel):
         self._regularization_scale = given.regularization_scale
         self._bodies: dict[tuple[int, int, bool], Body] = {}
         self._last: _Found | None = None
+        self._shard: Shard | None = None
         self.apply_gradient_clipping = given.apply_gradient_clipping
 
     def set_learning_rate(self, new_learning_rate: float) -> None:
@@ -93,6 +96,15 @@ class MPSNNOptimizer(MPSKernel):
         """Go on as the optimizer would that gave ``state``. Our addition."""
         check_names(self.name, state, set(self.training_state()))
         self.set_learning_rate(finite_number(self.name, state, "learning_rate"))
+
+    def update_shards(self, shard: Shard | None) -> None:
+        """Update a part of each parameter from now on, with vectors of that part's numbers; None for all of it.
+
+        Encodes take states then, and the whole results are for the caller to gather. Our addition.
+        """
+        self._shard = shard
+        self._bodies.clear()
+        self._last = None
 
     # --- what a class fills in ----------------------------------------------------------------------------------------
 
@@ -168,6 +180,9 @@ class MPSNNOptimizer(MPSKernel):
 
     def _encode_operands(self, command_buffer: CommandBuffer, arguments: Mapping[str, Any], suffix: str) -> None:
         """The vector and matrix forms."""
+        if self._shard is not None:
+            rule, remedy = "must be states: it updates shards of a layer's parameters", "Use an optimizer of your own"
+            raise MPSTypeError(self.name, "arguments", rule, suffix, remedy)
         names = ("input_gradient", "input_values", *self._accumulators, "result_values")
         operands = [arguments[f"{name}_{suffix}"] for name in names]
         for name, operand in zip(names, operands, strict=True):
@@ -186,12 +201,13 @@ class MPSNNOptimizer(MPSKernel):
         """The forms of a layer: index 0 of each list of vectors belongs to its first parameter, 1 to the second."""
         kept: list[Sequence[MPSVector]] = []
         own: list[list[Bound]] = []
-        names = layer.names
+        names, shard = layer.names, self._shard
+        lengths = layer.lengths if shard is None else [*map(shard.room, layer.lengths)]
         for name in self._accumulators:
             vectors = arguments[f"{name}_vectors"]
             if vectors is not None:
                 kept.append(vectors)
-                own.append(accumulators(self.name, f"{name}_vectors", vectors, names, layer.lengths, command_buffer))
+                own.append(accumulators(self.name, f"{name}_vectors", vectors, names, lengths, command_buffer))
             elif name not in self._optional:
                 rule = f"are needed: for the {names[0]} and the {names[1]}"
                 raise MPSTypeError(self.name, f"{name}_vectors", rule, None)
@@ -203,7 +219,7 @@ class MPSNNOptimizer(MPSKernel):
             elif values.buffer is not results.buffer or values.offset != results.offset:
                 record_step(command_buffer, f"{self.name} {names[1]}", HandOn(), (values, results))
         others = [each for kind in (layer.values, *own, layer.results) for each in kind[:parameters] if each]
-        others.append(layer.rounded)
+        others.append(layer.rounded if shard is None else Held(None))
         body = self._record(command_buffer, parameters, [*layer.gradients[:parameters], *others])
         if values is None or parameters == 2:
             store(self, "_last", _Found.of(arguments, kept, layer.lengths, parameters, others))
@@ -218,7 +234,9 @@ class MPSNNOptimizer(MPSKernel):
     def _encode_prepared(self, command_buffer: CommandBuffer, given: list[Any], prepared: dict[int, _Prepared]) -> bool:
         """Update the parameters if all arguments are those of an encode before, the state of the gradients too."""
         found = prepared.get(id(self))
-        if found is None or found.clips is not self.apply_gradient_clipping or given[found.first :] != found.arguments:
+        if found is None or not self._holds(found):
+            return False
+        if given[found.first :] != found.arguments:
             return False
         if found.first > _GIVEN_ANEW and given[_GIVEN_ANEW - 1 : _GIVEN_ANEW + 1] != [None, None]:
             return False
@@ -235,13 +253,15 @@ class MPSNNOptimizer(MPSKernel):
         For data sources that know that nothing has changed; others call ``encode``.
         """
         found = (getattr(gradients, "prepared", None) or _NONE).get(id(self))
-        if found is None or found.first != _GIVEN_ANEW or found.clips is not self.apply_gradient_clipping:
-            return False
-        if arguments != found.arguments:
+        if found is None or found.first != _GIVEN_ANEW or not self._holds(found) or arguments != found.arguments:
             return False
         check_command_buffer(self._name or self.name, command_buffer, self._device)
         self._record_prepared(command_buffer, found)
         return True
+
+    def _holds(self, found: _Prepared) -> bool:
+        """Whether what an update was prepared with is still so."""
+        return found.clips is self.apply_gradient_clipping and found.shard is self._shard
 
     def _record_prepared(self, command_buffer: CommandBuffer, found: _Prepared) -> None:
         inputs = (Number(self._rate()), *found.lent[: found.lends], *found.operands)
@@ -265,7 +285,9 @@ class MPSNNOptimizer(MPSKernel):
     def _keep(self, state: MPSState, prepared: _Prepared | None) -> None:
         """Have a state keep what is ready for the next encode with it."""
         if state.prepared is not None and prepared is not None:
-            state.prepared[id(self)] = prepared._replace(owner=self, clips=self.apply_gradient_clipping)
+            state.prepared[id(self)] = prepared._replace(
+                owner=self, clips=self.apply_gradient_clipping, shard=self._shard
+            )
 
     def _record(
         self, command_buffer: CommandBuffer, vectors: int, operands: list[Bound], frame: Frame | None = None
@@ -275,7 +297,10 @@ class MPSNNOptimizer(MPSKernel):
         bound = (Number(self._rate()), *operands)
         body = self._bodies.get(key)
         if body is None:
-            body = self._bodies[key] = step_body(self._update(vectors, self._rule()), tuple(map(type, bound)))
+            update = self._update(vectors, self._rule())
+            if self._shard is not None:
+                update = replace(update, shard=self._shard)
+            body = self._bodies[key] = step_body(update, tuple(map(type, bound)))
         command_buffer.record(self._name or self.name, Encoding(body, bound, (True,) * len(bound), (), frame))
         return body
 
@@ -329,6 +354,7 @@ class _Prepared(NamedTuple):
     owner: object = None
     """The optimizer, by whose identity it is found."""
     clips: bool = False
+    shard: Shard | None = None
 
     @classmethod
     def of_last(cls, state: Any, gradients: Sequence[Bound], last: _Found, body: Body) -> _Prepared | None:
