@@ -14,6 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch.distributed as dist
+
 FORKS = multiprocessing.get_context("forkserver")
 PRELOADED = ["group_worker", "group_faults", "openmps.cli.training", "openmps.training.pictures", "matplotlib.figure"]
 
@@ -52,16 +54,24 @@ def _run(command: Sequence[str], variables: Mapping[str, str], out: str, error: 
     (runpy.run_module if is_module else runpy.run_path)(sys.argv[0], run_name="__main__")
 
 
-def start(count: int, command: Sequence[str]) -> list[Started]:
-    """The processes of a group."""
+def kept_store() -> dist.TCPStore:
+    """A store that outlives the processes, as a launcher may keep it when it starts them anew."""
+    return dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+
+def start(
+    count: int, command: Sequence[str], *, store: dist.TCPStore | None = None, restarts: int = 0
+) -> list[Started]:
+    """The processes of a group; those of one start after another may meet at one ``store``."""
     before = os.environ.get("OMP_NUM_THREADS")
     os.environ["OMP_NUM_THREADS"] = "1"  # read when the first of all is started, which imports
     FORKS.set_forkserver_preload(PRELOADED)
-    port, folder = str(free_port()), Path(tempfile.mkdtemp())
+    port, folder = str(free_port() if store is None else store.port), Path(tempfile.mkdtemp())
     started: list[Started] = []
     for rank in range(count):
         said = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(count)}
-        said |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        said |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_RESTART_COUNT": str(restarts)}
+        said |= {} if store is None else {"TORCHELASTIC_USE_AGENT_STORE": "True"}
         files = folder / f"{rank}.out", folder / f"{rank}.err"
         process = FORKS.Process(target=_run, args=(command, said, *map(str, files)), daemon=True)
         process.start()

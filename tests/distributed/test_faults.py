@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import group_faults
-from group_launch import finish, free_port, start
+from group_launch import finish, free_port, kept_store, start
 from openmps.cli import main
 from openmps.distributed import Group
 from openmps.errors import MPSProcessError
@@ -38,8 +38,13 @@ def test_stories(tmp_path):
     folders = {story: tmp_path / story for story in ("differences", "ends")}
     for folder in folders.values():
         folder.mkdir()
-    started = {story: start(2, [PROGRAM, str(folder), story]) for story, folder in folders.items()}
+    stores = {"ends": (store := kept_store())}
+    started = {
+        story: start(2, [PROGRAM, str(folder), story], store=stores.get(story)) for story, folder in folders.items()
+    }
     told = {story: [*map(_told, finish(processes))] for story, processes in started.items()}
+    for each in finish(start(2, [PROGRAM, str(tmp_path), "again"], store=store, restarts=1)):
+        assert _told(each) == {"again": ["1", "[0, 1]"]}, each.error
     _what_differs_is_said_by_both(told["differences"])
     _shares_of_the_state_change_no_file(told["ends"])
     _an_interrupt_of_one_stops_all_at_one_step(told["ends"], folders["ends"])

@@ -58,7 +58,8 @@ def meet(place: Place, backend: str, timeout: timedelta, device: Any) -> Any:
     try:
         store = next(rendezvous("env://", place.rank, place.size, timeout=timeout))[0]
         store.set_timeout(timeout)
-        shared = PrefixStore(_PREFIX, store)
+        # torchrun may keep its store when it starts all anew: what an earlier attempt said there is not ours.
+        shared = PrefixStore(f"{_PREFIX}/{place.restarts}", store)
         dist.init_process_group(
             backend, store=shared, rank=place.rank, world_size=place.size, timeout=timeout, device_id=device
         )
