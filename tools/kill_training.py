@@ -1,6 +1,7 @@
 """Kills training runs with SIGKILL at random moments, resumes them, and compares with a run that was never stopped.
 
-usage: kill_training.py [--kills N] [--seed N] [--every STEPS] [--epochs N] [--processes N] [--json FILE]
+usage: kill_training.py [--kills N] [--seed N] [--every STEPS] [--epochs N] [--processes N [--shard-optimizer]]
+           [--json FILE]
 
 A slice of scikit-learn's digits is trained by `openmps train` on the CPU, in forks of a process that has imported it,
 with a checkpoint every STEPS steps (default 1, so that writing is going on all the while). Half of the kills hit a run
@@ -11,7 +12,8 @@ clock says) and the last checkpoint must have the bytes of the run that was neve
 differs.
 
 With --processes each run is one of so many processes that share every batch; one of them, any, is killed. The others
-must end by themselves within a minute, each with one line that says why.
+must end by themselves within a minute, each with one line that says why. With --shard-optimizer each of them keeps its
+share of the optimizer's state, too.
 """
 
 from __future__ import annotations
@@ -152,8 +154,11 @@ def write_data(folder: Path) -> None:
 class Trials:
     """Runs on one slice of data, compared with one that was never stopped."""
 
-    def __init__(self, folder: Path, *, seed: int, every: int, epochs: int, processes: int = 1) -> None:
+    def __init__(
+        self, folder: Path, *, seed: int, every: int, epochs: int, processes: int = 1, shards: bool = False
+    ) -> None:
         self.processes = processes
+        self.command = [*COMMAND, *(["--shard-optimizer"] if shards else [])]
         self.longest = 0.0
         self.folder = folder
         self.random = random.Random(seed)
@@ -228,7 +233,7 @@ class Trials:
 
     def _begun(self, *arguments: str) -> Training | Together:
         if self.processes > 1:
-            return Together(self.processes, [*COMMAND, *arguments], self.random)
+            return Together(self.processes, [*self.command, *arguments], self.random)
         child = PROCESSES.Process(target=train, args=arguments)
         child.start()
         return child
@@ -322,13 +327,14 @@ def main() -> int:
     parser.add_argument("--every", type=int, default=1)
     parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--shard-optimizer", action="store_true", help="of several processes: share its state")
     parser.add_argument("--json", type=Path, help="write all kills and faults to this file")
     options = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # one number for all, whatever else the machine does
     PROCESSES.set_forkserver_preload(["openmps.cli.training", "openmps.training.pictures", "matplotlib.figure"])
     with tempfile.TemporaryDirectory() as folder:
         counts = {"every": options.every, "epochs": options.epochs, "processes": options.processes}
-        trials = Trials(Path(folder), seed=options.seed, **counts)
+        trials = Trials(Path(folder), seed=options.seed, shards=options.shard_optimizer, **counts)
         report = trials.report
         while len(report.kills) < options.kills:
             if sum(kill.pattern == "once" for kill in report.kills) <= len(report.kills) / 2:
