@@ -62,7 +62,7 @@ def _what_differs_is_said_by_both(told):
 def _shares_of_the_state_change_no_file(told):
     same, steps = told[0]["shares"]
     assert same == "True"
-    assert steps == "0 3 6 9 12 15 16"  # as soon as all have seen that one wants it
+    assert steps == "0 3 6 8"  # as soon as all have seen that one wants it
 
 
 def _a_process_that_is_killed(told, folder):
