@@ -61,7 +61,7 @@ def optimizers(name: str) -> Callable[[mps.MTLDevice], Any]:
 class World:
     """This process's device and share; all of a batch where there is no group."""
 
-    def __init__(self, device: str, group: Group | None) -> None:
+    def __init__(self, device: mps.MTLDevice | str, group: Group | None) -> None:
         self.group = group
         self.device = mps.mtl_device(device) if group is None else group.device
         self.rank, self.count = (0, 1) if group is None else (group.rank, group.count)
@@ -184,10 +184,14 @@ def by_hand(world: World, *, synchronizes: bool = False, replays: bool = False) 
     return {"first": weights.weights(), "first.biases": weights.bias_terms(), **source.arrays()}
 
 
+def in_order(world: World) -> World:
+    """The same processes, which make sums in their order."""
+    return World(world.device, None if world.group is None else Group.join(world.device, in_order=True))
+
+
 def pieces(world: World, parts: int) -> dict[str, Array]:
     """Gradients of a batch in so many pieces, by one process one behind the other, or by as many processes."""
-    own, images = start(), batch(0)[0]
-    group = None if world.group is None else Group.join(world.device, in_order=True)
+    own, images, group = start(), batch(0)[0], in_order(world).group
     weights = ArrayConvolutionDataSource(mps.MPSCNNConvolutionDescriptor(3, 3, 2, 4), own["first"], own["first.biases"])
     convolution = mps.MPSCNNConvolution(world.device, weights=weights)
     slope = mps.MPSCNNConvolutionGradient(world.device, weights=weights)
@@ -303,6 +307,8 @@ CASES: dict[str, Callable[[World], dict[str, Array]]] = {
     "adam, normalized, shards": lambda world: graph_case(
         world, "adam", normalizes=True, synchronizes=True, shards=True, replays=True
     ),
+    "in order": lambda world: graph_case(in_order(world), "adam", drops=True),
+    "in order, shards": lambda world: graph_case(in_order(world), "adam", drops=True, shards=True),
     "shared state": shared_state,
     "by hand": lambda world: by_hand(world, synchronizes=True),
     "by hand, replayed": lambda world: by_hand(world, synchronizes=True, replays=True),

@@ -62,6 +62,7 @@ def _neither_replays_nor_buckets_nor_shards_change_bits(arrays):
         "sgd, shards": "sgd",
         "momentum, shards": "momentum",
         "adam, normalized, shards": "adam, normalized",
+        "in order, shards": "in order",
     }
     for kind, plain in pairs.items():
         for count in (2, 4):
