@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from openmps.ops.elements import Overwrite
 from openmps.ops.joined_updates import JoinedUpdate, join_updates
 from openmps.ops.op import Body, Builder, Role
 from openmps.ops.optimizers import Adam, GradientRule, RmsProp, StochasticGradientDescent, Update
+from openmps.ops.shards import Shard
 
 RULE = GradientRule(rescale=0.5)
 MAKERS: dict[str, tuple[Callable[[int], Update], int]] = {
@@ -146,3 +148,30 @@ def test_what_is_joined() -> None:
     most = joined_updates.MOST_IN_ALL // 2
     assert counts(*[adam(2)] * most) == [4, 4]
     assert counts(*[adam(2)] * (most + 1)) == [most + 1]
+    assert counts(*[adam(2)] * (most + 1)) == [1] * (most + 1)
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_shards_have_the_same_numbers(kind: str, place: torch.device) -> None:
+    """Joined updates of the shards of three processes, over the same gradients and values, against whole ones."""
+    make, own = MAKERS[kind]
+    whole = [operands(own, sizes, place, 2 * seed) for seed, sizes in enumerate(SIZES)]
+    shared = [[each.clone() if isinstance(each, torch.Tensor) else each for each in part] for part in whole]
+    for part, sizes in zip(shared, SIZES, strict=True):
+        part[-1 - len(sizes) : -1] = part[1 + len(sizes) : 1 + 2 * len(sizes)]  # the results are the values
+    for shard in Shard(0, 3).of_all():
+        given = [part.copy() for part in shared]
+        for part, sizes in zip(given, SIZES, strict=True):
+            for at in range(1 + 2 * len(sizes), len(part) - 1 - len(sizes)):
+                room = torch.full((shard.room(len(part[at])),), torch.nan, device=place)
+                room[: len(shard.of(part[at]))] = shard.of(part[at])
+                part[at] = room
+        updates = [replace(make(len(sizes)), shard=shard) for sizes in SIZES]
+        joined = join_updates(body_of([(op, len(part)) for op, part in zip(updates, given, strict=True)]))
+        assert len(joined.steps) == 1
+        joined.run([each for part in given for each in part])
+    for part, sizes in zip(whole, SIZES, strict=True):
+        make(len(sizes)).run((), *part)
+    for mine, theirs, sizes in zip(shared, whole, SIZES, strict=True):
+        results = slice(-1 - len(sizes), -1)
+        assert all(torch.equal(one, other) for one, other in zip(mine[results], theirs[results], strict=True))
