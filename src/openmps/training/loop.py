@@ -159,9 +159,8 @@ def resume(
     Raises ``MPSFileError`` where no checkpoint is whole, where data, network or options are not those of the
     checkpoint, saying what differs, and where another process is training the run. ``processes`` are as in `train`;
     there may be more or fewer than before, with ``shards_optimizer_state`` or without, and the checkpoint is that of
-    the first one. Warns
-    (``MPSTrainingWarning``) of damaged checkpoints, and of another device, version of PyTorch, number of threads or of
-    processes. Otherwise as `train`.
+    the first one. Warns (``MPSTrainingWarning``) of damaged checkpoints, and of another device, version of PyTorch,
+    number of threads or of processes. Otherwise as `train`.
     """
     changes = {"epochs": epochs, "checkpoint_every": checkpoint_every, "checkpoints_kept": checkpoints_kept}
     check_plain_preprocessing(run, "resume")
