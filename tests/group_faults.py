@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 import openmps as mps
 from openmps.distributed import Group
@@ -154,7 +153,6 @@ def again(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
     # Nothing here is about power cuts or pictures, which would take most of the time.
     os.fsync = lambda file: None
     loop.draw_curve = loop.draw_misclassified = lambda *arguments, **named: None

@@ -5,15 +5,16 @@ from __future__ import annotations
 import multiprocessing
 import os
 import runpy
+import shutil
 import socket
 import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 import torch.distributed as dist
 
 FORKS = multiprocessing.get_context("forkserver")
@@ -49,6 +50,7 @@ def _run(command: Sequence[str], variables: Mapping[str, str], out: str, error: 
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
     sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1) for number in (1, 2))
     os.environ.update(variables)
+    torch.set_num_threads(1)
     is_module = command[0] == "-m"
     sys.argv = [*command[is_module:]]
     (runpy.run_module if is_module else runpy.run_path)(sys.argv[0], run_name="__main__")
@@ -63,8 +65,6 @@ def start(
     count: int, command: Sequence[str], *, store: dist.TCPStore | None = None, restarts: int = 0
 ) -> list[Started]:
     """The processes of a group; those of one start after another may meet at one ``store``."""
-    before = os.environ.get("OMP_NUM_THREADS")
-    os.environ["OMP_NUM_THREADS"] = "1"  # read when the first of all is started, which imports
     FORKS.set_forkserver_preload(PRELOADED)
     port, folder = str(free_port() if store is None else store.port), Path(tempfile.mkdtemp())
     started: list[Started] = []
@@ -76,10 +76,6 @@ def start(
         process = FORKS.Process(target=_run, args=(command, said, *map(str, files)), daemon=True)
         process.start()
         started.append(Started(process, *files))
-    with suppress(KeyError):
-        del os.environ["OMP_NUM_THREADS"]
-    if before is not None:
-        os.environ["OMP_NUM_THREADS"] = before
     return started
 
 
@@ -92,8 +88,10 @@ def finish(started: Sequence[Started], timeout: float = 90) -> list[Ended]:
     for each in late:
         each.process.kill()
         each.process.join()
+    found = [(each.out.read_text(), each.error.read_text()) for each in started]
+    shutil.rmtree(started[0].out.parent)
     words = ["\nkilled by the test: it did not end" if each in late else "" for each in started]
     return [
-        Ended(each.process.exitcode, each.out.read_text(), each.error.read_text() + word)
-        for each, word in zip(started, words, strict=True)
+        Ended(each.process.exitcode, out, error + word)
+        for each, (out, error), word in zip(started, found, words, strict=True)
     ]
