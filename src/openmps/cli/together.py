@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import time
 import warnings
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ def joined(device: str) -> Generator[Group | None]:
 
     The first one alone shows what training warns of. A process that fails leaves word for the others.
     """
+    began = time.monotonic()  # before all that takes long to import
     from openmps.distributed.launch import is_launched
 
     if not is_launched():
@@ -31,7 +33,7 @@ def joined(device: str) -> Generator[Group | None]:
         return
     from openmps.distributed.group import Group
 
-    group = Group.join(device)
+    group = Group.join(device, since=began)
     try:
         with warnings.catch_warnings():
             if group.rank:

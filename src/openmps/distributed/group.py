@@ -70,13 +70,23 @@ class Group(NamedAttributes):
         self._shards = Shards(self._processes) if place.size > 1 else None
 
     @classmethod
-    def join(cls, device: MTLDevice | str | None = None, *, timeout: float = 45.0, in_order: bool = False) -> Group:
+    def join(
+        cls,
+        device: MTLDevice | str | None = None,
+        *,
+        timeout: float = 45.0,
+        in_order: bool = False,
+        since: float | None = None,
+    ) -> Group:
         """Meet the processes that ``torchrun``, or another launcher with its environment variables, has started.
 
         Without ``device`` each process takes the GPU of its local rank, or the CPU where there is none. A process that
         does not come, or does not answer for ``timeout`` seconds later on, is an `MPSProcessError` in all others.
         ``in_order`` makes every sum in the order of the processes: its bits depend on nothing else then, at the price
         of more traffic. The engine's default group is used where the program has made one.
+
+        ``since``, a ``time.monotonic()``, says when this process was started with the others, which must come within
+        ``timeout`` seconds of that, or within 20 seconds of now; without it of now.
 
         Raises:
             MPSProcessError: A process is missing, or has another version of openmps or PyTorch, or another backend.
@@ -94,7 +104,8 @@ class Group(NamedAttributes):
             store: Any = dist.distributed_c10d._get_default_store()  # pyright: ignore[reportPrivateUsage]
         else:
             backend = "nccl" if own.is_cuda else "gloo"
-            store = meet(place, backend, patience, own.torch_device if own.is_cuda else None)
+            began = time.monotonic() if since is None else number("Group.join", "since", since)
+            store = meet(place, backend, patience, own.torch_device if own.is_cuda else None, began)
         group = cls(place, own, store, patience, in_order=in_order)
         group._check_versions()
         return group

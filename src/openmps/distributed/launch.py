@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import socket
+import time
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -14,6 +16,8 @@ from openmps.errors import MPSProcessError
 
 _NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _PREFIX = "openmps"
+_LEAST_PATIENCE = 20.0
+"""Seconds for which a process waits for the others that was long in starting itself."""
 
 
 class Place(NamedTuple):
@@ -53,10 +57,18 @@ def _number(name: str, default: int) -> int:
     return int(text)
 
 
-def meet(place: Place, backend: str, timeout: timedelta, device: Any) -> Any:
-    """Wait for all processes and make them the engine's default group; the store that they share."""
+def meet(place: Place, backend: str, timeout: timedelta, device: Any, since: float) -> Any:
+    """Wait for all processes and make them the engine's default group; the store that they share.
+
+    The wait for them counts from ``since``: others that were started then have had that time, too.
+    """
     try:
-        store = next(rendezvous("env://", place.rank, place.size, timeout=timeout))[0]
+        now = time.monotonic()
+        end = max(since + timeout.total_seconds(), now + min(timeout.total_seconds(), _LEAST_PATIENCE))
+        if place.rank:
+            _reach_first(end)
+        left = timedelta(seconds=max(end - time.monotonic(), 1.0))
+        store = next(rendezvous("env://", place.rank, place.size, timeout=left))[0]
         store.set_timeout(timeout)
         # torchrun may keep its store when it starts all anew: what an earlier attempt said there is not ours.
         shared = PrefixStore(f"{_PREFIX}/{place.restarts}", store)
@@ -72,6 +84,20 @@ def meet(place: Place, backend: str, timeout: timedelta, device: Any) -> Any:
         who = f"process {place.rank} of {place.size}"
         raise MPSProcessError(who, f"the {place.size} processes", rule, got, remedy) from error
     return shared
+
+
+def _reach_first(end: float) -> None:
+    """Wait until the first process can be reached: the engine would wait for it twice as long as it is told to."""
+    place = os.environ["MASTER_ADDR"], _number("MASTER_PORT", 0)
+    while True:
+        try:
+            socket.create_connection(place, timeout=max(end - time.monotonic(), 0.1)).close()
+        except OSError as error:
+            if time.monotonic() >= end:
+                raise RuntimeError(f"no answer at {place[0]}:{place[1]}: {error.strerror or error}") from error
+            time.sleep(0.1)
+        else:
+            return
 
 
 def _arrive(store: Any, place: Place) -> None:
