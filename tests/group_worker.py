@@ -89,6 +89,7 @@ def graph_case(
     synchronizes: bool = False,
     replays: bool = False,
     shards: bool = False,
+    halves: bool = False,
     bucket: int = 500,
 ) -> dict[str, Array]:
     """Ten steps of a convolution, a normalization, a ReLU, a dropout and a fully connected layer."""
@@ -116,7 +117,7 @@ def graph_case(
     said.weight = 1 / IMAGES
     training = mps.MPSCNNLossNode(x, said).training_graph(None)
     graph = mps.MPSNNGraph(world.device, training[0].result_image, result_image_is_needed=False)
-    graph.format = FLOAT32
+    graph.format = mps.MPSImageFeatureChannelFormat.FLOAT16 if halves else FLOAT32
     if world.group is not None:
         options = {"synchronizes_statistics": synchronizes, "shards_optimizer_state": shards}
         world.group.share(graph, **options, bucket_bytes=bucket)
@@ -306,6 +307,10 @@ CASES: dict[str, Callable[[World], dict[str, Array]]] = {
     "momentum, shards": lambda world: graph_case(world, "momentum", normalizes=True, synchronizes=True, shards=True),
     "adam, normalized, shards": lambda world: graph_case(
         world, "adam", normalizes=True, synchronizes=True, shards=True, replays=True
+    ),
+    "halves": lambda world: graph_case(world, "adam", normalizes=True, synchronizes=True, halves=True),
+    "halves, shards": lambda world: graph_case(
+        world, "adam", normalizes=True, synchronizes=True, halves=True, shards=True, replays=True
     ),
     "in order": lambda world: graph_case(in_order(world), "adam", drops=True),
     "in order, shards": lambda world: graph_case(in_order(world), "adam", drops=True, shards=True),

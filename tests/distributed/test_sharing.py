@@ -15,7 +15,7 @@ from group_oracle import apart
 
 PROGRAM = str(Path(worker.__file__))
 OF_FOUR = ("sgd", "adam, normalized", "adam, normalized, shards", "4 pieces", "shared state")
-SAME = [name for name in worker.CASES if not {"apart", "pieces", "state"} & {*name.replace(",", "").split()}]
+SAME = [name for name in worker.CASES if not {"apart", "pieces", "state", "halves"} & {*name.replace(",", "").split()}]
 
 
 def test_what_processes_come_to(tmp_path):
@@ -62,6 +62,7 @@ def _neither_replays_nor_buckets_nor_shards_change_bits(arrays):
         "sgd, shards": "sgd",
         "momentum, shards": "momentum",
         "adam, normalized, shards": "adam, normalized",
+        "halves, shards": "halves",
         "in order, shards": "in order",
     }
     for kind, plain in pairs.items():

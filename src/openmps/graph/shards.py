@@ -10,13 +10,14 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol, runtime_checkable
 
-from openmps.core.kernel.encoding import Encoding, Numbers, prepared_step
+from openmps.core.kernel.encoding import Bound, Encoding, Held, Numbers, prepared_step
 from openmps.errors import MPSArgumentError
 from openmps.metal.device import CommandBuffer
 from openmps.ops.collectives import GatherShards, Processes
-from openmps.ops.shards import Shard
+from openmps.ops.shards import RoundGathered, Shard
 
-_Places = Sequence[tuple[Any, int, int]]
+_Places = list[tuple[Any, int, int, Bound | None]]
+"""Buffer, offset, how many numbers, and what takes them rounded."""
 
 
 class Shards:
@@ -27,8 +28,8 @@ class Shards:
         self.shard = Shard(processes.rank, processes.count)
         """This process's."""
         self._command_buffer: CommandBuffer | None = None
-        self._updated: list[tuple[Any, int, int]] = []
-        self._last: tuple[_Places, int, list[Encoding]] = ((), 0, [])
+        self._updated: _Places = []
+        self._last: tuple[_Places, int, list[Encoding]] = ([], 0, [])
 
     @contextmanager
     def of_graph(self, command_buffer: CommandBuffer, bucket_bytes: int) -> Generator[None]:
@@ -40,7 +41,7 @@ class Shards:
             self._command_buffer = None
         places, size, encodings = self._last
         if places != self._updated or size != bucket_bytes:
-            encodings = [prepared_step(GatherShards(self.processes), each) for each in self._buckets(bucket_bytes)]
+            encodings = self._encodings(bucket_bytes)
             self._last = self._updated, bucket_bytes, encodings
         for encoding in encodings:
             command_buffer.record("gathered parameters", encoding)
@@ -52,20 +53,29 @@ class Shards:
             remedy = "Kernels encoded by hand update whole parameters: share no graph of this data source so"
             raise MPSArgumentError(who, "command_buffer", rule, None, remedy)
 
-    def note(self, *places: Numbers) -> None:
-        """Numbers were updated, this process's share of them."""
-        self._updated += [(each.buffer, each.offset, each.count or 0) for each in places]
+    def note(self, places: Sequence[Numbers], rounded: Bound | None = None) -> None:
+        """Numbers were updated, this process's share of them; ``rounded`` takes the first ones, rounded to float16."""
+        takers = (rounded, *[None] * len(places))
+        self._updated += [
+            (each.buffer, each.offset, each.count or 0, taker) for each, taker in zip(places, takers, strict=False)
+        ]
 
-    def _buckets(self, limit: int) -> list[list[Numbers]]:
+    def _encodings(self, limit: int) -> list[Encoding]:
+        """The gathering, and at the end the rounding, of which those who take the numbers see that it is done."""
         buckets: list[list[Numbers]] = []
+        takers: dict[Numbers, Bound] = {}
         filled = 0
-        for buffer, offset, count in self._updated:
+        for buffer, offset, count, taker in self._updated:
             if not buckets or filled + 4 * count > limit:
                 buckets.append([])
                 filled = 0
-            buckets[-1].append(Numbers(buffer, offset, count))
+            numbers = Numbers(buffer, offset, count)
+            buckets[-1].append(numbers)
             filled += 4 * count
-        return buckets
+            if taker is not None and not isinstance(taker, Held):
+                takers[numbers] = taker
+        gathered = [prepared_step(GatherShards(self.processes), each) for each in buckets]
+        return gathered + ([prepared_step(RoundGathered(), [*takers, *takers.values()])] if takers else [])
 
 
 @runtime_checkable

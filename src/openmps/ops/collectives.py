@@ -18,7 +18,7 @@ from torch import Tensor
 
 from openmps.ops.batch_normalization import Moments
 from openmps.ops.op import Kind, Op
-from openmps.ops.shards import Shard
+from openmps.ops.shards import Shard, copy_all
 
 Explain = Callable[[BaseException], BaseException]
 """Gives the error that is raised for one of the engine's: which process has ended, and why."""
@@ -26,7 +26,6 @@ _serials = itertools.count(1)
 _is_alone: ContextVar[bool] = ContextVar("is_alone", default=False)
 _gather: Any = getattr(dist, "all_gather_single", None) or getattr(dist, "all_gather_into_tensor", None)
 """Its name in PyTorch 2.13, and before."""
-_copy_each: Any = torch.ops.aten._foreach_copy_
 
 
 @contextmanager
@@ -113,10 +112,12 @@ class Processes:
         own = Shard(self.rank, self.count)
         rooms = [own.room(vector.numel()) for vector in vectors]
         mine = vectors[0].new_zeros(sum(rooms))
-        _copy((part[: len(shard)], shard) for part, shard in zip(mine.split(rooms), map(own.of, vectors), strict=True))
+        copy_all(
+            (part[: len(shard)], shard) for part, shard in zip(mine.split(rooms), map(own.of, vectors), strict=True)
+        )
         found = self.gathered(mine)
         others = [(shard, numbers) for shard, numbers in zip(own.of_all(), found, strict=True) if shard != own]
-        _copy(
+        copy_all(
             (kept, part[: len(kept)])
             for shard, numbers in others
             for part, kept in zip(numbers.split(rooms), map(shard.of, vectors), strict=True)
@@ -148,13 +149,6 @@ class Processes:
     def __repr__(self) -> str:
         # Plans are told apart by what their properties say.
         return f"<process {self.rank} of {self.count}, {self._serial}>"
-
-
-def _copy(pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
-    """Copy the second of each pair into the first, all in a few launches."""
-    wanted = [(to, given) for to, given in pairs if to.numel()]
-    if wanted:
-        _copy_each([to for to, _ in wanted], [given for _, given in wanted])
 
 
 def shared_moments(own: Moments, processes: Processes) -> Moments:

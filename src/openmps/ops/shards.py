@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
+import torch
 from torch import Tensor
+
+from openmps.ops.op import Kind, Op
 
 _UNIT = 16
 """Numbers that stay together: those of the widest vectors of a CPU, so that a shard's bits are those of the whole."""
@@ -50,3 +54,34 @@ class Shard:
     def of_all(self) -> list[Shard]:
         """The shards of all processes, in their order."""
         return [replace(self, rank=rank) for rank in range(self.count)]
+
+
+def copy_all(pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
+    """Copy the second of each pair into the first, rounded to its type, all in a few launches."""
+    wanted = [(to, given) for to, given in pairs if to.numel()]
+    if wanted:
+        _copy_each([to for to, _ in wanted], [given for _, given in wanted])
+
+
+_copy_each: Any = torch.ops.aten._foreach_copy_
+
+
+class RoundGathered(Op, kind=Kind.UPDATE, results=0, has_effect=True):
+    """Vectors as they were gathered, rounded to float16.
+
+    Operands: the vectors, then of each None, or tensors of float16 or float32 that take it.
+    """
+
+    def overwritten(self, operands: int) -> Iterable[int]:
+        """What takes them."""
+        return range(operands // 2, operands)
+
+    def run(self, wanted: tuple[bool, ...], *operands: Any) -> None:
+        """See the class."""
+        half = len(operands) // 2
+        pairs = zip(operands[:half], operands[half:], strict=True)
+        taken = [(each.view(-1), vector) for vector, takers in pairs for each in takers or ()]
+        copy_all((to, vector) for to, vector in taken if to.dtype == torch.float16)
+        for to, vector in taken:
+            if to.dtype != torch.float16:
+                to.copy_(vector.to(torch.float16))

@@ -190,7 +190,8 @@ class TrainableConvolutionDataSource(ArrayConvolutionDataSource, Optimized):
             **self._accumulators,
         )
         if self._shards is not None:
-            self._shards.note(*_numbers(result, self._lengths))
+            is_whole = result.weights.length == 4 * self._lengths[0]
+            self._shards.note(_numbers(result, self._lengths), result.rounded_weights if is_whole else None)
         store(self, "_current", result)
         if comes_again:
             self._settle(source_state, result)

@@ -229,7 +229,7 @@ class TrainableBatchNormalizationDataSource(ArrayBatchNormalizationDataSource, O
             **self._accumulators,
         )
         if self._shards is not None:
-            self._shards.note(*(Numbers(each, 0, self._channels) for each in (result.gamma, result.beta)))
+            self._shards.note([Numbers(each, 0, self._channels) for each in (result.gamma, result.beta)])
         return result
 
     def update_mean_and_variance(
