@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 import group_faults
 from group_launch import finish, free_port, kept_store, start
 from openmps.cli import main
-from openmps.distributed import Group
+from openmps.distributed import Group, launch
 from openmps.errors import MPSProcessError
 from openmps.training import Network, NetworkShape, RunFolder, optimizer_factory
 
@@ -88,8 +89,14 @@ def test_a_process_that_does_not_come(monkeypatch):
     place = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     for name, value in place.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(MPSProcessError, match=r"must all come within 1.5 s, got .*1/2 clients joined"):
-        Group.join("cpu", timeout=1.5)
+    with pytest.raises(MPSProcessError, match=r"must all come within 1 s, got .*1/2 clients joined"):
+        Group.join("cpu", timeout=1)
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setattr(launch, "_LEAST_PATIENCE", 0.2)
+    began = time.monotonic()
+    with pytest.raises(MPSProcessError, match=r"must all come within 30 s, got no answer at 127.0.0.1:"):
+        Group.join("cpu", timeout=30, since=began - 100)  # who was long in starting has waited already
+    assert time.monotonic() - began < 10
 
 
 def test_the_command_line(tmp_path, capsys):
