@@ -1,6 +1,7 @@
 """Training steps of ResNet-50 in several processes, beside PyTorch's DistributedDataParallel, by turns.
 
 usage: torchrun --nproc-per-node N -m bench.distributed_step [--batch B] [--side S] [--turns T] [--steps N] [--sync]
+           [--shards] [--optimizer sgd|adam]
 
 Each process has a GPU and B images a step (float16 images; autocast to float16 for PyTorch), and makes turns of four
 contenders: ours and PyTorch's alone, without a word to the others, and together. Efficiency is the speed together by
@@ -34,7 +35,7 @@ HALF = mps.MPSImageFeatureChannelFormat.FLOAT16
 Run = Callable[[int], None]
 
 
-def ours(group: Group, work: Work, *, alone: bool, synchronizes: bool = False) -> Run:
+def ours(group: Group, work: Work, *, alone: bool, synchronizes: bool = False, shards: bool = False) -> Run:
     """Steps of our graph on images that are on the device."""
     machine, count = group.device, 1 if alone else group.count
     shape = NetworkShape(work.side, work.side, work.channels, work.classes, work.network)
@@ -43,7 +44,7 @@ def ours(group: Group, work: Work, *, alone: bool, synchronizes: bool = False) -
     graph = network.training_graph(machine, HALF, loss_weight=weight, dropout_seed=1, gradient_format=HALF)
     graph.stop_on_non_finite = False
     if not alone:
-        group.share(graph, synchronizes_statistics=synchronizes)
+        group.share(graph, synchronizes_statistics=synchronizes, shards_optimizer_state=shards)
     images, classes = data_set(work)
     pixels = (images[: work.batch] / np.float16(255)).astype(np.float16)
     batch = mps.MPSImageBatch.from_numpy(machine, pixels)
@@ -101,10 +102,12 @@ def main() -> None:
     for name, default in (("batch", 256), ("side", 224), ("turns", 3), ("steps", 20)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--sync", action="store_true", help="measure shared statistics of normalizations, too")
+    parser.add_argument("--shards", action="store_true", help="measure shares of the optimizer's state, too")
+    parser.add_argument("--optimizer", choices=("sgd", "adam"), default="sgd", help="ours; PyTorch's is SGD")
     options = parser.parse_args()
     torch.backends.cudnn.benchmark = True
     group = Group.join("cuda")
-    work = Work("resnet50", options.batch, options.side, half=True)
+    work = Work("resnet50", options.batch, options.side, half=True, optimizer=options.optimizer)
     contenders: dict[str, Any] = {
         "ours alone": ours(group, work, alone=True),
         "ours together": ours(group, work, alone=False),
@@ -113,6 +116,8 @@ def main() -> None:
     }
     if options.sync:
         contenders["ours together, shared statistics"] = ours(group, work, alone=False, synchronizes=True)
+    if options.shards:
+        contenders["ours together, shares of the state"] = ours(group, work, alone=False, shards=True)
     measure(group, contenders, work, options.turns, options.steps)
     if group.rank == 0:
         print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, NCCL {torch.cuda.nccl.version()}")
