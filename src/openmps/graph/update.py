@@ -183,7 +183,8 @@ def _update_on_device(
             if later is None:
                 weights.reload_from(kernel.name, command_buffer, new)
             else:
-                later.append(partial(weights.reload_from, kernel.name, command_buffer, new))
+                # In front of the others: where nothing came behind the rounding of the gathered, it need not be again.
+                later.insert(0, partial(weights.reload_from, kernel.name, command_buffer, new))
             return
     else:
         new = update(command_buffer, given)
