@@ -15,6 +15,7 @@ import openmps as mps
 from encoding import Bench, finish, numbers
 from openmps.core.kernel.replay.recorder import CudaRecorder
 from openmps.core.kernel.replay.replayer import MIN_STEPS, Replayer
+from openmps.metal.lane import forget_captures
 from replay_twin import TwinRecorder, outcomes, replayer_of, replaying_queue
 
 Array = np.ndarray
@@ -438,6 +439,22 @@ def test_captures_go_with_their_queue() -> None:
     assert worker is not None
     worker.join(60)
     assert held() is None
+
+
+def test_captures_that_are_let_go_of_come_again() -> None:
+    bench = Bench.on(CPU)
+    bench.queue = replaying_queue(CPU)
+    double, counts = _linear(bench, 2.0), list[int]()
+    for number in range(8):
+        if number == 4:
+            forget_captures(bench.queue._lane.device)
+            counts.append(replayer_of(bench.queue).captures)
+        source = bench.image(_values(number))
+        result: list[Any] = []
+        _encoded(bench, lambda buffer, x=source, y=result: y.append(double.encode(buffer, x)))
+        np.testing.assert_array_equal(numbers(result[0]), 2 * _values(number))
+        counts.append(replayer_of(bench.queue).captures)
+    assert counts == [0, 1, 1, 1, 0, 0, 1, 1, 1]
 
 
 # --- explain ----------------------------------------------------------------------------------------------------------

@@ -31,6 +31,7 @@ from openmps.graph.shards import Shards
 from openmps.graph.sharing import BUCKET_BYTES, Sharing
 from openmps.kernels.batch_normalization import MPSCNNBatchNormalizationState
 from openmps.metal.device import CommandBuffer, MTLDevice, mtl_device
+from openmps.metal.lane import forget_captures
 from openmps.ops.collectives import FinishSum, Processes, SharedMoments, StartSum
 from openmps.ops.op import Body, Input, Role, Step
 
@@ -134,7 +135,10 @@ class Group(NamedAttributes):
         """End the group; the last call. Waits for nobody, but for a moment where the others are to read why."""
         self._talk = None
         if self._device.is_cuda:
-            gc.collect()  # captures that nobody holds any more use the connections that end here
+            # The engine waits for ever for captures that use the connections.
+            torch.cuda.synchronize(self._device.torch_device)
+            forget_captures(self._device.torch_device)
+            gc.collect()
         with suppress(RuntimeError, ValueError, AssertionError):
             dist.destroy_process_group()
         if self._has_said_why and self.rank == 0:

@@ -51,6 +51,10 @@ class Player(Protocol):
         """
         ...
 
+    def forget(self) -> None:
+        """Let go of its captures; what comes again is captured anew."""
+        ...
+
 
 players: dict[str, Callable[[torch.device], Player]] = {}
 """What makes players for devices of each type; filled by the floors above, which know what works compute."""

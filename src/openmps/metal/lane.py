@@ -469,6 +469,13 @@ _PATIENCE = 2.0
 """Seconds that the end of the process may wait for them: the system may have given a number to another thread."""
 
 
+def forget_captures(device: torch.device) -> None:
+    """Let go of the captures of all queues of a device: they may hold connections to other processes, which end."""
+    for lane in list(_lanes):
+        if lane.device == device and lane.player is not None:
+            lane.player.forget()
+
+
 def _is_for_this_thread(execution: Execution) -> bool:
     """Whether a record runs here as it does in the worker, which calls the handlers and has no modes of torch."""
     if execution.scheduled_handlers or execution.completed_handlers:

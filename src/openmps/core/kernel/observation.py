@@ -28,6 +28,9 @@ class ObservingPlayer:
         self._run = run
         self._others = others
 
+    def forget(self) -> None:
+        """See `openmps.metal.execution.Player`: there is nothing."""
+
     def play(self, works: deque[tuple[str, Work]], passages: list[Passage]) -> int:
         """See `openmps.metal.execution.Player`."""
         label, work = works[0]

@@ -182,6 +182,13 @@ class Replayer:
         while self._dead:
             self._drop(self._entries.pop(self._dead.popleft(), None))
 
+    def forget(self) -> None:
+        """See `openmps.metal.execution.Player`."""
+        for entry in list(self._entries.values()):
+            if entry.capture is not None:
+                self._drop(entry)
+                entry.sightings = 0
+
     def _trim(self) -> None:
         """Have as many captures as are allowed, and no more entries than are remembered: the last used ones."""
         captured = [entry for entry in self._entries.values() if entry.capture is not None]
