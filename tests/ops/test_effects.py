@@ -15,9 +15,10 @@ from openmps.ops.convolution import CopyNumbers, TakeWeights
 from openmps.ops.elements import Clear, Overwrite
 from openmps.ops.image_copy import ImagesToRows
 from openmps.ops.joined_updates import JoinedUpdate
-from openmps.ops.op import Op
+from openmps.ops.op import Kind, Op
 from openmps.ops.optimizers import Adam, GradientRule, HandOn, RmsProp, StochasticGradientDescent
 from openmps.ops.random_distributions import FillByPhilox, FillBySequence, Integers
+from openmps.ops.shards import RoundGathered
 
 
 class Words:
@@ -86,17 +87,22 @@ EFFECTS: dict[type[Op], Callable[[], tuple[Op, list[Any]]]] = {
         [0.5, *many(3), None, 0.25, *many(3), (row(77, 78).half(),)],
     ),
     RunningAverages: lambda: (RunningAverages(0.5), [*rows(4), 2.0]),
+    RoundGathered: lambda: (RoundGathered(), [*rows(2), (row(77, 78).half(),), (row(79, 80),)]),
     FillByPhilox: lambda: (FillByPhilox(Integers(), 8, 3), [torch.zeros(2, dtype=torch.int32), 0]),
     FillBySequence: lambda: (FillBySequence(Integers(), 8), [torch.zeros(2, dtype=torch.int32), Words()]),
 }
 
 
 def with_effect(kind: type[Op] = Op) -> Iterator[type[Op]]:
-    """The operations of the package that have an effect and no operations below them."""
+    """The operations of the package that have an effect and no operations below them.
+
+    Not those that several processes do together, which tests/distributed has.
+    """
     below = kind.__subclasses__()
     for each in below:
         yield from with_effect(each)
-    if not below and kind.has_effect and kind.__module__.startswith("openmps."):
+    is_own = kind.kind is not Kind.COLLECTIVE
+    if not below and kind.has_effect and is_own and kind.__module__.startswith("openmps."):
         yield kind
 
 

@@ -225,34 +225,41 @@ class Execution:
 
         Only what is meant for the calling thread itself (an interrupt) is raised as well.
         """
+        was_in_queue, had_gradients = is_in_queue(), torch.is_grad_enabled()
+        try:
+            with _shield():
+                be_in_queue()
+                self._run_all()
+        finally:
+            # Once more what the block itself gives back: an exception from outside may strike at its very edge.
+            be_in_queue(was_in_queue)
+            if torch.is_grad_enabled() is not had_gradients:
+                torch.set_grad_enabled(had_gradients)
+
+    def _run_all(self) -> None:
         label = "(start)"
-        was_in_queue = is_in_queue()
-        with _shield():
-            be_in_queue()
-            try:
-                self.contents = contents_of(tuple(self.works))
-                self._timer.begin()
-                while self.works:
-                    label = self.works[0][0]
-                    alone = len(self.works) if self.player is None else self.player.play(self.works, self.passages)
-                    for _ in range(alone):
-                        # It stays the first while it runs: a thread that wants to read looks for what is yet to be
-                        # written.
-                        label, work = self.works[0]
-                        work()
-                        del work
-                        self.works.popleft()
-            except BaseException as fault:
-                # This frame would keep the works alive for as long as the error is kept.
-                fault.__traceback__ = fault.__traceback__ and fault.__traceback__.tb_next
-                self._fail(f"work {label!r}", fault, "The rest of this command buffer was skipped")
-                if not isinstance(fault, Exception):
-                    raise
-            finally:
-                self._skip_the_rest()
-                self._end_timer()
-                self.launched = True
-                be_in_queue(was_in_queue)
+        try:
+            self.contents = contents_of(tuple(self.works))
+            self._timer.begin()
+            while self.works:
+                label = self.works[0][0]
+                alone = len(self.works) if self.player is None else self.player.play(self.works, self.passages)
+                for _ in range(alone):
+                    # It stays the first while it runs: a thread that wants to read looks for what is yet to be written.
+                    label, work = self.works[0]
+                    work()
+                    del work
+                    self.works.popleft()
+        except BaseException as fault:
+            # This frame would keep the works alive for as long as the error is kept.
+            fault.__traceback__ = fault.__traceback__ and fault.__traceback__.tb_next
+            self._fail(f"work {label!r}", fault, "The rest of this command buffer was skipped")
+            if not isinstance(fault, Exception):
+                raise
+        finally:
+            self._skip_the_rest()
+            self._end_timer()
+            self.launched = True
 
     def announce(self) -> None:
         """Everything before this record is done: call the scheduled handlers."""

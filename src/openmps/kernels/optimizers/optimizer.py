@@ -234,7 +234,7 @@ class MPSNNOptimizer(MPSKernel):
     def _encode_prepared(self, command_buffer: CommandBuffer, given: list[Any], prepared: dict[int, _Prepared]) -> bool:
         """Update the parameters if all arguments are those of an encode before, the state of the gradients too."""
         found = prepared.get(id(self))
-        if found is None or not self._holds(found):
+        if found is None or found.clips is not self.apply_gradient_clipping or found.shard is not self._shard:
             return False
         if given[found.first :] != found.arguments:
             return False
@@ -253,15 +253,13 @@ class MPSNNOptimizer(MPSKernel):
         For data sources that know that nothing has changed; others call ``encode``.
         """
         found = (getattr(gradients, "prepared", None) or _NONE).get(id(self))
-        if found is None or found.first != _GIVEN_ANEW or not self._holds(found) or arguments != found.arguments:
+        if found is None or found.clips is not self.apply_gradient_clipping or found.shard is not self._shard:
+            return False
+        if found.first != _GIVEN_ANEW or arguments != found.arguments:
             return False
         check_command_buffer(self._name or self.name, command_buffer, self._device)
         self._record_prepared(command_buffer, found)
         return True
-
-    def _holds(self, found: _Prepared) -> bool:
-        """Whether what an update was prepared with is still so."""
-        return found.clips is self.apply_gradient_clipping and found.shard is self._shard
 
     def _record_prepared(self, command_buffer: CommandBuffer, found: _Prepared) -> None:
         inputs = (Number(self._rate()), *found.lent[: found.lends], *found.operands)
