@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ import torch
 
 import openmps
 from openmps.metal.device import MTLCommandQueue, MTLDevice, mtl_device
+from openmps.metal.pending import is_in_queue
 
 PATIENCE = 60.0
 """Seconds after which a wait of a test counts as a deadlock."""
@@ -42,3 +43,10 @@ def run_script() -> Callable[[str], str]:
         return done.stdout
 
     return run
+
+
+@pytest.fixture(autouse=True)
+def _modes_are_given_back() -> Iterator[None]:
+    """What struck a launch in this thread leaves the thread as it was."""
+    yield
+    assert (torch.is_grad_enabled(), is_in_queue()) == (True, False)

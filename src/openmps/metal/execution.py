@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from functools import partial
 from traceback import clear_frames
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 from weakref import ref
 
 import torch
@@ -182,6 +182,24 @@ class Latch:
         return self._reached
 
 
+class ThreadModes(NamedTuple):
+    """What a launch changes in its thread, to be given back also where an exception strikes at the edge of a block."""
+
+    is_in_queue: bool
+    has_gradients: bool
+
+    @classmethod
+    def now(cls) -> ThreadModes:
+        """Those of the calling thread."""
+        return cls(is_in_queue(), torch.is_grad_enabled())
+
+    def give_back(self) -> None:
+        """Have them again."""
+        be_in_queue(self.is_in_queue)
+        if torch.is_grad_enabled() is not self.has_gradients:
+            torch.set_grad_enabled(self.has_gradients)
+
+
 class Execution:
     """The record of one command buffer.
 
@@ -225,16 +243,13 @@ class Execution:
 
         Only what is meant for the calling thread itself (an interrupt) is raised as well.
         """
-        was_in_queue, had_gradients = is_in_queue(), torch.is_grad_enabled()
+        before = ThreadModes.now()
         try:
             with _shield():
                 be_in_queue()
                 self._run_all()
         finally:
-            # Once more what the block itself gives back: an exception from outside may strike at its very edge.
-            be_in_queue(was_in_queue)
-            if torch.is_grad_enabled() is not had_gradients:
-                torch.set_grad_enabled(had_gradients)
+            before.give_back()
 
     def _run_all(self) -> None:
         label = "(start)"

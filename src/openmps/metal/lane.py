@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from openmps.metal.execution import Execution, HostTimer, Latch, Owner, Player, Timer, players
+from openmps.metal.execution import Execution, HostTimer, Latch, Owner, Player, ThreadModes, Timer, players
 from openmps.metal.pending import be_in_queue
 from openmps.metal.signals import signals_held_back
 from openmps.metal.stream_timer import StreamOrder
@@ -229,13 +229,14 @@ class Lane:
             return
         with signals_held_back():
             # A handler of another signal, which strikes all the same, learns that it cannot wait.
-            _serving.lane = self
+            _serving.lane, before = self, ThreadModes.now()
             try:
                 with running:
                     if self._under_way.oldest() is execution and not execution.launched:
                         self._see_to_its_end(execution)
             finally:
                 _serving.lane = None
+                before.give_back()
 
     def _is_to_be_handed_on(self, execution: Execution) -> bool:
         turn = self._turn
