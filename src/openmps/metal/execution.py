@@ -243,13 +243,16 @@ class Execution:
 
         Only what is meant for the calling thread itself (an interrupt) is raised as well.
         """
-        before = ThreadModes.now()
+        was_in_queue, had_gradients = is_in_queue(), torch.is_grad_enabled()
         try:
             with _shield():
                 be_in_queue()
                 self._run_all()
         finally:
-            before.give_back()
+            # Once more what the block itself gives back: an exception from outside may strike at its very edge.
+            be_in_queue(was_in_queue)
+            if torch.is_grad_enabled() is not had_gradients:
+                torch.set_grad_enabled(had_gradients)
 
     def _run_all(self) -> None:
         label = "(start)"
