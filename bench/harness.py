@@ -65,13 +65,15 @@ def figures(milliseconds: Sequence[float]) -> dict[str, float]:
 
 
 def compared(found: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """The best peer, and its time over ours: the median over turns of the ratio of the two times of a turn."""
+    """The best peer, and the time of each over ours: the median over turns of the ratio of the two times of a turn."""
     peers = {name: row["median_ms"] for name, row in found.items() if name != OURS and "median_ms" in row}
     rows: dict[str, Any] = {"contenders": found}
     if peers and "median_ms" in found.get(OURS, {}):
         best = min(peers, key=lambda name: peers[name])
-        ratios = [peer / ours for peer, ours in zip(found[best]["turns"], found[OURS]["turns"], strict=True)]
-        rows |= {"best_peer": best, "ratio": _digits(statistics.median(ratios))}
+        for name in peers:
+            ratios = [peer / ours for peer, ours in zip(found[name]["turns"], found[OURS]["turns"], strict=True)]
+            found[name]["ratio"] = _digits(statistics.median(ratios))
+        rows |= {"best_peer": best, "ratio": found[best]["ratio"]}
     for row in found.values():
         row.pop("turns", None)
     return rows
@@ -295,7 +297,7 @@ def show(title: str, row: Mapping[str, Any]) -> None:
         if "skipped" in found:
             print(f"  {name:44} skipped: {found['skipped']}")
             continue
-        more = "".join(f"  {found[key]:7} {key}" for key in ("first_step_s", "peak_MiB") if key in found)
+        more = "".join(f"  {found[key]:7} {key}" for key in ("first_step_s", "peak_MiB", "ratio") if key in found)
         spread = f"{found['low_ms']:.4g} – {found['high_ms']:.4g}"
         print(f"  {name:44} {found['median_ms']:9.4g} ms  ({spread}){more}")
     if "ratio" in row:

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import measured
+from openmps.debug.limits import MachineLimits
 
 # A timing never is a test: other work on the machine would decide it.
 hypothesis.settings.register_profile("untimed", deadline=None)
@@ -86,3 +87,21 @@ def rng(request: pytest.FixtureRequest) -> np.random.Generator:
 @pytest.fixture(autouse=True)
 def _seeded(request: pytest.FixtureRequest) -> None:
     torch.manual_seed(zlib.crc32(request.node.nodeid.encode()))
+
+
+@pytest.fixture
+def unflushed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether files reach the disk is tested with `write_atomic`; waiting for it takes most of the time elsewhere."""
+    monkeypatch.setattr("openmps.formats.atomic._sync", lambda path, flags: None)
+
+
+@pytest.fixture
+def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def on_a_known_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measuring what a machine can do takes seconds."""
+    limits = MachineLimits("a machine", {"float32": 1e9}, 1e9)
+    monkeypatch.setattr("openmps.debug.profiling.machine_limits", lambda device: limits)

@@ -66,10 +66,7 @@ def run(tmp_path_factory, idx):
     return path
 
 
-@pytest.fixture(autouse=True)
-def _no_flushing(monkeypatch):
-    """Whether files reach the disk is tested with `write_atomic`; waiting for it takes most of the time here."""
-    monkeypatch.setattr("openmps.formats.atomic._sync", lambda path, flags: None)
+pytestmark = pytest.mark.usefixtures("unflushed")
 
 
 def _stripes(count, height, width):

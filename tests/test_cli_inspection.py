@@ -11,17 +11,10 @@ import pytest
 import openmps as mps
 import planted_networks as planted
 from openmps.cli import main
-from openmps.debug.limits import MachineLimits
 from openmps.formats import onnx
 from openmps.training import Network, Preprocessing
 
-
-@pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("openmps.formats.atomic._sync", lambda path, flags: None)
-    limits = MachineLimits("a machine", {"float32": 1e9}, 1e9)
-    monkeypatch.setattr("openmps.debug.profiling.machine_limits", lambda device: limits)
+pytestmark = pytest.mark.usefixtures("unflushed", "in_an_empty_folder", "on_a_known_machine")
 
 
 def test_a_trace_is_printed_and_written(capsys: pytest.CaptureFixture[str]) -> None:

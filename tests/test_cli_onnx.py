@@ -13,13 +13,10 @@ from onnx_models import model, node, numbers, reference, saved
 from openmps.cli import main
 
 pytest.importorskip("onnx")
-pytestmark = pytest.mark.filterwarnings("ignore:.*Apple devices need multiples of 4")
-
-
-@pytest.fixture(autouse=True)
-def _no_flushing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether files reach the disk is tested with `write_atomic`."""
-    monkeypatch.setattr("openmps.formats.atomic._sync", lambda path, flags: None)
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*Apple devices need multiples of 4"),
+    pytest.mark.usefixtures("unflushed"),
+]
 
 
 def _model(*more, batch: int | str = "n"):

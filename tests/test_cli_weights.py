@@ -19,10 +19,7 @@ from openmps.training.inference import describe_network
 SHAPE = NetworkShape(8, 8, 1, 3, "tiny")
 
 
-@pytest.fixture(autouse=True)
-def _no_flushing(monkeypatch):
-    """Whether files reach the disk is tested with `write_atomic`."""
-    monkeypatch.setattr("openmps.formats.atomic._sync", lambda path, flags: None)
+pytestmark = pytest.mark.usefixtures("unflushed")
 
 
 @pytest.fixture

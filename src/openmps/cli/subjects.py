@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from openmps.graph.graph import MPSNNGraph
     from openmps.graph.trace import Trace
     from openmps.metal.device import MTLDevice
+    from openmps.training.dataset import Dataset
+    from openmps.training.run_folder import RunFolder
     from openmps.types import MPSImageFeatureChannelFormat
 
 Samples = Annotated[
@@ -91,7 +93,6 @@ def given_to(
 
 def _of_run(path: Path, images: Sequence[Path], count: int, labels: str | None, *, training: bool) -> Given:
     from openmps.training.inference import described_network, described_preprocessing
-    from openmps.training.run_description import run_data
 
     folder = open_run(path)
     shape, names = described_network(folder)
@@ -99,14 +100,22 @@ def _of_run(path: Path, images: Sequence[Path], count: int, labels: str | None, 
     if images:
         pixels = _loaded(images, (shape.height, shape.width, shape.channels))
     else:
-        test = run_data(folder).test
-        if tuple(test.class_names) != tuple(names):
+        test = images_of(folder, names)
+        if test is None:
             rule = "must say which images it was trained with: those it names have other classes"
             raise MPSFileError("openmps", str(path), rule, None, "Give images")
         pixels, classes = test.images[:count], classes or [int(each) for each in test.labels[:count]]
     preprocessing = described_preprocessing(folder)
     seen = pixels if preprocessing is None or preprocessing.is_plain else preprocessing.applied(pixels)
     return Given({"": seen}, _one_hot(classes, len(pixels), len(names)) if training else None)
+
+
+def images_of(folder: RunFolder, classes: Sequence[str]) -> Dataset | None:
+    """The test images that the description of a run names; None where they are not of the network's classes."""
+    from openmps.training.run_description import run_data
+
+    test = run_data(folder).test
+    return test if tuple(test.class_names) == tuple(classes) else None
 
 
 def _one_hot(classes: Sequence[int] | None, images: int, count: int) -> NDArray[Any]:

@@ -14,7 +14,7 @@ from openmps.cli.archives import is_onnx
 from openmps.cli.models import Found, open_graph, open_model, required_images
 from openmps.cli.models import Images as Sizes
 from openmps.cli.options import Device, note, open_run, require_another, require_new, sentence
-from openmps.cli.subjects import Count, Samples, chosen_format, given_to, sources_of
+from openmps.cli.subjects import Count, Samples, chosen_format, given_to, images_of, sources_of
 from openmps.errors import MPSError
 
 if TYPE_CHECKING:
@@ -199,19 +199,15 @@ def _trained(path: Path, asked: _Asked, given: Given | None, what: str) -> Graph
 
 def _test_images(folder: RunFolder, classes: Sequence[str]) -> tuple[Dataset | None, str]:
     """The test images of a run, or why there are none."""
-    from openmps.training.run_description import run_data
-
     unknown = "The run does not say which images it was trained with."
     if "data" not in folder.config:
         return None, unknown
     try:
-        test = run_data(folder).test
+        test = images_of(folder, classes)
     except MPSError as error:
         note(f"the run's test images cannot be read: {sentence(error)}")
         return None, f"The run's own cannot be read: {sentence(error)}"
-    if tuple(test.class_names) != tuple(classes):
-        return None, unknown
-    return test, ""
+    return test, "" if test is not None else unknown
 
 
 def _mistakes(folder: RunFolder, test: Dataset | None, asked: _Asked) -> Mistakes | None:

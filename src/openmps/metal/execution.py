@@ -8,17 +8,17 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, suppress
+from contextlib import suppress
 from functools import partial
 from traceback import clear_frames
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 from weakref import ref
 
 import torch
 
 from openmps.errors import MTLExecutionError
 from openmps.metal.explanation import Content, Passage, WorkOutcome, contents_of
-from openmps.metal.pending import be_in_queue, is_in_queue
+from openmps.metal.thread_modes import ThreadModes
 from openmps.types import MTLCommandBufferStatus as Status
 
 WAIT_SLICE = 0.2
@@ -182,24 +182,6 @@ class Latch:
         return self._reached
 
 
-class ThreadModes(NamedTuple):
-    """What a launch changes in its thread, to be given back also where an exception strikes at the edge of a block."""
-
-    is_in_queue: bool
-    has_gradients: bool
-
-    @classmethod
-    def now(cls) -> ThreadModes:
-        """Those of the calling thread."""
-        return cls(is_in_queue(), torch.is_grad_enabled())
-
-    def give_back(self) -> None:
-        """Have them again."""
-        be_in_queue(self.is_in_queue)
-        if torch.is_grad_enabled() is not self.has_gradients:
-            torch.set_grad_enabled(self.has_gradients)
-
-
 class Execution:
     """The record of one command buffer.
 
@@ -243,16 +225,12 @@ class Execution:
 
         Only what is meant for the calling thread itself (an interrupt) is raised as well.
         """
-        was_in_queue, had_gradients = is_in_queue(), torch.is_grad_enabled()
+        modes = ThreadModes()
         try:
-            with _shield():
-                be_in_queue()
+            with modes:
                 self._run_all()
         finally:
-            # Once more what the block itself gives back: an exception from outside may strike at its very edge.
-            be_in_queue(was_in_queue)
-            if torch.is_grad_enabled() is not had_gradients:
-                torch.set_grad_enabled(had_gradients)
+            modes.give_back()
 
     def _run_all(self) -> None:
         label = "(start)"
@@ -275,7 +253,8 @@ class Execution:
             if not isinstance(fault, Exception):
                 raise
         finally:
-            self._skip_the_rest()
+            if self.works:
+                self._skip_the_rest()
             self._end_timer()
             self.launched = True
 
@@ -432,37 +411,3 @@ def _name_of(handler: Handler) -> str:
     function = handler.func if isinstance(handler, partial) else handler
     name = getattr(function, "__qualname__", None)
     return name if isinstance(name, str) else type(function).__name__
-
-
-_engine: Any = getattr(torch, "_C", None)
-_set_gradients: Callable[[bool], None] | None = getattr(_engine, "_set_grad_enabled", None)
-
-
-class _NoGradients:
-    """`torch.no_grad` in two calls instead of ten, for those who enter it at each commit."""
-
-    __slots__ = ("_set", "_was")
-
-    def __init__(self, set_gradients: Callable[[bool], None]) -> None:
-        self._set, self._was = set_gradients, torch.is_grad_enabled()
-
-    def __enter__(self) -> None:
-        self._set(False)
-
-    def __exit__(self, *_: object) -> None:
-        self._set(self._was)
-
-
-def _shield() -> AbstractContextManager[object]:
-    """Keep modes of the calling thread from changing what recorded work computes: a worker thread has none of them."""
-    casting = [kind for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
-    if not casting and not torch.is_inference_mode_enabled():
-        return torch.no_grad() if _set_gradients is None else _NoGradients(_set_gradients)
-    stack = ExitStack()
-    # This one comes first: it turns gradients on.
-    if torch.is_inference_mode_enabled():
-        stack.enter_context(torch.inference_mode(mode=False))
-    stack.enter_context(torch.no_grad())
-    for kind in casting:
-        stack.enter_context(torch.autocast(kind, enabled=False))
-    return stack

@@ -16,16 +16,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
-from importlib import import_module
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 
-from openmps.metal.execution import Execution, HostTimer, Latch, Owner, Player, ThreadModes, Timer, players
+from openmps.metal.execution import Execution, HostTimer, Latch, Owner, Player, Timer, players
 from openmps.metal.pending import be_in_queue
 from openmps.metal.signals import signals_held_back
 from openmps.metal.stream_timer import StreamOrder
+from openmps.metal.thread_modes import ThreadModes, are_overridden
 from openmps.metal.under_way import UnderWay
 
 T = TypeVar("T")
@@ -229,14 +229,14 @@ class Lane:
             return
         with signals_held_back():
             # A handler of another signal, which strikes all the same, learns that it cannot wait.
-            _serving.lane, before = self, ThreadModes.now()
+            _serving.lane, modes = self, ThreadModes()
             try:
                 with running:
                     if self._under_way.oldest() is execution and not execution.launched:
                         self._see_to_its_end(execution)
             finally:
                 _serving.lane = None
-                before.give_back()
+                modes.give_back()
 
     def _is_to_be_handed_on(self, execution: Execution) -> bool:
         turn = self._turn
@@ -450,7 +450,6 @@ class Lane:
             execution.stay_behind()
 
 
-_engine: Any = import_module("torch._C")
 _lanes: weakref.WeakSet[Lane] = weakref.WeakSet()
 _serving = threading.local()
 """``lane``: whose worker the calling thread is."""
@@ -479,10 +478,8 @@ def forget_captures(device: torch.device) -> None:
 
 def _is_for_this_thread(execution: Execution) -> bool:
     """Whether a record runs here as it does in the worker, which calls the handlers and has no modes of torch."""
-    if execution.scheduled_handlers or execution.completed_handlers:
-        return False
-    has_modes = _engine._len_torch_function_stack() or _engine._len_torch_dispatch_stack()
-    return not has_modes and execution.intra_op_threads == torch.get_num_threads()
+    has_threads = execution.intra_op_threads == torch.get_num_threads()
+    return has_threads and not execution.has_handlers and not are_overridden()
 
 
 def _others_are_at_work() -> bool:

@@ -13,7 +13,7 @@ L2 norm   outside counts as 0                      outside is the nearest pixel 
 
 from __future__ import annotations
 
-from functools import reduce
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -334,8 +334,19 @@ def _largest(x: Tensor, window: Window, edge_mode: MPSImageEdgeMode) -> Tensor:
         # The nearest pixel of the edge is a tap itself, so that taps outside do not count.
         return _largest_inside(_largest_inside(x, window.y, ROWS), window.x, COLUMNS)
     region = read(x, window, edge_mode)
-    rows = reduce(torch.maximum, [region[:, :, taps] for taps in _tap_slices(window.y)])
-    return reduce(torch.maximum, [rows[..., taps] for taps in _tap_slices(window.x)])
+    rows = _largest_of([region[:, :, taps] for taps in _tap_slices(window.y)])
+    return _largest_of([rows[..., taps] for taps in _tap_slices(window.x)])
+
+
+def _largest_of(images: Sequence[Tensor]) -> Tensor:
+    """The largest number of each place: the one image itself, else in new memory."""
+    first, *others = images
+    if not others:
+        return first
+    result = torch.maximum(first, others[0])
+    for image in others[1:]:
+        torch.maximum(result, image, out=result)
+    return result
 
 
 def _largest_inside(x: Tensor, axis: Axis, dimension: int) -> Tensor:
@@ -344,7 +355,7 @@ def _largest_inside(x: Tensor, axis: Axis, dimension: int) -> Tensor:
         return x
     inside = [(tap, _inside(axis, tap)) for tap in range(axis.size)]
     whole = [_pixels_of(x, axis, tap, found, dimension) for tap, found in inside if len(found) == axis.result]
-    result = reduce(torch.maximum, whole) if len(whole) > 1 else whole[0].clone(memory_format=torch.channels_last)
+    result = _largest_of(whole) if len(whole) > 1 else whole[0].clone(memory_format=torch.channels_last)
     for tap, found in inside:
         if 0 < len(found) < axis.result:
             place = result.narrow(dimension, found.start, len(found))

@@ -19,14 +19,16 @@ _FEWEST_ROWS = 16
 """Of a matrix, and columns of the other: fewer would be padded."""
 _MOST_PRODUCTS = 1 << 29
 """Multiplications; for more a library's matrix products are worth their start."""
+_SMALL, _SMALL_ON_INTEL = 1 << 18, 1 << 22
+"""Multiplications of a product on the CPU that MKL makes faster than oneDNN."""
 
 
 def product_of_rows(rows: Tensor, columns: Tensor, biases: Tensor | None = None) -> Tensor:
     """Return ``rows @ columns.T + biases``, contiguous: [M, K] by [N, K] gives [M, N].
 
-    oneDNN is at least as fast as MKL here on every processor that was measured.
+    oneDNN is at least as fast as MKL here on every processor that was measured, but for what it needs at each call.
     """
-    if _onednn_product is not None and _takes_onednn(rows):
+    if _onednn_product is not None and _takes_onednn(rows) and not _is_small(rows, columns):
         return _onednn_product(rows, columns, biases, "none", [], "")
     if _is_exact_on_gpu(rows, columns.t()):
         result = product(rows, columns.t())
@@ -70,6 +72,12 @@ def _is_exact_on_gpu(left: Tensor, right: Tensor) -> bool:
         return False
     products = left.shape[0] * left.shape[1] * right.shape[1]
     return 0 < products <= _MOST_PRODUCTS and triton.runs_on(left.device)
+
+
+def _is_small(rows: Tensor, columns: Tensor) -> bool:
+    """Whether oneDNN's preparation of a call, some 30 to 100 us, takes longer than the product, or Intel's library."""
+    most = _SMALL_ON_INTEL if is_intel() else _SMALL
+    return rows.numel() * len(columns) <= most or (len(rows) == 1 and is_intel())
 
 
 def _takes_onednn(left: Tensor) -> bool:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Generator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
@@ -116,10 +116,7 @@ def train(
         check_plain_preprocessing(run, "train")
         return kept
 
-    with ExitStack() as stack:
-        interrupt = stack.enter_context(DeferredInterrupt(of_launcher=processes is not None))
-        enter = partial(stack.enter_context, run.in_training())
-        together(processes, enter)
+    with _in_training(run, processes) as interrupt:
         kept = together(processes, begin)
         session = _Session(data, run, kept, device, observer, processes, shards=shards_optimizer_state)
         return session.finish(interrupt, tensorboard=tensorboard)
@@ -177,10 +174,7 @@ def resume(
             raise MPSFileError("resume", str(run.path), rule, "a run without one", remedy)
         return found
 
-    with ExitStack() as stack:
-        interrupt = stack.enter_context(DeferredInterrupt(of_launcher=processes is not None))
-        enter = partial(stack.enter_context, run.in_training())
-        together(processes, enter)
+    with _in_training(run, processes) as interrupt:
         found = together(processes, find)
         if processes is not None:
             found = from_the_first(processes, found)
@@ -190,6 +184,15 @@ def resume(
         if options != own:
             together(processes, partial(run.amend, {"options": options.describe()}))
         return session.finish(interrupt, tensorboard=tensorboard or session.has_events())
+
+
+@contextmanager
+def _in_training(run: RunFolder, processes: TrainingProcesses | None) -> Generator[DeferredInterrupt]:
+    """Hold back Ctrl-C, then the run, so that none strikes while the run says that it is in training."""
+    with ExitStack() as stack:
+        interrupt = stack.enter_context(DeferredInterrupt(of_launcher=processes is not None))
+        together(processes, partial(stack.enter_context, run.in_training()))
+        yield interrupt
 
 
 class _Session:

@@ -1,0 +1,51 @@
+"""Modes of torch that a thread is in, and what they must not do: change what recorded work computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from importlib import import_module
+from typing import Any
+
+import torch
+
+from openmps.metal.pending import be_in_queue, is_in_queue
+
+_engine: Any = import_module("torch._C")
+# The context managers of torch make ten calls for this one, and this is entered at each commit.
+_set_gradients: Callable[[bool], object] = getattr(_engine, "_set_grad_enabled", torch.set_grad_enabled)
+
+
+class ThreadModes:
+    """The modes of the calling thread. As a block: recorded work runs in it as in a worker thread, which has none."""
+
+    __slots__ = ("_had_gradients", "_others", "_was_in_queue")
+
+    def __init__(self) -> None:
+        self._was_in_queue, self._had_gradients = is_in_queue(), torch.is_grad_enabled()
+        self._others: ExitStack | None = None
+
+    def __enter__(self) -> None:
+        be_in_queue()
+        if torch.is_inference_mode_enabled() or torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
+            self._others = ExitStack()
+            # This one comes first: it turns gradients on.
+            self._others.enter_context(torch.inference_mode(mode=False))
+            for kind in ("cpu", "cuda"):
+                self._others.enter_context(torch.autocast(kind, enabled=False))
+        _set_gradients(False)
+
+    def give_back(self, *_: object) -> None:
+        """Have them again, as often as it is called: an exception may strike at the very edge of a block."""
+        if self._others is not None:
+            self._others.close()
+        be_in_queue(self._was_in_queue)
+        if torch.is_grad_enabled() is not self._had_gradients:
+            _set_gradients(self._had_gradients)
+
+    __exit__ = give_back
+
+
+def are_overridden() -> bool:
+    """Whether functions of torch do something else in this thread, by a mode of functions or of dispatch."""
+    return bool(_engine._len_torch_function_stack() or _engine._len_torch_dispatch_stack())
