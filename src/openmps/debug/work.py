@@ -20,6 +20,7 @@ from openmps.ops.fused_convolution import FusedConvolution
 from openmps.ops.geometry import Window
 from openmps.ops.gram_matrix import GramMatrix, GramMatrixGradient
 from openmps.ops.op import Action, Kind, Op
+from openmps.ops.preactivated_convolution import PreactivatedConvolution
 
 Counter = Callable[[Any, Sequence[Any], Sequence[Any], tuple[bool, ...]], int]
 """Operations of a step: of its operation, operands, results, and which results are wanted."""
@@ -88,7 +89,12 @@ def _spread_back(op: Op, operands: Sequence[Any], results: Sequence[Any], wanted
     return 2 * x.numel() * weights.numel() // x.shape[1] * (int(wanted[0]) + int(any(wanted[1:])))
 
 
-def _fused(op: FusedConvolution, operands: Sequence[Any], results: Sequence[Any], wanted: tuple[bool, ...]) -> int:
+def _fused(
+    op: FusedConvolution | PreactivatedConvolution,
+    operands: Sequence[Any],
+    results: Sequence[Any],
+    wanted: tuple[bool, ...],
+) -> int:
     """The packed weights do not tell their axes; the windows do."""
     taps = op.how.window.x.size * op.how.window.y.size
     return 2 * results[0].numel() * taps * operands[0].shape[1] // op.how.groups
@@ -104,6 +110,7 @@ _COUNTERS: dict[type[Op], Counter] = {
     ConvolutionHalf: _multiplied,
     FullyConnected: _multiplied,
     FusedConvolution: _fused,
+    PreactivatedConvolution: _fused,
     ConvolutionTranspose: _spread,
     ConvolutionTransposeHalf: _spread,
     ConvolutionGradient: _multiplied_back,

@@ -11,7 +11,11 @@ from openmps.graph.readers import Readers
 from openmps.ops.concatenation import Concatenate, Grow
 from openmps.ops.convolution import ContractionGradient
 from openmps.ops.op import Body, Step
+from openmps.ops.preactivated_convolution import PreactivatedConvolution
 from openmps.ops.stored_normalization import StoredNormalization
+
+_READERS = StoredNormalization, PreactivatedConvolution
+"""Operations that read a part of an image's memory as fast as all of it."""
 
 
 def growing_concatenations(body: Body) -> tuple[Body, set[int]]:
@@ -47,7 +51,7 @@ def _after(readers: Readers, step: Step) -> Step | None:
         return None
     end, found = step.writes[0], readers.of(step.writes[0])
     growing = [each for each in found if isinstance(each.op, Concatenate)]
-    if len(growing) != 1 or not all(isinstance(each.op, (Concatenate, StoredNormalization)) for each in found):
+    if len(growing) != 1 or not all(isinstance(each.op, (Concatenate, *_READERS)) for each in found):
         return None
     op, reads = growing[0].op, growing[0].reads
     assert isinstance(op, Concatenate)

@@ -15,8 +15,9 @@ neuron (`GATES`), each if nothing else reads the image between. On the CPU one w
 Normalizations are folded into its weights and biases, which are prepared again only when they change.
 
 `fuse_stored_normalizations`: there, on the CPU, the normalizations that are left have their factors prepared, and take
-in a neuron; see `openmps.graph.stored_normalization_fusion`. `growing_concatenations`, see
-`openmps.graph.concatenation_fusion`, lets concatenations between them share memory.
+in a neuron; see `openmps.graph.stored_normalization_fusion`. `fuse_preactivations`, see
+`openmps.graph.preactivation_fusion`, has the convolution behind such a normalization take it in.
+`growing_concatenations`, see `openmps.graph.concatenation_fusion`, lets concatenations between them share memory.
 
 Every fusion is turned off with ``MPSNNGraph.allow_fusion``.
 """
@@ -31,6 +32,7 @@ from openmps.graph.convolution_fusion import FusedBody, fuse_convolutions
 from openmps.graph.layer_end_fusion import layer_ends, wide_products
 from openmps.graph.normalization_fusion import identities, normalized_neurons, normalized_poolings
 from openmps.graph.passes import verify
+from openmps.graph.preactivation_fusion import fuse_preactivations
 from openmps.graph.projection_fusion import added_normalizations, spread_gradients
 from openmps.graph.readers import Readers
 from openmps.graph.stored_normalization_fusion import fuse_stored_normalizations
@@ -54,7 +56,9 @@ def fuse(
     body, gone, recipes = fuse_convolutions(body, images, apart, packs=packs)
     if packs:
         body, never, more = fuse_stored_normalizations(body)
-        gone, recipes = gone | never, {**recipes, **more}
+        gone |= never
+        body, never, recipes = fuse_preactivations(body, {**recipes, **more})
+        gone |= never
         body, _ = growing_concatenations(body)
     for rule in _RULES_IN_PASSES if in_passes else _RULES:
         body, never = rule(body)

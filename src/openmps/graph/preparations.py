@@ -10,13 +10,14 @@ from openmps.core.kernel.encoding import Held
 from openmps.core.kernel.preparation import Followers, Preparation
 from openmps.ops.fused_convolution import PrepareConvolution
 from openmps.ops.op import Input
+from openmps.ops.preactivated_convolution import PreparePreactivated
 from openmps.ops.stored_normalization import PrepareNormalization
 
 
 class Recipe(NamedTuple):
     """How a prepared input of a body is made: an operation of other inputs; None for those that are left out."""
 
-    op: PrepareConvolution | PrepareNormalization
+    op: PrepareConvolution | PrepareNormalization | PreparePreactivated
     reads: tuple[Input | None, ...]
 
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 _NAMES = "INT", "TERM", "HUP", "QUIT", "ALRM", "VTALRM", "PROF", "USR1", "USR2", "CHLD"
 _SIGNALS = tuple(getattr(signal, f"SIG{name}") for name in _NAMES if hasattr(signal, f"SIG{name}"))
 """Those whose handlers programs write, some of which raise."""
+_own: Any = sys.modules.get("_signal", signal)
+"""The functions of `signal` without the enumerations that those make of each number: this is done at each wait."""
 
 
 @contextmanager
@@ -27,13 +31,13 @@ def signals_held_back() -> Generator[None]:
     held: dict[int, Callable[[int, FrameType | None], object]] = {}
     try:
         for number in _SIGNALS:
-            if callable(handler := signal.getsignal(number)):
+            if callable(handler := _own.getsignal(number)):
                 held[number] = handler
-                signal.signal(number, note)
+                _own.signal(number, note)
         yield
     finally:
         for number, handler in held.items():
-            signal.signal(number, handler)
+            _own.signal(number, handler)
         _handle(came, held)
 
 

@@ -273,20 +273,22 @@ class PrepareConvolution(Op, kind=Kind.CONTRACTION):
 
     def run(self, wanted: tuple[bool, ...], *operands: Any) -> Any:
         """See the class."""
-        weights, biases = self._exact(*operands)
-        dtype = operands[0].dtype
+        return self.laid_out(*self.exact(*operands), operands[0].dtype)
+
+    def laid_out(self, weights: Tensor, biases: Tensor | None, dtype: torch.dtype) -> Prepared:
+        """Numbers that were prepared, in the memory of their own that is fastest."""
         if dtype == torch.float16:
             half = None if biases is None else rounded_to_half(biases)
-            return Prepared(self._laid_out(rounded_to_half(weights)), biases, half)
+            return Prepared(self._of_kernels(rounded_to_half(weights)), biases, half)
         if weights.device.type == "cpu" and weights.dtype == torch.float32 and torch.backends.mkldnn.is_available():
             where = self.window, self.edge_mode, self.groups, self.images
             return Prepared(packed_weights(weights, biases, *where), biases, None)
         if self.epsilon is None:
             # Its own numbers: whoever prepares them writes later ones over them.
             weights, biases = weights.clone(), None if biases is None else biases.clone()
-        return Prepared(self._laid_out(weights), biases, None)
+        return Prepared(self._of_kernels(weights), biases, None)
 
-    def _exact(self, given: Unrounded, *operands: Any) -> tuple[Tensor, Tensor | None]:
+    def exact(self, given: Unrounded, *operands: Any) -> tuple[Tensor, Tensor | None]:
         """Weights and biases before they are rounded."""
         count = 1 if self.epsilon is None else 6
         weights, biases = given.numbers, operands[0]
@@ -300,7 +302,7 @@ class PrepareConvolution(Op, kind=Kind.CONTRACTION):
         """Whether finite numbers become too large when they are rounded, so that they must not be folded."""
         if operands[0].dtype != torch.float16 or self.epsilon is None:
             return False
-        exact = [each for each in self._exact(*operands) if each is not None]
+        exact = [each for each in self.exact(*operands) if each is not None]
         return any(bool(((each.abs() > _LARGEST_HALF) & each.isfinite()).any()) for each in exact)
 
     @staticmethod
@@ -309,7 +311,7 @@ class PrepareConvolution(Op, kind=Kind.CONTRACTION):
             return biases
         return folded(weights.numbers[:, :1, :1, :1], biases, *rows, epsilon=addend.epsilon)[1]
 
-    def _laid_out(self, weights: Tensor) -> Tensor:
+    def _of_kernels(self, weights: Tensor) -> Tensor:
         """Weights in the memory that kernels want, OHWI all the same: the taps of depthwise ones side by side."""
         if weights.is_cuda and _is_depthwise(weights, self.groups) and triton.runs_on(weights.device):
             return weights.permute(1, 2, 3, 0).contiguous().permute(3, 0, 1, 2)

@@ -188,7 +188,8 @@ def _prelu(x: Tensor, slopes: Tensor) -> Tensor:
     images, channels, height, width = x.shape
     if x.is_cuda or channels >= _FEW_CHANNELS or not x.is_contiguous(memory_format=torch.channels_last):
         return torch.prelu(x, slopes)
-    rows = torch.prelu(x.permute(0, 2, 3, 1).reshape(images * height, width * channels), slopes.repeat(width))
+    every = slopes.expand(width, channels).reshape(-1)
+    rows = torch.prelu(x.permute(0, 2, 3, 1).reshape(images * height, width * channels), every)
     return rows.view(images, height, width, channels).permute(0, 3, 1, 2)
 
 

@@ -7,7 +7,7 @@ one pixel each         a matrix ``[I, O]``                           a product o
                                                                      since no library call is cheaper, larger ones on
                                                                      Intel's processors, where it is faster, too; large
                                                      matrices in its own order
-one pixel each, few    a matrix ``[O, I]``                           a product whose rows are channels
+one pixel each, few    a matrix ``[I, 16]`` with zeros               a product, of which some columns are kept
 outputs
 one pixel each         an order ``[O]`` of channels, where each      copies
                        row of the matrix is one 1 among zeros
@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from openmps.ops.geometry import Axis, Window
 from openmps.ops.library_convolution import operand_of, placed, regular
@@ -32,7 +33,8 @@ from openmps.types import MPSImageEdgeMode
 _SMALL = 2**24
 """Multiplications and additions of a product that is not worth oneDNN's preparation, some 50 us at each call."""
 _FEW_OUTPUTS = 8
-"""Channels of a result that are made one behind the other, and then brought together: MKL is slow with short rows."""
+_WIDTH = 16
+"""Columns of a product that MKL makes faster than few: those of a register."""
 _MANY_PIXELS = 1024
 _FEW_RESULTS, _FEW_PIXELS = 2**19, 2**11
 """Numbers of a result, and pixels, that MKL makes faster than oneDNN on Intel's processors."""
@@ -72,7 +74,7 @@ def packed_weights(
             return _Order(order)
         pixels = max(images, 1) * window.y.result * window.x.result
         if 1 < len(rows) <= _FEW_OUTPUTS and pixels >= _MANY_PIXELS:
-            return _Planes(rows, biases, window)
+            return _FewOutputs(rows, biases, window)
         if 2 * pixels * rows.numel() <= _SMALL:
             return _Product(rows, biases, window)
         if is_intel() and pixels * len(rows) <= _FEW_RESULTS and pixels <= _FEW_PIXELS:
@@ -139,22 +141,20 @@ class _OnePixel(PackedWeights):
         return x if self._slices is None else x[:, :, self._slices[0], self._slices[1]]
 
 
-class _Planes(_OnePixel):
-    """A product of matrices whose rows are channels of the result."""
+class _FewOutputs(_OnePixel):
+    """A product of matrices with columns of zeros beside those of the weights, which are left out of the result."""
 
     def __init__(self, rows: Tensor, biases: Tensor | None, window: Window) -> None:
         super().__init__(window)
-        self._rows = rows.clone(memory_format=torch.contiguous_format)
-        self._biases = None if biases is None else biases[:, None].clone()
+        more = _WIDTH - len(rows)
+        self._matrix = functional.pad(rows, (0, 0, 0, more)).t().contiguous()
+        self._biases = functional.pad(rows.new_zeros(len(rows)) if biases is None else biases, (0, more))
+        self._outputs = len(rows)
 
     def __call__(self, x: Tensor, residual: Tensor | None, activation: Any) -> Tensor:
         x = self._read(x)
-        pixels = _pixels(x).t()
-        made = torch.mm(self._rows, pixels) if self._biases is None else torch.addmm(self._biases, self._rows, pixels)
-        y = made.new_empty(made.shape[::-1])
-        for channel, plane in zip(y.unbind(1), made.unbind(0), strict=True):
-            channel.copy_(plane)
-        return behind(_image(y, x), residual, activation)
+        made = torch.addmm(self._biases, _pixels(x), self._matrix)
+        return behind(_image(made[:, : self._outputs].contiguous(), x), residual, activation)
 
 
 class _PackedProduct(_OnePixel):
