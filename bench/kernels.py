@@ -173,6 +173,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", default="", metavar="WORD", help="cases whose names hold it")
     add_options(parser, 15)
     options = parser.parse_args(arguments)
+    # Float32 on both sides: unless told, PyTorch rounds the factors of convolutions on a GPU to TF32.
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
     if options.threads:
         torch.set_num_threads(options.threads)
     device = mps.mtl_device(options.device)
