@@ -54,6 +54,17 @@ def inference(device: str, **said: Any) -> Turn:
     return _in_flight(machine, encode)
 
 
+def detector_inference(device: str, **said: Any) -> Turn:
+    """What the example's Tiny-YOLO finds in one batch after another; the images are on the device."""
+    from tiny_yolo import TinyYOLO, square_anchors, widths
+
+    work, machine = Work(**said), mps.mtl_device(device)
+    graph = TinyYOLO(machine, work.classes, square_anchors(), widths(work.width)).inference_graph()
+    graph.format = _format(work)
+    batch = mps.MPSImageBatch.from_numpy(machine, pictures(work).astype(work.numpy_dtype))
+    return _in_flight(machine, lambda command_buffer: graph.encode_batch(command_buffer, [batch]))
+
+
 def detector_training(device: str, **said: Any) -> Turn:
     """Steps of the example's Tiny-YOLO, with one box in each picture, and the package's data sources throughout."""
     from tiny_yolo import CELL, OPTIMIZERS, TinyYOLO, square_anchors, widths

@@ -100,8 +100,8 @@ def _middle(row: Row, contender: str) -> float:
 
 
 def _against(row: Row, peer: str) -> float:
-    """How many times as long as ours a peer takes."""
-    return _middle(row, peer) / _middle(row, OURS)
+    """How many times as long as ours a peer takes, in the median over the turns."""
+    return row["contenders"][peer]["ratio"]
 
 
 def _kernels(device: str, name: str) -> Iterable[str]:

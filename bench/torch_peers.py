@@ -61,19 +61,19 @@ def training(device: str, how: str = "eager", memory: str = "channels last", **s
 
 
 def inference(device: str, how: str = "eager", **said: Any) -> Turn:
-    """Probabilities of one batch after another; the images are on the device."""
+    """Probabilities, or what a detector finds, of one batch after another; the images are on the device."""
     work = Work(**said)
     _check(device, how)
     torch.backends.cudnn.benchmark = True
-    network = make_network(work).eval().to(device=device, memory_format=LAST)
+    network = _with_results(work).eval().to(device=device, memory_format=LAST)
     x = torch.from_numpy(pictures(work)).permute(0, 3, 1, 2).to(device).contiguous(memory_format=LAST)
     if work.half:
         network, x = network.half(), x.half()
 
-    def probabilities() -> Tensor:
-        return torch.softmax(network(x).float(), 1)
+    def results() -> Tensor:
+        return network(x)
 
-    go = probabilities if how in ("eager", "graph") else torch.compile(probabilities, mode=how)
+    go = results if how in ("eager", "graph") else torch.compile(results, mode=how)
     with torch.inference_mode():
         play: Callable[[], object] = _captured(go) if how == "graph" else go
 
@@ -123,6 +123,19 @@ def _captured(step: Callable[[], object]) -> Callable[[], None]:
     return graph.replay
 
 
+class _Probabilities(nn.Module):
+    """Float32, as openmps computes them."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.softmax(x.float(), 1)
+
+
+def _with_results(work: Work) -> nn.Module:
+    """The network up to what an app reads."""
+    network = make_network(work)
+    return network if isinstance(network, Detector) else nn.Sequential(network, _Probabilities())
+
+
 def onnx_inference(device: str, **said: Any) -> Turn:
     """The same network in ONNX Runtime."""
     import io
@@ -133,7 +146,7 @@ def onnx_inference(device: str, **said: Any) -> Turn:
     if device != "cpu" or work.half:
         raise SkippedError("measured on the CPU alone, in float32")
     x = pictures(work).transpose(0, 3, 1, 2)
-    network, file = nn.Sequential(make_network(work), nn.Softmax(1)).eval(), io.BytesIO()
+    network, file = _with_results(work).eval(), io.BytesIO()
     torch.onnx.export(network, (torch.from_numpy(x),), file, input_names=["x"], dynamo=False)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()

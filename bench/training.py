@@ -80,6 +80,16 @@ TASKS: dict[str, Task] = {
         20,
         _CUDA,
     ),
+    "tiny-yolo-1": Task(
+        "Tiny-YOLO, inference, 416 pixels, batch 1", "detector_inference", Work(batch=1, side=416, **_YOLO), 4
+    ),
+    "tiny-yolo-32-float16": Task(
+        "Tiny-YOLO, inference, 416 pixels, batch 32, float16",
+        "detector_inference",
+        Work(batch=32, side=416, half=True, **_YOLO),
+        20,
+        _CUDA,
+    ),
     "mobilenet-1": Task("MobileNet v1, inference, 224 pixels, batch 1", "inference", Work("mobilenet", 1, 224), 8),
     "mobilenet-small-training": Task(
         "MobileNet v1, training, 96 pixels, batch 8", "training", Work("mobilenet", 8, 96), 1, _CPU
@@ -97,7 +107,7 @@ TASKS: dict[str, Task] = {
 def contenders(task: Task, device: str) -> list[Contender]:
     """Ours, and every peer of the work."""
     said = {"device": device, **asdict(task.work)}
-    peer = "inference" if task.does == "inference" else "training"
+    peer = "inference" if task.does.endswith("inference") else "training"
 
     def of_torch(name: str, more: Mapping[str, Any]) -> Contender:
         return Contender(name, "bench.torch_peers", peer, {**said, **more})

@@ -16,7 +16,7 @@ from openmps.ops.convolution import (
 )
 from openmps.ops.convolution_half import ConvolutionHalf, ConvolutionTransposeHalf
 from openmps.ops.convolution_transpose import ConvolutionTranspose, ConvolutionTransposeGradient
-from openmps.ops.fused_convolution import FusedConvolution
+from openmps.ops.fused_convolution import FusedConvolution, PooledConvolution
 from openmps.ops.geometry import Window
 from openmps.ops.gram_matrix import GramMatrix, GramMatrixGradient
 from openmps.ops.op import Action, Kind, Op
@@ -100,6 +100,14 @@ def _fused(
     return 2 * results[0].numel() * taps * operands[0].shape[1] // op.how.groups
 
 
+def _pooled(op: PooledConvolution, operands: Sequence[Any], results: Sequence[Any], wanted: tuple[bool, ...]) -> int:
+    """Before the pooling."""
+    window, (images, channels) = op.how.window, results[0].shape[:2]
+    pixels = window.x.result * window.y.result
+    taps = window.x.size * window.y.size
+    return 2 * images * channels * pixels * taps * operands[0].shape[1] // op.how.groups
+
+
 def _gram(op: Op, operands: Sequence[Any], results: Sequence[Any], wanted: tuple[bool, ...]) -> int:
     x = operands[-1]
     return 2 * x.numel() * x.shape[1]
@@ -111,6 +119,7 @@ _COUNTERS: dict[type[Op], Counter] = {
     FullyConnected: _multiplied,
     FusedConvolution: _fused,
     PreactivatedConvolution: _fused,
+    PooledConvolution: _pooled,
     ConvolutionTranspose: _spread,
     ConvolutionTransposeHalf: _spread,
     ConvolutionGradient: _multiplied_back,

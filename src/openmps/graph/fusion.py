@@ -12,7 +12,8 @@ see `openmps.graph.layer_end_fusion`.
 `fuse_convolutions`: where no gradients are computed, a convolution takes in the batch normalization with stored
 statistics behind it, the addition of another image, and a neuron (`ACTIVATIONS`) or the product of a number and its
 neuron (`GATES`), each if nothing else reads the image between. On the CPU one with nothing behind it is prepared, too.
-Normalizations are folded into its weights and biases, which are prepared again only when they change.
+Normalizations are folded into its weights and biases, which are prepared again only when they change. On a GPU
+`pooled_convolutions`, see `openmps.graph.pooled_convolution_fusion`, brings the max pooling behind it to its products.
 
 `fuse_stored_normalizations`: there, on the CPU, the normalizations that are left have their factors prepared, and take
 in a neuron; see `openmps.graph.stored_normalization_fusion`. `fuse_preactivations`, see
@@ -32,6 +33,7 @@ from openmps.graph.convolution_fusion import FusedBody, fuse_convolutions
 from openmps.graph.layer_end_fusion import layer_ends, wide_products
 from openmps.graph.normalization_fusion import identities, normalized_neurons, normalized_poolings
 from openmps.graph.passes import verify
+from openmps.graph.pooled_convolution_fusion import pooled_convolutions
 from openmps.graph.preactivation_fusion import fuse_preactivations
 from openmps.graph.projection_fusion import added_normalizations, spread_gradients
 from openmps.graph.readers import Readers
@@ -88,6 +90,7 @@ _RULES_IN_PASSES = (
     added_normalizations,
     spread_gradients,
     pools_before_relus,
+    pooled_convolutions,
     layer_ends,
     wide_products,
 )

@@ -20,6 +20,7 @@ from openmps.ops.library_convolution import operand_of, placed, regular
 from openmps.ops.neuron import neuron
 from openmps.ops.op import Kind, Op
 from openmps.ops.packed_weights import PackedWeights, behind, packed_weights
+from openmps.ops.pooling import MaxPooling
 from openmps.types import MPSCNNNeuronType, MPSImageEdgeMode
 
 _RELU, _RELU_N = MPSCNNNeuronType.RELU, MPSCNNNeuronType.RELU_N
@@ -216,14 +217,40 @@ def _by_cudnn(x: Tensor, weights: Tensor, prepared: Prepared, residual: Tensor |
     return aten.cudnn_convolution_add_relu(operand.image, kernel, residual, 1.0, prepared.rounded_biases, *where)
 
 
+def pooled_convolution(x: Tensor, prepared: Prepared, how: Fused, pooling: MaxPooling) -> Tensor:
+    """Max pooling of `fused_convolution`, whose rectifier never falls.
+
+    Where everything behind the products is a pass of its own, it is made of the pooled numbers: biases, rectifiers and
+    roundings that never fall give the same numbers before the largest is chosen and after.
+    """
+    weights = prepared.weights
+    if not isinstance(weights, Tensor) or _is_fused(x, weights, prepared, how):
+        return pooling.run((True, False), fused_convolution(x, prepared, None, how))[0]
+    y = _plain(regular(x.contiguous(memory_format=torch.channels_last)), weights, None, how)
+    return _finished(pooling.run((True, False), y)[0], prepared, None, how)
+
+
+def _is_fused(x: Tensor, weights: Tensor, prepared: Prepared, how: Fused) -> bool:
+    """Whether biases and rectifier cost no pass of their own."""
+    if x.dtype not in _DTYPES or x.dtype != weights.dtype or not x.numel():
+        return True
+    is_ours = _is_depthwise(weights, how.groups) or _is_ours(weights, how, is_half=x.dtype == torch.float16, adds=False)
+    by_cudnn = how.activation == _PLAIN_RELU and prepared.rounded_biases is not None and how.groups == 1
+    return is_ours or by_cudnn
+
+
 def _in_two_passes(
     x: Tensor, weights: Tensor, prepared: Prepared, residual: Tensor | None, how: Fused
 ) -> Tensor | None:
     """The convolution, then everything else in its result's place."""
+    return _finished(_plain(x, weights, None, how), prepared, residual, how)
+
+
+def _finished(y: Tensor, prepared: Prepared, residual: Tensor | None, how: Fused) -> Tensor:
+    """Everything that stands behind the products, in their memory."""
     name, slope, limit = _named(how.activation)
-    y = _plain(x, weights, None, how)
     is_all = prepared.biases is None and residual is None and name == "NONE"
-    if is_all or not triton.runs_on(x.device) or not y.is_contiguous(memory_format=torch.channels_last):
+    if is_all or not triton.runs_on(y.device) or not y.is_contiguous(memory_format=torch.channels_last):
         return behind(with_biases(y, prepared.biases), residual, how.activation)
     from openmps.ops.triton import fused_convolution as fast
 
@@ -331,3 +358,15 @@ class FusedConvolution(Op, kind=Kind.CONTRACTION, half=True):
         """See the function."""
         x, prepared, *others = operands
         return fused_convolution(x, prepared, others[0] if others else None, self.how)
+
+
+class PooledConvolution(Op, kind=Kind.CONTRACTION, half=True):
+    """`pooled_convolution` of an image, by what `PrepareConvolution` gives."""
+
+    how: Fused
+    pooling: MaxPooling
+
+    def run(self, wanted: tuple[bool, ...], *operands: Any) -> Tensor:
+        """See the function."""
+        x, prepared = operands
+        return pooled_convolution(x, prepared, self.how, self.pooling)

@@ -1,0 +1,48 @@
+"""Convolutions of inference with the max pooling behind them, on a GPU; see `openmps.graph.fusion`.
+
+The slow steps are a `FusedConvolution` whose rectifier never falls and the max pooling that alone reads its result. A
+pooling that reads zeros outside its source is none of these: those are not rectified.
+"""
+
+from __future__ import annotations
+
+from openmps.graph.readers import Readers
+from openmps.ops.fused_convolution import FusedConvolution, PooledConvolution
+from openmps.ops.op import Body, Step
+from openmps.ops.pooling import MaxPooling
+from openmps.types import MPSCNNNeuronType, MPSImageEdgeMode
+
+_RECTIFIERS = MPSCNNNeuronType.RELU, MPSCNNNeuronType.RELU_N
+
+
+def pooled_convolutions(body: Body) -> tuple[Body, set[int]]:
+    """The body with poolings in the convolutions before them, and the slots that are never filled any more."""
+    readers, gone = Readers(body), set[int]()
+    pools: dict[int, Step] = {}
+    for step in body.steps:
+        pool = _pool_behind(readers, step)
+        if pool is not None:
+            pools[id(pool)] = step
+            gone |= {step.writes[0], pool.reads[0], pool.writes[1]}
+    steps: list[Step] = []
+    for step in body.steps:
+        if (made := pools.get(id(step))) is not None:
+            assert isinstance(made.op, FusedConvolution)
+            assert isinstance(step.op, MaxPooling)
+            steps.append(Step(PooledConvolution(made.op.how, step.op), made.reads, step.writes[:1]))
+        elif not gone.issuperset(step.writes):
+            steps.append(step)
+    return (body.with_steps(steps, body.slots), gone) if pools else (body, set())
+
+
+def _pool_behind(readers: Readers, step: Step) -> Step | None:
+    """The pooling that a convolution may take in."""
+    if not isinstance(step.op, FusedConvolution) or len(step.reads) != 2:
+        return None
+    activation = step.op.how.activation
+    if activation is not None and (activation.function not in _RECTIFIERS or activation.is_gate or activation.a < 0):
+        return None
+    pool = readers.only(readers.stored(step.writes[0]))
+    if pool is None or not isinstance(pool.op, MaxPooling) or readers.is_read(pool.writes[1]):
+        return None
+    return pool if pool.op.edge_mode == MPSImageEdgeMode.CLAMP or not pool.op.window.leaves_source else None
