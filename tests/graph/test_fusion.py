@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 
+from openmps.graph.fusion import pools_before_relus
+from openmps.graph.pooled_convolution_fusion import pooled_convolutions
+from openmps.ops.fused_convolution import Activation, Fused, FusedConvolution
 from openmps.ops.geometry import Axis, Window
-from openmps.ops.neuron import neuron, neuron_gradient
-from openmps.ops.pooling import max_pooling, max_pooling_gradient
+from openmps.ops.neuron import Neuron, neuron, neuron_gradient
+from openmps.ops.op import Body, Input, Kind, Op, Role, Step
+from openmps.ops.pooling import MaxPooling, max_pooling, max_pooling_gradient
 from openmps.ops.relu_pooling import ReluPoolGradient
 from openmps.types import MPSCNNNeuronType, MPSImageEdgeMode
 
@@ -48,3 +54,26 @@ def test_the_gradient_of_a_pooling_before_a_relu_is_that_of_both_in_turn(
     pooled, choice = max_pooling(source, window, edge_mode)
     fused = ReluPoolGradient(window, edge_mode, slope).run((True,), gradient, pooled, source, choice)
     assert torch.equal(fused, expected)
+
+
+class Note(Op, kind=Kind.UPDATE, results=0, has_effect=True):
+    """Gives nothing, and is run all the same."""
+
+    def run(self, wanted: tuple[bool, ...], *operands: Any) -> None:
+        """See the class."""
+
+
+@pytest.mark.parametrize(("rule", "name"), [(pools_before_relus, "Neuron"), (pooled_convolutions, "PooledConvolution")])
+def test_steps_that_give_nothing_stay(rule: Callable[[Body], tuple[Body, set[int]]], name: str) -> None:
+    whole, half = Axis(4, 4), Axis(4, 2, 2, 2, offset=1)
+    how = Fused(Window(whole, whole), MPSImageEdgeMode.ZERO, 1, False, Activation(RELU, 0.0, 0.0))
+    first = Step(Neuron(RELU, 0.0, 0.0, 0.0), (0,), (2,)) if name == "Neuron" else None
+    steps = [
+        first or Step(FusedConvolution(how), (0, 1), (2,)),
+        Step(MaxPooling(Window(half, half), MPSImageEdgeMode.CLAMP), (2,), (3, 4)),
+        Step(Note(), (0,), ()),
+    ]
+    inputs = Input(Role.SOURCE, "x"), Input(Role.PREPARED, "w")
+    body, gone = rule(Body(inputs, steps, ("result",), (3,), 5))
+    assert gone
+    assert sorted(body.operations()) == sorted({name, "Note"} | ({"MaxPooling"} if name == "Neuron" else set()))

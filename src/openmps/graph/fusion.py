@@ -160,6 +160,6 @@ def _pool_before_relu(body: Body, match: _Match) -> Body:
             op = ReluPoolGradient(match.pool.op.window, match.pool.op.edge_mode, match.relu.op.a)
             reads = (match.pool_gradient.reads[0], pooled, match.relu.reads[0], choice)
             steps.append(Step(op, reads, step.writes))
-        elif id(step) not in dropped and not passed.issuperset(step.writes):
+        elif id(step) not in dropped and passed.isdisjoint(step.writes):
             steps.append(step)
     return body.with_steps(steps, body.slots + 1)

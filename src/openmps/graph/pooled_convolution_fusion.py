@@ -30,7 +30,7 @@ def pooled_convolutions(body: Body) -> tuple[Body, set[int]]:
             assert isinstance(made.op, FusedConvolution)
             assert isinstance(step.op, MaxPooling)
             steps.append(Step(PooledConvolution(made.op.how, step.op), made.reads, step.writes[:1]))
-        elif not gone.issuperset(step.writes):
+        elif gone.isdisjoint(step.writes):
             steps.append(step)
     return (body.with_steps(steps, body.slots), gone) if pools else (body, set())
 

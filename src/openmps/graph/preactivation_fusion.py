@@ -36,7 +36,7 @@ def fuse_preactivations(body: Body, recipes: Mapping[Input, Recipe]) -> FusedBod
             before_prepared, prepared = inputs[before.reads[1]], inputs[step.reads[1]]
             found[prepared] = _joined(found[before_prepared], found[prepared])
             steps.append(_preactivated(before, step))
-        elif not gone.intersection(step.writes):
+        elif gone.isdisjoint(step.writes):
             steps.append(step)
     read = set(body.output_slots).union(*(step.reads for step in steps))
     unread = {before.reads[1] for before in makers.values()} - read

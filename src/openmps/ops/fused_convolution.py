@@ -173,13 +173,11 @@ def _in_one_kernel(
     x: Tensor, weights: Tensor, prepared: Prepared, residual: Tensor | None, how: Fused
 ) -> Tensor | None:
     """Few terms a number: by kernels that add and rectify what they sum up."""
-    is_depthwise, adds = _is_depthwise(weights, how.groups), residual is not None
-    is_ours = is_depthwise or _is_ours(weights, how, is_half=x.dtype == torch.float16, adds=adds)
-    if not is_ours or not triton.runs_on(x.device):
+    if not _is_ours(x, weights, how, adds=residual is not None) or not triton.runs_on(x.device):
         return None
     from openmps.ops.triton import fused_convolution as fast
 
-    form = fast.depthwise if is_depthwise else fast.contraction
+    form = fast.depthwise if _is_depthwise(weights, how.groups) else fast.contraction
     clamps = how.edge_mode == MPSImageEdgeMode.CLAMP
     name, slope, limit = _named(how.activation)
     return form(
@@ -192,20 +190,21 @@ def _is_depthwise(weights: Tensor, groups: int) -> bool:
     return groups > 1 and weights.shape[3] == 1
 
 
-def _is_ours(weights: Tensor, how: Fused, *, is_half: bool, adds: bool) -> bool:
-    """Whether cuDNN is slower: exact float32 of more than a few channels, few terms of float16 before an addition."""
+def _is_ours(x: Tensor, weights: Tensor, how: Fused, *, adds: bool) -> bool:
+    """Whether cuDNN is slower: depthwise, exact float32 of more than a few channels, few float16 terms to add to."""
     outputs, rows, columns, inputs = weights.shape
     if how.groups != 1:
-        return False
-    if is_half:
+        return _is_depthwise(weights, how.groups)
+    if x.dtype == torch.float16:
         return adds and rows * columns * inputs <= _FEW_TERMS < outputs
     return inputs >= _MANY_TERMS and not how.allow_tf32
 
 
 def _by_cudnn(x: Tensor, weights: Tensor, prepared: Prepared, residual: Tensor | None, how: Fused) -> Tensor | None:
     """Float16 before a ReLU: cuDNN adds and rectifies what it sums up; what is not a number stays so."""
-    if how.activation != _PLAIN_RELU or prepared.rounded_biases is None or how.groups != 1:
+    if not _is_cudnns(prepared, how):
         return None
+    assert prepared.rounded_biases is not None
     if not torch.backends.cudnn.is_acceptable(x):
         return None
     window, padding = placed(how.window, how.edge_mode)
@@ -234,9 +233,12 @@ def _is_fused(x: Tensor, weights: Tensor, prepared: Prepared, how: Fused) -> boo
     """Whether biases and rectifier cost no pass of their own."""
     if x.dtype not in _DTYPES or x.dtype != weights.dtype or not x.numel():
         return True
-    is_ours = _is_depthwise(weights, how.groups) or _is_ours(weights, how, is_half=x.dtype == torch.float16, adds=False)
-    by_cudnn = how.activation == _PLAIN_RELU and prepared.rounded_biases is not None and how.groups == 1
-    return is_ours or by_cudnn
+    return _is_ours(x, weights, how, adds=False) or _is_cudnns(prepared, how)
+
+
+def _is_cudnns(prepared: Prepared, how: Fused) -> bool:
+    """Whether cuDNN has a form that adds and rectifies what it sums up."""
+    return how.activation == _PLAIN_RELU and prepared.rounded_biases is not None and how.groups == 1
 
 
 def _in_two_passes(
