@@ -120,7 +120,12 @@ def test_results_that_fusions_hide_are_there_and_the_trace_says_so(
     command_buffer.commit()
     command_buffer.wait_until_completed()
     assert np.array_equal(fused["softmax"], result.numpy())
-    for name in ("relu1", "pool1", "relu2", "fc", "softmax"):
+    shown = {"relu1", "pool1", "relu2", "fc", "softmax"}
+    # On a GPU the rectifier runs behind the pooling, so that its own result is hidden, too.
+    behind = {"relu1"} if device.type == "cuda" else set[str]()
+    assert shown - set(fused) == behind
+    assert all(f"'{name}'" in fused.notes[0] for name in behind)
+    for name in shown - behind:
         assert_close(fused[name], apart[name], ROUNDING, name)
 
 
