@@ -11,15 +11,19 @@ import torch
 
 import openmps as mps
 from encoding import Bench, finish
+from openmps.debug.work import operations_of
 from openmps.ops.fused_convolution import (
     Activation,
     Fused,
+    FusedConvolution,
+    PooledConvolution,
     PrepareConvolution,
     Unrounded,
     fused_convolution,
     pooled_convolution,
 )
 from openmps.ops.geometry import Axis, Window
+from openmps.ops.op import Action
 from openmps.ops.pooling import MaxPooling
 from openmps.training import ArrayConvolutionDataSource
 from openmps.types import MPSCNNNeuronType, MPSImageEdgeMode
@@ -121,3 +125,15 @@ def test_the_order_changes_no_bit(dtype: torch.dtype, slope: float, device: torc
     wanted = pooling.run((True, False), fused_convolution(x, prepared, None, how))[0]
     assert found.dtype == wanted.dtype
     torch.testing.assert_close(found, wanted, rtol=0, atol=0, equal_nan=True)
+
+
+def test_a_profile_counts_the_products_before_the_pooling() -> None:
+    axis, pooled = Axis(10, 8, 3, offset=1), Axis(8, 4, 2, 2, offset=1)
+    how = Fused(Window(axis, axis), MPSImageEdgeMode.ZERO, 1, False, None)
+    pooling = MaxPooling(Window(pooled, pooled), MPSImageEdgeMode.CLAMP)
+    x, y, z = (torch.zeros(2, channels, side, side) for channels, side in ((3, 10), (5, 8), (5, 4)))
+    counts = [
+        operations_of(Action(op, (0, 1), (2,), (True,), ()), [x, None], [result])
+        for op, result in ((FusedConvolution(how), y), (PooledConvolution(how, pooling), z))
+    ]
+    assert counts == [2 * 2 * 5 * 8 * 8 * 9 * 3] * 2

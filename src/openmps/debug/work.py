@@ -90,18 +90,12 @@ def _spread_back(op: Op, operands: Sequence[Any], results: Sequence[Any], wanted
 
 
 def _fused(
-    op: FusedConvolution | PreactivatedConvolution,
+    op: FusedConvolution | PreactivatedConvolution | PooledConvolution,
     operands: Sequence[Any],
     results: Sequence[Any],
     wanted: tuple[bool, ...],
 ) -> int:
-    """The packed weights do not tell their axes; the windows do."""
-    taps = op.how.window.x.size * op.how.window.y.size
-    return 2 * results[0].numel() * taps * operands[0].shape[1] // op.how.groups
-
-
-def _pooled(op: PooledConvolution, operands: Sequence[Any], results: Sequence[Any], wanted: tuple[bool, ...]) -> int:
-    """Before the pooling."""
+    """The packed weights do not tell their axes; the windows do, and what there was before a pooling."""
     window, (images, channels) = op.how.window, results[0].shape[:2]
     pixels = window.x.result * window.y.result
     taps = window.x.size * window.y.size
@@ -119,7 +113,7 @@ _COUNTERS: dict[type[Op], Counter] = {
     FullyConnected: _multiplied,
     FusedConvolution: _fused,
     PreactivatedConvolution: _fused,
-    PooledConvolution: _pooled,
+    PooledConvolution: _fused,
     ConvolutionTranspose: _spread,
     ConvolutionTransposeHalf: _spread,
     ConvolutionGradient: _multiplied_back,
