@@ -39,7 +39,11 @@ class Size(NamedTuple):
         return self.images, self.channels, self.side, self.side
 
 
-SIZES = (Size(2, 16, 16), Size(8, 32, 28), Size(16, 64, 56))
+SIZES = {
+    "cpu": (Size(2, 16, 16), Size(8, 32, 28), Size(16, 64, 56)),
+    "cuda": (Size(2, 16, 16), Size(16, 64, 56), Size(256, 64, 56)),
+}
+"""By device; the largest of a GPU is that of a layer of ResNet-50 in training, 205 MB."""
 
 
 class Case(NamedTuple):

@@ -45,10 +45,8 @@ class Pair:
             shapes[1] = case.second(size)
         tensors = [torch.rand(shape, generator=generator) - (0.0 if case.is_positive else 0.5) for shape in shapes]
         tensors = [tensor + 0.1 if case.is_positive else tensor for tensor in tensors]
-        self.images = [
-            mps.MPSImageBatch.from_numpy(device, tensor.permute(0, 2, 3, 1).contiguous().numpy()) for tensor in tensors
-        ]
         self.tensors = [tensor.to(place).contiguous(memory_format=LAST) for tensor in tensors]
+        self.images = [mps.MPSImageBatch.from_tensor(device, tensor, copy=True) for tensor in self.tensors]
         self.parameters = [each.to(place) for each in case.parameters(size)]
         self.kernel = case.make(device, size)
         keep_results(self.kernel)
@@ -160,8 +158,7 @@ def measure(
 
 def apart(images: Any, expected: Tensor) -> float:
     """The largest difference, as a share of the largest number, at least 1."""
-    found = torch.from_numpy(images.numpy()).permute(0, 3, 1, 2)
-    wanted = expected.detach().cpu()
+    found, wanted = images.tensor(), expected.detach()
     if found.shape != wanted.shape:
         raise AssertionError(f"shapes {tuple(found.shape)} and {tuple(wanted.shape)} differ")
     return float((found - wanted).abs().max() / wanted.abs().max().clamp_min(1.0))
@@ -185,7 +182,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             if options.only not in name:
                 continue
             sizes = [
-                measure(case, size, device, options.turns, gradient=gradient, clock=options.clock) for size in SIZES
+                measure(case, size, device, options.turns, gradient=gradient, clock=options.clock)
+                for size in SIZES[options.device]
             ]
             print(f"{name:52}" + "".join(f"{each['ratio']:8.2f}" for each in sizes), flush=True)
             if not options.no_record:

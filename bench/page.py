@@ -112,8 +112,9 @@ def _kernels(device: str, name: str) -> Iterable[str]:
     yield f"## Kernels, {name}\n"
     yield "Encodes, as many to a command buffer as take the call 20 ms, committed and waited for, beside the bare"
     yield "PyTorch call that computes the same numbers. Ratios are the call's time over ours at three sizes, with our"
-    yield "milliseconds at the largest behind them. A gradient kernel has the gradient, the source and the state, as in"
-    yield "the framework; torch's gradient has what autograd kept, such as the results of a sigmoid.\n"
+    yield f"milliseconds at the largest behind them; sizes, [N, C, H, W], are {_sizes(found)}."
+    yield "A gradient kernel has the gradient, the source and the state, as in the framework; torch's gradient has what"
+    yield "autograd kept, such as the results of a sigmoid.\n"
     yield f"Of {len(largest)} rows the median at the largest size is {statistics.median(largest):.2f}, the least"
     yield f"{min(largest):.2f}; {sum(ratio < 0.9 for ratio in largest)} are under 0.9.\n"
     yield "| kernel | small | middle | large | ms, large |"
@@ -122,6 +123,10 @@ def _kernels(device: str, name: str) -> Iterable[str]:
         ratios = " | ".join(f"{case['ratio']:.2f}" for case in row["sizes"])
         yield f"| {row['work']} | {ratios} | {row['sizes'][-1]['contenders'][OURS]['median_ms']:.3g} |"
     yield f"\n{_seen(found)}\n"
+
+
+def _sizes(found: list[Row]) -> str:
+    return ", ".join("x".join(map(str, case["size"])) for case in found[0]["sizes"])
 
 
 def _growth(device: str, name: str) -> Iterable[str]:
