@@ -4,7 +4,8 @@ A turn of ours makes a command buffer, encodes to it as often as takes some mill
 layers, commits and waits; the call is made as often. What a gradient kernel reads of the forward pass is there before
 the turn, as what autograd keeps is. Before anything is timed, the numbers are compared.
 
-Usage: python -m bench.kernels [--device cpu|cuda] [--only WORD] [--turns N] [--threads N] [--clock wall|cpu]
+Usage: python -m bench.kernels [--device cpu|cuda] [--only WORD] [--largest] [--turns N] [--threads N]
+       [--clock wall|cpu]
 """
 
 from __future__ import annotations
@@ -168,6 +169,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run, print and record."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", metavar="WORD", help="cases whose names hold it")
+    parser.add_argument("--largest", action="store_true", help="the largest size alone")
     add_options(parser, 15)
     options = parser.parse_args(arguments)
     # Float32 on both sides: unless told, PyTorch rounds the factors of convolutions on a GPU to TF32.
@@ -183,7 +185,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 continue
             sizes = [
                 measure(case, size, device, options.turns, gradient=gradient, clock=options.clock)
-                for size in SIZES[options.device]
+                for size in SIZES[options.device][-1 if options.largest else 0 :]
             ]
             print(f"{name:52}" + "".join(f"{each['ratio']:8.2f}" for each in sizes), flush=True)
             if not options.no_record:
