@@ -13,12 +13,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from openmps.ops import aligned_interpolation
+from openmps.ops import aligned_interpolation, triton
 from openmps.ops.elements import Unshared
 from openmps.ops.geometry import Axis, Window, read, read_adjoint
 from openmps.ops.op import Kind, Op
@@ -88,6 +89,8 @@ def interpolate(x: Tensor, rows: Stretch, columns: Stretch, edge_mode: MPSImageE
     """
     if aligned_interpolation.takes(x, rows, columns):
         return aligned_interpolation.interpolate(x, rows, columns)
+    if (fast := _kernels_for(x, rows, columns)) is not None:
+        return fast.interpolate(x, rows, columns)
     steps = [
         (dimension, stretch, None if stretch.has_phases else stretch.taps(edge_mode, x))
         for dimension, stretch in _by_growth(rows, columns)
@@ -109,6 +112,9 @@ def interpolate_gradient(gradient: Tensor, rows: Stretch, columns: Stretch, edge
     """
     if aligned_interpolation.takes(gradient, rows, columns):
         return aligned_interpolation.interpolate_gradient(gradient, rows, columns)
+    fast = _kernels_for(gradient, rows, columns)
+    if fast is not None and fast.gathers(rows, columns):
+        return fast.interpolate_gradient(gradient, rows, columns)
     steps = [
         (dimension, stretch, None if stretch.has_phases else stretch.taps(edge_mode, gradient))
         for dimension, stretch in reversed(_by_growth(rows, columns))
@@ -123,6 +129,15 @@ def interpolate_gradient(gradient: Tensor, rows: Stretch, columns: Stretch, edge
         gradient.shape[0] * gradient.shape[1] * max(rows.source, rows.result) * max(columns.source, columns.result)
     )
     return _in_parts(of, gradient.permute(0, 2, 3, 1), numbers).permute(0, 3, 1, 2)
+
+
+def _kernels_for(x: Tensor, *axes: Stretch) -> Any:
+    """The forms in Triton, if they take these images and axes; else None."""
+    if not triton.runs_on(x.device):
+        return None
+    from openmps.ops.triton import resample as kernels
+
+    return kernels if kernels.takes(x, *axes) else None
 
 
 _PART = 2**19
@@ -263,6 +278,8 @@ def sample(x: Tensor, rows: Tensor, columns: Tensor, edge_mode: MPSImageEdgeMode
     Returns:
         [N * K, C, h, w], channels-last: the K results of the first image, then those of the second.
     """
+    if (fast := _kernels_for(x)) is not None:
+        return fast.sample(x, rows, columns, clamps=edge_mode == MPSImageEdgeMode.CLAMP)
     found = _sample_in_bags(x, rows, columns, edge_mode)
     return _sample_by_taps(x, rows, columns, edge_mode) if found is None else found
 

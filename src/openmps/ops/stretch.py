@@ -71,6 +71,16 @@ class Stretch:
         """Source pixels that result pixels stand at or behind, where the source is enlarged by a whole factor."""
         return -(-self.result // self.denominator)
 
+    @property
+    def stays_inside(self) -> bool:
+        """Whether each result pixel stands in the source."""
+        return self.offset >= 0 and self._last < self.source
+
+    @property
+    def _last(self) -> int:
+        """The source pixel at or before the last result pixel."""
+        return self.offset + (self.result - 1) * self.numerator // self.denominator
+
     def aligned(self) -> Aligned | None:
         """The axis with aligned corners of which this stretch is the first part, from ``offset`` on.
 
@@ -82,9 +92,7 @@ class Stretch:
         """The pixels and weights of linear interpolation, exact for whole numbers of any size."""
         step = torch.arange(self.result, device=like.device) * self.numerator
         base = step.div(self.denominator, rounding_mode="floor").add_(self.offset)
-        last = self.offset + (self.result - 1) * self.numerator // self.denominator
-        leaves = self.offset < 0 or last >= self.source
-        has_zeros = leaves and edge_mode == MPSImageEdgeMode.ZERO
+        has_zeros = not self.stays_inside and edge_mode == MPSImageEdgeMode.ZERO
         if self.denominator == 1:
             return Taps(self.source, placed(base[None], self.source, has_zeros), None, has_zeros)
         beyond = torch.where(base == self.source - 1, base, base + 1)
