@@ -1,8 +1,8 @@
 """Kernels of the catalogue at three sizes, forward and gradient, beside the bare PyTorch call, by turns.
 
-A turn of ours makes a command buffer, encodes to it as often as takes some milliseconds, as a network encodes its
-layers, commits and waits; the call is made as often. What a gradient kernel reads of the forward pass is there before
-the turn, as what autograd keeps is. Before anything is timed, the numbers are compared.
+A turn of ours encodes as often as takes some milliseconds, to command buffers of ten encodes, as a network encodes its
+layers; it commits each and waits for the last. The call is made as often. What a gradient kernel reads of the forward
+pass is there before the turn, as what autograd keeps is. Before anything is timed, the numbers are compared.
 
 Usage: python -m bench.kernels [--device cpu|cuda] [--only WORD] [--largest] [--turns N] [--threads N]
        [--clock wall|cpu]
@@ -31,6 +31,8 @@ LAST = torch.channels_last
 BARE = "PyTorch"
 TURN = 2e-2
 """Seconds that a turn takes at least: as many encodes as need that long."""
+TOGETHER = 10
+"""Encodes to a command buffer."""
 
 
 class Pair:
@@ -52,20 +54,23 @@ class Pair:
         self.kernel = case.make(device, size)
         keep_results(self.kernel)
 
-    def finish(self, command_buffer: Any) -> None:
-        """Wait for ours."""
-        command_buffer.commit()
-        command_buffer.wait_until_completed()
+    def encoded(self, times: int, encode: Callable[[Any], Any]) -> Any:
+        """Encode so often, and wait; the last result."""
+        result = command_buffer = None
+        for first in range(0, times, TOGETHER):
+            command_buffer = mps.MPSCommandBuffer(self.queue)
+            for _ in range(min(TOGETHER, times - first)):
+                result = encode(command_buffer)
+            command_buffer.commit()
+        if command_buffer is not None:
+            command_buffer.wait_until_completed()
+        return result
 
     # --- forward ------------------------------------------------------------------------------------------------------
 
     def ours(self, times: int) -> Any:
-        """Encode so many times to one command buffer, and wait; the last result."""
-        command_buffer, result = mps.MPSCommandBuffer(self.queue), None
-        for _ in range(times):
-            result = encode(self.kernel, command_buffer, self.images)
-        self.finish(command_buffer)
-        return result
+        """Encode so many times; the last result."""
+        return self.encoded(times, lambda command_buffer: encode(self.kernel, command_buffer, self.images))
 
     def bare(self, times: int) -> Any:
         """The call, as often."""
@@ -85,9 +90,7 @@ class Pair:
     def prepare(self) -> None:
         """The forward passes that the gradients belong to."""
         assert self.case.gradient is not None
-        command_buffer = mps.MPSCommandBuffer(self.queue)
-        result, states = encode(self.kernel, command_buffer, self.images, destination_state_is_temporary=False)
-        self.finish(command_buffer)
+        result, states = self.encoded(1, self._with_states)
         self.gradient = self.case.gradient(self.device, self.kernel)
         keep_results(self.gradient)
         if not self.case.trains:
@@ -104,18 +107,16 @@ class Pair:
         """Forward passes for gradients of parameters: a state takes those of one batch."""
         self.given = [self.states] * times
         if self.case.trains:
-            command_buffer = mps.MPSCommandBuffer(self.queue)
-            more = {"destination_state_is_temporary": False}
-            self.given = [encode(self.kernel, command_buffer, self.images, **more)[1] for _ in range(times)]
-            self.finish(command_buffer)
+            self.given = list[Any]()
+            self.encoded(times, lambda command_buffer: self.given.append(self._with_states(command_buffer)[1]))
+
+    def _with_states(self, command_buffer: Any) -> Any:
+        return encode(self.kernel, command_buffer, self.images, destination_state_is_temporary=False)
 
     def our_gradient(self, times: int) -> Any:
-        """Encode the gradient kernel so many times, and wait; the last result."""
-        command_buffer, result = mps.MPSCommandBuffer(self.queue), None
-        for _ in range(times):
-            result = encode(self.gradient, command_buffer, [self.incoming, self.second], self.given.pop())
-        self.finish(command_buffer)
-        return result
+        """Encode the gradient kernel so many times; the last result."""
+        given = [self.incoming, self.second]
+        return self.encoded(times, lambda buffer: encode(self.gradient, buffer, given, self.given.pop()))
 
     def bare_gradient(self, times: int) -> Any:
         """Torch's gradient of the call, as often."""

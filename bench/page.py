@@ -110,9 +110,9 @@ def _kernels(device: str, name: str) -> Iterable[str]:
         return
     largest = [case["ratio"] for row in found for case in row["sizes"][-1:]]
     yield f"## Kernels, {name}\n"
-    yield "Encodes, as many to a command buffer as take the call 20 ms, committed and waited for, beside the bare"
-    yield "PyTorch call that computes the same numbers. Ratios are the call's time over ours at three sizes, with our"
-    yield f"milliseconds at the largest behind them; sizes, [N, C, H, W], are {_sizes(found)}."
+    yield "Encodes, ten to a command buffer and as many as take the call 20 ms, committed and waited for, beside the"
+    yield "bare PyTorch call that computes the same numbers. Ratios are the call's time over ours at three sizes, with"
+    yield f"our milliseconds at the largest behind them; sizes, [N, C, H, W], are {_sizes(found)}."
     yield "A gradient kernel has the gradient, the source and the state, as in the framework; torch's gradient has what"
     yield "autograd kept, such as the results of a sigmoid.\n"
     yield f"Of {len(largest)} rows the median at the largest size is {statistics.median(largest):.2f}, the least"

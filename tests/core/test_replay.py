@@ -13,6 +13,7 @@ import torch
 
 import openmps as mps
 from encoding import Bench, finish, numbers
+from openmps.core.kernel.replay import replayer
 from openmps.core.kernel.replay.recorder import CudaRecorder
 from openmps.core.kernel.replay.replayer import MIN_STEPS, Replayer
 from openmps.metal.lane import forget_captures
@@ -78,6 +79,40 @@ def test_a_source_may_be_dropped_and_a_result_not_wanted(bench: Bench) -> None:
     for number in range(4):
         _encoded(bench, lambda buffer, n=number: double.encode(buffer, bench.image(_values(n))))
     assert replayer_of(bench.queue).captures == 1
+
+
+def test_an_image_that_several_works_read_is_copied_once(bench: Bench) -> None:
+    double, triple, shifted = _linear(bench, 2.0), _linear(bench, 3.0), _linear(bench, 4.0)
+    shifted.source_feature_channel_offset, shifted.source_feature_channel_max_count = 4, 4
+    for number in range(4):
+        values, others = (_values(seed, (1, 8, 4, 3)) for seed in (number, number + 9))
+        source, other, command_buffer = bench.image(values), bench.image(others), bench.command_buffer()
+        encoded = [(double, source), (triple, source), (double, other), (double, source), (shifted, source)]
+        made = [kernel.encode(command_buffer, x) for kernel, x in encoded]
+        finish(command_buffer)
+        expected = [2 * values, 3 * values, 2 * others, 2 * values, 4 * values[:, 4:]]
+        for result, wanted in zip(made, expected, strict=True):
+            np.testing.assert_array_equal(numbers(result)[:, : wanted.shape[1]], wanted)
+    (entry,) = replayer_of(bench.queue)._entries.values()
+    assert len(entry.segment.values) == 2
+
+
+def test_images_that_take_longer_to_copy_than_to_launch_are_not_replayed(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    double = _linear(bench, 2.0)
+    monkeypatch.setattr(replayer, "MOST_COPIED", 4 * 24)
+
+    def outcome(channels: int) -> Any:
+        for number in range(3):
+            source = bench.image(_values(number, (1, channels, 4, 3)))
+            command_buffer = _encoded(bench, lambda buffer, x=source: double.encode(buffer, x))
+        return command_buffer.explain().works[0]
+
+    assert outcome(2).outcome.value == "replayed"
+    refused = outcome(4)
+    assert refused.outcome.value == "run"
+    assert "take longer to copy" in refused.reason
 
 
 def test_a_changed_property_and_a_changed_shape_count_at_once(bench: Bench) -> None:

@@ -25,6 +25,8 @@ from openmps.metal.pending import Region, Writer
 
 MIN_STEPS = 4
 """Fewer operations than so many gain nothing: to copy in and out costs as much as to launch them."""
+MOST_COPIED = 8 << 20
+"""Bytes of images, for each operation, that a capture copies into its memory: of more the copies take longer."""
 _REMEMBERED = 256
 """Segments that are known, captured or not."""
 _MOST_GLANCES = 8
@@ -148,6 +150,9 @@ class Replayer:
             entry.sightings += 1
             if entry.sightings < entry.needed:
                 return None, _FIRST
+            entry.refusal = self._too_large(values_of(segment, sight), segment.steps)
+            if entry.refusal:
+                return None, f"not replayed: {entry.refusal}"
             outcome = WorkOutcome.CAPTURED
             try:
                 tape = Tape(sight, segment, self._device)
@@ -162,6 +167,13 @@ class Replayer:
         if not _replay(entry.capture, segment, sight, works):
             return None, "not replayed: a result may not be finite, and it is looked for where"
         return outcome, ""
+
+    def _too_large(self, values: Sequence[Tensor], steps: int) -> str:
+        """What stands in the way of copying values from the device itself at each replay, if anything does."""
+        copied = sum(value.nbytes for value in values if value.device.type == self._device.type)
+        if copied <= MOST_COPIED * steps:
+            return ""
+        return f"its images, {copied >> 20} MiB for {steps} step(s), take longer to copy than to launch the steps"
 
     # --- what is remembered -------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ What comes out goes to its place after the replay, unless a later work of the se
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -51,6 +51,8 @@ class Source(NamedTuple):
     how: str
     cells: Cells = ()
     """Of an inner one."""
+    value: int = -1
+    """Of a value, its place among those of the segment."""
 
 
 class Target(NamedTuple):
@@ -81,7 +83,7 @@ class Segment:
         self.steps = 0
         self.parts: list[Part] = []
         self.values: list[tuple[int, int]] = []
-        """What is copied in, as encoding and input of it, in order."""
+        """What is copied in, as encoding and input of it, in order: once, however many works read it."""
         self.numbers = 0
         """How many of the run's numbers are uploaded."""
         self.beginnings: list[int] = []
@@ -130,6 +132,8 @@ class _Analysis:
         self._pasted: set[int] = set()
         """Storages that images had before and that works so far write a part of."""
         self._encodings: list[tuple[Encoding, list[Source]]] = []
+        self._places: dict[Hashable, int] = {}
+        """Of what is copied in, by how it is read and of which memory."""
 
     def _take(self, work: Work) -> None:
         segment = self.segment
@@ -150,7 +154,7 @@ class _Analysis:
         for index, (bound, used, moves, written) in enumerate(zip(work.inputs, work.used, *traits, strict=True)):
             source = self._source(bound, moves, written) if used else Source(NOTHING)
             if source.how is VALUE:
-                self.segment.values.append((len(self._encodings), index))
+                source = source._replace(value=self._place(bound, index))
             elif source.how is NUMBER:
                 self.segment.numbers += 1
             elif source.how is KEPT and written:
@@ -158,6 +162,15 @@ class _Analysis:
             found.append(source)
         self._in_place |= in_place
         return found
+
+    def _place(self, bound: Any, index: int) -> int:
+        """The place of a value among those that are copied in: a new one, unless a work before reads it alike."""
+        cells, form = ((bound,), None) if is_own_cell(bound) else (bound.cells(), bound.form())
+        read = type(bound), form, *[self._numbers[id(cell)] for cell in cells]
+        place = self._places.setdefault(read, len(self.segment.values))
+        if place == len(self.segment.values):
+            self.segment.values.append((len(self._encodings), index))
+        return place
 
     def _source(self, bound: Any, moves: bool, written: bool) -> Source:
         """How an input is bound."""

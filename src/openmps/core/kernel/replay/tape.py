@@ -96,7 +96,7 @@ class Tape:
         parts, values = segment.parts, len(segment.values)
         used = {number for part in parts for numbers in _inner_of(part) for number in numbers}
         self._twins: dict[int, Any] = {number: sight.cells[number].twin() for number in used}
-        self._fixed, self._numbers = iter(self.upload.values), iter(self.upload.numbers)
+        self._numbers = iter(self.upload.numbers)
         self._writers = _writers(parts)
         ends = _ends(parts)
         touched = [_touched(work, part) for work, part in zip(sight.encodings, parts, strict=False)]
@@ -122,9 +122,9 @@ class Tape:
             return _Inner(over_nothing(bound), source.cells)
         if source.how is SAME_NUMBER:
             return _Fixed(bound.value())
-        return _Fixed(
-            next(self._numbers) if source.how is NUMBER else next(self._fixed) if source.how is VALUE else None
-        )
+        if source.how is VALUE:
+            return _Fixed(self.upload.values[source.value])
+        return _Fixed(next(self._numbers) if source.how is NUMBER else None)
 
     def _taker(self, sink: Any, target: Target, is_shared: bool) -> _Taker:
         if target.how is KEPT:
