@@ -149,7 +149,7 @@ def measure(
     calls[1](1)
     start = time.perf_counter()
     calls[1](1)
-    times = max(1, min(100, round(TURN / (time.perf_counter() - start))))
+    times = max(1, min(1000, round(TURN / (time.perf_counter() - start))))
     found = by_turns({OURS: lambda: calls[0](times), BARE: lambda: calls[1](times)}, turns, clock=clock, before=before)
     for row in found.values():
         row["turns"] = [each / times for each in row["turns"]]

@@ -1,4 +1,4 @@
-"""The dropout mask in Triton against that of `openmps.ops.dropout`: on CUDA, or by Triton's interpreter."""
+"""Dropout in Triton against `openmps.ops.dropout`: on CUDA, or by Triton's interpreter."""
 
 from __future__ import annotations
 
@@ -26,3 +26,20 @@ def test_the_same_bits(shape, strides, is_held: bool, place: torch.device, monke
             )
         assert found[0].dtype is torch.bool
         assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_what_is_kept_and_dropped(dtype: torch.dtype, place: torch.device) -> None:
+    from openmps.ops.triton import dropout as fast
+
+    generator = torch.Generator().manual_seed(4)
+    x = torch.randn((3, 5, 7, 11), generator=generator).to(place, dtype).contiguous(memory_format=torch.channels_last)
+    mask = torch.rand(x.shape, generator=generator).to(place).lt(0.6).contiguous(memory_format=torch.channels_last)
+    x[0, :, 0, 0], x[1, :, 0, 0] = float("inf"), float("nan")
+    assert fast.takes(x, mask)
+    assert not fast.takes(x, mask[:, :1])
+    assert not fast.takes(x.double(), mask)
+    found = fast.dropout(x, mask, 0.6)
+    wanted = torch.where(mask, x.double() / 0.6, 0.0).to(dtype)
+    assert found.is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(found, wanted, rtol=torch.finfo(dtype).eps, atol=0, equal_nan=True)

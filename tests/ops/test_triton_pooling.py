@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from openmps.ops.pooling import average_pooling, max_pooling
+from openmps.ops.pooling import average_pooling, l2_norm_pooling, max_pooling
 from openmps.types import MPSImageEdgeMode
 from placements import cases
 
@@ -43,3 +43,18 @@ def test_averages(number: int, dtype: torch.dtype, place: torch.device) -> None:
     found = at_once(x, case.window())
     assert found.dtype == torch.float32
     torch.testing.assert_close(found, expected.float(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("number", range(len(PLAIN)))
+def test_sums_and_norms(number: int, place: torch.device) -> None:
+    from openmps.ops.triton.pooling import l2_norm_pooling as norms
+    from openmps.ops.triton.pooling import sum_pooling as sums
+
+    case, channels = PLAIN[number], (1, 3, 70)[number % 3]
+    window, taps = case.window(), case.window().size[0] * case.window().size[1]
+    x = torch.randn((case.images, channels, case.height, case.width), generator=torch.Generator().manual_seed(number))
+    x = x.to(place).contiguous(memory_format=torch.channels_last)
+    total = average_pooling(x.double(), window, MPSImageEdgeMode.ZERO) * taps
+    torch.testing.assert_close(sums(x, window), total.float(), rtol=1e-5, atol=1e-5)
+    norm = l2_norm_pooling(x.double(), window, MPSImageEdgeMode.ZERO)
+    torch.testing.assert_close(norms(x, window), norm.float(), rtol=1e-5, atol=1e-5)

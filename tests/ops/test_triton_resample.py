@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from openmps.ops import resample as slow
+from openmps.ops import triton
+from openmps.ops.geometry import Axis, Window
 from openmps.ops.stretch import Stretch
 from openmps.types import MPSImageEdgeMode
 
@@ -86,3 +88,19 @@ def test_sampling(channels: int, edge: MPSImageEdgeMode, place: torch.device) ->
     assert found.shape == wanted.shape == (6, channels, 4, 7)
     assert found.isnan().any()
     torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-6, equal_nan=True)
+
+
+@pytest.mark.parametrize("edge", [ZERO, CLAMP], ids=str)
+@pytest.mark.parametrize("factors", [(2, 2), (3, 1), (1, 4)], ids=str)
+def test_gradient_of_repeated_pixels(
+    factors: tuple[int, int], edge: MPSImageEdgeMode, place: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for offset, less in ((0, 0), (-1, 2), (2, 1)):
+        axes = [Axis(size, size * factor - less, offset=offset) for size, factor in zip((4, 6), factors, strict=True)]
+        window = Window(y=axes[0], x=axes[1])
+        g = _images(3, 2, 5, *window.result, place=place)
+        found = []
+        for runs in (True, False):
+            monkeypatch.setattr(triton, "runs_on", lambda device, runs=runs: runs)
+            found.append(slow.enlarge_gradient(g, window, factors, edge))
+        torch.testing.assert_close(*found, rtol=1e-6, atol=1e-6)

@@ -77,6 +77,11 @@ def dropout(x: Tensor, mask: Tensor, keep_probability: float) -> Tensor:
 
     What is dropped becomes 0, also an infinity or a NaN.
     """
+    if triton.runs_on(x.device):
+        from openmps.ops.triton import dropout as kernels
+
+        if kernels.takes(x, mask):
+            return kernels.dropout(x, mask, keep_probability)
     if x.is_cuda:
         return torch.where(mask, x / keep_probability, 0.0)
     if x.shape == mask.shape and x.dtype in _WORDS and all(map(_is_packed, (x, mask))):

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from openmps.errors import MPSArgumentError
+from openmps.ops import triton
 from openmps.ops.op import Op
 from openmps.types import MPSCNNNeuronType
 
@@ -66,7 +67,14 @@ def neuron_gradient(
 
     At 0 the rectifying neurons have the derivative of the positive side, and ABSOLUTE has 0.
     """
-    return _row(kind).gradient(gradient, x, _Parameters(a, b, c, data))
+    row, given = _row(kind), _Parameters(a, b, c, data)
+    if triton.runs_on(x.device):
+        from openmps.ops.triton import neuron as kernels
+
+        if kernels.takes(gradient, x, kind, c):
+            slopes = _slopes(x, given) if kind is MPSCNNNeuronType.PRELU else None
+            return kernels.neuron_gradient(gradient, x, kind, a, b, slopes)
+    return row.gradient(gradient, x, given)
 
 
 _ONE_OPERATION = frozenset(

@@ -220,6 +220,11 @@ def l2_norm_pooling(x: Tensor, window: Window, edge_mode: MPSImageEdgeMode) -> T
     Raises:
         MPSArgumentError: The window is dilated.
     """
+    clamps_outside = edge_mode == MPSImageEdgeMode.CLAMP and window.leaves_source
+    if not clamps_outside and window.dilation == (1, 1) and _fits_one_pass(x, window):
+        from openmps.ops.triton.pooling import l2_norm_pooling as at_once
+
+        return at_once(x, window)
     if _is_counted(window, edge_mode):
         return window.sums(x.square(), edge_mode).sqrt_()
     window = _cut_sums(window, edge_mode)

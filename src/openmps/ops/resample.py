@@ -235,11 +235,32 @@ def enlarge(x: Tensor, window: Window, factors: tuple[int, int], edge_mode: MPSI
 def enlarge_gradient(gradient: Tensor, window: Window, factors: tuple[int, int], edge_mode: MPSImageEdgeMode) -> Tensor:
     """The gradient for the source of `enlarge`: the sum over each pixel's copies."""
     blocks = _blocks(window, factors)
+    if _sums_at_once(gradient, factors):
+        from openmps.ops.triton.pooling import sum_pooling
+
+        y, x = (
+            Axis(axis.result, block.result, size=factor, stride=factor, offset=factor // 2)
+            for axis, block, factor in zip((window.y, window.x), (blocks.y, blocks.x), factors, strict=True)
+        )
+        return read_adjoint(sum_pooling(gradient, Window(y=y, x=x)), blocks, edge_mode)
     below = blocks.y.result * factors[0] - window.y.result
     right = blocks.x.result * factors[1] - window.x.result
     whole = functional.pad(gradient, [0, right, 0, below]) if below or right else gradient
     sums = functional.avg_pool2d(whole, factors, divisor_override=1) if factors != (1, 1) else whole
     return read_adjoint(sums, blocks, edge_mode)
+
+
+def _sums_at_once(gradient: Tensor, factors: tuple[int, int]) -> bool:
+    return (
+        triton.runs_on(gradient.device)
+        and gradient.dtype == torch.float32
+        and gradient.is_contiguous(memory_format=torch.channels_last)
+        and 1 < math.prod(factors) <= _MOST_COPIES
+    )
+
+
+_MOST_COPIES = 64
+"""Of a pixel, whose gradients Triton adds up: each is a part of the program."""
 
 
 def _blocks(window: Window, factors: tuple[int, int]) -> Window:

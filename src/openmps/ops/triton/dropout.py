@@ -1,4 +1,4 @@
-"""The mask of `openmps.ops.dropout` in Triton: one launch, the same bits."""
+"""`openmps.ops.dropout` in Triton: the mask in one launch, the same bits, and what it keeps in another one."""
 # A kernel's parameters have no types in Python, and the checker must do without Triton.
 # pyright: reportMissingParameterType=false, reportUnknownParameterType=false, reportInvalidTypeForm=false
 # pyright: reportUntypedFunctionDecorator=false
@@ -37,6 +37,36 @@ def _dropout_mask(mask, step, low, high, limit, first_image, count, HOLDS_STEP: 
     at = tl.program_id(0) * (4 * BLOCK) + tl.arange(0, 4 * BLOCK)
     kept = words.to(tl.int64) < limit
     tl.store(mask + image.to(tl.int64) * count + at, kept.to(tl.uint8), at < count)
+
+
+@Launched
+@triton.jit(do_not_specialize=["count"])
+def _dropout(x, mask, result, count, keep_probability, BLOCK: tl.constexpr):
+    """A block of numbers, wherever they are in the image."""
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    kept = tl.load(mask + at, at < count, 0) != 0
+    value = tl.load(x + at, kept & (at < count), 0.0).to(tl.float32)
+    quotient = tl.div_rn(value, tl.zeros([BLOCK], tl.float32) + keep_probability)
+    tl.store(result + at, tl.where(kept, quotient, 0.0).to(result.dtype.element_ty), at < count)
+
+
+def takes(x: Tensor, mask: Tensor) -> bool:
+    """Whether `dropout` is for these images and their mask."""
+    both = x, mask
+    return (
+        x.dtype in (torch.float16, torch.float32)
+        and x.shape == mask.shape
+        and all(each.is_contiguous(memory_format=torch.channels_last) for each in both)
+        and x.numel() > 0
+    )
+
+
+def dropout(x: Tensor, mask: Tensor, keep_probability: float) -> Tensor:
+    """``x / p`` where the mask keeps it, else 0."""
+    result = torch.empty_like(x)
+    grid = (triton.cdiv(x.numel(), 4 * _BLOCK),)
+    _dropout[grid](x, mask.view(torch.uint8), result, x.numel(), float(keep_probability), 4 * _BLOCK)
+    return result
 
 
 def dropout_mask(
