@@ -274,6 +274,11 @@ class Stack:
     extent = Shown[Extent]("shape.extent", "Pixels, channels and number of the images.")
     channel_format = Shown[Format]("shape.channel_format", "How the numbers are stored.")
 
+    @property
+    def stored_bytes(self) -> int:
+        """Of the elements of all images."""
+        return self.extent.bytes_as(self.channel_format)
+
     def cells(self) -> tuple[Block, ...]:
         """The memory that it sees."""
         parts = self.parts

@@ -40,12 +40,12 @@ def _dropout_mask(mask, step, low, high, limit, first_image, count, HOLDS_STEP: 
 
 
 @Launched
-@triton.jit(do_not_specialize=["count"])
+@triton.jit
 def _dropout(x, mask, result, count, keep_probability, BLOCK: tl.constexpr):
     """A block of numbers, wherever they are in the image."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     kept = tl.load(mask + at, at < count, 0) != 0
-    value = tl.load(x + at, kept & (at < count), 0.0).to(tl.float32)
+    value = tl.load(x + at, at < count, 0.0).to(tl.float32)
     quotient = tl.div_rn(value, tl.zeros([BLOCK], tl.float32) + keep_probability)
     tl.store(result + at, tl.where(kept, quotient, 0.0).to(result.dtype.element_ty), at < count)
 

@@ -13,6 +13,8 @@ from weakref import ref
 import torch
 from torch import Tensor
 
+from openmps.core.image.storage import Stack
+from openmps.core.kernel.encoding import Encoding
 from openmps.core.kernel.replay.glance import Glancer
 from openmps.core.kernel.replay.recorder import CudaRecorder, Recorder, Recording
 from openmps.core.kernel.replay.rehearsal import Rehearsals
@@ -107,8 +109,11 @@ class Replayer:
         else:
             if self._play_at_a_glance(works, passages):
                 return 0
-            sight = self._looker.look(works)
-            if not sight.works:
+            too_large = self._too_large(works)
+            sight = Sight() if too_large else self._looker.look(works)
+            if too_large:
+                count, reason = len(works), f"not replayed: {too_large}"
+            elif not sight.works:
                 count, reason = 1, f"not replayed: {_reason(sight.refusal)}"
             elif sight.steps < self._min_steps:
                 count, reason = sight.works, _too_few(sight.steps)
@@ -150,9 +155,6 @@ class Replayer:
             entry.sightings += 1
             if entry.sightings < entry.needed:
                 return None, _FIRST
-            entry.refusal = self._too_large(values_of(segment, sight), segment.steps)
-            if entry.refusal:
-                return None, f"not replayed: {entry.refusal}"
             outcome = WorkOutcome.CAPTURED
             try:
                 tape = Tape(sight, segment, self._device)
@@ -168,9 +170,16 @@ class Replayer:
             return None, "not replayed: a result may not be finite, and it is looked for where"
         return outcome, ""
 
-    def _too_large(self, values: Sequence[Tensor], steps: int) -> str:
-        """What stands in the way of copying values from the device itself at each replay, if anything does."""
-        copied = sum(value.nbytes for value in values if value.device.type == self._device.type)
+    def _too_large(self, works: Iterable[tuple[str, Work]]) -> str:
+        """What stands in the way of copying images from the device itself at each replay, if anything does."""
+        found, steps = dict[tuple[int, int], int](), 0
+        for _, work in works:
+            if isinstance(work, Encoding):
+                steps += len(work.body.actions)
+                for bound in work.inputs:
+                    if type(bound) is Stack and _is_on((block := bound.parts[0].block).present, self._device):
+                        found[id(block), bound.parts[0].first] = bound.stored_bytes
+        copied = sum(found.values())
         if copied <= MOST_COPIED * steps:
             return ""
         return f"its images, {copied >> 20} MiB for {steps} step(s), take longer to copy than to launch the steps"
@@ -215,6 +224,10 @@ class Replayer:
         if entry is not None and entry.capture is not None:
             self._recorder.retire()
             entry.capture = None
+
+
+def _is_on(memory: Any, device: torch.device) -> bool:
+    return isinstance(memory, Tensor) and memory.device.type == device.type
 
 
 def _note(dead: deque[Key], key: Key, _: ref[Any]) -> None:
