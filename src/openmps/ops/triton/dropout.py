@@ -21,9 +21,11 @@ _BLOCK = 256
 
 
 @Launched
-@triton.jit(do_not_specialize=["step", "low", "high", "limit", "first_image", "count"])
-def _dropout_mask(mask, step, low, high, limit, first_image, count, HOLDS_STEP: tl.constexpr, BLOCK: tl.constexpr):
-    """Elements of one image's mask, counted over height, width and channels."""
+@triton.jit(do_not_specialize=["step", "low", "high", "most", "first_image", "count"])
+def _dropout_mask(
+    mask, step, low, high, most, first_image, count, HOLDS_STEP: tl.constexpr, JOINS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Elements of one image's mask, counted over height, width and channels; four to a word if it ``JOINS`` them."""
     if HOLDS_STEP:
         step = tl.load(step)
     image = tl.program_id(1)
@@ -33,10 +35,16 @@ def _dropout_mask(mask, step, low, high, limit, first_image, count, HOLDS_STEP: 
     c2, c3 = block.to(tl.uint32), ((zero + step) >> 32).to(tl.uint32)
     k0, k1 = (zero + low).to(tl.uint32), (zero + high).to(tl.uint32)
     w0, w1, w2, w3 = tl.philox_impl(c0, c1, c2, c3, k0, k1, 10)
-    words = tl.interleave(tl.interleave(w0, w2), tl.interleave(w1, w3))
-    at = tl.program_id(0) * (4 * BLOCK) + tl.arange(0, 4 * BLOCK)
-    kept = words.to(tl.int64) < limit
-    tl.store(mask + image.to(tl.int64) * count + at, kept.to(tl.uint8), at < count)
+    limit = (zero + most).to(tl.uint32)
+    w0, w1 = (w0 <= limit).to(tl.int32), (w1 <= limit).to(tl.int32)
+    w2, w3 = (w2 <= limit).to(tl.int32), (w3 <= limit).to(tl.int32)
+    if JOINS:
+        words = w0 | (w1 << 8) | (w2 << 16) | (w3 << 24)
+        tl.store(mask + image.to(tl.int64) * (count // 4) + block, words, block < count // 4)
+    else:
+        words = tl.interleave(tl.interleave(w0, w2), tl.interleave(w1, w3))
+        at = tl.program_id(0) * (4 * BLOCK) + tl.arange(0, 4 * BLOCK)
+        tl.store(mask + image.to(tl.int64) * count + at, words.to(tl.uint8), at < count)
 
 
 @Launched
@@ -73,13 +81,17 @@ def dropout_mask(
     images: int, count: int, limit: int, seed: int, step: int | Tensor, first_image: int, device: torch.device
 ) -> Tensor:
     """Booleans ``[images, count]`` on the current device: whether a word lies below ``limit``."""
+    if limit <= 0:
+        return torch.zeros((images, count), dtype=torch.bool, device=device)
     mask = torch.empty((images, count), dtype=torch.uint8, device=device)
     if mask.numel():
+        joins = count % 4 == 0
         # As a signed number of 64 bits; its words are the same.
         is_held = isinstance(step, Tensor)
         counted = step if is_held else (step + 2**63) % 2**64 - 2**63
         grid = triton.cdiv(count, 4 * _BLOCK), images
         _dropout_mask[grid](
-            mask, counted, seed & 0xFFFFFFFF, seed >> 32, limit, first_image, count, is_held, _BLOCK,
+            mask.view(torch.int32) if joins else mask, counted, seed & 0xFFFFFFFF, seed >> 32, limit - 1, first_image,
+            count, is_held, joins, _BLOCK,
         )  # fmt: skip
     return mask.view(torch.bool)
