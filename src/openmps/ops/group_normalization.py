@@ -77,9 +77,8 @@ def group_normalization(
     if window.is_whole and (found := _normalized_at_once(x, gamma, beta, groups, epsilon)) is not None:
         return found
     if window.is_whole and (fast := _kernels_for(x, gamma, beta)) is not None:
-        statistics = _statistics_by(fast, x, groups, epsilon)
-        means, inverse = (_row(row, x) for row in statistics.unbind(1))
-        return fast.normalized(x, _pivots(x, groups), means, gamma * inverse, beta), statistics
+        statistics = fast.group_statistics(x, groups, epsilon)
+        return fast.normalized(x, statistics, gamma, beta), statistics
     centred, statistics = _standard(x, groups, epsilon)
     scale = gamma * _each_channel(statistics[:, 1], x)
     if not window.is_whole:
@@ -94,7 +93,7 @@ def group_statistics(x: Tensor, *, groups: int, epsilon: float) -> Tensor:
     """
     found = _normalized_at_once(x, None, None, groups, epsilon)
     if found is None and (fast := _kernels_for(x)) is not None:
-        return _statistics_by(fast, x, groups, epsilon)
+        return fast.group_statistics(x, groups, epsilon)
     return _standard(x, groups, epsilon)[1] if found is None else found[1]
 
 
@@ -130,8 +129,8 @@ def group_normalization_gradient(
         mean = statistics[:, 0] + _first(x, groups).view(-1, groups)
         if _is_near_zero(mean, statistics[:, 1]):
             return _gradient_by_images(gradient, x, gamma, mean, statistics[:, 1])
-    if source.is_whole and data.is_whole and (fast := _kernels_for(x, gradient, gamma)) is not None:
-        return _gradient_by(fast, gradient, x, gamma, statistics)
+    if source.is_whole and data.is_whole and (fast := _kernels_for(x, gradient, gamma, statistics)) is not None:
+        return NormalizationGradients(*fast.gradients(gradient, x, gamma, statistics))
     deviation = _each_channel(statistics[:, 1], x)
     centred = _centred(x - _pivot(x, groups), statistics)
     read_there = centred if source.is_whole else _centred(_under(x, source, edge_mode, groups), statistics)
@@ -202,35 +201,6 @@ def _kernels_for(x: Tensor, *others: Tensor) -> Any:
     from openmps.ops.triton import group_normalization as kernels
 
     return kernels if kernels.takes(x, *others) else None
-
-
-def _statistics_by(fast: Any, x: Tensor, groups: int, epsilon: float) -> Tensor:
-    """`group_statistics`, of the moments of each channel."""
-    means, variances = (each.unflatten(1, (groups, -1)) for each in fast.moments(x, _pivots(x, groups)))
-    mean = means.mean(2)
-    variance = (means - mean[..., None]).square_().add_(variances).mean(2)
-    return torch.stack((mean, torch.rsqrt(variance + epsilon)), 1)
-
-
-def _gradient_by(fast: Any, gradient: Tensor, x: Tensor, gamma: Tensor, statistics: Tensor) -> NormalizationGradients:
-    """`group_normalization_gradient` for whole images."""
-    groups = statistics.shape[2]
-    pivots, (means, inverse) = _pivots(x, groups), (_row(row, x) for row in statistics.unbind(1))
-    for_beta, products = fast.gradient_sums(gradient, x, pivots, means)
-    for_gamma = products * inverse
-    plain, slope = (_row(_group_mean(gamma * sums, x, groups), x) for sums in (for_beta, for_gamma))
-    result = fast.source_gradient(gradient, x, pivots, means, plain, slope * inverse, inverse, gamma)
-    return NormalizationGradients(result, for_gamma, for_beta)
-
-
-def _pivots(x: Tensor, groups: int) -> Tensor:
-    """`_pivot` as [N, C]."""
-    return _pivot(x, groups).flatten(1).contiguous()
-
-
-def _row(values: Tensor, x: Tensor) -> Tensor:
-    """[N, groups] to [N, C], one behind the other."""
-    return _each_channel(values, x).contiguous()
 
 
 def _standard(x: Tensor, groups: int, epsilon: float) -> tuple[Tensor, Tensor]:

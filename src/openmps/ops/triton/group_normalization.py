@@ -21,6 +21,8 @@ tl: Any = import_module("triton.language")
 
 _NUMBERS, _MOST_CHANNELS = 4096, 64
 """Numbers of a tile, and channels of it at most."""
+_LARGEST_GROUP = 4096
+"""Channels of a group, at most, that one program adds."""
 _PROGRAMS = 1056
 """So many sum, if images are large enough: eight for each multiprocessor."""
 
@@ -33,15 +35,30 @@ def _place(parts, across, COLUMNS: tl.constexpr):
     return program // across // parts, program // across % parts, at
 
 
+@triton.jit
+def _pivot(x, image, at, is_in, pixels, channels, size):
+    """The first pixel of the first channel of each channel's group."""
+    return tl.load(x + image.to(tl.int64) * pixels * channels + at // size * size, is_in, 0.0).to(tl.float32)
+
+
+@triton.jit
+def _known(x, statistics, image, at, is_in, pixels, channels, size):
+    """Of each channel the pivot, the group's mean less that, and the inverse of its deviation."""
+    groups = channels // size
+    of = statistics + image * 2 * groups + at // size
+    pivot = _pivot(x, image, at, is_in, pixels, channels, size)
+    return pivot, tl.load(of, is_in, 0.0), tl.load(of + groups, is_in, 0.0)
+
+
 @Launched
 @triton.jit
 def _moments_parts(
-    x, pivots, found, pixels, channels, parts, tiles, across, HELD: tl.constexpr, COLUMNS: tl.constexpr,
+    x, found, pixels, channels, size, parts, tiles, across, HELD: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Of a part's pixels less the pivot: their mean, and their squared differences from it (Welford's scheme)."""
     image, part, at = _place(parts, across, COLUMNS)
     is_in, lane = at < channels, tl.arange(0, HELD)
-    pivot = tl.load(pivots + image * channels + at, is_in, 0.0)[None, :]
+    pivot = _pivot(x, image, at, is_in, pixels, channels, size)[None, :]
     mean = tl.zeros([HELD, COLUMNS], tl.float32)
     squares = tl.zeros([HELD, COLUMNS], tl.float32)
     seen = 0.0
@@ -66,31 +83,63 @@ def _moments_parts(
 
 @Launched
 @triton.jit
+def _statistics_end(
+    found, statistics, pixels, channels, size, parts, held, epsilon, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """Mean and inverse deviation of one group of one image, of the parts of its channels (Chan, Golub and LeVeque)."""
+    groups = channels // size
+    image, group = tl.program_id(0) // groups, tl.program_id(0) % groups
+    lane = tl.arange(0, COLUMNS)
+    is_in = lane < size
+    place = found + image * parts * 2 * channels + group * size + lane
+    total = tl.zeros([COLUMNS], tl.float32)
+    for part in range(parts):
+        weight = tl.minimum(held, pixels - part * held).to(tl.float32)
+        total += tl.load(place + part * 2 * channels, is_in, 0.0) * weight
+    numbers = pixels * 1.0 * size
+    mean = tl.sum(total, 0) / numbers
+    # Once more, of the small differences that are left, and their squares.
+    rest = tl.zeros([COLUMNS], tl.float32)
+    for part in range(parts):
+        weight = tl.minimum(held, pixels - part * held).to(tl.float32)
+        rest += tl.where(is_in, tl.load(place + part * 2 * channels, is_in, 0.0) - mean, 0.0) * weight
+    mean += tl.sum(rest, 0) / numbers
+    squares = tl.zeros([COLUMNS], tl.float32)
+    for part in range(parts):
+        weight = tl.minimum(held, pixels - part * held).to(tl.float32)
+        away = tl.where(is_in, tl.load(place + part * 2 * channels, is_in, 0.0) - mean, 0.0)
+        squares += tl.load(place + (part * 2 + 1) * channels, is_in, 0.0) + away * away * weight
+    one = statistics + image * 2 * groups + group
+    tl.store(one, mean)
+    tl.store(one + groups, 1.0 / tl.sqrt_rn(tl.sum(squares, 0) / numbers + epsilon))
+
+
+@Launched
+@triton.jit
 def _normalized(
-    x, y, pivots, means, scales, beta, pixels, channels, parts, across, HELD: tl.constexpr, COLUMNS: tl.constexpr,
+    x, y, statistics, gamma, beta, pixels, channels, size, parts, across, HELD: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """A tile of a result."""
     image, part, at = _place(parts, across, COLUMNS)
-    is_in, row, of = at < channels, part * HELD + tl.arange(0, HELD), image * channels + at
+    is_in, row = at < channels, part * HELD + tl.arange(0, HELD)
     there = (row < pixels)[:, None] & is_in[None, :]
     place = (image.to(tl.int64) * pixels + row)[:, None] * channels + at[None, :]
-    value = tl.load(x + place, there, 0.0).to(tl.float32) - tl.load(pivots + of, is_in, 0.0)[None, :]
-    value -= tl.load(means + of, is_in, 0.0)[None, :]
-    scale, shift = tl.load(scales + of, is_in, 0.0), tl.load(beta + at, is_in, 0.0)
+    pivot, mean, inverse = _known(x, statistics, image, at, is_in, pixels, channels, size)
+    scale, shift = tl.load(gamma + at, is_in, 0.0) * inverse, tl.load(beta + at, is_in, 0.0)
+    value = tl.load(x + place, there, 0.0).to(tl.float32) - pivot[None, :] - mean[None, :]
     tl.store(y + place, (value * scale[None, :] + shift[None, :]).to(y.dtype.element_ty), there)
 
 
 @Launched
 @triton.jit
 def _gradient_parts(
-    gradient, x, pivots, means, found, pixels, channels, parts, tiles, across, HELD: tl.constexpr,
+    gradient, x, statistics, found, pixels, channels, size, parts, tiles, across, HELD: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Sums of a part's gradients, and of their products with the source less its mean."""
     image, part, at = _place(parts, across, COLUMNS)
-    is_in, of, lane = at < channels, image * channels + at, tl.arange(0, HELD)
-    pivot = tl.load(pivots + of, is_in, 0.0)[None, :]
-    mean = tl.load(means + of, is_in, 0.0)[None, :]
+    is_in, lane = at < channels, tl.arange(0, HELD)
+    pivot, mean, _ = _known(x, statistics, image, at, is_in, pixels, channels, size)
     plain = tl.zeros([HELD, COLUMNS], tl.float32)
     products = tl.zeros([HELD, COLUMNS], tl.float32)
     for tile in range(tiles):
@@ -98,8 +147,9 @@ def _gradient_parts(
         there = (row < pixels)[:, None] & is_in[None, :]
         place = (image.to(tl.int64) * pixels + row)[:, None] * channels + at[None, :]
         g = tl.load(gradient + place, there, 0.0).to(tl.float32)
+        value = tl.load(x + place, there, 0.0).to(tl.float32) - pivot[None, :] - mean[None, :]
         plain += g
-        products += tl.where(there, g * (tl.load(x + place, there, 0.0).to(tl.float32) - pivot - mean), 0.0)
+        products += tl.where(there, g * value, 0.0)
     place = found + ((image * parts + part) * 2) * channels + at
     tl.store(place, tl.sum(plain, 0), is_in)
     tl.store(place + channels, tl.sum(products, 0), is_in)
@@ -107,20 +157,46 @@ def _gradient_parts(
 
 @Launched
 @triton.jit
+def _gradient_end(
+    found, statistics, gamma, for_gamma, for_beta, terms, pixels, channels, size, parts, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """The gradients of one group's gammas and betas of one image, and the group's two terms of the source's."""
+    groups = channels // size
+    image, group = tl.program_id(0) // groups, tl.program_id(0) % groups
+    lane = tl.arange(0, COLUMNS)
+    is_in, at = lane < size, group * size + lane
+    place = found + image * parts * 2 * channels + at
+    plain = tl.zeros([COLUMNS], tl.float32)
+    products = tl.zeros([COLUMNS], tl.float32)
+    for part in range(parts):
+        plain += tl.load(place + part * 2 * channels, is_in, 0.0)
+        products += tl.load(place + (part * 2 + 1) * channels, is_in, 0.0)
+    inverse = tl.load(statistics + (image * 2 + 1) * groups + group)
+    scale, products = tl.load(gamma + at, is_in, 0.0), products * inverse
+    tl.store(for_beta + image * channels + at, plain, is_in)
+    tl.store(for_gamma + image * channels + at, products, is_in)
+    numbers = pixels * 1.0 * size
+    tl.store(terms + image * 2 * groups + group, tl.sum(plain * scale, 0) / numbers)
+    tl.store(terms + (image * 2 + 1) * groups + group, tl.sum(products * scale, 0) / numbers * inverse)
+
+
+@Launched
+@triton.jit
 def _source_gradient(
-    gradient, x, made, pivots, means, plains, slopes, deviations, gamma, pixels, channels, parts, across,
-    HELD: tl.constexpr, COLUMNS: tl.constexpr,
+    gradient, x, made, statistics, terms, gamma, pixels, channels, size, parts, across, HELD: tl.constexpr,
+    COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """A tile of the source's gradient; it is divided by the deviation last, when terms have cancelled."""
     image, part, at = _place(parts, across, COLUMNS)
-    is_in, row, of = at < channels, part * HELD + tl.arange(0, HELD), image * channels + at
+    is_in, row = at < channels, part * HELD + tl.arange(0, HELD)
     there = (row < pixels)[:, None] & is_in[None, :]
     place = (image.to(tl.int64) * pixels + row)[:, None] * channels + at[None, :]
-    value = tl.load(x + place, there, 0.0).to(tl.float32) - tl.load(pivots + of, is_in, 0.0)[None, :]
-    value -= tl.load(means + of, is_in, 0.0)[None, :]
+    pivot, mean, inverse = _known(x, statistics, image, at, is_in, pixels, channels, size)
+    of = terms + image * 2 * (channels // size) + at // size
+    plain, slope = tl.load(of, is_in, 0.0), tl.load(of + channels // size, is_in, 0.0)
+    value = tl.load(x + place, there, 0.0).to(tl.float32) - pivot[None, :] - mean[None, :]
     g = tl.load(gradient + place, there, 0.0).to(tl.float32) * tl.load(gamma + at, is_in, 0.0)[None, :]
-    g -= tl.load(plains + of, is_in, 0.0)[None, :] + value * tl.load(slopes + of, is_in, 0.0)[None, :]
-    g *= tl.load(deviations + of, is_in, 0.0)[None, :]
+    g = (g - plain[None, :] - value * slope[None, :]) * inverse[None, :]
     tl.store(made + place, g.to(made.dtype.element_ty), there)
 
 
@@ -168,62 +244,55 @@ def takes(x: Tensor, *others: Tensor) -> bool:
     return (
         x.numel() > 0
         and x.shape[2] * x.shape[3] < 2**30
+        and x.shape[1] <= _LARGEST_GROUP
         and all(each.shape == x.shape and each.dtype in (torch.float16, torch.float32) for each in images)
         and all(each.is_contiguous(memory_format=torch.channels_last) for each in images)
         and all(each.dtype == torch.float32 and each.is_contiguous() for each in rows)
     )
 
 
-def moments(x: Tensor, pivots: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean less the pivot, and population variance, of each channel of each image, [N, C] each as ``pivots``."""
-    cut = _Cut.of(x)
+def group_statistics(x: Tensor, groups: int, epsilon: float) -> Tensor:
+    """See `openmps.ops.group_normalization.group_statistics`."""
+    cut, size = _Cut.of(x), x.shape[1] // groups
     parts, tiles = cut.sums
-    found = pivots.new_empty(cut.images, parts, 2, cut.channels)
+    found = torch.empty((cut.images, parts, 2, cut.channels), dtype=torch.float32, device=x.device)
     _moments_parts[cut.grid(parts)](
-        x, pivots, found, cut.pixels, cut.channels, parts, tiles, cut.across, cut.held, cut.columns,
+        x, found, cut.pixels, cut.channels, size, parts, tiles, cut.across, cut.held, cut.columns,
     )  # fmt: skip
-    means, squares = found.unbind(2)
-    if parts == 1:
-        return means[:, 0], squares[:, 0] / cut.pixels
-    full = tiles * cut.held
-    share = torch.full((parts, 1), full / cut.pixels, device=x.device)
-    share[-1] = (cut.pixels - full * (parts - 1)) / cut.pixels
-    whole = (means * share).sum(1, keepdim=True)
-    # Once more, of the small differences that are left.
-    whole += ((means - whole) * share).sum(1, keepdim=True)
-    away = (means - whole).square_().mul_(share).sum(1)
-    return whole[:, 0], away.add_(squares.sum(1), alpha=1 / cut.pixels)
+    statistics = torch.empty((cut.images, 2, groups), dtype=torch.float32, device=x.device)
+    _statistics_end[(cut.images * groups,)](
+        found, statistics, cut.pixels, cut.channels, size, parts, tiles * cut.held, float(epsilon),
+        triton.next_power_of_2(size),
+    )  # fmt: skip
+    return statistics
 
 
-def normalized(x: Tensor, pivots: Tensor, means: Tensor, scales: Tensor, beta: Tensor) -> Tensor:
-    """``(x - pivot - mean) * scale + beta`` in the type of ``x``; all but beta are [N, C]."""
-    cut, y = _Cut.of(x), torch.empty_like(x)
+def normalized(x: Tensor, statistics: Tensor, gamma: Tensor, beta: Tensor) -> Tensor:
+    """The result, in the type of ``x``."""
+    cut, size, y = _Cut.of(x), x.shape[1] // statistics.shape[2], torch.empty_like(x)
     _normalized[cut.grid(cut.down)](
-        x, y, pivots, means, scales, beta, cut.pixels, cut.channels, cut.down, cut.across, cut.held, cut.columns,
+        x, y, statistics, gamma, beta, cut.pixels, cut.channels, size, cut.down, cut.across, cut.held, cut.columns,
     )  # fmt: skip
     return y
 
 
-def gradient_sums(gradient: Tensor, x: Tensor, pivots: Tensor, means: Tensor) -> tuple[Tensor, Tensor]:
-    """Of each channel of each image the sum of the gradient, and of its products with ``x - pivot - mean``."""
-    cut = _Cut.of(x)
-    parts, tiles = cut.sums
-    found = pivots.new_empty(cut.images, parts, 2, cut.channels)
+def gradients(gradient: Tensor, x: Tensor, gamma: Tensor, statistics: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of the source, in the type of ``x``, and of gamma and beta, [N, C]."""
+    cut, groups = _Cut.of(x), statistics.shape[2]
+    (parts, tiles), size = cut.sums, x.shape[1] // groups
+    found = torch.empty((cut.images, parts, 2, cut.channels), dtype=torch.float32, device=x.device)
     _gradient_parts[cut.grid(parts)](
-        gradient, x, pivots, means, found, cut.pixels, cut.channels, parts, tiles, cut.across, cut.held, cut.columns,
+        gradient, x, statistics, found, cut.pixels, cut.channels, size, parts, tiles, cut.across, cut.held,
+        cut.columns,
     )  # fmt: skip
-    plain, products = found.sum(1).unbind(1)
-    return plain, products
-
-
-def source_gradient(
-    gradient: Tensor, x: Tensor, pivots: Tensor, means: Tensor, plains: Tensor, slopes: Tensor, deviations: Tensor,
-    gamma: Tensor,
-) -> Tensor:  # fmt: skip
-    """``(gamma G - plain - (x - pivot - mean) slope) * deviation`` in the type of ``x``."""
-    cut, made = _Cut.of(x), torch.empty_like(x)
+    sums, terms = found.new_empty(2, cut.images, cut.channels), torch.empty_like(statistics)
+    _gradient_end[(cut.images * groups,)](
+        found, statistics, gamma, sums[0], sums[1], terms, cut.pixels, cut.channels, size, parts,
+        triton.next_power_of_2(size),
+    )  # fmt: skip
+    made = torch.empty_like(x)
     _source_gradient[cut.grid(cut.down)](
-        gradient, x, made, pivots, means, plains, slopes, deviations, gamma, cut.pixels, cut.channels, cut.down,
-        cut.across, cut.held, cut.columns,
+        gradient, x, made, statistics, terms, gamma, cut.pixels, cut.channels, size, cut.down, cut.across, cut.held,
+        cut.columns,
     )  # fmt: skip
-    return made
+    return made, sums[0], sums[1]
