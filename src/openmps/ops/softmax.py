@@ -11,6 +11,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from openmps.ops import triton
 from openmps.ops.op import Kind, Op
 
 _FEW_CHANNELS = 16
@@ -19,6 +20,11 @@ _MANY_NUMBERS = 512
 
 def softmax(x: Tensor) -> Tensor:
     """``y_k = e^(x_k) / sum_j e^(x_j)`` over the channels of ``[N, C, H, W]``, with the largest channel subtracted."""
+    if triton.runs_on(x.device):
+        from openmps.ops.triton import softmax as kernels
+
+        if kernels.takes(x):
+            return kernels.softmax(x)
     return _over_channels(torch.softmax, x)
 
 
