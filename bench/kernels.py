@@ -29,7 +29,7 @@ from encoding import data_alone, encode, keep_results
 
 LAST = torch.channels_last
 BARE = "PyTorch"
-TURN = 2e-2
+TURN = 5e-2
 """Seconds that a turn takes at least: as many encodes as need that long."""
 TOGETHER = 10
 """Encodes to a command buffer."""

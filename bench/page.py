@@ -110,7 +110,7 @@ def _kernels(device: str, name: str) -> Iterable[str]:
         return
     largest = [case["ratio"] for row in found for case in row["sizes"][-1:]]
     yield f"## Kernels, {name}\n"
-    yield "Encodes, ten to a command buffer and as many as take the call 20 ms, committed and waited for, beside the"
+    yield "Encodes, ten to a command buffer and as many as take the call 50 ms, committed and waited for, beside the"
     yield "bare PyTorch call that computes the same numbers. Ratios are the call's time over ours at three sizes, with"
     yield f"our milliseconds at the largest behind them; sizes, [N, C, H, W], are {_sizes(found)}."
     yield "A gradient kernel has the gradient, the source and the state, as in the framework; torch's gradient has what"
