@@ -20,6 +20,7 @@ from torch import nn
 
 import openmps as mps
 from bench.harness import OURS, add_options, by_turns, compared, record
+from bench.torch_peers import exactly
 
 CLASSES = 10
 
@@ -125,6 +126,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if options.threads:
         torch.set_num_threads(options.threads)
+    exactly()
     device = mps.mtl_device(options.device)
     for along, values in POINTS.items():
         for at in values:

@@ -25,6 +25,7 @@ from torch import Tensor
 import openmps as mps
 from bench.harness import OURS, add_options, by_turns, compared, record
 from bench.kernel_cases import CASES, SIZES, Case, Size, tolerance
+from bench.torch_peers import exactly
 from encoding import data_alone, encode, keep_results
 
 LAST = torch.channels_last
@@ -173,8 +174,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--largest", action="store_true", help="the largest size alone")
     add_options(parser, 15)
     options = parser.parse_args(arguments)
-    # Float32 on both sides: unless told, PyTorch rounds the factors of convolutions on a GPU to TF32.
-    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+    exactly()
     if options.threads:
         torch.set_num_threads(options.threads)
     device = mps.mtl_device(options.device)

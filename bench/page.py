@@ -21,7 +21,8 @@ Written by `python -m bench.page` from `bench/results`. Each row is one run: ope
 turns, so that a ratio holds on a busy machine too. A time is the median of the turns, with the quartiles behind it;
 "faster" is the best peer's time over ours, the median of the ratios turn by turn, so more than 1 means that openmps is
 faster. The first step counts from the making of the network; peak memory is that of the process on the CPU, and that of
-PyTorch's allocator on a GPU.
+PyTorch's allocator on a GPU. Numbers of float32 are multiplied as they are on both sides: PyTorch is told not to round
+those of convolutions to TF32.
 
 ```sh
 pip install -e '.[bench]'

@@ -24,8 +24,7 @@ def training(device: str, how: str = "eager", memory: str = "channels last", **s
     ``how`` is "eager", "graph" (the whole step in one CUDA graph), or a mode of torch.compile.
     """
     work = Work(**said)
-    _check(device, how)
-    torch.backends.cudnn.benchmark = True
+    _prepare(device, how)
     layout = LAST if memory == "channels last" else torch.contiguous_format
     network = make_network(work).to(device=device, memory_format=layout)
     optimizer = _optimizer(network, work, device, capturable=how in ("graph", "reduce-overhead"))
@@ -63,8 +62,7 @@ def training(device: str, how: str = "eager", memory: str = "channels last", **s
 def inference(device: str, how: str = "eager", **said: Any) -> Turn:
     """Probabilities, or what a detector finds, of one batch after another; the images are on the device."""
     work = Work(**said)
-    _check(device, how)
-    torch.backends.cudnn.benchmark = True
+    _prepare(device, how)
     network = _with_results(work).eval().to(device=device, memory_format=LAST)
     x = torch.from_numpy(pictures(work)).permute(0, 3, 1, 2).to(device).contiguous(memory_format=LAST)
     if work.half:
@@ -87,7 +85,14 @@ def inference(device: str, how: str = "eager", **said: Any) -> Turn:
     return Turn(run)
 
 
-def _check(device: str, how: str) -> None:
+def exactly() -> None:
+    """Have PyTorch multiply float32 numbers as they are on a GPU, as we do: unless told, convolutions round to TF32."""
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+
+
+def _prepare(device: str, how: str) -> None:
+    exactly()
+    torch.backends.cudnn.benchmark = True
     if how in ("graph", "reduce-overhead") and device == "cpu":
         raise SkippedError("CUDA graphs need a CUDA device")
 
