@@ -20,6 +20,7 @@ AXES = [
     (Stretch(1, 8, 1, 8), Stretch(2, 3, 2, 3)),
     (Stretch(9, 3, 1, 2, offset=4), Stretch(8, 5, 3, 4, offset=2)),
     (Stretch(8, 3, 3, 1), Stretch(12, 5, 5, 2)),
+    (Stretch(1, 1, 1, 1), Stretch(1, 4, 1, 4)),
 ]
 
 
@@ -73,11 +74,12 @@ def test_what_is_not_taken(place: torch.device) -> None:
 
 
 @pytest.mark.parametrize("edge", [ZERO, CLAMP], ids=str)
+@pytest.mark.parametrize("size", [(6, 5), (1, 1), (1, 8)], ids=str)
 @pytest.mark.parametrize("channels", [1, 3, 70])
-def test_sampling(channels: int, edge: MPSImageEdgeMode, place: torch.device) -> None:
+def test_sampling(channels: int, size: tuple[int, int], edge: MPSImageEdgeMode, place: torch.device) -> None:
     from openmps.ops.triton import resample as fast
 
-    x = _images(5, 3, channels, 6, 5, place=place)
+    x = _images(5, 3, channels, *size, place=place)
     generator = torch.Generator().manual_seed(3)
     rows = (torch.rand((3, 2, 4, 1), generator=generator, dtype=torch.float64) * 12 - 3).to(place)
     columns = (torch.rand((1, 2, 1, 7), generator=generator, dtype=torch.float64) * 12 - 3).to(place)
