@@ -180,7 +180,7 @@ class Replayer:
                     if type(bound) is Stack and _is_on((block := bound.parts[0].block).present, self._device):
                         found[id(block), bound.parts[0].first] = bound.stored_bytes
         copied = sum(found.values())
-        if copied <= MOST_COPIED * steps:
+        if copied <= MOST_COPIED * max(1, steps):
             return ""
         return f"its images, {copied >> 20} MiB for {steps} step(s), take longer to copy than to launch the steps"
 
