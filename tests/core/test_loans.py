@@ -1,0 +1,106 @@
+"""Results that are lent: copied when they are first asked for, or before a replay writes their memory, and once."""
+
+from __future__ import annotations
+
+import gc
+import threading
+
+import pytest
+import torch
+from torch import Tensor
+
+from openmps.core.image.storage import Block, Extent
+from openmps.core.kernel.replay.loans import Loans
+from openmps.types import MPSImageFeatureChannelFormat as Format
+
+EXTENT = Extent(1, 1, 1, 4)
+
+
+def _block(device: torch.device) -> Block:
+    return Block(device, Format.FLOAT32, EXTENT)
+
+
+def _value(device: torch.device, number: float) -> Tensor:
+    return torch.full(EXTENT.shape, number, device=device)
+
+
+def test_what_is_lent_is_copied_when_it_is_asked_for(device: torch.device) -> None:
+    loans, block, value = Loans(device), _block(device), _value(device, 1.0)
+    loans.lend(block, value)
+    assert block.is_allocated
+    mine = block.tensor()
+    value.fill_(2.0)
+    assert mine.tolist() == block.tensor().tolist() == _value(device, 1.0).tolist()
+    assert mine.data_ptr() != value.data_ptr()
+    assert block.tensor() is mine
+
+
+@pytest.mark.parametrize(
+    "ask", [lambda block: block.present, lambda block: block.look(), lambda block: block.to_copy()]
+)
+def test_every_way_to_ask_gives_a_copy(ask: object, device: torch.device) -> None:
+    loans, block, value = Loans(device), _block(device), _value(device, 1.0)
+    loans.lend(block, value)
+    assert callable(ask)
+    found = ask(block)
+    value.fill_(2.0)
+    assert found.flatten().tolist() == [1.0] * 4
+
+
+def test_what_is_held_is_copied_before_the_memory_is_written_again(device: torch.device) -> None:
+    loans, value, kept = Loans(device), _value(device, 0.0), list[Block]()
+    for number in range(3):
+        loans.call_in()
+        value.fill_(float(number))
+        kept.append(_block(device))
+        loans.lend(kept[-1], value)
+    assert [block.tensor().flatten().tolist() for block in kept] == [[0.0] * 4, [1.0] * 4, [2.0] * 4]
+
+
+def test_what_nobody_holds_is_not_copied(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    loans, block, copies = Loans(device), _block(device), list[Block]()
+    monkeypatch.setattr(Block, "adopt", lambda block, stored: copies.append(block))
+    loans.lend(block, _value(device, 1.0))
+    del block
+    gc.collect()
+    loans.call_in()
+    assert not copies
+    assert not loans.are_out
+
+
+def test_memory_that_was_given_back_is_not_copied_into(device: torch.device) -> None:
+    loans, block = Loans(device), _block(device)
+    loans.lend(block, _value(device, 1.0))
+    block.discard()
+    loans.call_in()
+    assert block.tensor().flatten().tolist() == [0.0] * 4
+
+
+def test_what_others_write_goes_into_the_copy(device: torch.device) -> None:
+    loans, block, value = Loans(device), _block(device), _value(device, 1.0)
+    loans.lend(block, value)
+    block.tensor().add_(1.0)
+    assert value.flatten().tolist() == [1.0] * 4
+    assert block.tensor().flatten().tolist() == [2.0] * 4
+
+
+def test_threads_that_ask_while_it_is_called_in(device: torch.device) -> None:
+    for _ in range(50):
+        loans, block, value = Loans(device), _block(device), _value(device, 1.0)
+        loans.lend(block, value)
+        start, found = threading.Barrier(3), list[Tensor]()
+
+        def ask(block: Block = block, start: threading.Barrier = start, found: list[Tensor] = found) -> None:
+            start.wait()
+            found.append(block.tensor())
+
+        threads = [threading.Thread(target=ask) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        start.wait()
+        loans.call_in()
+        value.fill_(2.0)
+        for thread in threads:
+            thread.join()
+        assert [each.flatten().tolist() for each in found] == [[1.0] * 4] * 2
+        assert found[0] is found[1]
