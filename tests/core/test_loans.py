@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 from openmps.core.image.storage import Block, Extent
 from openmps.core.kernel.replay.loans import Loans
 from openmps.types import MPSImageFeatureChannelFormat as Format
+from striking import interrupted
 
 EXTENT = Extent(1, 1, 1, 4)
 
@@ -104,3 +106,31 @@ def test_threads_that_ask_while_it_is_called_in(device: torch.device) -> None:
             thread.join()
         assert [each.flatten().tolist() for each in found] == [[1.0] * 4] * 2
         assert found[0] is found[1]
+
+
+@pytest.mark.parametrize("ask", [lambda loans, block: block.tensor(), lambda loans, block: loans.call_in()])
+def test_interrupts_of_copies(ask: Callable[[Loans, Block], object], device: torch.device) -> None:
+    """What was interrupted is done again by the next one who asks, or was done."""
+    at, struck = 1, True
+    while struck:
+        loans, block, value = Loans(device), _block(device), _value(device, 1.0)
+        loans.lend(block, value)
+        struck = interrupted(lambda loans=loans, block=block: ask(loans, block), at)
+        loans.call_in()
+        value.fill_(2.0)
+        assert block.tensor().flatten().tolist() == [1.0] * 4
+        at += 1
+    assert at > 3
+
+
+def test_interrupts_of_loans(device: torch.device) -> None:
+    """A block that has borrowed is known to be one, wherever an interrupt strikes; one that has not has no memory."""
+    at, struck = 1, True
+    while struck:
+        loans, block, value = Loans(device), _block(device), _value(device, 1.0)
+        struck = interrupted(lambda loans=loans, block=block, value=value: loans.lend(block, value), at)
+        loans.call_in()
+        value.fill_(2.0)
+        assert not block.is_allocated or block.tensor().flatten().tolist() == [1.0] * 4
+        at += 1
+    assert at > 2

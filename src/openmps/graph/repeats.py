@@ -42,7 +42,7 @@ class Repeated:
     def encode(self, command_buffer: CommandBuffer) -> bool:
         """Encode them as they were, if no data source, optimizer or kernel would do anything else; whether it did."""
         for update, weights in self._updates:
-            if not update.holds() or (weights.is_followed and not weights.is_all_in(update.operands)):
+            if not update.holds() or not weights.is_all_in(update.operands):
                 return False
         for update, weights in self._updates:
             command_buffer.record(*update.encoded())

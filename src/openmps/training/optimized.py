@@ -54,14 +54,15 @@ class Repeat:
 
     def holds(self) -> bool:
         """Whether nothing of it has changed but the gradients' numbers and the rate."""
-        source, settled = self._source, self._settled
+        source, settled, update = self._source, self._settled, self._update
         optimizer = settled.optimizer
         return (
             source._settled is settled
             and source._optimizer is optimizer
             and source._shards is None
             and settled.vectors == source._accumulators
-            and optimizer._is_settled(self._update)  # pyright: ignore[reportPrivateUsage]
+            and update.clips is optimizer.apply_gradient_clipping
+            and update.shard is optimizer._shard  # pyright: ignore[reportPrivateUsage]
             and getattr(source.update, "__func__", None) is self._own
         )
 

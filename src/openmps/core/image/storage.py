@@ -172,14 +172,14 @@ class Block:
         """Have elements that ``lender`` copies when they are first asked for; the block has no memory yet."""
         self._lender = lender
 
-    def _own(self, lender: Callable[[], Tensor]) -> Tensor:
-        """A copy of what is borrowed, as the block's memory. Whoever lends has all copied before it goes on."""
+    def pay_back(self) -> None:
+        """Have a copy of what is borrowed, if anything is. Whoever lends has all copied before it goes on."""
         with _borrowing:
-            if self._lender is not None:
+            lender = self._lender
+            if lender is not None:
                 with torch.inference_mode(False):
                     self.adopt(lender())
                 self._lender = None
-        return self.tensor()
 
     def discard(self) -> None:
         """Give the memory back; the next use finds zeros."""
@@ -194,9 +194,9 @@ class Block:
         if self.released:
             rule = "cannot be used after its last read"
             raise MPSLifetimeError("MPSTemporaryImage", "memory", rule, self.extent, "Raise read_count before it")
-        lender = self._lender
-        if lender is not None:
-            return self._own(lender)
+        if self._lender is not None:
+            self.pay_back()
+            return self.tensor()
         fresh = self._begun()
         with _allocation:
             if self._tensor is None:

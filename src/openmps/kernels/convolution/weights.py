@@ -232,11 +232,6 @@ class ConvolutionWeights:
         record_step(command_buffer, f"{who} reload", TakeWeights(), operands + self._parts)
         self.followers.record(command_buffer, f"{who} preparation")
 
-    @property
-    def is_followed(self) -> bool:
-        """Whether anything may have to be made again where the weights are others."""
-        return self._is_derived or self.followers.has_any
-
     def is_all_in(self, operands: Sequence[Bound]) -> bool:
         """Whether `reload_from` records nothing behind an update of the kernel's own state that is bound to these."""
         return not self.followers.has_any and (not self._is_derived or self._roundings in operands)

@@ -421,12 +421,12 @@ def given_labels(states: MPSStateBatch) -> GivenLabels:
 
 def labels_reader(who: str, states: MPSStateBatch | None, name: str) -> Bound:
     """Where the ``labels`` or the ``weights`` of a batch are, ``[N, C, H, W]``."""
-    if states is None or not len(states):
-        raise MPSArgumentError(who, "labels", "are needed", None, "Pass one MPSCNNLossLabels an image")
-    are_labels, blocks = name == "labels", blocks_of(states)
+    are_labels, blocks = name == "labels", None if states is None else blocks_of(states)
     if blocks is not None:
         images = blocks.labels if are_labels else blocks.weights
         return _Numbers([]) if images is None else images.stack()
+    if states is None or not len(states):
+        raise MPSArgumentError(who, "labels", "are needed", None, "Pass one MPSCNNLossLabels an image")
     listed = [state for state in states if isinstance(state, MPSCNNLossLabels)]
     found = [each.labels_image() if are_labels else each.weights_image() for each in listed]
     return _Numbers(merge([image.storage for image in found if image is not None]))
@@ -476,7 +476,7 @@ class _LossImages(NamedTuple):
 
     def form(self) -> Hashable:
         """How it writes it."""
-        return tuple([part.form() for part in self.parts])
+        return tuple([(part.first, part.count, part.channel, part.channels) for part in self.parts])
 
     def over(self, cells: Sequence[Block]) -> _LossImages:
         """The same of other memory."""

@@ -234,7 +234,7 @@ class MPSNNOptimizer(MPSKernel):
     def _encode_prepared(self, command_buffer: CommandBuffer, given: list[Any], prepared: dict[int, _Prepared]) -> bool:
         """Update the parameters if all arguments are those of an encode before, the state of the gradients too."""
         found = prepared.get(id(self))
-        if found is None or not self._is_settled(found):
+        if found is None or found.clips is not self.apply_gradient_clipping or found.shard is not self._shard:
             return False
         if given[found.first :] != found.arguments:
             return False
@@ -253,7 +253,9 @@ class MPSNNOptimizer(MPSKernel):
         For data sources that know that nothing has changed and record what it encodes; others call ``encode``.
         """
         found: _Prepared | None = (gradients.prepared or _NONE).get(id(self))
-        if found is None or not self._is_settled(found) or found.first != _GIVEN_ANEW:
+        if found is None or found.clips is not self.apply_gradient_clipping or found.shard is not self._shard:
+            return None
+        if found.first != _GIVEN_ANEW:
             return None
         # Mostly the very list.
         return found if arguments is found.arguments or arguments == found.arguments else None
@@ -262,10 +264,6 @@ class MPSNNOptimizer(MPSKernel):
         """The update again, at the rate of this encode, and its label."""
         inputs = (Number(self._rate()), *found.lent[: found.lends], *found.operands)
         return self._name or self.name, Encoding(found.body, inputs, found.used, (), found.frame)
-
-    def _is_settled(self, found: _Prepared) -> bool:
-        """Whether the properties are those that an update was recorded with."""
-        return found.clips is self.apply_gradient_clipping and found.shard is self._shard
 
     def _encode_again(self, command_buffer: CommandBuffer, given: list[Any], last: _Found) -> bool:
         """Update a convolution's parameters if all arguments but the gradients are those of the last time."""

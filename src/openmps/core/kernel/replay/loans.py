@@ -29,19 +29,20 @@ class Loans:
 
     def lend(self, block: Block, value: Tensor) -> None:
         """Have a block, which has no memory yet, copy a result when it is first asked for it."""
+        # In this order: an interrupt may strike in between.
+        self.are_out.append(ref(block))
         if self._device.type == "cuda":
             self._stream = current_stream(self._device)
             block.borrow(_on_stream(value, self._stream))
         else:
             block.borrow(value.clone)
-        self.are_out.append(ref(block))
 
     def call_in(self) -> None:
         """Before anything is replayed: have those copied that are still held."""
         for each in self.are_out:
             block = each()
             if block is not None:
-                block.tensor()
+                block.pay_back()
         self.are_out.clear()
         if self._stream is not None and (stream := current_stream(self._device)) != self._stream:
             # Another thread may have had one copied there just now.
