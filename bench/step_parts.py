@@ -1,8 +1,8 @@
 """Where the host's time of a replayed training step goes: the digit network's, part by part, on a GPU.
 
-Each part is what a program calls: picking the images, the batch, the labels, the command buffer, the encode, the commit.
-Prints medians and the least tenth in microseconds, once with the device idle before each step, so that nothing waits for
-it, and once as fast as it goes; then the calls of Python that take longest.
+Each part is what a program calls: picking images, the batch, the labels, the command buffer, the encode, the commit.
+Prints medians and the least tenth in microseconds, once with the device idle before each step, so that nothing waits
+for it, and once as fast as it goes; then the calls of Python that take longest.
 
 Usage: python -m bench.step_parts [--steps N] [--float32]
 """

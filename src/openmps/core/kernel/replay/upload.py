@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from openmps.core.image.host import Host, as_elements
+from openmps.core.image.host import TENSOR_TYPES, Host, as_elements
 from openmps.metal.stream import current_stream
 
 _STAGES = 8
@@ -35,10 +35,14 @@ class _Stage:
             for place, slot in zip(self.places, slots, strict=True)
         ]
         """Where the bytes of each value go, how many there are, and how they lie."""
-        self.arrays: list[Any] = [
-            place.permute(0, 2, 3, 1).numpy() if place.dim() == 4 else None for place in self.places
-        ]
+        self.arrays = [*map(_as_array, self.places)]
         """The places as the arrays lie that images are made of."""
+
+
+def _as_array(place: Tensor) -> Any:
+    """The place of images as the array that they may come as; None for that of something else."""
+    may_be_one = place.dim() == 4 and place.dtype in TENSOR_TYPES.values()
+    return place.permute(0, 2, 3, 1).numpy() if may_be_one else None
 
 
 class _Slot:
