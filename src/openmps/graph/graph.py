@@ -77,9 +77,6 @@ _NOTHING_TO_DO = (
 _PROPERTIES = attrgetter("_configuration", "_padding", "_bound_to")
 """What the programs of a graph depend on of its kernels."""
 
-_NOBODY = (None, None)
-"""Takes neither images nor states."""
-
 CompletionHandler = Callable[[MPSImage | None, Exception | None], object]
 
 
@@ -454,7 +451,8 @@ class MPSNNGraph(MPSKernel, NamedAttributes):
         interface, who = self._interface, self._name or self.name
         check_command_buffer(who, command_buffer, self._device)
         settings, again = (self._format, self.allow_fusion), self._again
-        if again is not None and receivers == _NOBODY and again.is_like(settings, self._device, sources, states):
+        is_asked_for_nothing = receivers[0] is None and receivers[1] is None
+        if again is not None and is_asked_for_nothing and again.is_like(settings, self._device, sources, states):
             return {}, self._record(command_buffer, again.program, sources, states, {}, are_counted=False)
         for argument, receiver in zip(("intermediate_images", "destination_states"), receivers, strict=True):
             if receiver is not None:
