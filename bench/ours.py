@@ -33,7 +33,7 @@ def training(device: str, **said: Any) -> Turn:
     def encode(command_buffer: mps.MPSCommandBuffer) -> None:
         images, classes = next(given)
         batch = stored(command_buffer, mps.MPSImageBatch.from_numpy(machine, images, Format.UNORM8))
-        labels = mps.MPSCNNLossLabels.batch(machine, one_hot[classes])
+        labels = mps.MPSCNNLossLabels.batch(machine, one_hot.take(classes, axis=0))
         graph.encode_batch(command_buffer, [batch], [labels])
 
     return _in_flight(machine, encode)

@@ -20,6 +20,7 @@ import json
 import platform
 import pstats
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from threading import Semaphore
 from typing import Any
@@ -43,6 +44,12 @@ def data() -> tuple[np.ndarray, np.ndarray]:
     return generator.integers(0, 256, (IMAGES, 28, 28, 1), np.uint8), generator.integers(0, CLASSES, IMAGES)
 
 
+def picks(generator: np.random.Generator, count: int) -> Iterator[np.ndarray]:
+    """The images of each batch, without end; drawn for many at a time, since a draw costs as much as a launch."""
+    while True:
+        yield from generator.integers(0, count, (1000, BATCH))
+
+
 class Ours:
     """Steps through MPSNNGraph, two command buffers in flight."""
 
@@ -57,7 +64,7 @@ class Ours:
         self.graph = network.training_graph(device, channel_format, loss_weight=1 / BATCH, dropout_seed=1)
         self.graph.stop_on_non_finite = False
         self.queue = device.new_command_queue(64 if handled else in_flight)
-        self.generator = np.random.default_rng(1)
+        self.picks = picks(np.random.default_rng(1), IMAGES)
         self.queue.max_capture_count = captures
         self.free = Semaphore(in_flight) if handled else None
         self.last: Any = None
@@ -66,9 +73,10 @@ class Ours:
     def step(self) -> None:
         if self.free is not None:
             self.free.acquire()
-        picked = self.generator.integers(0, len(self.images), BATCH)
-        batch = mps.MPSImageBatch.from_numpy(self.device, self.images[picked], Format.UNORM8)
-        self.labels = mps.MPSCNNLossLabels.batch(self.device, self.one_hot[self.classes[picked]])
+        picked = next(self.picks)
+        images, classes = self.images.take(picked, axis=0), self.classes.take(picked)
+        batch = mps.MPSImageBatch.from_numpy(self.device, images, Format.UNORM8)
+        self.labels = mps.MPSCNNLossLabels.batch(self.device, self.one_hot.take(classes, axis=0))
         self.last = mps.MPSCommandBuffer(command_queue=self.queue)
         self.graph.encode_batch(self.last, [batch], [self.labels])
         if self.free is not None:

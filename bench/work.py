@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import cycle
+from itertools import cycle, repeat
 from typing import Any
 
 import numpy as np
@@ -45,7 +45,7 @@ def data_set(work: Work) -> tuple[Array, Array]:
     return images, generator.integers(0, work.classes, count)
 
 
-_LARGE, _THREADS = 1 << 20, 8
+_LARGE, _THREADS, _DRAWN = 1 << 20, 8, 256
 
 
 def batches(work: Work) -> Iterator[tuple[Array, Array]]:
@@ -58,10 +58,11 @@ def batches(work: Work) -> Iterator[tuple[Array, Array]]:
     is_large = images[0].nbytes * work.batch > _LARGE
     places = cycle([np.zeros((work.batch, *images.shape[1:]), images.dtype) for _ in range(2)] if is_large else [None])
     with ThreadPoolExecutor(_THREADS) as threads:
-        for place in places:
-            picked = generator.integers(0, len(images), work.batch)
+        # Drawn for many batches at a time: a draw costs as much as a launch.
+        drawn = (each for _ in repeat(None) for each in generator.integers(0, len(images), (_DRAWN, work.batch)))
+        for place, picked in zip(places, drawn, strict=False):
             if place is None:
-                yield images[picked], classes[picked]
+                yield images.take(picked, axis=0), classes.take(picked)
                 continue
             parts = zip(np.array_split(picked, _THREADS), np.array_split(place, _THREADS), strict=True)
             list(threads.map(lambda part: np.take(images, part[0], axis=0, out=part[1], mode="clip"), parts))

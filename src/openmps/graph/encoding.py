@@ -24,7 +24,7 @@ from openmps.graph.interface import Interface
 from openmps.graph.nodes import MPSNNFilterNode, MPSNNGradientFilterNode, MPSNNImageNode, MPSNNStateNode
 from openmps.graph.program import Program, all_of
 from openmps.kernels.group_normalization.state import ImageNormalizationState
-from openmps.kernels.loss.labels import LabelBlocks, MPSCNNLossLabels
+from openmps.kernels.loss.labels import LabelBlocks, LabelsBatch, MPSCNNLossLabels
 from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.types import MPSImageFeatureChannelFormat
 
@@ -50,7 +50,10 @@ def image_list(who: str, images: object) -> list[MPSImage]:
 
 def batch_list(who: str, batches: object) -> list[MPSImageBatch]:
     """``source_images`` of an encode of batches."""
-    if isinstance(batches, MPSImage | MPSImageBatch) or not isinstance(batches, Sequence):
+    # A list is told without asking abstract classes, which is slow.
+    if type(batches) is not list and (
+        isinstance(batches, MPSImage | MPSImageBatch) or not isinstance(batches, Sequence)
+    ):
         rule, remedy = "must be a sequence, one batch a source", "Pass [batch]"
         raise MPSTypeError(who, "source_images", rule, type(batches).__name__, remedy)
     return [
@@ -68,7 +71,9 @@ def state_batch_list(who: str, states: object) -> list[MPSStateBatch]:
     """``source_states`` of an encode of batches."""
     listed = _sequence(who, "one batch of states a state input", states)
     return [
-        batch if isinstance(batch, MPSStateBatch) else as_state_batch(who, f"source_states[{index}]", batch)
+        batch
+        if type(batch) is LabelsBatch or isinstance(batch, MPSStateBatch)
+        else as_state_batch(who, f"source_states[{index}]", batch)
         for index, batch in enumerate(listed)
     ]
 
@@ -76,7 +81,7 @@ def state_batch_list(who: str, states: object) -> list[MPSStateBatch]:
 def _sequence(who: str, rule: str, states: object) -> Sequence[Any]:
     if states is None:
         return ()
-    if isinstance(states, MPSState) or not isinstance(states, Sequence):
+    if type(states) is not list and (isinstance(states, MPSState) or not isinstance(states, Sequence)):
         raise MPSTypeError(who, "source_states", f"must be a sequence, {rule}, or None", type(states).__name__)
     return states
 
@@ -191,7 +196,7 @@ def sinks(
     for place, names in groups:
         if names == (RESULT,):
             # What nobody takes is not made.
-            taken = images.get(program.stages[place].node.result_image)
+            taken = images.get(program.stages[place].node.result_image) if images else None
             stack = None if taken is None else taken.whole()
             found.append(NOWHERE if stack is None else Pixels(stack, all_of(stack.extent)))
         elif names == (SAVED,):

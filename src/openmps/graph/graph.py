@@ -21,6 +21,7 @@ from openmps.core.numbers import integer
 from openmps.core.state.batch import MPSStateBatch
 from openmps.core.state.state import MPSState
 from openmps.errors import MPSArgumentError, MPSTrainingWarning, MPSTypeError
+from openmps.graph.again import Again
 from openmps.graph.compiler import Compiler, copy_kernels, make_kernels
 from openmps.graph.description import description, table
 from openmps.graph.encoding import (
@@ -184,6 +185,8 @@ class MPSNNGraph(MPSKernel, NamedAttributes):
         self._changes = -1
         """How far the changes of kernels had come when these were looked at; see `core.kernel.configuration`."""
         self._properties: list[Any] = []
+        self._again: Again | None = None
+        """What the next encode may be like; none after one that must be checked each time."""
         self._last: tuple[Any, Program] | None = None
         """The program of the last encode and what it was found by; none while programs ask their user first."""
         self._settled: list[Any] = []
@@ -300,7 +303,7 @@ class MPSNNGraph(MPSKernel, NamedAttributes):
         self._sharing = sharing
         sharing.settle(self._kernels.values())
         self._programs.clear()
-        self._last = None
+        self._last = self._again = None
 
     def reload_from_data_sources(self) -> None:
         """Read every data source of this graph again, at once; queued work is not waited for.
@@ -447,6 +450,10 @@ class MPSNNGraph(MPSKernel, NamedAttributes):
         """Check everything, make what comes out, record the work and ask for updates."""
         interface, who = self._interface, self._name or self.name
         check_command_buffer(who, command_buffer, self._device)
+        settings, again = (self._format, self.allow_fusion), self._again
+        is_asked_for_nothing = receivers[0] is None and receivers[1] is None
+        if again is not None and is_asked_for_nothing and again.is_like(settings, self._device, sources, states):
+            return {}, self._record(command_buffer, again.program, sources, states, {}, are_counted=False)
         for argument, receiver in zip(("intermediate_images", "destination_states"), receivers, strict=True):
             if receiver is not None:
                 check_receiver(who, argument, receiver)
@@ -465,6 +472,22 @@ class MPSNNGraph(MPSKernel, NamedAttributes):
         outputs = make_outputs(self, command_buffer, program, allocators, single=single)
         formats = other_formats(program, outputs) if outputs else {}
         program = self._program(shapes, formats, given) if formats else program
+        self._again = None if outputs else Again.of(program, settings, self._device, sources, states)
+        return outputs, self._record(command_buffer, program, sources, states, outputs)
+
+    def _record(
+        self,
+        command_buffer: CommandBuffer,
+        program: Program,
+        sources: Sequence[Images],
+        states: Sequence[MPSStateBatch],
+        outputs: dict[MPSNNImageNode, Images],
+        *,
+        are_counted: bool = True,
+    ) -> list[MPSStateBatch]:
+        """Record the work and ask for updates; the states that come out."""
+        interface, who = self._interface, self._name or self.name
+        given = dict(zip(interface.input_states, states, strict=True))
         exported = interface.result_states
         self._stale_weights.warn()
         is_alone = exported or self.stop_on_non_finite or command_buffer.recording.lane.player is None
@@ -483,11 +506,12 @@ class MPSNNGraph(MPSKernel, NamedAttributes):
         command_buffer.record(who, encoding)
         if interface.result in interface.allocators and interface.result_is_needed:
             outputs[interface.result].add_reads(1)
-        count_reads(interface, sources, states)
+        if are_counted:
+            count_reads(interface, sources, states)
         update.encode(command_buffer, self._sharing)
         if lent is not None:
             lent.end()
-        return outputs, made
+        return made
 
     # --- programs -----------------------------------------------------------------------------------------------------
 
@@ -568,7 +592,7 @@ class MPSNNGraph(MPSKernel, NamedAttributes):
         settled = [(configuration.settled(), *others) for configuration, *others in self._properties]
         if not planned and settled != self._settled:
             self._programs.clear()
-            self._last = None
+            self._last = self._again = None
         self._settled = settled
 
     def __repr__(self) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from openmps.checks import store
 from openmps.core.kernel.encode import ImageKernel
@@ -18,6 +18,7 @@ from openmps.errors import MPSTypeError
 from openmps.graph.encoding import StagesStates, batch_of
 from openmps.graph.nodes import MPSNNFilterNode, MPSNNGradientFilterNode
 from openmps.graph.program import Program, Stage
+from openmps.graph.repeats import Repeated, repeats_of
 from openmps.graph.shards import Shardable, Shards
 from openmps.graph.sharing import Sharing
 from openmps.graph.trainable import TrainableNode, asked_updates, training_of
@@ -128,15 +129,25 @@ def _source(kernel: Any) -> Any:
     return getattr(kernel, "data_source", kernel)
 
 
-class UpdatePass(NamedTuple):
+class UpdatePass:
     """The updates of one encode."""
 
-    states: Sequence[tuple[Layer, MPSStateBatch]]
-    watch: Watch
+    __slots__ = ("_asked", "_repeated", "_states", "_watch")
+
+    def __init__(self, states: Sequence[tuple[Layer, MPSStateBatch]], watch: Watch) -> None:
+        self._states, self._watch = states, watch
+        self._asked = [
+            partial(_STYLES[layer.style], layer, callback, batch)
+            for layer, batch in states
+            for callback in layer.callbacks
+        ]
+        """What asks the data sources, callback by callback."""
+        self._repeated: Repeated | None = None
+        """The same updates as they were encoded last, where all of them may come again with the same states."""
 
     def states_lent(self) -> tuple[MPSState, ...]:
         """The states of whole batches."""
-        return tuple([batch.shared for _, batch in self.states if batch.shared is not None])
+        return tuple([batch.shared for _, batch in self._states if batch.shared is not None])
 
     def encode(self, command_buffer: CommandBuffer, sharing: Sharing | None = None) -> None:
         """Ask the data sources for updates, each once a batch; all gradients are recorded by now.
@@ -145,29 +156,28 @@ class UpdatePass(NamedTuple):
         """
         if sharing is not None and sharing.shards is not None:
             self._encode_shards(command_buffer, sharing.shards, sharing.bucket_bytes)
-        else:
-            for layer, states in self.states:
-                for callback in layer.callbacks:
-                    _STYLES[layer.style](command_buffer, layer, callback, states, None)
-        if self.states:
-            self.watch.after_encode(command_buffer)
+        elif self._repeated is None or not self._repeated.encode(command_buffer):
+            for ask in self._asked:
+                ask(command_buffer, None)
+            self._repeated = repeats_of(self._states)
+        if self._states:
+            self._watch.after_encode(command_buffer)
 
     def _encode_shards(self, command_buffer: CommandBuffer, shards: Shards, bucket_bytes: int) -> None:
         """Kernels take the parameters when the shards of all processes are there."""
         reloads: list[Callable[[], None]] = []
         with shards.of_graph(command_buffer, bucket_bytes):
-            for layer, states in self.states:
-                for callback in layer.callbacks:
-                    _STYLES[layer.style](command_buffer, layer, callback, states, reloads)
+            for ask in self._asked:
+                ask(command_buffer, reloads)
         for reload in reloads:
             reload()
 
 
 def _update_on_device(
-    command_buffer: CommandBuffer,
     layer: Layer,
     callback: Callback,
     states: MPSStateBatch,
+    command_buffer: CommandBuffer,
     later: list[Callable[[], None]] | None,
 ) -> None:
     kernel = layer.kernel
@@ -207,7 +217,7 @@ def _update_on_device(
 
 
 def _update_on_cpu(
-    command_buffer: CommandBuffer, layer: Layer, callback: Callback, states: MPSStateBatch, later: object
+    layer: Layer, callback: Callback, states: MPSStateBatch, command_buffer: CommandBuffer, later: object
 ) -> None:
     def finished(buffer: Any) -> None:
         kernel = layer.kernel

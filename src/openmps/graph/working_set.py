@@ -24,7 +24,7 @@ _MOST_IN_VAIN, _RARELY = 8, 64
 class WorkingSet(Lease):
     """States, and what a program's body is bound to, but for images, numbers, and what the user's states hold."""
 
-    __slots__ = ("_bound", "_own", "_own_places", "_sinks", "update", "working")
+    __slots__ = ("_asked", "_bound", "_images", "_own", "_own_places", "_sinks", "update", "working")
 
     def __init__(self, program: Program, working: StagesStates, update: UpdatePass) -> None:
         lent = [index for index in program.asked if _is_lent(program, index, working)]
@@ -38,6 +38,9 @@ class WorkingSet(Lease):
             else:
                 self._sinks += working.sinks(place, names)
         anew = tuple(index for index in program.asked if index not in lent)
+        self._images = [(index, program.parts[index][2]) for index in anew if program.parts[index][3] is None]
+        """The inputs of these that are images, and which of the sources each is."""
+        self._asked = tuple(index for index in anew if program.parts[index][3] is not None)
         self._own_places = tuple(index for index, sink in enumerate(self._sinks) if sink is None)
         super().__init__(anew, self._own_places, program.spare)
         self._bound = program.bound()
@@ -76,7 +79,9 @@ class WorkingSet(Lease):
     ) -> Encoding:
         """The work of this encode."""
         bound, ends = self._bound.copy(), self._sinks.copy()
-        bind(bound, self.anew, program, sources, self.working)
+        for index, place in self._images:
+            bound[index] = sources[place].whole()
+        bind(bound, self._asked, program, sources, self.working)
         for index, sink in zip(self._own_places, sinks(program, self._own, images, self.working), strict=True):
             ends[index] = sink
         return Encoding(program.body, tuple(bound), program.used, tuple(ends), self)

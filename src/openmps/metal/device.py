@@ -494,7 +494,7 @@ class MTLCommandBuffer(CommandBuffer):
 
     def hand_over(self) -> None:
         """Commit, whether or not another buffer goes on with the lifetime; for `commit` and `commit_and_pass_on`."""
-        self._recording.queue.device.flush_host_copies()
+        self._device.flush_host_copies()
         self._hand_over("commit", self)
 
     def commit_and_pass_on(self) -> MTLCommandBuffer:

@@ -166,8 +166,10 @@ class Latch:
             self._open()
 
     def _open(self) -> None:
-        with suppress(RuntimeError):  # It is open.
+        try:
             self._lock.release()
+        except RuntimeError:  # It is open.
+            return
 
     def wait(self, patience: float = math.inf) -> bool:
         """Block until it has happened, or for so many seconds; whether it has.

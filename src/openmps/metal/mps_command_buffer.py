@@ -123,6 +123,17 @@ class Predicated(Writer):
             self.work()
 
 
+def _open(command_buffer: object) -> tuple[CommandBuffer, MPSCommandBuffer | None]:
+    """A command buffer that can be gone on with, and the same where it is itself one around another."""
+    if not isinstance(command_buffer, CommandBuffer):
+        got = type(command_buffer).__name__
+        raise MPSTypeError("MPSCommandBuffer", "command_buffer", "must be a command buffer", got)
+    if command_buffer.status >= MTLCommandBufferStatus.COMMITTED:
+        got = f"status {command_buffer.status.name}"
+        raise MTLCommandBufferError("MPSCommandBuffer", "command_buffer", "must not be committed yet", got)
+    return command_buffer, command_buffer if isinstance(command_buffer, MPSCommandBuffer) else None
+
+
 class MPSCommandBuffer(CommandBuffer):
     """A command buffer around another one, usable wherever a command buffer is (MPSCommandBuffer.h, macOS 10.15).
 
@@ -155,14 +166,9 @@ class MPSCommandBuffer(CommandBuffer):
                 remedy = "A command buffer is given as command_buffer=…"
                 got = type(command_queue).__name__
                 raise MPSTypeError("MPSCommandBuffer", "command_queue", "must be an MTLCommandQueue", got, remedy)
-            command_buffer = command_queue.command_buffer()
-        if not isinstance(command_buffer, CommandBuffer):
-            got = type(command_buffer).__name__
-            raise MPSTypeError("MPSCommandBuffer", "command_buffer", "must be a command buffer", got)
-        if command_buffer.status >= MTLCommandBufferStatus.COMMITTED:
-            got = f"status {command_buffer.status.name}"
-            raise MTLCommandBufferError("MPSCommandBuffer", "command_buffer", "must not be committed yet", got)
-        inner = command_buffer if isinstance(command_buffer, MPSCommandBuffer) else None
+            command_buffer, inner = command_queue.command_buffer(), None
+        else:
+            command_buffer, inner = _open(command_buffer)
         # Written at once: every step of a program makes one.
         vars(self).update(
             _command_buffer=command_buffer,

@@ -83,17 +83,18 @@ class Unfinished(Protocol):
 
 
 _unfinished: set[weakref.ref[Unfinished]] = set()
-_queue = threading.local()
+thread = threading.local()
+"""``in_queue``: what `is_in_queue` tells. Each launch writes it, which should cost no call."""
 
 
 def is_in_queue() -> bool:
     """Whether what this thread reads is read in the order of a queue: it runs recorded work, or handlers."""
-    return getattr(_queue, "entered", False)
+    return getattr(thread, "in_queue", False)
 
 
 def be_in_queue(entered: bool = True) -> None:
     """Say what `is_in_queue` tells from now on."""
-    _queue.entered = entered
+    thread.in_queue = entered
 
 
 def watch(record: Unfinished) -> None:

@@ -12,7 +12,7 @@ from openmps.errors import MPSDeviceError
 _engine: Any = getattr(torch, "_C", None)
 _handle_of: Callable[[int], int] | None = getattr(_engine, "_cuda_getCurrentRawStream", None)
 _streams: dict[tuple[int, int], torch.cuda.Stream] = {}
-_DEFAULT = 0
+DEFAULT = 0
 """The handle of a device's default stream."""
 
 
@@ -31,7 +31,7 @@ def is_default_stream(device: torch.device) -> bool:
     """Whether the stream that is current in this thread is the device's default one."""
     if _handle_of is None:
         return torch.cuda.current_stream(device) == torch.cuda.default_stream(device)
-    return _handle_of(device.index) == _DEFAULT
+    return _handle_of(device.index) == DEFAULT
 
 
 def brought(host: torch.Tensor, device: torch.device) -> torch.Tensor:

@@ -8,7 +8,7 @@ from collections import deque
 import torch
 
 from openmps.metal.execution import Timer
-from openmps.metal.stream import current_stream, is_default_stream
+from openmps.metal.stream import DEFAULT, current_stream
 
 
 class StreamOrder:
@@ -48,9 +48,10 @@ class StreamOrder:
     def enter(self) -> torch.cuda.Stream:
         """The current stream, made to wait for the record launched before this one, and for numbers on their way."""
         stream = current_stream(self.device)
-        if not is_default_stream(self.device):
+        if stream.cuda_stream != DEFAULT:
             stream.wait_stream(torch.cuda.default_stream(self.device))
-        if self._tail is not None and self._tail[0] != stream:
+        # Mostly the very object.
+        if self._tail is not None and self._tail[0] is not stream and self._tail[0] != stream:
             stream.wait_event(self._tail[1])
         return stream
 
@@ -62,7 +63,7 @@ class StreamOrder:
 class _StreamTimer:
     """Times of work that a CUDA stream runs after its call returned."""
 
-    __slots__ = ("_ended", "_events", "_noticed", "_order", "_stream", "_times")
+    __slots__ = ("_ended", "_events", "_has_passed", "_noticed", "_order", "_stream", "_times")
 
     def __init__(self, order: StreamOrder) -> None:
         self._order = order
@@ -70,6 +71,8 @@ class _StreamTimer:
         self._events: tuple[torch.cuda.Event, torch.cuda.Event] | None = None
         self._ended = False
         """Whether both are recorded."""
+        self._has_passed = False
+        """Whether the device is known to have passed them."""
         self._noticed = 0.0
         self._times: tuple[float, float] | None = None
 
@@ -93,10 +96,11 @@ class _StreamTimer:
         if self._events is None:
             return True
         # To ask while the program captures would end its capture.
-        return not torch.cuda.is_current_stream_capturing() and self._events[1].query()
+        self._has_passed = not torch.cuda.is_current_stream_capturing() and self._events[1].query()
+        return self._has_passed
 
     def wait(self) -> None:
-        if self._events is not None:
+        if self._events is not None and not self._has_passed:
             self._events[1].synchronize()
         self._noticed = time.perf_counter()
 

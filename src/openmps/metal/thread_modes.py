@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from openmps.metal.pending import be_in_queue, is_in_queue
+from openmps.metal.pending import thread
 
 _engine: Any = import_module("torch._C")
 # The context managers of torch make ten calls for this one, and this is entered at each commit.
@@ -22,11 +22,11 @@ class ThreadModes:
     __slots__ = ("_had_gradients", "_others", "_was_in_queue")
 
     def __init__(self) -> None:
-        self._was_in_queue, self._had_gradients = is_in_queue(), torch.is_grad_enabled()
+        self._was_in_queue, self._had_gradients = getattr(thread, "in_queue", False), torch.is_grad_enabled()
         self._others: ExitStack | None = None
 
     def __enter__(self) -> None:
-        be_in_queue()
+        thread.in_queue = True
         if torch.is_inference_mode_enabled() or torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
             self._others = ExitStack()
             # This one comes first: it turns gradients on.
@@ -39,7 +39,7 @@ class ThreadModes:
         """Have them again, as often as it is called: an exception may strike at the very edge of a block."""
         if self._others is not None:
             self._others.close()
-        be_in_queue(self._was_in_queue)
+        thread.in_queue = self._was_in_queue
         if torch.is_grad_enabled() is not self._had_gradients:
             _set_gradients(self._had_gradients)
 

@@ -10,6 +10,8 @@ import torch
 from numpy.typing import NDArray
 
 from openmps.checks import Shown, finite, flag, store
+from openmps.core.kernel.checks import check_command_buffer
+from openmps.core.kernel.encoding import Encoding
 from openmps.core.training_state import TrainingState, check_names, finite_number, numbers
 from openmps.core.vector import MPSVector, MPSVectorDescriptor
 from openmps.errors import MPSArgumentError, MPSTypeError
@@ -38,6 +40,41 @@ class _Settled(NamedTuple):
     vectors: dict[str, list[MPSVector]]
     """By argument, in lists of its own."""
     arguments: list[object]
+
+
+class Repeat:
+    """An update of a data source by the gradients of one state that is encoded again and again; see `graph.repeats`."""
+
+    __slots__ = ("_own", "_settled", "_source", "_update", "operands")
+
+    def __init__(self, source: Any, settled: _Settled, update: Any) -> None:
+        self._source, self._settled, self._update = source, settled, update
+        self.operands: Sequence[Any] = update.operands
+        self._own = type(source).update
+
+    def holds(self) -> bool:
+        """Whether nothing of it has changed but the gradients' numbers and the rate."""
+        source, settled, update = self._source, self._settled, self._update
+        optimizer = settled.optimizer
+        return (
+            source._settled is settled
+            and source._optimizer is optimizer
+            and source._shards is None
+            and settled.vectors == source._accumulators
+            and update.clips is optimizer.apply_gradient_clipping
+            and update.shard is optimizer._shard  # pyright: ignore[reportPrivateUsage]
+            and getattr(source.update, "__func__", None) is self._own
+        )
+
+    def check(self, command_buffer: CommandBuffer) -> None:
+        """Raise unless it can be encoded to a command buffer."""
+        optimizer = self._settled.optimizer
+        check_command_buffer(optimizer.name, command_buffer, optimizer.device)
+
+    def encoded(self) -> tuple[str, Encoding]:
+        """What is to be recorded, with its label; what else ``update`` does is done."""
+        store(self._source, "_current", self._settled.source)
+        return self._settled.optimizer._encoded(self._update)  # pyright: ignore[reportPrivateUsage]
 
 
 class Optimized:
@@ -145,18 +182,15 @@ class Optimized:
                 settled = _Settled(optimizer, source, vectors, arguments)
         store(self, "_settled", settled)
 
-    def _encode_settled(self, command_buffer: CommandBuffer, gradients: object, source: object) -> bool:
-        """Encode that update again, if nothing of it has changed but the gradients' numbers and the rate."""
+    def _repeat_of(self, gradients: object, source: object) -> Repeat | None:
+        """That update from these gradients, for those who need not ask `update` each time; None where they must."""
         settled = self._settled
-        return (
-            settled is not None
-            and settled.source is source
-            and settled.optimizer is self._optimizer
-            and settled.vectors == self._accumulators
-            and settled.optimizer._encode_settled(  # pyright: ignore[reportPrivateUsage]
-                command_buffer, gradients, settled.arguments
-            )
+        if settled is None or settled.source is not source or self._shards is not None:
+            return None
+        update = settled.optimizer._found_prepared(  # pyright: ignore[reportPrivateUsage]
+            gradients, settled.arguments
         )
+        return None if update is None else Repeat(self, settled, update)
 
     def _vector_names(self, optimizer: MPSNNOptimizer) -> tuple[str, ...]:
         """The optimizer's arguments that take vectors."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import Any, NoReturn
 
@@ -13,6 +14,7 @@ from torch import Tensor
 from openmps.checks import optional_flag
 from openmps.core.arrays import check_has_no_mask
 from openmps.core.image.descriptor import MPSImageDescriptor, check_fits
+from openmps.core.image.host import TENSOR_TYPES
 from openmps.core.image.storage import Block, Extent, Shape
 from openmps.core.lifetime import check_is_device
 from openmps.errors import MPSArgumentError, MPSTypeError
@@ -23,7 +25,6 @@ from openmps.types import MPSImageFeatureChannelFormat as Format
 Axes = tuple[int, ...]
 LEAST_PINNED_BYTES = 1 << 16
 """Arrays for a GPU that are smaller are staged together with the numbers of a replay."""
-_ELEMENTS = {np.dtype(each): getattr(torch, each) for each in ("uint8", "uint16", "float16", "float32", "float64")}
 _FORMATS = {dtype: channel_format for channel_format, dtype in DTYPES.items()}
 _NUMPY_AXES = {3: "[height, width, channels]", 4: "[images, height, width, channels]"}
 _TENSOR_AXES = {3: "[channels, height, width]", 4: "[images, channels, height, width]"}
@@ -44,6 +45,20 @@ def from_numpy(who: str, device: MTLDevice, array: Any, channel_format: Format |
     return _block(who, device, batch.permute(0, 3, 1, 2), channel_format, "array", is_own=True)
 
 
+def kept_shape(
+    who: str, device: MTLDevice, sizes: tuple[int, ...], dtype: np.dtype[Any], wanted: Format | None
+) -> Shape | None:
+    """What a small array ``[N, H, W, C]`` becomes whose elements are stored as they are; None for any other."""
+    elements = TENSOR_TYPES.get(dtype)
+    if elements is None or len(sizes) != 4 or 0 in sizes or (wanted is not None and wanted not in DTYPES):
+        return None
+    images, height, width, channels = sizes
+    if device.torch_device.type == "cuda" and math.prod(sizes) * dtype.itemsize >= LEAST_PINNED_BYTES:
+        return None
+    shape = _shape(who, device, (images, channels, height, width), elements, wanted, "array")
+    return shape if elements is DTYPES[shape.channel_format] else None
+
+
 def _as_array(who: str, array: Any) -> NDArray[Any]:
     check_has_no_mask(who, "array", array)
     try:
@@ -55,7 +70,7 @@ def _as_array(who: str, array: Any) -> NDArray[Any]:
 
 def _copy(who: str, numbers: NDArray[Any], device: MTLDevice) -> Tensor:
     """A copy of an array, in the byte order of this machine; a large one that goes to a GPU in pinned memory."""
-    dtype = _ELEMENTS.get(numbers.dtype)
+    dtype = TENSOR_TYPES.get(numbers.dtype)
     if dtype is not None and numbers.nbytes >= LEAST_PINNED_BYTES and device.torch_device.type == "cuda":
         pinned = torch.empty(numbers.shape, dtype=dtype, pin_memory=True)
         if numbers.flags.c_contiguous and numbers.flags.writeable:

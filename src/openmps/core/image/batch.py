@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from openmps.checks import KnownAttributes, store, whole
 from openmps.core.image import arrays
 from openmps.core.image.descriptor import MPSImageDescriptor, check_is_descriptor
+from openmps.core.image.host import layout_of_array
 from openmps.core.image.image import MPSImage, defined_above, new_storage
 from openmps.core.image.members import Members, TemporaryMembers
 from openmps.core.image.picture import png_of
@@ -27,6 +28,7 @@ from openmps.core.numbers import position
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.metal.pending import settle
+from openmps.ops.elements import DTYPES
 from openmps.types import MPSImageFeatureChannelFormat
 
 MOST_IMAGES = 1 << 20
@@ -90,6 +92,12 @@ class MPSImageBatch(KnownAttributes, Sequence[MPSImage]):
 
         See `MPSImage.from_numpy`.
         """
+        # A training step makes some: what says all of a plain array is looked up at once.
+        is_known = channel_format is None or type(channel_format) is MPSImageFeatureChannelFormat
+        if is_known and type(array) is np.ndarray and isinstance(device, MTLDevice):
+            template = _keeping(device, array.shape, array.dtype, channel_format)
+            if template is not None:
+                return template.holding(np.array(array, order="C"))
         block = arrays.from_numpy("MPSImageBatch", device, array, channel_format, (4,))
         return _like(device, block.channel_format, block.extent).over(block)
 
@@ -118,12 +126,12 @@ class MPSImageBatch(KnownAttributes, Sequence[MPSImage]):
         return batch
 
     @classmethod
-    def _all_of(cls, members: Members, span: range, shape: Shape) -> MPSImageBatch:
+    def _all_of(cls, members: Members, template: BatchTemplate) -> MPSImageBatch:
         batch = cls.__new__(cls)
         store(batch, "_images", ())
         store(batch, "_members", members)
-        store(batch, "_span", span)
-        store(batch, "_stack", Stack((members.storage,), shape))
+        store(batch, "_span", template.span)
+        store(batch, "_stack", Stack((members.storage,), template.shape, template.form))
         return batch
 
     # --- a sequence -------------------------------------------------------------------------------------------------
@@ -217,6 +225,11 @@ class MPSImageBatch(KnownAttributes, Sequence[MPSImage]):
         stack = self._stack
         return self.stack() if stack is None else stack
 
+    def seen_on(self, device: MTLDevice) -> Shape | None:
+        """The shape of ordinary images of one block of a device: encodes can tell no more of them. None for others."""
+        members, stack = self._members, self._stack
+        return stack.shape if stack is not None and type(members) is Members and members.device is device else None
+
     def _make_stack(self) -> Stack:
         if self._members is not None:
             part = self._members.storage
@@ -308,22 +321,32 @@ defined_above.batch_of = MPSImageBatch
 class BatchTemplate:
     """Makes batches of one shape on one device, which was checked once; see `allocate` and `allocate_temporary`."""
 
-    __slots__ = ("descriptor", "device", "shape", "span", "torch_device")
+    __slots__ = ("descriptor", "device", "form", "layout", "shape", "span", "torch_device")
 
     def __init__(self, device: MTLDevice, descriptor: MPSImageDescriptor, count: int) -> None:
         self.device, self.torch_device, self.descriptor = device, device.torch_device, descriptor.copy()
         block = new_storage("MPSImageBatch", device, self.descriptor, _count(self.descriptor, count)).block
         self.shape = Shape(block.extent, block.channel_format)
         self.span = range(count)
+        self.form = Stack((Storage.of(block),), self.shape).form()
+        """How all of a block is seen."""
+        self.layout = layout_of_array(block.extent.shape, DTYPES[block.channel_format])
+        """How elements lie that come as an array."""
 
     def batch(self) -> MPSImageBatch:
         """A new batch."""
         return self.over(Block(self.torch_device, self.shape.channel_format, self.shape.extent))
 
+    def holding(self, elements: NDArray[Any]) -> MPSImageBatch:
+        """A new batch of elements that are nobody else's, ``[images, height, width, channels]``."""
+        block = Block(self.torch_device, self.shape.channel_format, self.shape.extent)
+        block.hold_array(elements, self.layout)
+        return self.over(block)
+
     def over(self, block: Block) -> MPSImageBatch:
         """The batch of a block of this shape."""
         return MPSImageBatch._all_of(  # pyright: ignore[reportPrivateUsage]
-            Members(block, self.descriptor, self.device), self.span, self.shape
+            Members(block, self.descriptor, self.device), self
         )
 
 
@@ -339,7 +362,7 @@ class TemporaryTemplate(BatchTemplate):
         """A new batch; the command buffer is open and of the device."""
         block = Block(self.torch_device, self.shape.channel_format, self.shape.extent)
         return MPSImageBatch._all_of(  # pyright: ignore[reportPrivateUsage]
-            TemporaryMembers(block, self.descriptor, command_buffer), self.span, self.shape
+            TemporaryMembers(block, self.descriptor, command_buffer), self
         )
 
 
@@ -348,6 +371,15 @@ def _like(device: MTLDevice, channel_format: MPSImageFeatureChannelFormat, exten
     """What makes batches of images of this shape."""
     width, height, channels, images = extent
     return BatchTemplate(device, MPSImageDescriptor(channel_format, width, height, channels), images)
+
+
+@lru_cache(maxsize=512)
+def _keeping(
+    device: MTLDevice, sizes: tuple[int, ...], dtype: np.dtype[Any], channel_format: MPSImageFeatureChannelFormat | None
+) -> BatchTemplate | None:
+    """What makes batches of arrays whose elements are stored as they are; None where they are not, or refused."""
+    shape = arrays.kept_shape("MPSImageBatch", device, sizes, dtype, channel_format)
+    return None if shape is None else _like(device, shape.channel_format, shape.extent)
 
 
 def fewest_reads(images: MPSImage | MPSImageBatch) -> int | None:

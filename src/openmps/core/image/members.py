@@ -20,13 +20,13 @@ class Members:
     Each image is always the same object.
     """
 
-    __slots__ = ("_descriptor", "_device", "_made", "storage")
+    __slots__ = ("_descriptor", "_made", "device", "storage")
 
     def __init__(self, block: Block, descriptor: MPSImageDescriptor, device: MTLDevice) -> None:
         extent = block.extent
         self.storage = Storage(block, 0, extent.images, 0, extent.channels)
         self._descriptor = descriptor
-        self._device = device
+        self.device = device
         self._made: dict[int, MPSImage] | None = None
 
     def __len__(self) -> int:
@@ -43,11 +43,11 @@ class Members:
         return made.setdefault(index, self._make(index)) if image is None else image
 
     def _make(self, index: int) -> MPSImage:
-        return MPSImage.member(self._device, self._descriptor, self.storage.narrowed(index, 1))
+        return MPSImage.member(self.device, self._descriptor, self.storage.narrowed(index, 1))
 
     def check_usable(self, who: str, argument: str, command_buffer: CommandBuffer, span: range) -> None:
         """Raise unless an encode on ``command_buffer`` may use the images of ``span``."""
-        check_device(who, argument, self._device, command_buffer.device)
+        check_device(who, argument, self.device, command_buffer.device)
 
     def fewest(self, span: range) -> int | None:
         """The smallest read count of ``span``; ordinary images have none."""
@@ -76,7 +76,7 @@ class TemporaryMembers(Members):
 
     def check_usable(self, who: str, argument: str, command_buffer: CommandBuffer, span: range) -> None:
         """Raise unless an encode on ``command_buffer`` may use the images of ``span``."""
-        check_device(who, argument, self._device, command_buffer.device)
+        check_device(who, argument, self.device, command_buffer.device)
         check_lifetime(who, argument, self._command_buffer, command_buffer)
         if not self._counts.fewest(self._some(span)):
             check_reads(who, argument, 0, f"a batch of {len(span)} temporary images")

@@ -5,15 +5,19 @@ A block is one ``[N, C, H, W]`` tensor in channels-last memory that stores what 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+import os
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from threading import Lock
-from typing import NamedTuple
+from threading import Lock, RLock
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from openmps.checks import Shown, memory_for
+from openmps.core.image.host import Host, Layout, as_elements
 from openmps.errors import MPSArgumentError, MPSLifetimeError, MPSMemoryError
 from openmps.metal.pending import Region
 from openmps.metal.stream import brought
@@ -24,6 +28,18 @@ from openmps.types import MPSImageFeatureChannelFormat as Format
 # The first use of a block may come from the thread that runs the queue and from the user's at once. Held for an
 # assignment only: a process that is forked while another thread holds it could never take it.
 _allocation = Lock()
+_borrowing = RLock()
+"""Held while what is borrowed is copied. A signal handler may ask for it while its thread does."""
+
+
+def _forget_threads() -> None:
+    """In a forked process: no thread that had it is there any more."""
+    global _borrowing
+    _borrowing = RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_threads)
 
 
 class Extent(NamedTuple):
@@ -60,7 +76,18 @@ class Block:
     Elements that came from the host stay there until they are used on the device.
     """
 
-    __slots__ = ("__weakref__", "_host", "_tensor", "_was_copied", "channel_format", "device", "extent", "released")
+    __slots__ = (
+        "__weakref__",
+        "_host",
+        "_layout",
+        "_lender",
+        "_tensor",
+        "_was_copied",
+        "channel_format",
+        "device",
+        "extent",
+        "released",
+    )
 
     stays = False
     """Whether memory that is there is used as it is by what is encoded again and again."""
@@ -72,7 +99,9 @@ class Block:
         self.released = False
         """Whether the memory was given back for good."""
         self._tensor: Tensor | None = None
-        self._host: Tensor | None = None
+        self._host: Host | None = None
+        self._lender: Callable[[], Tensor] | None = None
+        """Copies elements that are in memory of somebody else's, as long as they are."""
         self._was_copied = False
 
     @property
@@ -84,8 +113,14 @@ class Block:
     def present(self) -> Tensor | None:
         """The memory, if there is any: on the host as long as the device has not needed it."""
         # In this order: another thread may bring it to the device meanwhile.
-        host, stored = self._host, self._tensor
-        return host if stored is None else stored
+        lender, host, stored = self._lender, self._host, self._tensor
+        if stored is None and lender is not None:
+            return self.tensor()
+        return stored if stored is not None else None if host is None else as_elements(host)
+
+    def look(self) -> Layout | Tensor | None:
+        """The memory, if there is any; of an array, which is nobody else's, how its elements lie as a tensor."""
+        return self._layout if self._tensor is None and type(self._host) is np.ndarray else self.present
 
     def likeness(self) -> Hashable:
         """What blocks that can stand for one another have in common."""
@@ -100,7 +135,7 @@ class Block:
         stored = self._tensor
         return self._allocate() if stored is None else stored
 
-    def to_copy(self) -> Tensor:
+    def to_copy(self) -> Host:
         """The stored elements for one copy of them: the first one is made from the host, if they are there yet."""
         host, is_first, self._was_copied = self._host, not self._was_copied, True
         return host if host is not None and self._tensor is None and is_first else self.tensor()
@@ -129,19 +164,39 @@ class Block:
         else:
             self._host = host
 
+    def hold_array(self, host: NDArray[Any], layout: Layout) -> None:
+        """The same of an array ``[N, H, W, C]`` without gaps, of which tensors are made when they are asked for."""
+        self._layout, self._host = layout, host
+
+    def borrow(self, lender: Callable[[], Tensor]) -> None:
+        """Have elements that ``lender`` copies when they are first asked for; the block has no memory yet."""
+        self._lender = lender
+
+    def pay_back(self) -> None:
+        """Have a copy of what is borrowed, if anything is. Whoever lends has all copied before it goes on."""
+        with _borrowing:
+            lender = self._lender
+            if lender is not None:
+                with torch.inference_mode(False):
+                    self.adopt(lender())
+                self._lender = None
+
     def discard(self) -> None:
         """Give the memory back; the next use finds zeros."""
-        self._tensor = self._host = None
+        self._tensor = self._host = self._lender = None
 
     def release(self) -> None:
         """Give the memory back; there is no next use."""
         self.released = True
-        self._tensor = self._host = None
+        self._tensor = self._host = self._lender = None
 
     def _allocate(self) -> Tensor:
         if self.released:
             rule = "cannot be used after its last read"
             raise MPSLifetimeError("MPSTemporaryImage", "memory", rule, self.extent, "Raise read_count before it")
+        if self._lender is not None:
+            self.pay_back()
+            return self.tensor()
         fresh = self._begun()
         with _allocation:
             if self._tensor is None:
@@ -156,7 +211,8 @@ class Block:
             # Made in inference mode, the memory could not be written outside it.
             with torch.inference_mode(False):
                 if host is not None:
-                    return brought(host, self.device)
+                    elements = as_elements(host)
+                    return elements if self.device.type == "cpu" else brought(elements, self.device)
                 memory = torch.empty(
                     self.extent.shape, dtype=dtype, device=self.device, memory_format=torch.channels_last
                 )
@@ -265,11 +321,12 @@ class Stack:
     together by hand, are gathered when they are read.
     """
 
-    __slots__ = ("parts", "shape")
+    __slots__ = ("_form", "parts", "shape")
 
-    def __init__(self, parts: tuple[Storage, ...], shape: Shape) -> None:
+    def __init__(self, parts: tuple[Storage, ...], shape: Shape, form: Hashable = None) -> None:
         self.parts = parts
         self.shape = shape
+        self._form = form
 
     extent = Shown[Extent]("shape.extent", "Pixels, channels and number of the images.")
     channel_format = Shown[Format]("shape.channel_format", "How the numbers are stored.")
@@ -286,7 +343,10 @@ class Stack:
 
     def form(self) -> Hashable:
         """How it sees it."""
-        return self.shape, tuple([(part.first, part.count, part.channel, part.channels) for part in self.parts])
+        form = self._form
+        if form is None:
+            form = self._form = self.shape, tuple([part.form() for part in self.parts])
+        return form
 
     def over(self, cells: Sequence[Block]) -> Stack:
         """The same of other memory."""
@@ -300,12 +360,13 @@ class Stack:
         """The stored elements, as the input of a body."""
         return self.stored()
 
-    def to_copy(self) -> Tensor:
+    def to_copy(self) -> Host:
         """The same for one copy of it; see `Block.to_copy`."""
         if len(self.parts) != 1:
             return self.stored()
         part = self.parts[0]
-        return part.part_of(part.block.to_copy())
+        host = part.block.to_copy()
+        return host if part.is_whole else part.part_of(as_elements(host))
 
     def regions(self) -> list[Region]:
         """The memory of all parts."""

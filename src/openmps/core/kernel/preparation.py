@@ -113,18 +113,18 @@ def _are_alike(mine: Any, other: Any) -> bool:
 class Followers:
     """All that follows from some memory; as what a step is bound to, all there is when it runs."""
 
-    __slots__ = ("_all", "_has_any", "mark")
+    __slots__ = ("_all", "has_any", "mark")
 
     def __init__(self) -> None:
         self.mark: Any = None
-        self._has_any = False
+        self.has_any = False
         """Whether there ever was one: told without asking the set, which every reload would."""
         self._all: WeakSet[Preparation] = WeakSet()
 
     def add(self, preparation: Preparation) -> None:
         """Have this follow, too, for as long as somebody holds it."""
         self._all.add(preparation)
-        self._has_any = True
+        self.has_any = True
         epoch.end()
 
     def replaced(self) -> Followers:
@@ -140,7 +140,7 @@ class Followers:
 
     def record(self, command_buffer: CommandBuffer, label: str) -> None:
         """Record that all is made again, behind a step that writes the memory."""
-        if self._has_any and self._all:
+        if self.has_any and self._all:
             record_step(command_buffer, label, Refresh(), [self])
 
     def value(self) -> tuple[Preparation, ...]:

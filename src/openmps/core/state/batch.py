@@ -59,9 +59,7 @@ class MPSStateBatch(KnownAttributes, Sequence[StateT]):
         if command_buffer is not None:
             shared.make_temporary(command_buffer, count)
         batch = cls.__new__(cls)
-        store(batch, "_states", [None] * count)
-        store(batch, "shared", shared)
-        store(batch, "_apart", True)
+        vars(batch).update(_states=[None] * count, shared=shared, _apart=True)
         return batch
 
     @classmethod

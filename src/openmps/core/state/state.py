@@ -122,6 +122,10 @@ class MPSState(KnownAttributes, Labelled):
         resources: Sequence[Resource] | None = None,
     ) -> None:
         store(self, "saved", Saved())
+        ways = (buffer_size, texture_descriptor, resource_list, resource, resources)
+        if isinstance(device, MTLDevice) and ways == _NO_RESOURCES:
+            vars(self).update(_slots=[], _device=device)
+            return
         name = type(self).__name__
         if isinstance(device, list | tuple):
             device, resources = None, device
@@ -132,10 +136,6 @@ class MPSState(KnownAttributes, Labelled):
         elif isinstance(buffer_size, MPSStateResourceList):
             buffer_size, resource_list = None, buffer_size
         ways = (buffer_size, texture_descriptor, resource_list, resource, resources)
-        if device is not None and ways == _NO_RESOURCES:
-            store(self, "_slots", [])
-            store(self, "_device", device if isinstance(device, MTLDevice) else check_is_device(name, "device", device))
-            return
         given = [Slot.of(name, "resource", resource)] if resource is not None else []
         given += [Slot.of(name, f"resources[{index}]", item) for index, item in enumerate(resources or ())]
         wanted = slots_of(name, buffer_size, texture_descriptor, resource_list)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -231,6 +231,10 @@ class ConvolutionWeights:
             operands[1] = Numbers(given, state.biases_offset, biases)
         record_step(command_buffer, f"{who} reload", TakeWeights(), operands + self._parts)
         self.followers.record(command_buffer, f"{who} preparation")
+
+    def is_all_in(self, operands: Sequence[Bound]) -> bool:
+        """Whether `reload_from` records nothing behind an update of the kernel's own state that is bound to these."""
+        return not self.followers.has_any and (not self._is_derived or self._roundings in operands)
 
     def export_to(self, who: str, command_buffer: CommandBuffer, state: MPSCNNConvolutionWeightsAndBiasesState) -> None:
         """Record that the numbers are copied into a state made by `empty_state`."""

@@ -17,7 +17,7 @@ from openmps.core.arrays import numbers
 from openmps.core.image.batch import BatchTemplate, MPSImageBatch
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.image.image import MPSImage
-from openmps.core.image.storage import Block, Extent, Storage, gather, merge
+from openmps.core.image.storage import Block, Extent, Shape, Storage, gather, merge
 from openmps.core.kernel.encoding import Bound, Sink
 from openmps.core.lifetime import check_device, check_is_device
 from openmps.core.state.batch import MPSStateBatch
@@ -311,11 +311,8 @@ class LabelBlocks(BatchableState):
         make_member: Callable[[MPSImage, MPSImage | None, MPSImage], MPSCNNLossLabels],
     ) -> None:
         super().__init__(device)
-        store(self, "labels", labels)
-        store(self, "weights", weights)
-        store(self, "losses", losses)
-        store(self, "_make_member", make_member)
-        store(self, "_made", {})
+        # Written at once: every training step makes one.
+        vars(self).update(labels=labels, weights=weights, losses=losses, _make_member=make_member, _made={})
 
     @property
     def name(self) -> str:
@@ -356,6 +353,21 @@ class LabelBlocks(BatchableState):
 
 class LabelsBatch(MPSStateBatch):
     """The labels objects of a batch in blocks: an encode reads and writes the blocks, and makes no objects."""
+
+    def seen_on(self, device: MTLDevice) -> tuple[Shape | None, ...] | None:
+        """The shapes of labels, weights and losses: encodes on a device can tell no more of them.
+
+        None for those of another device, and where objects were made, which may be temporary.
+        """
+        blocks: Any = self.shared
+        if blocks._made or blocks._counts is not None:
+            return None
+        weights = blocks.weights
+        return (
+            blocks.labels.seen_on(device),
+            None if weights is None else weights.seen_on(device),
+            blocks.losses.seen_on(device),
+        )
 
     def counted(self) -> list[MPSState]:
         """The states whose read counts the batch goes by."""
@@ -409,12 +421,12 @@ def given_labels(states: MPSStateBatch) -> GivenLabels:
 
 def labels_reader(who: str, states: MPSStateBatch | None, name: str) -> Bound:
     """Where the ``labels`` or the ``weights`` of a batch are, ``[N, C, H, W]``."""
-    if states is None or not len(states):
-        raise MPSArgumentError(who, "labels", "are needed", None, "Pass one MPSCNNLossLabels an image")
-    are_labels, blocks = name == "labels", blocks_of(states)
+    are_labels, blocks = name == "labels", None if states is None else blocks_of(states)
     if blocks is not None:
         images = blocks.labels if are_labels else blocks.weights
         return _Numbers([]) if images is None else images.stack()
+    if states is None or not len(states):
+        raise MPSArgumentError(who, "labels", "are needed", None, "Pass one MPSCNNLossLabels an image")
     listed = [state for state in states if isinstance(state, MPSCNNLossLabels)]
     found = [each.labels_image() if are_labels else each.weights_image() for each in listed]
     return _Numbers(merge([image.storage for image in found if image is not None]))
@@ -464,7 +476,7 @@ class _LossImages(NamedTuple):
 
     def form(self) -> Hashable:
         """How it writes it."""
-        return tuple([part.form() for part in self.parts])
+        return tuple([(part.first, part.count, part.channel, part.channels) for part in self.parts])
 
     def over(self, cells: Sequence[Block]) -> _LossImages:
         """The same of other memory."""
@@ -473,6 +485,11 @@ class _LossImages(NamedTuple):
     def regions(self) -> list[Region]:
         """The images."""
         return [part.region() for part in self.parts]
+
+    @property
+    def is_one_block(self) -> bool:
+        """Whether the losses become the memory of a block that has none: it may borrow them, too."""
+        return len(self.parts) == 1 and self.parts[0].is_whole
 
     def take(self, value: Tensor, *, is_shared: bool) -> None:
         """Write the losses; they become the memory of images that have none yet."""

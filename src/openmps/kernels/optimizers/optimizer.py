@@ -240,30 +240,30 @@ class MPSNNOptimizer(MPSKernel):
             return False
         if found.first > _GIVEN_ANEW and given[_GIVEN_ANEW - 1 : _GIVEN_ANEW + 1] != [None, None]:
             return False
-        self._record_prepared(command_buffer, found)
+        command_buffer.record(*self._encoded(found))
         return True
 
     def _settled_arguments(self) -> list[object] | None:
-        """The arguments behind the gradients of the last encode, for `_encode_settled`; None where they will not do."""
+        """The arguments behind the gradients of the last encode, for `_found_prepared`; None where they will not do."""
         return None if self._last is None else self._last.arguments
 
-    def _encode_settled(self, command_buffer: CommandBuffer, gradients: Any, arguments: list[object]) -> bool:
-        """Record what an encode of a convolution's update would with these arguments, if it did so before.
+    def _found_prepared(self, gradients: Any, arguments: list[object]) -> _Prepared | None:
+        """What an encode of a convolution's update would record with these arguments, if it did so before.
 
-        For data sources that know that nothing has changed; others call ``encode``.
+        For data sources that know that nothing has changed and record what it encodes; others call ``encode``.
         """
-        found = (getattr(gradients, "prepared", None) or _NONE).get(id(self))
+        found: _Prepared | None = (gradients.prepared or _NONE).get(id(self))
         if found is None or found.clips is not self.apply_gradient_clipping or found.shard is not self._shard:
-            return False
-        if found.first != _GIVEN_ANEW or arguments != found.arguments:
-            return False
-        check_command_buffer(self._name or self.name, command_buffer, self._device)
-        self._record_prepared(command_buffer, found)
-        return True
+            return None
+        if found.first != _GIVEN_ANEW:
+            return None
+        # Mostly the very list.
+        return found if arguments is found.arguments or arguments == found.arguments else None
 
-    def _record_prepared(self, command_buffer: CommandBuffer, found: _Prepared) -> None:
+    def _encoded(self, found: _Prepared) -> tuple[str, Encoding]:
+        """The update again, at the rate of this encode, and its label."""
         inputs = (Number(self._rate()), *found.lent[: found.lends], *found.operands)
-        command_buffer.record(self._name or self.name, Encoding(found.body, inputs, found.used, (), found.frame))
+        return self._name or self.name, Encoding(found.body, inputs, found.used, (), found.frame)
 
     def _encode_again(self, command_buffer: CommandBuffer, given: list[Any], last: _Found) -> bool:
         """Update a convolution's parameters if all arguments but the gradients are those of the last time."""

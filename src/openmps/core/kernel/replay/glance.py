@@ -18,6 +18,8 @@ from openmps.metal.resource import epoch
 
 T = TypeVar("T")
 _MOST_FRAMES, _MOST_RUNS = 1 << 12, 256
+_MOST_ALIKE = 7
+"""Runs of the same frames, besides one that comes new."""
 
 
 class _Known(NamedTuple):
@@ -57,6 +59,7 @@ class _Row(NamedTuple):
 class _Run(NamedTuple, Generic[T]):
     """A kind of runs."""
 
+    key: Key
     what: T
     """What is remembered of it."""
     places: tuple[int, ...]
@@ -76,7 +79,8 @@ class Glancer(Generic[T]):
     def _forget(self) -> None:
         self._frames: dict[int, _Known] = {}
         self._rows: dict[tuple[int, ...], _Row] = {}
-        self._runs: dict[Key, _Run[T]] = {}
+        self._runs: dict[Key, list[_Run[T]]] = {}
+        """By the first parts of their keys."""
 
     def glance(self, works: Collection[tuple[str, Work]]) -> Sight | None:
         """The run that a record begins with; None where a whole look is needed."""
@@ -92,11 +96,12 @@ class Glancer(Generic[T]):
 
     def known(self, sight: Sight) -> T | None:
         """What is remembered of such runs; nothing if somebody else holds what this one has on a lease."""
-        run = self._runs.get(sight.key)
-        if run is None or not all(map(Lease.is_free, sight.leases, run.uses)):
-            return None
-        sight.places = run.places
-        return run.what
+        # Compared, which stops at what is the very object: of a key most of what would be hashed is such.
+        for run in self._runs.get(sight.key[:1], ()):
+            if run.key == sight.key and all(map(Lease.is_free, sight.leases, run.uses)):
+                sight.places = run.places
+                return run.what
+        return None
 
     def remember(self, works: Collection[tuple[str, Work]], whole: Sight, what: T) -> None:
         """Remember something of runs like one that was looked at, if a glance can tell them."""
@@ -117,7 +122,10 @@ class Glancer(Generic[T]):
         numbers = {id(cell): number for number, cell in enumerate(whole.cells)}
         if sight is not None and sight.works == whole.works and all(id(cell) in numbers for cell in sight.cells):
             places = tuple([numbers[id(cell)] for cell in sight.cells])
-            self._runs[sight.key] = _Run(what, places, tuple([lease.uses(sight.encodings) for lease in sight.leases]))
+            runs = self._runs.setdefault(sight.key[:1], [])
+            runs[:] = [run for run in runs if run.key != sight.key][-_MOST_ALIKE:]
+            uses = tuple([lease.uses(sight.encodings) for lease in sight.leases])
+            runs.append(_Run(sight.key, what, places, uses))
 
 
 class _Glance(Look):
@@ -134,8 +142,9 @@ class _Glance(Look):
         super().__init__(works, looker)
 
     def _walk(self, works: Collection[tuple[str, Work]]) -> None:
-        framed: list[Any] = [work for _, work in works if type(work) is Encoding]
-        if len(framed) == len(works) and all(work.frame for work in framed):
+        every: list[Any] = [work for _, work in works]
+        framed = [work for work in every if type(work) is Encoding and work.frame is not None]
+        if len(framed) == len(works):
             self._take_row(framed)
             return
         frames, encodings = self._frames, self.sight.encodings
@@ -194,9 +203,6 @@ class _Glance(Look):
             self.sight.leases.append(frame)
         if new or sinks:
             self._take_ends([inputs[index] for index in new], [work.sinks[index] for index in sinks])
-
-    def _find_leases(self) -> None:
-        """They have been met."""
 
 
 def _known(work: Encoding, frame: Frame | None, lent: set[int]) -> _Known:

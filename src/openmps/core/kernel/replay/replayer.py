@@ -16,6 +16,7 @@ from torch import Tensor
 from openmps.core.image.storage import Stack
 from openmps.core.kernel.encoding import Encoding
 from openmps.core.kernel.replay.glance import Glancer
+from openmps.core.kernel.replay.loans import Loans
 from openmps.core.kernel.replay.recorder import CudaRecorder, Recorder, Recording
 from openmps.core.kernel.replay.rehearsal import Rehearsals
 from openmps.core.kernel.replay.segment import Segment, analyse, things_of, values_of
@@ -47,6 +48,7 @@ class _Capture:
     def __init__(self, tape: Tape, recording: Recording) -> None:
         self.upload = tape.upload
         self.sinks = tape.sinks
+        self.may_borrow = [getattr(sink, "is_one_block", False) for sink in tape.sinks]
         self.outs = tape.outs
         self.is_guarded = tape.is_guarded
         self.recording = recording
@@ -85,6 +87,7 @@ class Replayer:
         self._looker = Looker()
         self._glancer = Glancer[_Entry](self._looker)
         self._rehearsals = Rehearsals(device)
+        self._loans = Loans(device)
         self._uses = itertools.count(1)
 
     @property
@@ -100,7 +103,8 @@ class Replayer:
 
     def play(self, works: deque[tuple[str, Work]], passages: list[Passage]) -> int:
         """See `Player`."""
-        self._forget_the_dead()
+        if self._dead:
+            self._forget_the_dead()
         if not self.max_capture_count:
             self._trim()
             count, reason = len(works), "not replayed: max_capture_count of the queue is 0"
@@ -137,7 +141,7 @@ class Replayer:
         if sight is None or entry is None or entry.capture is None:
             return False
         entry.last_use = next(self._uses)
-        if not _replay(entry.capture, entry.segment, sight, works):
+        if not _replay(entry.capture, entry.segment, sight, works, self._loans):
             return False
         passages.append(Passage(entry.segment.works, WorkOutcome.REPLAYED, ""))
         return True
@@ -166,7 +170,7 @@ class Replayer:
         elif entry.glances < _MOST_GLANCES:
             entry.glances += 1
             self._glancer.remember(works, sight, entry)
-        if not _replay(entry.capture, segment, sight, works):
+        if not _replay(entry.capture, segment, sight, works, self._loans):
             return None, "not replayed: a result may not be finite, and it is looked for where"
         return outcome, ""
 
@@ -242,8 +246,10 @@ def _too_few(steps: int) -> str:
     return f"not replayed: {steps} step(s) are too few to gain by it"
 
 
-def _replay(capture: _Capture, segment: Segment, sight: Sight, works: deque[tuple[str, Work]]) -> bool:
+def _replay(capture: _Capture, segment: Segment, sight: Sight, works: deque[tuple[str, Work]], loans: Loans) -> bool:
     """Play a capture in the place of the works, which are taken off; False, and nothing has changed, if it fails."""
+    if loans.are_out:
+        loans.call_in()
     capture.upload.send(values_of(segment, sight), sight.numbers[: segment.numbers])
     capture.recording.replay()
     values = capture.recording.values
@@ -261,7 +267,7 @@ def _replay(capture: _Capture, segment: Segment, sight: Sight, works: deque[tupl
         if isinstance(work, Release):
             work()
         del work
-    _hand_out(capture.sinks, outs, values)
+    _hand_out(capture, outs, values, loans)
     works.popleft()
     for lease in leases:
         lease.give_back()
@@ -285,17 +291,22 @@ class _HandOut(Writer):
         return [Region(cell, (), cell.present if isinstance(cell.present, Tensor) else None) for cell in cells]
 
 
-def _hand_out(sinks: Sequence[Any], outs: Sequence[Sequence[ref[Any]]], values: Sequence[Tensor | None]) -> None:
+def _hand_out(
+    capture: _Capture, outs: Sequence[Sequence[ref[Any]]], values: Sequence[Tensor | None], loans: Loans
+) -> None:
     """Bring what comes out to its places, as far as anybody still holds these."""
-    for sink, places, value in zip(sinks, outs, values, strict=True):
-        cells = [place() for place in places]
+    for sink, may_borrow, places, value in zip(capture.sinks, capture.may_borrow, outs, values, strict=True):
+        cells: list[Any] = [place() for place in places]
         gone = cells.count(None)
-        if gone < len(cells):
-            held = cells
-            if gone:
-                held = [twin.twin() if cell is None else cell for cell, twin in zip(cells, sink.cells(), strict=True)]
-            # The memory is the capture's: it is copied.
-            sink.over(held).take(value, is_shared=True)
+        if gone == len(cells):
+            continue
+        if may_borrow and value is not None and cells[0].present is None:
+            loans.lend(cells[0], value)
+            continue
+        if gone:
+            cells = [twin.twin() if cell is None else cell for cell, twin in zip(cells, sink.cells(), strict=True)]
+        # The memory is the capture's: it is copied.
+        sink.over(cells).take(value, is_shared=True)
 
 
 def cuda_player(device: torch.device) -> Replayer:

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from openmps.core.image.host import Host
 from openmps.core.image.storage import Block, Stack
 from openmps.core.kernel.encoding import Encoding, Nowhere, Number
 from openmps.core.kernel.replay.sight import (
@@ -273,7 +274,7 @@ def _storages(mark: Mark | None) -> set[int]:
     return set() if mark is None else {storage_of(each) for each in mark.things() if isinstance(each, Tensor)}
 
 
-def values_of(segment: Segment, sight: Sight) -> list[Tensor]:
+def values_of(segment: Segment, sight: Sight) -> list[Host]:
     """What is copied in, as the run is bound now."""
     bound: list[Any] = [sight.encodings[place].inputs[index] for place, index in segment.values]
     values = [each.to_copy() if type(each) is Stack else each.value() for each in bound]

@@ -19,6 +19,8 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from openmps.core.image.host import layout_of
+from openmps.core.image.storage import Block, Stack
 from openmps.core.kernel.encoding import Encoding, Nowhere, Number, Several, Sink
 from openmps.core.kernel.lease import Lease
 from openmps.metal.execution import Release, Work, keep_place
@@ -133,11 +135,6 @@ def storages_of(marks: Iterable[Mark]) -> frozenset[int]:
     return frozenset(storage_of(each) for mark in marks for each in mark.things() if isinstance(each, Tensor))
 
 
-def layout_of(tensor: Tensor) -> Key:
-    """How a tensor lies in memory."""
-    return tuple(tensor.shape), tensor.stride(), tensor.dtype
-
-
 # --- one look ---------------------------------------------------------------------------------------------------------
 
 
@@ -180,27 +177,28 @@ class _Inputs(NamedTuple):
 class Sight:
     """A run of works from the front of a record that may be captured together, as a look has found it."""
 
+    works = 0
+    """How many there are, those that give memory back with them."""
+    steps = 0
+    is_guarded = False
+    """Whether its one encoding looks at its own results."""
+    key: Key = ()
+    """Equal for runs that compute the same in the same kept memory, of new memory that lies in the same way."""
+    places: tuple[int, ...] | None = None
+    """The numbers of its new memory, where a glance has met a part of it only."""
+    refusal = ""
+    """Why the run ends where it does."""
+
     def __init__(self) -> None:
-        self.works = 0
-        """How many there are, those that give memory back with them."""
         self.encodings: list[Encoding] = []
-        self.steps = 0
-        self.is_guarded = False
-        """Whether its one encoding looks at its own results."""
-        self.key: Key = ()
-        """Equal for runs that compute the same in the same kept memory, of new memory that lies in the same way."""
         self.cells: list[Any] = []
         """All new memory, in the order in which it is met; see `at` for one by its number."""
-        self.places: tuple[int, ...] | None = None
-        """The numbers of that memory, where a glance has met a part of it only."""
         self.released: set[int] = set()
         """What is given back within the run, by identity."""
         self.leases: list[Lease] = []
         """What the run alone holds of what may be used again."""
         self.numbers: list[float] = []
         """What is uploaded, in order."""
-        self.refusal = ""
-        """Why the run ends where it does."""
 
     def at(self, number: int) -> Any:
         """The new memory of this number."""
@@ -282,7 +280,6 @@ class Look:
         self._looker = looker
         self._begin()
         self._walk(works)
-        self._find_leases()
         self.sight.key = (*self._parts, *self._states())
 
     def _walk(self, works: Collection[tuple[str, Work]]) -> None:
@@ -300,6 +297,7 @@ class Look:
                     self._take(before)
             self.sight.refusal = f"{label}: {refusal}"
             break
+        self._find_leases()
 
     def _find_leases(self) -> None:
         """What nobody else holds counts as given back within the run: nothing comes out to it."""
@@ -366,9 +364,12 @@ class Look:
                 ends.append(sink)
         for end in ends:
             kind = type(end)
-            if not getattr(end, "stays", True):  # `is_own_cell`, without the call
+            if kind is Stack:
+                parts.append(end.form())
+                memory: Sequence[Any] = end.cells()
+            elif not getattr(end, "stays", True):  # `is_own_cell`, without the call
                 parts.append(kind)
-                memory: Sequence[Any] = (end,)
+                memory = (end,)
             elif kind is Nowhere:
                 parts.append(kind)
                 continue
@@ -391,9 +392,11 @@ class Look:
         states: list[Hashable] = []
         storages: dict[int, int] = {}
         for number, cell in enumerate(self.sight.cells):
-            memory = cell.present
+            memory = cell.look() if type(cell) is Block else cell.present
             if memory is None:
                 states.append((None, cell.likeness()))
+            elif type(memory) is tuple:
+                states.append((memory, number))
             elif cell.stays:
                 states.append(serial_of((id(cell), id(memory))))
             elif isinstance(memory, Tensor):

@@ -7,9 +7,11 @@ from collections.abc import Iterable, Sequence
 from ctypes import memmove
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from openmps.core.image.host import TENSOR_TYPES, Host, as_elements
 from openmps.metal.stream import current_stream
 
 _STAGES = 8
@@ -33,6 +35,14 @@ class _Stage:
             for place, slot in zip(self.places, slots, strict=True)
         ]
         """Where the bytes of each value go, how many there are, and how they lie."""
+        self.arrays = [*map(_as_array, self.places)]
+        """The places as the arrays lie that images are made of."""
+
+
+def _as_array(place: Tensor) -> Any:
+    """The place of images as the array that they may come as; None for that of something else."""
+    may_be_one = place.dim() == 4 and place.dtype in TENSOR_TYPES.values()
+    return place.permute(0, 2, 3, 1).numpy() if may_be_one else None
 
 
 class _Slot:
@@ -75,8 +85,10 @@ class _Detour:
 class Upload:
     """Memory of a capture for values like those given and for so many numbers, float64 or int64 each."""
 
-    def __init__(self, values: Sequence[Tensor], numbers: Sequence[float], device: torch.device) -> None:
-        self._layout = "=" + "".join("q" if isinstance(number, int) else "d" for number in numbers)
+    def __init__(self, hosts: Sequence[Host], numbers: Sequence[float], device: torch.device) -> None:
+        values = [*map(as_elements, hosts)]
+        layout = "".join("q" if isinstance(number, int) else "d" for number in numbers)
+        self._pack = struct.Struct(f"={layout}").pack_into
         end, slots, self._staged = _WORD * len(numbers), list[_Slot](), list[int]()
         for place, value in enumerate(values):
             if value.device.type == "cpu" and value.nbytes <= MOST_STAGED_BYTES:
@@ -108,7 +120,7 @@ class Upload:
         self._detours: dict[int, _Detour] = {}
         """Of large values from the host, by their places."""
 
-    def send(self, values: Sequence[Tensor], numbers: Sequence[float]) -> None:
+    def send(self, values: Sequence[Host], numbers: Sequence[float]) -> None:
         """Bring other values and numbers to the device, in the order of the stream."""
         others: Iterable[int] = range(len(values))
         if self._bytes.numel():
@@ -117,27 +129,29 @@ class Upload:
             self._turn = (self._turn + 1) % len(self._stages)
             if self._sent and not place_in_half:
                 self._sent[half].synchronize()
-            struct.pack_into(self._layout, stage.array, 0, *numbers)
+            self._pack(stage.array, 0, *numbers)
             late = self._stage_all(stage, values)
             others = self._alone if not late else [*self._alone, *late]
             self._bytes.copy_(stage.bytes, non_blocking=True)
             if self._sent and place_in_half == _STAGES // 2 - 1:
                 self._sent[half].record(current_stream(self._device))
         for place in others:
-            value = values[place]
+            value = as_elements(values[place])
             if self._sent and not value.is_cuda and value.is_pinned():
                 self._bring(place, value)
             else:
                 self.values[place].copy_(value, non_blocking=True)
 
-    def _stage_all(self, stage: _Stage, values: Sequence[Tensor]) -> list[int]:
+    def _stage_all(self, stage: _Stage, values: Sequence[Host]) -> list[int]:
         """Put the small values of the host into a stage; the places of those that are on the device by now."""
         late: list[int] = []
-        for place, slot, (address, size, shape, strides, dtype) in zip(
-            self._staged, stage.places, stage.spans, strict=True
+        for place, slot, array, (address, size, shape, strides, dtype) in zip(
+            self._staged, stage.places, stage.arrays, stage.spans, strict=True
         ):
             value = values[place]
-            if value.is_cuda:
+            if not isinstance(value, Tensor):
+                np.copyto(array, value)
+            elif value.is_cuda:
                 late.append(place)
             elif value.stride() == strides and value.shape == shape and value.dtype is dtype:
                 # Gaps and all: the engine's copy costs several times as much.

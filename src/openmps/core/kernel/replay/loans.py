@@ -1,0 +1,67 @@
+"""Results that stay in the memory of a capture until somebody asks for them: most losses nobody ever looks at.
+
+The next replay, of whatever capture of the lane, may write that memory. What is still held then is copied before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from weakref import ref
+
+import torch
+from torch import Tensor
+
+from openmps.core.image.storage import Block
+from openmps.errors import MPSDeviceError
+from openmps.metal.stream import current_stream
+
+
+class Loans:
+    """What the captures of one lane have lent."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self.are_out: list[ref[Block]] = []
+        """Those that have borrowed."""
+        self._stream: torch.cuda.Stream | None = None
+        """Where it was computed."""
+
+    def lend(self, block: Block, value: Tensor) -> None:
+        """Have a block, which has no memory yet, copy a result when it is first asked for it."""
+        # In this order: an interrupt may strike in between.
+        self.are_out.append(ref(block))
+        if self._device.type == "cuda":
+            self._stream = current_stream(self._device)
+            block.borrow(_on_stream(value, self._stream))
+        else:
+            block.borrow(value.clone)
+
+    def call_in(self) -> None:
+        """Before anything is replayed: have those copied that are still held."""
+        for each in self.are_out:
+            block = each()
+            if block is not None:
+                block.pay_back()
+        self.are_out.clear()
+        if self._stream is not None and (stream := current_stream(self._device)) != self._stream:
+            # Another thread may have had one copied there just now.
+            stream.wait_stream(self._stream)
+
+
+def _on_stream(value: Tensor, stream: torch.cuda.Stream) -> Callable[[], Tensor]:
+    """Copies a result behind the replay that has made it, for whatever stream is current then."""
+
+    def copied() -> Any:
+        if torch.cuda.is_current_stream_capturing():
+            rule = "made by a replay must be looked at before the program captures what reads them"
+            raise MPSDeviceError("MPSImage", "elements", rule, None, "Call tensor() of the images before the capture")
+        current = current_stream(value.device)
+        if current == stream:
+            return value.clone()
+        with torch.cuda.stream(stream):
+            copy = value.clone()
+        current.wait_stream(stream)
+        return copy
+
+    return copied
