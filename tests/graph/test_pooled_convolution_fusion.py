@@ -108,6 +108,16 @@ def test_numbers_are_those_of_the_steps(
         np.testing.assert_allclose(found, wanted, rtol=error, atol=error)
 
 
+def test_weights_are_prepared_for_the_pooling(device: torch.device, rng: Any) -> None:
+    bench, weights = Bench.on(device), rng.normal(0, 0.3, (5, 3, 3, 3)).astype(np.float32)
+    for neuron, side in (("leaky", 2), ("falling", None)):
+        graph = graph_of(bench, weights, neuron, "2 by 2", Format.FLOAT16, "", fuses=True)
+        program = graph.program_for([mps.MPSImageDescriptor(Format.FLOAT16, 8, 9, 3)], 2)
+        (recipe,) = program._preparations._recipes.values()
+        assert isinstance(recipe.op, PrepareConvolution)
+        assert (None if recipe.op.pooling is None else recipe.op.pooling.x.size) == side
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("slope", [0.0, 0.25])
 def test_the_order_changes_no_bit(dtype: torch.dtype, slope: float, device: torch.device, rng: Any) -> None:

@@ -33,7 +33,7 @@ from openmps.graph.convolution_fusion import FusedBody, fuse_convolutions
 from openmps.graph.layer_end_fusion import layer_ends, wide_products
 from openmps.graph.normalization_fusion import identities, normalized_neurons, normalized_poolings
 from openmps.graph.passes import verify
-from openmps.graph.pooled_convolution_fusion import pooled_convolutions
+from openmps.graph.pooled_convolution_fusion import pooled_convolutions, pooled_recipes
 from openmps.graph.preactivation_fusion import fuse_preactivations
 from openmps.graph.projection_fusion import added_normalizations, spread_gradients
 from openmps.graph.readers import Readers
@@ -66,7 +66,7 @@ def fuse(
         body, never = rule(body)
         gone |= never
     verify(body)
-    return FusedBody(body, gone, recipes)
+    return FusedBody(body, gone, pooled_recipes(body, recipes) if in_passes else recipes)
 
 
 def pools_before_relus(body: Body) -> tuple[Body, set[int]]:

@@ -6,9 +6,13 @@ pooling that reads zeros outside its source is none of these: those are not rect
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
+from openmps.graph.preparations import Recipe
 from openmps.graph.readers import Readers
-from openmps.ops.fused_convolution import FusedConvolution, PooledConvolution
-from openmps.ops.op import Body, Step
+from openmps.ops.fused_convolution import FusedConvolution, PooledConvolution, PrepareConvolution
+from openmps.ops.op import Body, Input, Step
 from openmps.ops.pooling import MaxPooling
 from openmps.types import MPSCNNNeuronType, MPSImageEdgeMode
 
@@ -33,6 +37,16 @@ def pooled_convolutions(body: Body) -> tuple[Body, set[int]]:
         elif gone.isdisjoint(step.writes):
             steps.append(step)
     return (body.with_steps(steps, body.slots), gone) if pools else (body, set())
+
+
+def pooled_recipes(body: Body, recipes: Mapping[Input, Recipe]) -> dict[Input, Recipe]:
+    """Recipes that know the poolings behind the convolutions that they are for."""
+    pools = {step.reads[1]: step.op.pooling.window for step in body.steps if isinstance(step.op, PooledConvolution)}
+    found = dict(recipes)
+    for prepared, slot in zip(body.inputs, body.input_slots, strict=True):
+        if slot in pools and isinstance(op := found[prepared].op, PrepareConvolution):
+            found[prepared] = found[prepared]._replace(op=replace(op, pooling=pools[slot]))
+    return found
 
 
 def _pool_behind(readers: Readers, step: Step) -> Step | None:

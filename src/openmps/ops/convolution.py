@@ -19,6 +19,7 @@ from openmps.ops.few_outputs import few_outputs, few_outputs_gradient
 from openmps.ops.geometry import Window, pitch_of, read, read_adjoint
 from openmps.ops.library_convolution import backward, launching, operand_of, placed, regular, stepped
 from openmps.ops.op import Kind, Op
+from openmps.ops.patch_convolution import small_convolution
 from openmps.ops.products import product, product_of_rows, wide_product
 from openmps.types import MPSImageEdgeMode
 
@@ -100,12 +101,10 @@ def convolution(
         [N, O, window.y.result, window.x.result].
     """
     x, weights = multiplied(x, weights)
-    if (
-        not allow_tf32
-        and groups == 1
-        and (found := exact_convolution(x, weights, biases, window, edge_mode)) is not None
-    ):
-        return found
+    if groups == 1 and (x.dtype != torch.float32 or not allow_tf32):
+        for form in (small_convolution, exact_convolution):
+            if (found := form(x, weights, biases, window, edge_mode)) is not None:
+                return found
     window, padding = placed(window, edge_mode)
     operand = operand_of(x, window, padding, edge_mode)
     kernel = weights.permute(0, 3, 1, 2)

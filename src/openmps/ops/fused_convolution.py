@@ -20,6 +20,7 @@ from openmps.ops.library_convolution import operand_of, placed, regular
 from openmps.ops.neuron import neuron
 from openmps.ops.op import Kind, Op
 from openmps.ops.packed_weights import PackedWeights, behind, packed_weights
+from openmps.ops.patch_convolution import NO_RECTIFIER, Patches, Rectifier, patch_convolution, prepared_matrix
 from openmps.ops.pooling import MaxPooling
 from openmps.types import MPSCNNNeuronType, MPSImageEdgeMode
 
@@ -53,6 +54,8 @@ class Prepared(NamedTuple):
     """Float32."""
     rounded_biases: Tensor | None
     """Float16, beside float16 weights."""
+    matrix: Tensor | None = None
+    """Of `patch_convolution`, where that is faster."""
 
 
 class Activation(NamedTuple):
@@ -135,7 +138,7 @@ class Fused:
 
 def fused_convolution(x: Tensor, prepared: Prepared, residual: Tensor | None, how: Fused) -> Tensor:
     """``rectifier(W' * x + b' + residual)``: `convolution` by prepared weights, what is added, what is rectified."""
-    weights, biases, _ = prepared
+    weights, biases, *_ = prepared
     if isinstance(weights, PackedWeights):
         return weights(x.to(torch.float32), residual, how.activation)
     if x.is_cuda and x.dtype in _DTYPES and x.dtype == weights.dtype and x.numel():
@@ -167,6 +170,16 @@ def _plain(x: Tensor, weights: Tensor, biases: Tensor | None, how: Fused) -> Ten
 
 
 # --- forms for GPUs: None where one does not fit ----------------------------------------------------------------------
+
+
+def _by_patches(
+    x: Tensor, weights: Tensor, prepared: Prepared, residual: Tensor | None, how: Fused, pooling: Window | None = None
+) -> Tensor | None:
+    """Few channels: by a kernel that reads windows row by row, and may pool."""
+    if prepared.matrix is None or residual is not None or (how.allow_tf32 and x.dtype == torch.float32):
+        return None
+    patches, rectifier = Patches(how.window, pooling), _named(how.activation)
+    return patch_convolution(x, prepared.matrix, len(weights), prepared.biases, patches, rectifier)
 
 
 def _in_one_kernel(
@@ -223,6 +236,10 @@ def pooled_convolution(x: Tensor, prepared: Prepared, how: Fused, pooling: MaxPo
     roundings that never fall give the same numbers before the largest is chosen and after.
     """
     weights = prepared.weights
+    if isinstance(weights, Tensor) and prepared.matrix is not None and x.numel():
+        x = regular(x.contiguous(memory_format=torch.channels_last))
+        if (found := _by_patches(x, weights, prepared, None, how, pooling.window)) is not None:
+            return found
     if not isinstance(weights, Tensor) or _is_fused(x, weights, prepared, how):
         return pooling.run((True, False), fused_convolution(x, prepared, None, how))[0]
     y = _plain(regular(x.contiguous(memory_format=torch.channels_last)), weights, None, how)
@@ -259,7 +276,7 @@ def _finished(y: Tensor, prepared: Prepared, residual: Tensor | None, how: Fused
     return fast.finish(y, prepared.biases, residual, name, slope, limit)
 
 
-_FORMS = (_in_one_kernel, _by_cudnn, _in_two_passes)
+_FORMS = (_by_patches, _in_one_kernel, _by_cudnn, _in_two_passes)
 _DTYPES = (torch.float16, torch.float32)
 _FEW_TERMS = 64
 """Of float16, which take less time than the image that is added."""
@@ -267,12 +284,12 @@ _MANY_TERMS = 16
 """Fewer channels are padded by a form that takes a run of them at a time."""
 
 
-def _named(rectifier: Activation | None) -> tuple[str, float, float]:
+def _named(rectifier: Activation | None) -> Rectifier:
     """What kernels call a rectifier, its slope and its limit."""
     if rectifier is None:
-        return "NONE", 0.0, 0.0
+        return NO_RECTIFIER
     name = "RELU" if rectifier.a == 0.0 else "LEAKY"
-    return name if rectifier.function is _RELU else name + "_N", rectifier.a, rectifier.b
+    return Rectifier(name if rectifier.function is _RELU else name + "_N", rectifier.a, rectifier.b)
 
 
 # --- operations -------------------------------------------------------------------------------------------------------
@@ -299,6 +316,8 @@ class PrepareConvolution(Op, kind=Kind.CONTRACTION):
     epsilon: float | None
     addend: Source | None = None
     keeps_biases: bool = True
+    pooling: Window | None = None
+    """Of the max pooling behind it, if that runs before biases and neuron."""
 
     def run(self, wanted: tuple[bool, ...], *operands: Any) -> Any:
         """See the class."""
@@ -308,14 +327,15 @@ class PrepareConvolution(Op, kind=Kind.CONTRACTION):
         """Numbers that were prepared, in the memory of their own that is fastest."""
         if dtype == torch.float16:
             half = None if biases is None else rounded_to_half(biases)
-            return Prepared(self._of_kernels(rounded_to_half(weights)), biases, half)
+            rounded = rounded_to_half(weights)
+            return Prepared(self._of_kernels(rounded), biases, half, self._matrix(rounded))
         if weights.device.type == "cpu" and weights.dtype == torch.float32 and torch.backends.mkldnn.is_available():
             where = self.window, self.edge_mode, self.groups, self.images
             return Prepared(packed_weights(weights, biases, *where), biases, None)
         if self.epsilon is None:
             # Its own numbers: whoever prepares them writes later ones over them.
             weights, biases = weights.clone(), None if biases is None else biases.clone()
-        return Prepared(self._of_kernels(weights), biases, None)
+        return Prepared(self._of_kernels(weights), biases, None, self._matrix(weights))
 
     def exact(self, given: Unrounded, *operands: Any) -> tuple[Tensor, Tensor | None]:
         """Weights and biases before they are rounded."""
@@ -339,6 +359,11 @@ class PrepareConvolution(Op, kind=Kind.CONTRACTION):
         if addend.epsilon is None:
             return biases
         return folded(weights.numbers[:, :1, :1, :1], biases, *rows, epsilon=addend.epsilon)[1]
+
+    def _matrix(self, weights: Tensor) -> Tensor | None:
+        """What windows over few channels are multiplied with, where that is faster."""
+        patches = Patches(self.window, self.pooling)
+        return None if self.groups != 1 else prepared_matrix(weights, patches, self.edge_mode, self.images)
 
     def _of_kernels(self, weights: Tensor) -> Tensor:
         """Weights in the memory that kernels want, OHWI all the same: the taps of depthwise ones side by side."""

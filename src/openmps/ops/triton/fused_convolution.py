@@ -41,7 +41,7 @@ _ALL = tl.constexpr(tl.PropagateNan.ALL)
 
 
 @triton.jit
-def _rectified(v, slope, limit, RECTIFIER: tl.constexpr):
+def rectified(v, slope, limit, RECTIFIER: tl.constexpr):
     """What is not a number stays so."""
     if RECTIFIER == "LEAKY" or RECTIFIER == "LEAKY_N":
         v = tl.where(v >= 0, v, slope * v)
@@ -66,7 +66,7 @@ def _finish(
         v += tl.load(biases + at % channels, is_in)
     if HAS_RESIDUAL:
         v += tl.load(residual + at, is_in).to(tl.float32)
-    tl.store(y + at, _rectified(v, slope, limit, RECTIFIER), is_in)
+    tl.store(y + at, rectified(v, slope, limit, RECTIFIER), is_in)
 
 
 @Launched
@@ -100,7 +100,7 @@ def _depthwise(
     to, is_in = p.to(tl.int64)[:, None] * outputs + q[None, :], in_p[:, None] & in_q[None, :]
     if HAS_RESIDUAL:
         total += tl.load(residual + to, is_in, 0.0).to(tl.float32)
-    tl.store(y + to, _rectified(total, slope, limit, RECTIFIER), is_in)
+    tl.store(y + to, rectified(total, slope, limit, RECTIFIER), is_in)
 
 
 @Launched
@@ -143,7 +143,7 @@ def _contraction(
         total += tl.load(biases + q, in_q, 0.0)[None, :]
     if HAS_RESIDUAL:
         total += added
-    tl.store(y + to, _rectified(total, slope, limit, RECTIFIER), is_result)
+    tl.store(y + to, rectified(total, slope, limit, RECTIFIER), is_result)
 
 
 def finish(
