@@ -21,6 +21,7 @@ from openmps.ops.library_convolution import backward, launching, operand_of, pla
 from openmps.ops.op import Kind, Op
 from openmps.ops.patch_convolution import small_convolution
 from openmps.ops.products import product, product_of_rows, wide_product
+from openmps.ops.small_gradients import small_gradients
 from openmps.types import MPSImageEdgeMode
 
 _FEW_CHANNELS = 4
@@ -151,6 +152,10 @@ def convolution_gradient(
     """
     if not (with_source or with_parameters):
         return ConvolutionGradients(None, None, None)
+    if groups == 1 and not allow_tf32:
+        wanted = with_source, with_parameters, with_parameters and with_biases
+        if (made := small_gradients(gradient, x, weights, window, edge_mode, wanted)) is not None:
+            return ConvolutionGradients(*made)
     gradient, x, weights = multiplied(gradient, x, weights)
     if with_parameters and x.dtype == torch.float16:
         return _half_gradients(gradient, x, weights, window, groups, edge_mode, (with_source, with_biases))
