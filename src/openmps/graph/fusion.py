@@ -13,7 +13,8 @@ see `openmps.graph.layer_end_fusion`.
 statistics behind it, the addition of another image, and a neuron (`ACTIVATIONS`) or the product of a number and its
 neuron (`GATES`), each if nothing else reads the image between. On the CPU one with nothing behind it is prepared, too.
 Normalizations are folded into its weights and biases, which are prepared again only when they change. On a GPU
-`pooled_convolutions`, see `openmps.graph.pooled_convolution_fusion`, brings the max pooling behind it to its products.
+`pooled_convolutions`, see `openmps.graph.pooled_convolution_fusion`, brings the max pooling behind it to its products,
+and prepares its weights for that.
 
 `fuse_stored_normalizations`: there, on the CPU, the normalizations that are left have their factors prepared, and take
 in a neuron; see `openmps.graph.stored_normalization_fusion`. `fuse_preactivations`, see
