@@ -236,7 +236,8 @@ def pooled_convolution(x: Tensor, prepared: Prepared, how: Fused, pooling: MaxPo
     roundings that never fall give the same numbers before the largest is chosen and after.
     """
     weights = prepared.weights
-    if isinstance(weights, Tensor) and prepared.matrix is not None and x.numel():
+    takes_pooling = Patches(how.window, pooling.window).fits(how.edge_mode)
+    if isinstance(weights, Tensor) and prepared.matrix is not None and takes_pooling and x.numel():
         x = regular(x.contiguous(memory_format=torch.channels_last))
         if (found := _by_patches(x, weights, prepared, None, how, pooling.window)) is not None:
             return found
@@ -362,7 +363,7 @@ class PrepareConvolution(Op, kind=Kind.CONTRACTION):
 
     def _matrix(self, weights: Tensor) -> Tensor | None:
         """What windows over few channels are multiplied with, where that is faster."""
-        patches = Patches(self.window, self.pooling)
+        patches = Patches.of(self.window, self.pooling, self.edge_mode)
         return None if self.groups != 1 else prepared_matrix(weights, patches, self.edge_mode, self.images)
 
     def _of_kernels(self, weights: Tensor) -> Tensor:

@@ -24,8 +24,8 @@ _MOST = {
     # is pooled, is float16: numbers that the windows of a pixel read, and pixels of all results
     (True, True): ((512, 1 << 31),),
     (True, False): ((256, 1 << 18),),
-    (False, True): ((64, 1 << 16), (160, 1 << 14)),
-    (False, False): ((64, 1 << 16),),
+    (False, True): ((64, 1 << 31), (160, 1 << 17)),
+    (False, False): ((64, 1 << 18),),
 }
 """For more a library's kernels are faster, or nothing was measured."""
 _MOST_OUTPUTS_TO_POOL = 64
@@ -49,6 +49,12 @@ class Patches(NamedTuple):
 
     window: Window
     pooling: Window | None
+
+    @classmethod
+    def of(cls, window: Window, pooling: Window | None, edge_mode: MPSImageEdgeMode) -> Patches:
+        """With the pooling if there is a kernel for both, else those of the convolution alone."""
+        both = cls(window, pooling)
+        return both if both.fits(edge_mode) else cls(window, None)
 
     @property
     def inside(self) -> tuple[int, int]:

@@ -125,14 +125,14 @@ class Tile(NamedTuple):
     stages: int = 3
 
 
-_FEW_TERMS, _MANY_PATCHES = 64, 1 << 17
+_FEW_TERMS, _MANY_PATCHES, _MANY_PIXELS = 64, 1 << 17, 1 << 15
 
 
 def _tile_for(matrix: Tensor, count: int, x: Tensor, *, is_pooled: bool) -> Tile:
     """What was fastest on an H200, of first and second layers."""
     is_small, is_half = len(matrix) <= _FEW_TERMS, x.dtype == torch.float16
     if not is_pooled:
-        return Tile(128, 32, 4, 2) if is_small else Tile(32, 32)
+        return Tile(128, 32, 4, 2) if is_small or count >= _MANY_PIXELS else Tile(32, 32)
     if is_half and is_small:
         return Tile(128, 16) if count >= _MANY_PATCHES else Tile(64, 64, 4, 2)
     return Tile(128, 32) if is_half else Tile(64, 16) if is_small else Tile(32, 32, 4, 2)
