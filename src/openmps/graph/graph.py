@@ -106,7 +106,7 @@ class MPSNNGraph(MPSKernel, NamedAttributes):
     """Let ends of residual blocks be computed from second moments where they are trained on a GPU. Our addition.
 
     A convolution of one pixel, ``z = W a + b``, normalized by its batch, with an image added and a rectifier behind:
-    with the mean m and the covariance C of a, the mean of z is ``W m + b``, its variance ``diag(W C W')``. So
+    with the mean m and the covariance C of a, the mean of z is ``W m + b``, its variance ``diag(W C W^T)``. So
     normalization, addition and rectifier are done as z is computed, and neither z nor its gradient is ever stored.
     Numbers change by rounding: z is not rounded to the images' format, and the weights are once more, multiplied by
     what normalizes. A sum that is exactly 0 before the rectifier may pass no gradient, and the biases' gradient is 0

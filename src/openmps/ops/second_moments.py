@@ -1,17 +1,17 @@
 """Ends of blocks by second moments: a 1 x 1 convolution, normalized by its batch, with an image and a neuron behind it.
 
 Of ``z = W a`` over the M pixels of a batch, mean and variance follow from those of ``a``, before z is made: with
-``m = mean(a)`` and the covariance ``C = mean((a - m)(a - m)')`` they are ``W m`` and ``diag(W C W')``. So the
-normalization is folded into weights, ``W' = diag(s) W`` with ``s = gamma / sqrt(variance + epsilon)``, and what is left
-is ``neuron(W' a + shift + other)``: z is never made. Nor is its gradient: with the gradient g of what the neuron let
-pass, ``G = mean-free sum of g a'``, that is ``sum g a' - (sum g) m'``, and ``u = dgamma s / sqrt(variance + epsilon)``
+``m = mean(a)`` and the covariance ``C = mean((a - m)(a - m)^T)`` they are ``W m`` and ``diag(W C W^T)``. So the
+normalization is folded into weights, ``V = diag(s) W`` with ``s = gamma r`` and ``r = 1 / sqrt(variance + epsilon)``,
+and what is left is ``neuron(V a + shift + other)`` with ``shift = beta - V m``: z is never made. Nor is its gradient.
+With the gradient g of what the neuron lets pass, and ``G = sum g (a - m)^T``::
 
-    dgamma = diag(G W') / sqrt(variance + epsilon)        dbeta = sum g
+    dgamma = r diag(G W^T)              dbeta = sum g              u = s r dgamma
     dW = diag(s) G - diag(u) W C
-    da = W' diag(s) g - W' diag(u) W (a - m) / M - W' diag(s) dbeta / M        (W' here: W transposed)
+    da = V^T g - W^T diag(u) W (a - m) / M - V^T dbeta / M
 
 Images are ``[N, C, H, W]``, weights OHWI with one pixel. Sums are float32 at least. The numbers differ from those of
-the steps one by one by what rounding z and its gradient to float16 costs, and by the rounding of W'. The covariance is
+the steps one by one by what rounding z and its gradient to float16 costs, and by the rounding of V. The covariance is
 a difference where Triton makes it: means of k deviations cost about log2(1 + k^2) of a float32 sum's bits.
 """
 
@@ -95,7 +95,7 @@ class FoldByMoments(Op, kind=Kind.CONTRACTION, half=True, results=7):
 
 
 class MomentsEnd(Op, kind=Kind.CONTRACTION, half=True, results=2):
-    """``neuron(W' a + shift + other)`` of images, folded weights, shift, and the other images.
+    """``neuron(V a + shift + other)`` of images, folded weights, shift, and the other images.
 
     The others may be a product, too: images, weights and shift. The second result is for `MomentsPassed`: bits, the
     neuron's source, or, of a ReLU, its result in float16, from which what was exactly 0 cannot be told from what was

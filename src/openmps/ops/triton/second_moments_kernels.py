@@ -311,7 +311,7 @@ def back_parts(
     weights, slopes, levels, parts, outputs, inputs, each, PRECISION: tl.constexpr, COLUMNS: tl.constexpr,
     TERMS: tl.constexpr,
 ):  # fmt: skip
-    """A tile of ``W' slopes``, and behind all of them ``W' levels``, summed over a program's terms."""
+    """A tile of ``W^T slopes``, and behind all of them ``W^T levels``, summed over a program's terms."""
     k, j = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS), tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     is_k, is_j, part = k < inputs, j < inputs, tl.program_id(2)
     total = tl.zeros([COLUMNS, COLUMNS], tl.float32)
