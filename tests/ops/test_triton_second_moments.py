@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ RELU = Neuron(MPSCNNNeuronType.RELU, 0.0, 0.0, 0.0)
 NEURONS = [RELU, Neuron(MPSCNNNeuronType.RELU, 0.25, 0.0, 0.0), Neuron(MPSCNNNeuronType.RELU_N, 0.0, 0.75, 0.0)]
 SHAPES = [(1, 1, 1, 1, 1), (2, 3, 10, 4, 1), (2, 40, 70, 3, 5), (1, 72, 152, 9, 20)]
 """Images, channels of the source and of the result, height, width."""
+ENDS = [*product(SHAPES[:3], NEURONS), (SHAPES[3], RELU)]
 
 
 @pytest.fixture
@@ -103,9 +105,8 @@ def test_weights_beyond_float16(place: torch.device, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("kind", ["image", "slice", "projection", "few terms"])
-@pytest.mark.parametrize("neuron", NEURONS, ids=str)
 @pytest.mark.parametrize("dtype", [FLOAT, HALF], ids=str)
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize(("shape", "neuron"), ENDS, ids=str)
 def test_ends_and_what_passes(
     shape, dtype, neuron: Neuron, kind: str, place: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
