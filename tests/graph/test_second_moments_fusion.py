@@ -272,6 +272,29 @@ def test_the_switch_may_change_between_encodes(device: torch.device) -> None:
     assert not count(graph.program_for([mps.MPSImageDescriptor(FLOAT16, 3, 5, 6)], allow_fusion=False), MomentsEnd)
 
 
+def test_steps_that_are_like_the_last_see_the_switch(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing comes out of these, so that they are encoded again without being looked at."""
+    monkeypatch.setitem(NETWORKS, "small", NetworkRow(_small, 8))  # pyright: ignore[reportArgumentType]
+    bench, shape = Bench.on(device), NetworkShape(8, 8, 1, 10, "small")
+    network = Network.create(shape, seed=1, optimizer=lambda device: mps.MPSNNOptimizerAdam(device, 0.003))
+    graph = network.training_graph(bench.device, FLOAT16, loss_weight=1.0, dropout_seed=1)
+    graph.stop_on_non_finite = False
+    pixels = np.random.default_rng(1).random((40, 8, 8, 1)).astype(np.float16)
+    one_hot = np.eye(10, dtype=np.float32)[np.arange(40) % 10]
+    seen: list[int] = []
+    for switch in (False, False, False, True, True, True, False):
+        graph.allow_second_moments = switch
+        command_buffer = bench.command_buffer()
+        images, labels = (
+            mps.MPSImageBatch.from_numpy(bench.device, pixels),
+            mps.MPSCNNLossLabels.batch(bench.device, one_hot),
+        )
+        graph.encode_batch(command_buffer, [images], [labels])
+        finish(command_buffer)
+        seen.append(sum(work.operations.count("MomentsEnd") for work in command_buffer.explain().works))
+    assert seen == [0, 0, 0, 3, 3, 3, 0]
+
+
 def test_the_cpu_does_without(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     graph = Block().graph(Bench.on(torch.device("cpu")), FLOAT16, fusion=True)
