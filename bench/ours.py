@@ -27,7 +27,7 @@ def training(device: str, **said: Any) -> Turn:
     graph = network.training_graph(
         machine, _format(work), loss_weight=scale / work.batch, dropout_seed=1, gradient_format=_format(work)
     )
-    graph.stop_on_non_finite = False
+    graph.stop_on_non_finite, graph.allow_second_moments = False, work.moments
     one_hot, given, stored = np.eye(work.classes, dtype=np.float32), batches(work), _stored(machine, work)
 
     def encode(command_buffer: mps.MPSCommandBuffer) -> None:

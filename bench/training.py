@@ -51,6 +51,13 @@ TASKS: dict[str, Task] = {
         20,
         _CUDA,
     ),
+    "resnet50-moments": Task(
+        "ResNet-50, training, 224 pixels, batch 256, float16 images, block ends by second moments",
+        "training",
+        Work("resnet50", 256, 224, half=True, moments=True),
+        20,
+        _CUDA,
+    ),
     "resnet50-small-training": Task(
         "ResNet-50, training, 64 pixels, batch 8", "training", Work("resnet50", 8, 64), 1, _CPU
     ),

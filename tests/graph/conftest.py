@@ -20,4 +20,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture
 def rules_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fuse as for a GPU. The CPU does without these rules: here it runs the slow forms of what they make."""
-    monkeypatch.setattr(compiler, "fuse", lambda *given, in_passes, packs: rules.fuse(*given, in_passes=True))
+    monkeypatch.setattr(
+        compiler, "fuse", lambda *given, in_passes, packs, **said: rules.fuse(*given, in_passes=True, **said)
+    )

@@ -27,7 +27,7 @@ from openmps.kernels.convolution.weights import ConvolutionWeights
 from openmps.kernels.loss.image_loss import LabelImages
 from openmps.metal.device import MTLDevice
 from openmps.ops import triton
-from openmps.ops.op import Input
+from openmps.ops.op import Body, Input, Role
 from openmps.types import MPSImageFeatureChannelFormat
 
 
@@ -81,6 +81,25 @@ def _source_of(kernel: Any) -> MPSCNNConvolutionDataSource:
     return kernel.data_source
 
 
+_MADE, _PIXELS = 2, 128
+"""How many channels weights make at least, and of how many pixels, for each channel that they read, so that second
+moments pay for themselves."""
+
+
+def _narrow(program: Program, body: Body) -> frozenset[Input]:
+    """The weights in a body that make far more channels than they read, of many pixels."""
+    found: set[Input] = set()
+    for each in body.inputs:
+        place, _, what = each.name.partition(":")
+        if each.role is Role.BUFFER and what.startswith("weights"):
+            stage = program.stages[int(place)]
+            read = program.descriptors[stage.sources[0]].feature_channels
+            made = stage.shape.extent
+            if made.channels >= _MADE * read and made.images * made.height * made.width >= _PIXELS * read:
+                found.add(each)
+    return frozenset(found)
+
+
 _OPERANDS: tuple[str, ...] = ("labels", "weights")
 """What the images behind a loss's own are, in order."""
 
@@ -114,7 +133,12 @@ class Compiler:
         self._states: dict[MPSNNStateNode, MPSStateBatch] = {}
 
     def compile(
-        self, images: Iterable[MPSNNImageNode], states: Iterable[MPSNNStateNode], *, allow_fusion: bool
+        self,
+        images: Iterable[MPSNNImageNode],
+        states: Iterable[MPSNNStateNode],
+        *,
+        allow_fusion: bool,
+        by_moments: bool = False,
     ) -> Program:
         """Plan every filter in order; ``images`` and ``states`` are read from outside."""
         stages = [self._stage(node, kernel) for node, kernel in self._kernels.items()]
@@ -126,11 +150,12 @@ class Compiler:
         fused, recipes = frozenset[int](), dict[Input, Recipe]()
         if allow_fusion:
             whole, device = body, self._device.torch_device
-            in_passes, packs = triton.runs_on(device), device.type == "cpu"
-            body, gone, recipes = fuse(whole, self._count, in_passes=in_passes, packs=packs)
+            said: Any = {"in_passes": triton.runs_on(device), "packs": device.type == "cpu"}
+            said["moments"] = _narrow(program, body) if by_moments else frozenset()
+            body, gone, recipes = fuse(whole, self._count, **said)
             too_large = Preparations(recipes, stages).too_large()
             if too_large:
-                body, gone, recipes = fuse(whole, self._count, too_large, in_passes=in_passes, packs=packs)
+                body, gone, recipes = fuse(whole, self._count, too_large, **said)
             fused = frozenset(makers[slot] for slot in gone if slot in makers)
         if self._sharing is not None:
             body = share_gradients(body, program, self._sharing)

@@ -26,6 +26,10 @@ class Flow:
             for slot in step.reads:
                 self._readers.setdefault(slot, []).append(step)
 
+    def readers(self, slot: int) -> list[Step]:
+        """The steps that read a slot as it is."""
+        return self._readers.get(slot, [])
+
     def uses(self, slot: int) -> list[Step] | None:
         """The steps that read a slot, also by way of its numbers in float32; None if it, or these, come out."""
         found: list[Step] = []

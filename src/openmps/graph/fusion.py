@@ -21,12 +21,15 @@ in a neuron; see `openmps.graph.stored_normalization_fusion`. `fuse_preactivatio
 `openmps.graph.preactivation_fusion`, has the convolution behind such a normalization take it in.
 `growing_concatenations`, see `openmps.graph.concatenation_fusion`, lets concatenations between them share memory.
 
+`ends_by_moments`, on a GPU and if it is asked for: see `openmps.graph.second_moments_fusion`.
+
 Every fusion is turned off with ``MPSNNGraph.allow_fusion``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Container
+from functools import partial
 from typing import NamedTuple
 
 from openmps.graph.concatenation_fusion import growing_concatenations
@@ -38,6 +41,7 @@ from openmps.graph.pooled_convolution_fusion import pooled_convolutions, pooled_
 from openmps.graph.preactivation_fusion import fuse_preactivations
 from openmps.graph.projection_fusion import added_normalizations, spread_gradients
 from openmps.graph.readers import Readers
+from openmps.graph.second_moments_fusion import ends_by_moments
 from openmps.graph.stored_normalization_fusion import fuse_stored_normalizations
 from openmps.ops.neuron import Neuron, NeuronGradient
 from openmps.ops.op import Body, Input, Step
@@ -49,12 +53,19 @@ _RELU = MPSCNNNeuronType.RELU
 
 
 def fuse(
-    body: Body, images: int, apart: Container[Input] = (), *, in_passes: bool = False, packs: bool = False
+    body: Body,
+    images: int,
+    apart: Container[Input] = (),
+    *,
+    in_passes: bool = False,
+    packs: bool = False,
+    moments: Container[Input] = (),
 ) -> FusedBody:
     """The body after every fusion, for so many images.
 
     ``apart`` are prepared inputs that it must do without; ``in_passes`` says that fused operations run in one pass over
     memory each, as they do in Triton; ``packs`` that convolutions gain by prepared weights alone, as on the CPU.
+    ``moments`` are weights of convolutions that may take part in `ends_by_moments`.
     """
     body, gone, recipes = fuse_convolutions(body, images, apart, packs=packs)
     if packs:
@@ -63,7 +74,7 @@ def fuse(
         body, never, recipes = fuse_preactivations(body, {**recipes, **more})
         gone |= never
         body, _ = growing_concatenations(body)
-    for rule in _RULES_IN_PASSES if in_passes else _RULES:
+    for rule in (*_NORMALIZATIONS, partial(ends_by_moments, eligible=moments), *_OTHERS) if in_passes else _RULES:
         body, never = rule(body)
         gone |= never
     verify(body)
@@ -84,17 +95,8 @@ def pools_before_relus(body: Body) -> tuple[Body, set[int]]:
 
 
 _RULES = (identities, pools_before_relus)
-_RULES_IN_PASSES = (
-    identities,
-    normalized_neurons,
-    normalized_poolings,
-    added_normalizations,
-    spread_gradients,
-    pools_before_relus,
-    pooled_convolutions,
-    layer_ends,
-    wide_products,
-)
+_NORMALIZATIONS = (identities, normalized_neurons, normalized_poolings, added_normalizations, spread_gradients)
+_OTHERS = (pools_before_relus, pooled_convolutions, layer_ends, wide_products)
 """What is done to a body, in order. Where a fused operation is no pass of its own, it costs a gradient the numbers that
 it computes again."""
 

@@ -102,6 +102,21 @@ class MPSNNGraph(MPSKernel, NamedAttributes):
     Default True. A batch normalization that is folded into the weights of a convolution takes new numbers as they take
     them: by its data source or by a reload, not by a write to its buffers.
     """
+    allow_second_moments: bool = False
+    """Let ends of residual blocks be computed from second moments where they are trained on a GPU. Our addition.
+
+    A convolution of one pixel, ``z = W a + b``, normalized by its batch, with an image added and a rectifier behind:
+    with the mean m and the covariance C of a, the mean of z is ``W m + b``, its variance ``diag(W C W^T)``. So
+    normalization, addition and rectifier are done as z is computed, and neither z nor its gradient is ever stored.
+    Numbers change by rounding: z is not rounded to the images' format, and the weights are once more, multiplied by
+    what normalizes. A sum that is exactly 0 before the rectifier may pass no gradient, and the biases' gradient is 0
+    instead of nearly so. Where the mean of a is k deviations, variances have about ``log2(1 + k^2)`` bits less.
+
+    It is left as it is where z or its gradient is exported or read by another filter, where the statistics are those
+    of several processes or are given, where weights have groups or read more than half as many channels as they make,
+    where a batch has fewer than 128 pixels for each channel that is read, and where ``allow_fusion`` is False. May be
+    changed at any time. Default False. A command buffer's ``explain`` names what is fused.
+    """
     stop_on_non_finite: bool = False
     """Fail a run in which a loss, a gradient of weights or a result is NaN or infinite, before anything is updated.
 
@@ -450,7 +465,7 @@ class MPSNNGraph(MPSKernel, NamedAttributes):
         """Check everything, make what comes out, record the work and ask for updates."""
         interface, who = self._interface, self._name or self.name
         check_command_buffer(who, command_buffer, self._device)
-        settings, again = (self._format, self.allow_fusion), self._again
+        settings, again = (self._format, self.allow_fusion, self.allow_second_moments), self._again
         is_asked_for_nothing = receivers[0] is None and receivers[1] is None
         if again is not None and is_asked_for_nothing and again.is_like(settings, self._device, sources, states):
             return {}, self._record(command_buffer, again.program, sources, states, {}, are_counted=False)
@@ -545,8 +560,9 @@ class MPSNNGraph(MPSKernel, NamedAttributes):
     ) -> Program:
         """The program for these source shapes and states; ``formats`` overrules what graph and nodes say on images."""
         fusing = allow_fusion and self.allow_fusion
+        by_moments = fusing and self.allow_second_moments
         given = tuple([kernel.given(states[node]) for node, kernel in self._state_readers if node in states])
-        key = (shapes, given, self._format, fusing, tuple(formats.items()))
+        key = (shapes, given, self._format, fusing, by_moments, tuple(formats.items()))
         if self._changes != changes.number:
             self._look_at_kernels()
         last = self._last
@@ -573,7 +589,8 @@ class MPSNNGraph(MPSKernel, NamedAttributes):
                 answers,
                 self._sharing,
             )
-            program = compiler.compile(interface.outputs(), interface.result_states, allow_fusion=fusing)
+            wanted = interface.outputs(), interface.result_states
+            program = compiler.compile(*wanted, allow_fusion=fusing, by_moments=by_moments)
             self._check_program(program)
             self._programs[key] = program
             self._look_at_kernels(planned=True)
