@@ -100,7 +100,7 @@ def _stored(
     machine: mps.MTLDevice, work: Work
 ) -> Callable[[mps.MPSCommandBuffer, mps.MPSImageBatch], mps.MPSImageBatch]:
     """What brings bytes to the format of the other images, as peers do who multiply float16."""
-    if not work.half:
+    if not work.half or work.reads_bytes:
         return lambda command_buffer, batch: batch
     kernel = mps.MPSNNSlice(machine)
     descriptor = mps.MPSImageDescriptor(Format.FLOAT16, work.side, work.side, work.channels)

@@ -40,9 +40,14 @@ _YOLO: dict[str, Any] = {"network": "tiny-yolo", "classes": 20, "optimizer": "ad
 _CPU, _CUDA = ("cpu",), ("cuda",)
 
 TASKS: dict[str, Task] = {
-    "digits": Task("digit network, training, batch 40", "training", Work(**_DIGITS), 10),
+    "digits": Task("digit network, training, batch 40", "training", Work(**_DIGITS), 10, _CPU),
+    "digits-float32": Task("digit network, training, batch 40", "training", Work(**_DIGITS), 50, _CUDA),
     "digits-float16": Task(
-        "digit network, training, batch 40, float16 images", "training", Work(**_DIGITS, half=True), 50, _CUDA
+        "digit network, training, batch 40, float16 images",
+        "training",
+        Work(**_DIGITS, half=True, reads_bytes=True),
+        50,
+        _CUDA,
     ),
     "resnet50-training": Task(
         "ResNet-50, training, 224 pixels, batch 256, float16 images",

@@ -25,6 +25,8 @@ class Work:
     classes: int = 1000
     half: bool = False
     """Images stored as float16, or autocast to it by peers; else float32 everywhere."""
+    reads_bytes: bool = False
+    """Whether our graph reads the bytes as they come, and not float16 images that are made of them first."""
     optimizer: str = "sgd"
     """``adam``, or ``sgd`` with momentum 0.9."""
     width: int = 16
