@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from helpers import LAYOUTS, TOLERANCE, array, assert_close, assert_digits, tensor
+from openmps.ops import batch_normalization as ops
 from openmps.ops.batch_normalization import (
     BatchMoments,
     DataGradient,
@@ -176,6 +177,61 @@ def test_an_outlier(outlier: str, device: torch.device, rng: np.random.Generator
     moments = batch_moments(tensor(x, torch.float32, device))
     assert abs(_exact(moments)[0][0] - mean[0]) <= 1e-6 * np.sqrt(variance[0])
     assert_close(moments.variance, variance, 1e-6)
+
+
+@pytest.mark.parametrize("deviations", [0.0, 1.0, 3.9, 4.1, 1e3])
+def test_sums_of_numbers_as_they_are(
+    deviations: float, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They keep the digits of the sums around the mean, and are taken up to 4 deviations."""
+    x, g = (rng.normal(size=(4, 3, 24, 20)).astype(np.float32).astype(np.float64) for _ in range(2))
+    x = (x + deviations * x.std()).astype(np.float32).astype(np.float64)
+    source, flow = (tensor(each, torch.float32, layout="channels_last") for each in (x, g))
+    mean, variance = oracle.moments(x)
+    assert (ops._plain_moments(source) is not None) == (deviations < 4)
+    for is_plain in (True, False):
+        if not is_plain:
+            monkeypatch.setattr(ops, "_is_plain", lambda *_: False)
+        moments = batch_moments(source)
+        assert (np.abs(_exact(moments)[0] - mean) <= 1e-6 * np.sqrt(variance)).all()
+        assert (np.abs(array(moments.variance) / variance - 1.0) <= 4e-6).all()
+        how = _how(moments, np.array([1.5, -0.5, 1.0]), np.array([0.25, 2.0, 0.0]), source)
+        assert_close(normalize(source, how), oracle.forward(x, mean, variance, *_rows(how), EPSILON), 4e-6, "result")
+        sums = parameter_gradients(flow, source, how)
+        size = np.sqrt(x.size / 3)
+        for found, wanted in zip(sums, oracle.parameter_gradients(g, x, mean, variance, EPSILON), strict=True):
+            assert (np.abs(array(found) - wanted) <= 4e-6 * size).all()
+        found = array(data_gradient(flow, source, how, sums, x.size // 3))
+        assert_close(found, oracle.gradient(g, x, array(how.gamma), EPSILON), 4e-6, "gradient")
+
+
+def _rows(how: Normalization) -> tuple[np.ndarray, np.ndarray]:
+    return array(how.gamma), array(how.beta)
+
+
+def test_sums_have_the_same_bits_whatever_the_number_of_threads(rng: np.random.Generator) -> None:
+    source, flow = (tensor(rng.normal(size=(4, 40, 60, 60)), torch.float32, layout="channels_last") for _ in range(2))
+    found, before = list[tuple[torch.Tensor, ...]](), torch.get_num_threads()
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            moments = batch_moments(source)
+            found.append((*moments, *ops_parameter_gradients(flow, source, moments, EPSILON)))
+    finally:
+        torch.set_num_threads(before)
+    for other in found[1:]:
+        assert all(torch.equal(mine, theirs) for mine, theirs in zip(found[0], other, strict=True))
+
+
+def test_near_zero() -> None:
+    row = torch.tensor([1.0, -7.0])
+    assert ops.is_near_zero(row, torch.ones(2))
+    assert not ops.is_near_zero(row, torch.ones(2), 6.0)
+    assert ops.is_near_zero(torch.zeros(2), torch.zeros(2))
+    for wrong in (float("nan"), float("inf"), -1.0):
+        assert not ops.is_near_zero(row, torch.tensor([1.0, wrong]))
+    for wrong in (float("nan"), float("inf"), -float("inf")):
+        assert not ops.is_near_zero(torch.tensor([wrong, 0.0]), torch.ones(2))
 
 
 def test_not_a_number_and_infinity_show(device: torch.device) -> None:

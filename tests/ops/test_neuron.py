@@ -54,6 +54,28 @@ def samples(name: str, values: tuple[float, float, float], rng: np.random.Genera
     return x
 
 
+@pytest.mark.parametrize("values", [(1.0, 1.0, 1.0), (1.7159, 0.6667, 1.0), (-2.0, 3.0, 1.0)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize("is_intel", [True, False])
+def test_both_gradients_of_tanh(
+    is_intel: bool,
+    dtype: torch.dtype,
+    values: tuple[float, float, float],
+    rng: np.random.Generator,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ops, "is_intel", lambda: is_intel)
+    x, g = (array(tensor(rng.normal(size=(2, 3, 4, 5)) * 2, dtype)) for _ in range(2))
+    x[0, 0, 0, :3] = 0.0, 100.0, -100.0
+    kind = NAMES.index("tanh")
+    found = ops.neuron_gradient(tensor(g, dtype), tensor(x, dtype), MPSCNNNeuronType(kind), *values)
+    assert_close(found, oracle.gradient(g, x, kind, *values), TOLERANCE[dtype], "tanh gradient")
+    strange = tensor(np.array([np.nan, np.inf, -np.inf]).reshape(1, 3, 1, 1), dtype)
+    slopes = ops.neuron_gradient(torch.ones_like(strange), strange, MPSCNNNeuronType(kind), *values).ravel()
+    assert slopes[0].isnan()
+    assert slopes[1:].tolist() == [0.0, 0.0]
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(("kind", "name", "values"), CASES, ids=IDS)

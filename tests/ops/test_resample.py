@@ -12,6 +12,8 @@ from torch.nn import functional
 from helpers import LAYOUTS, TOLERANCE, array, assert_close, assert_digits, inner, tensor
 from openmps.ops import aligned_interpolation
 from openmps.ops import resample as ops
+from openmps.ops.geometry import Axis as GeometryAxis
+from openmps.ops.geometry import Window
 from openmps.ops.stretch import Stretch
 from openmps.types import MPSImageEdgeMode
 from oracles import resample as oracle
@@ -60,6 +62,28 @@ def test_enlarging_equals_loops(shape, edge: int, dtype, device: torch.device, r
         g = rng.normal(size=tuple(found.shape))
         back = ops.enlarge_gradient(tensor(g, dtype, device, layout), place, factors, mode)
         assert_close(back, oracle.apply_adjoint(g, *matrices), TOLERANCE[dtype], f"gradient, {what}")
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("factors", [(2, 2), (1, 4), (8, 2), (3, 2)], ids=str)
+@pytest.mark.parametrize("spare", [0, 1])
+def test_enlarging_by_torch_equals_copies(
+    factors: tuple[int, int],
+    spare: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    rng: np.random.Generator,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    x = tensor(rng.normal(size=(2, 5, 37, 51)), dtype, device, "channels_last")
+    axes = [GeometryAxis(side, side * factor - spare) for side, factor in zip((51, 37), factors[::-1], strict=True)]
+    if device.type == "cpu":
+        assert ops._is_enlarged_by_torch(x, factors) == (factors != (3, 2))
+    found = ops.enlarge(x, Window(*axes), factors, MPSImageEdgeMode.ZERO)
+    monkeypatch.setattr(ops, "_is_enlarged_by_torch", lambda *_: False)
+    wanted = ops.enlarge(x, Window(*axes), factors, MPSImageEdgeMode.ZERO)
+    assert torch.equal(found, wanted)
+    assert found.stride() == wanted.stride()
 
 
 @pytest.mark.usefixtures("_either")

@@ -4,12 +4,14 @@ Images are ``[N, C, H, W]``, everything else is one number a channel, ``[C]``. A
 scale, and know the mean to twice the precision of a number: a large mean costs no digits of a small variance. Images
 may be float16: sums and everything in between are float32 then. Where Triton runs, each pass reads its images once
 (`openmps.ops.triton.batch_normalization`); the forms here are the slow ones that those must equal.
-On the CPU, float32 images with means of a few deviations lose no digits worth the passes that this takes.
+On the CPU, float32 images with means of a few deviations lose no digits worth the passes that this takes: there the
+sums are those of numbers and squares as they are, by pairs (torch.sum), which does not depend on the number of threads.
 (MPSCNNBatchNormalization.h, macOS 10.13.4; Ioffe and Szegedy, arXiv 1502.03167.)
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -22,8 +24,9 @@ from openmps.ops.elements import room_for
 from openmps.ops.op import Kind, Op
 
 _PIXELS = (0, 2, 3)
-_LARGEST_MEAN = 8.0
-"""In deviations: of channels that the CPU takes as they are, without subtracting the mean first."""
+_LARGEST_MEAN, _LARGEST_MEAN_OF_SUMS = 8.0, 4.0
+"""In deviations: of channels that the CPU takes as they are, without subtracting the mean first; for sums, which lose
+as many digits as the square of it has, half of it."""
 
 
 class Moments(NamedTuple):
@@ -58,6 +61,8 @@ def batch_moments(x: Tensor) -> Moments:
     """
     if (fast := kernels_for([x], [])) is not None:
         return Moments(*fast.moments(x))
+    if _is_plain(x) and (found := _plain_moments(_wide(x))) is not None:
+        return found
     first = _column(_wide(x[0, :, 0, 0]))
     centred = x - first
     mean = (first + centred.mean(_PIXELS, keepdim=True)).contiguous()
@@ -65,6 +70,17 @@ def batch_moments(x: Tensor) -> Moments:
     correction = centred.mean(_PIXELS)
     variance = centred.square_().mean(_PIXELS).sub_(correction.square()).clamp_min_(0.0)
     return Moments(mean.view(-1), correction, variance)
+
+
+def _plain_moments(x: Tensor) -> Moments | None:
+    """The moments by the sums of numbers and of squares; None where means are so large that these lose digits.
+
+    Or where squares may have vanished: a channel of one tiny number has that mean, and the variance 0.
+    """
+    variance, mean = torch.mul(x, x).mean(_PIXELS), x.mean(_PIXELS)
+    variance.addcmul_(mean, mean, value=-1.0)
+    is_exact = is_near_zero(mean, variance - torch.finfo(x.dtype).tiny, _LARGEST_MEAN_OF_SUMS)
+    return Moments(mean, torch.zeros_like(mean), variance) if is_exact else None
 
 
 def merged_moments(a: Moments, b: Moments, share: float) -> Moments:
@@ -87,14 +103,23 @@ def normalize(x: Tensor, how: Normalization, *, is_rounded: bool = False) -> Ten
     if (fast := kernels_for([x], [*how.moments, how.gamma, how.beta])) is not None:
         rows = fast.Rows(*how.moments, how.gamma, how.beta)
         return fast.normalize(x, rows, how.epsilon, x.dtype if is_rounded else torch.float32)[0]
+    if _is_plain(x) and is_near_zero(how.moments.mean, how.moments.variance + how.epsilon):
+        result = _plain_normalize(_wide(x), how)
+        return result.to(x.dtype) if is_rounded else result
     scale = how.gamma * _inverse_deviation(how.moments, how.epsilon)
     shift = how.beta - how.moments.correction * scale
-    if _is_plain(x) and is_near_zero(how.moments.mean, how.moments.variance + how.epsilon):
-        result = torch.addcmul(_column(shift - how.moments.mean * scale), _wide(x), _column(scale))
-        return result.to(x.dtype) if is_rounded else result
     centred = x - _column(how.moments.mean)
     room = room_for(centred, x) if is_rounded else centred
     return torch.addcmul(_column(shift), centred, _column(scale), out=room)
+
+
+def _plain_normalize(x: Tensor, how: Normalization) -> Tensor:
+    """`normalize` of float32 images where what a mean was rounded by is nothing beside a deviation."""
+    (mean, _, variance), gamma, beta = how.moments, how.gamma, how.beta
+    if x.is_contiguous(memory_format=torch.channels_last):
+        return torch.native_batch_norm(x, gamma, beta, mean, variance, False, 0.0, how.epsilon)[0]
+    scale = gamma * _inverse_deviation(how.moments, how.epsilon)
+    return torch.addcmul(_column(torch.addcmul(beta, mean, scale, value=-1.0)), x, _column(scale))
 
 
 def parameter_gradients(gradient: Tensor, x: Tensor, moments: Moments, epsilon: float) -> ParameterGradients:
@@ -104,6 +129,11 @@ def parameter_gradients(gradient: Tensor, x: Tensor, moments: Moments, epsilon: 
     """
     if (fast := kernels_for([gradient, x], moments)) is not None:
         return ParameterGradients(*fast.parameter_gradients(gradient, x, fast.Rows(*moments), epsilon))
+    if _is_plain(x, gradient) and is_near_zero(moments.mean, moments.variance, _LARGEST_MEAN_OF_SUMS):
+        flow = _wide(gradient)
+        products, beta = torch.mul(flow, _wide(x)).sum(_PIXELS), flow.sum(_PIXELS)
+        gamma = products.addcmul_(moments.mean, beta, value=-1.0).mul_(_inverse_deviation(moments, epsilon))
+        return ParameterGradients(gamma, beta)
     centred = (x - _column(moments.mean)).sub_(_column(moments.correction))
     beta = gradient.sum(_PIXELS, dtype=centred.dtype)
     return ParameterGradients(centred.mul_(gradient).sum(_PIXELS).mul_(_inverse_deviation(moments, epsilon)), beta)
@@ -130,25 +160,27 @@ def data_gradient(
     scale = gamma * inverse
     if sums is None:
         return torch.mul(gradient, _column(scale), out=torch.empty_like(gradient, dtype=x.dtype))
-    slope = scale * inverse * sums.gamma / -pixels
-    level = (scale * sums.beta / -pixels).sub_(moments.correction * slope)
+    slope = (scale * inverse).mul_(sums.gamma).div_(-pixels)
+    level = (scale * sums.beta).div_(-pixels)
     if _is_plain(x) and is_near_zero(moments.mean, moments.variance + epsilon):
-        level -= moments.mean * slope
+        level.addcmul_(moments.mean, slope, value=-1.0)
         result = torch.addcmul(_column(level), _wide(x), _column(slope))
         return result.addcmul_(_wide(gradient), _column(scale)).to(x.dtype)
+    level -= moments.correction * slope
     centred = x - _column(moments.mean)
     torch.addcmul(_column(level), centred, _column(slope), out=centred)
     return torch.addcmul(centred, gradient, _column(scale), out=room_for(centred, x))
 
 
-def _is_plain(x: Tensor) -> bool:
+def _is_plain(*images: Tensor) -> bool:
     """Whether these are images that may be taken as they are, if their means are small."""
-    return not x.is_cuda and x.dtype in (torch.float16, torch.float32)
+    return all(not each.is_cuda and each.dtype in (torch.float16, torch.float32) for each in images)
 
 
-def is_near_zero(mean: Tensor, variance: Tensor) -> bool:
+def is_near_zero(mean: Tensor, variance: Tensor, limit: float = _LARGEST_MEAN) -> bool:
     """Whether no channel's mean is large beside its deviation; False if one of them is not finite."""
-    return bool(((mean.square() <= variance * _LARGEST_MEAN**2) & (variance < torch.inf)).all())
+    least, most = torch.aminmax(torch.addcmul(variance, mean, mean, value=-1.0 / limit**2))
+    return least.item() >= 0.0 and most.item() < math.inf
 
 
 def kernels_for(images: Sequence[Tensor], rows: Sequence[Tensor | None]) -> Any:

@@ -20,6 +20,7 @@ from openmps.ops.geometry import Window, pitch_of, read, read_adjoint
 from openmps.ops.library_convolution import backward, launching, operand_of, placed, regular, stepped
 from openmps.ops.op import Kind, Op
 from openmps.ops.patch_convolution import small_convolution
+from openmps.ops.pixel_products import pixel_convolution, pixel_gradients
 from openmps.ops.products import product, product_of_rows, wide_product
 from openmps.ops.small_gradients import small_gradients
 from openmps.types import MPSImageEdgeMode
@@ -106,6 +107,8 @@ def convolution(
         for form in (small_convolution, exact_convolution):
             if (found := form(x, weights, biases, window, edge_mode)) is not None:
                 return found
+    if (found := pixel_convolution(x, weights, biases, window, groups)) is not None:
+        return found
     window, padding = placed(window, edge_mode)
     operand = operand_of(x, window, padding, edge_mode)
     kernel = weights.permute(0, 3, 1, 2)
@@ -164,6 +167,9 @@ def convolution_gradient(
         found = _exact_gradients(gradient, x, weights, window, edge_mode, wanted)
         if found is not None:
             return found
+    products = pixel_gradients(gradient, x, weights, window, groups, (with_source, with_parameters))
+    if products is not None:
+        return ConvolutionGradients(*products, gradient.sum((0, 2, 3)) if with_parameters and with_biases else None)
     window, padding = placed(window, edge_mode)
     operand = operand_of(x, window, padding, edge_mode)
     kernel = weights.permute(0, 3, 1, 2)

@@ -18,6 +18,7 @@ from torch.nn import functional
 from openmps.errors import MPSArgumentError
 from openmps.ops import triton
 from openmps.ops.op import Op
+from openmps.ops.products import is_intel
 from openmps.types import MPSCNNNeuronType
 
 _FEW_CHANNELS = 12
@@ -137,6 +138,13 @@ def _in_place(backward: Callable[..., Tensor], gradient: Tensor, result: Tensor)
     if gradient.dtype != result.dtype or gradient.shape != result.shape:
         return backward(gradient, result, grad_input=torch.empty_like(result))
     return backward(gradient, result, grad_input=result)
+
+
+def _tanh_gradient(gradient: Tensor, x: Tensor, p: _Parameters) -> Tensor:
+    """By ``1 - tanh(y)^2``, or ``4 s (1 - s)`` with ``s = sigmoid(2 y)`` where MKL's tanh is slow: not on Intel's."""
+    if x.is_cuda or is_intel():
+        return _times(_in_place(_tanh_backward, gradient, torch.tanh(_scaled(x, p.b))), p.a * p.b)
+    return _times(_in_place(_sigmoid_backward, gradient, (x * (2.0 * p.b)).sigmoid_()), 4.0 * p.a * p.b)
 
 
 def _affine(x: Tensor, scale: float, bias: float) -> Tensor:
@@ -269,10 +277,7 @@ _NEURONS: dict[MPSCNNNeuronType, _Row] = {
         lambda x, _: torch.sigmoid(x), lambda g, x, _: _in_place(_sigmoid_backward, g, torch.sigmoid(x))
     ),
     MPSCNNNeuronType.HARD_SIGMOID: _Row(lambda x, p: _affine(x, p.a, p.b).clamp_(0.0, 1.0), _hard_sigmoid_gradient),
-    MPSCNNNeuronType.TANH: _Row(
-        lambda x, p: _scaled(torch.tanh(_scaled(x, p.b)), p.a),
-        lambda g, x, p: _times(_in_place(_tanh_backward, g, torch.tanh(_scaled(x, p.b))), p.a * p.b),
-    ),
+    MPSCNNNeuronType.TANH: _Row(lambda x, p: _scaled(torch.tanh(_scaled(x, p.b)), p.a), _tanh_gradient),
     MPSCNNNeuronType.ABSOLUTE: _Row(lambda x, _: x.abs(), lambda g, x, _: x.sign().mul_(g)),
     MPSCNNNeuronType.SOFT_PLUS: _Row(_soft_plus, _soft_plus_gradient),
     MPSCNNNeuronType.SOFT_SIGN: _Row(

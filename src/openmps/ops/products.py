@@ -19,7 +19,7 @@ _FEWEST_ROWS = 16
 """Of a matrix, and columns of the other: fewer would be padded."""
 _MOST_PRODUCTS = 1 << 29
 """Multiplications; for more a library's matrix products are worth their start."""
-_SMALL, _SMALL_ON_INTEL = 1 << 18, 1 << 22
+_SMALL, _SMALL_ON_INTEL = 1 << 21, 1 << 22
 """Multiplications of a product on the CPU that MKL makes faster than oneDNN."""
 
 
@@ -48,7 +48,7 @@ def product(left: Tensor, right: Tensor) -> Tensor:
     oneDNN wants the rows of the left and the columns of the right factor in one piece and copies what is not. MKL takes
     half its time then on an Intel processor, and up to twice its time on an AMD one.
     """
-    if _onednn_product is not None and _takes_onednn(left) and not is_intel():
+    if _onednn_product is not None and _takes_onednn(left) and not is_intel() and not _is_small(left, right.t()):
         return _onednn_product(left, right.t(), None, "none", [], "")
     if _is_exact_on_gpu(left, right):
         from openmps.ops.triton.products import product as exact

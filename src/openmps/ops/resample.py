@@ -211,6 +211,8 @@ def _collected(pixels: Tensor, stretch: Stretch, dimension: int) -> Tensor:
 
 # --- by a whole factor: nearest upsampling ----------------------------------------------------------------------------
 
+_EXACT_FACTORS = (1, 2, 4, 8)
+
 
 def enlarge(x: Tensor, window: Window, factors: tuple[int, int], edge_mode: MPSImageEdgeMode) -> Tensor:
     """Repeat pixels: ``Y[n, c, y, x] = E[n, c, y // factors[0] + offset, x // factors[1] + offset]``.
@@ -225,11 +227,25 @@ def enlarge(x: Tensor, window: Window, factors: tuple[int, int], edge_mode: MPSI
         [N, C, window.y.result, window.x.result], channels-last; perhaps a view of ``x`` where nothing is repeated.
     """
     vertical, horizontal = factors
-    pixels = read(x, _blocks(window, factors), edge_mode).permute(0, 2, 3, 1)
-    images, height, width, channels = pixels.shape
+    region = read(x, _blocks(window, factors), edge_mode)
+    images, channels, height, width = region.shape
+    if _is_enlarged_by_torch(region, factors):
+        whole = torch.ops.aten.upsample_nearest2d(region, [height * vertical, width * horizontal])
+        return whole[:, :, : window.y.result, : window.x.result]
+    pixels = region.permute(0, 2, 3, 1)
     repeated = pixels[:, :, None, :, None].expand(images, height, vertical, width, horizontal, channels)
     whole = repeated.reshape(images, height * vertical, width * horizontal, channels)
     return whole[:, : window.y.result, : window.x.result].permute(0, 3, 1, 2)
+
+
+def _is_enlarged_by_torch(region: Tensor, factors: tuple[int, int]) -> bool:
+    """Whether torch's kernel repeats these pixels on the CPU, which takes half the time that copies of rows do.
+
+    It multiplies places by 1 / factor, rounded to float32: powers of two are exact.
+    """
+    is_plain = not region.is_cuda and region.dtype in (torch.float32, torch.float64) and region.numel() > 0
+    is_last = region.shape[1] > 1 and region.is_contiguous(memory_format=torch.channels_last)
+    return is_plain and is_last and factors != (1, 1) and all(factor in _EXACT_FACTORS for factor in factors)
 
 
 def enlarge_gradient(gradient: Tensor, window: Window, factors: tuple[int, int], edge_mode: MPSImageEdgeMode) -> Tensor:
