@@ -30,6 +30,7 @@ _ACCUMULATORS: dict[type[MPSNNOptimizer], tuple[str, ...]] = {
     MPSNNOptimizerRMSProp: ("input_sum_of_squares_vectors",),
     MPSNNOptimizerStochasticGradientDescent: ("input_momentum_vectors",),
 }
+_ENCODES: dict[type, Any] = {kind: kind.encode for kind in _ACCUMULATORS}
 
 
 class _Settled(NamedTuple):
@@ -55,7 +56,7 @@ class Repeat:
     def holds(self) -> bool:
         """Whether nothing of it has changed but the gradients' numbers and the rate."""
         source, settled, update = self._source, self._settled, self._update
-        optimizer = settled.optimizer
+        optimizer, asked = settled.optimizer, source.update
         return (
             source._settled is settled
             and source._optimizer is optimizer
@@ -63,7 +64,9 @@ class Repeat:
             and settled.vectors == source._accumulators
             and update.clips is optimizer.apply_gradient_clipping
             and update.shard is optimizer._shard  # pyright: ignore[reportPrivateUsage]
-            and getattr(source.update, "__func__", None) is self._own
+            and getattr(asked, "__func__", None) is self._own
+            and asked.__self__ is source
+            and _encodes_as_it_came(optimizer)
         )
 
     def check(self, command_buffer: CommandBuffer) -> None:
@@ -75,6 +78,12 @@ class Repeat:
         """What is to be recorded, with its label; what else ``update`` does is done."""
         store(self._source, "_current", self._settled.source)
         return self._settled.optimizer._encoded(self._update)  # pyright: ignore[reportPrivateUsage]
+
+
+def _encodes_as_it_came(optimizer: MPSNNOptimizer) -> bool:
+    """Whether it is one of the framework's optimizers, whose ``encode`` nobody has put another in the place of."""
+    encode: Any = getattr(optimizer, "encode", None)
+    return getattr(encode, "__func__", None) is _ENCODES.get(type(optimizer), _ENCODES)
 
 
 class Optimized:
@@ -175,7 +184,7 @@ class Optimized:
         """Know the update that was just encoded, for the next one like it."""
         optimizer, settled = self._optimizer, None
         # Those of a user may do anything in their encode.
-        if optimizer is not None and type(optimizer) in _ACCUMULATORS and source is result:
+        if optimizer is not None and _encodes_as_it_came(optimizer) and source is result:
             arguments = optimizer._settled_arguments()  # pyright: ignore[reportPrivateUsage]
             if arguments is not None:
                 vectors = {name: [*each] for name, each in self._accumulators.items()}
