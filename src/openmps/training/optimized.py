@@ -46,12 +46,12 @@ class _Settled(NamedTuple):
 class Repeat:
     """An update of a data source by the gradients of one state that is encoded again and again; see `graph.repeats`."""
 
-    __slots__ = ("_own", "_settled", "_source", "_update", "operands")
+    __slots__ = ("_encode", "_own", "_settled", "_source", "_update", "operands")
 
     def __init__(self, source: Any, settled: _Settled, update: Any) -> None:
         self._source, self._settled, self._update = source, settled, update
         self.operands: Sequence[Any] = update.operands
-        self._own = type(source).update
+        self._own, self._encode = type(source).update, _ENCODES[type(settled.optimizer)]
 
     def holds(self) -> bool:
         """Whether nothing of it has changed but the gradients' numbers and the rate."""
@@ -66,7 +66,7 @@ class Repeat:
             and update.shard is optimizer._shard  # pyright: ignore[reportPrivateUsage]
             and getattr(asked, "__func__", None) is self._own
             and asked.__self__ is source
-            and _encodes_as_it_came(optimizer)
+            and getattr(optimizer.encode, "__func__", None) is self._encode
         )
 
     def check(self, command_buffer: CommandBuffer) -> None:
