@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import pickle
 import threading
 from collections.abc import Callable
 
@@ -91,6 +93,16 @@ def test_what_others_write_goes_into_the_copy(place: torch.device) -> None:
     block.tensor().add_(1.0)
     assert value.flatten().tolist() == [1.0] * 4
     assert block.tensor().flatten().tolist() == [2.0] * 4
+
+
+@pytest.mark.parametrize("way", [copy.copy, copy.deepcopy, lambda block: pickle.loads(pickle.dumps(block))])
+def test_copies_have_elements_of_their_own(way: Callable[[Block], Block], place: torch.device) -> None:
+    loans, block, value = Loans(place), _block(place), _value(place, 1.0)
+    loans.lend(block, value)
+    twin = way(block)
+    loans.call_in()
+    value.fill_(2.0)
+    assert twin.tensor().flatten().tolist() == block.tensor().flatten().tolist() == [1.0] * 4
 
 
 def test_threads_that_ask_while_it_is_called_in(place: torch.device) -> None:

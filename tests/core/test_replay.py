@@ -199,6 +199,30 @@ def test_images_that_share_memory(device: torch.device) -> None:
         np.testing.assert_array_equal(numbers(other), 2 * _values(number))
 
 
+def test_images_that_share_memory_and_are_both_written(device: torch.device) -> None:
+    """Each is read as what was written last, through whichever of them."""
+    found: list[np.ndarray] = []
+    plain = mps.mtl_device(device).new_command_queue()
+    plain.max_capture_count = 0
+    for queue in (replaying_queue(device), plain):
+        place = queue.device
+        double = mps.MPSCNNNeuronLinear(place, a=2.0, b=0.0)
+        double.destination_image_allocator = mps.MPSImage.default_allocator()
+        for number in range(4):
+            mine = mps.MPSImageBatch.from_numpy(place, np.full((1, 2, 2, 1), 1.0 + number, np.float32))
+            alias = mps.MPSImageBatch.from_tensor(place, mine.tensor(), copy=False)
+            other = mps.MPSImageBatch.from_numpy(place, np.full((1, 2, 2, 1), 10.0, np.float32))
+            command_buffer = queue.command_buffer()
+            double.encode_batch(command_buffer, alias, destination_images=alias)
+            double.encode_batch(command_buffer, other, destination_images=mine)
+            read = double.encode_batch(command_buffer, alias)
+            command_buffer.commit()
+            command_buffer.wait_until_completed()
+            assert read.numpy().flatten().tolist() == [40.0] * 4
+            found.append(alias.numpy())
+    assert all(each.flatten().tolist() == [20.0] * 4 for each in found)
+
+
 def test_a_state_that_somebody_keeps_is_filled(bench: Bench) -> None:
     """The state of one encode is kept and used in a later command buffer; those between are dropped."""
     dropout = mps.MPSCNNDropout(bench.device, 0.5, 3)

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import openmps as mps
+from openmps.core.kernel.configuration import changes
 from openmps.graph import again, repeats
 from openmps.training.network import NetworkShape, SampleNetwork
 from replay_twin import assert_same, outcomes, replaying_queue
@@ -229,3 +230,104 @@ def test_losses_are_those_of_their_own_step(device: torch.device) -> None:
         found.append([*read, *map(losses, kept)])
     for mine, other in zip(*found, strict=True):
         assert_same(mine, other, device)
+
+
+def _steps(training: Training, count: int = STEPS) -> None:
+    """Each is waited for: the next one has the states of the last."""
+    for _ in range(count):
+        training.step()
+        training.last.wait_until_completed()
+
+
+def test_what_stands_for_a_data_source_is_asked(device: torch.device) -> None:
+    class Scheduled:
+        """Hands on what it does not do itself."""
+
+        def __init__(self, inner: Any) -> None:
+            self.inner, self.calls = inner, 0
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.inner, name)
+
+        def update(self, command_buffer: Any, gradient_state: Any, source_state: Any) -> Any:
+            self.calls += 1
+            return self.inner.update(command_buffer, gradient_state, source_state)
+
+    training = Training(replaying_queue(device))
+    sources: dict[str, Any] = training.network._sources
+    sources.update({label: Scheduled(source) for label, source in sources.items()})
+    training.graph = training.network.training_graph(training.device, Format.FLOAT32, loss_weight=0.25, dropout_seed=1)
+    training.graph.stop_on_non_finite = False
+    _steps(training)
+    assert [source.calls for source in sources.values()] == [STEPS] * len(sources)
+
+
+@pytest.mark.parametrize("before", [0, CHANGED])
+@pytest.mark.parametrize(
+    ("kind", "method"), [(mps.TrainableConvolutionDataSource, "update"), (mps.MPSNNOptimizerAdam, "encode")]
+)
+def test_a_method_put_in_the_place_of_a_class_is_called(
+    kind: type, method: str, before: int, monkeypatch: pytest.MonkeyPatch, device: torch.device
+) -> None:
+    training, calls = Training(replaying_queue(device)), list[object]()
+    own = getattr(kind, method)
+    _steps(training, before)
+    monkeypatch.setattr(kind, method, lambda self, *given, **named: calls.append(self) or own(self, *given, **named))
+    _steps(training)
+    assert len(calls) == STEPS * len(training.sources)
+
+
+def test_an_encode_put_in_the_place_of_an_optimizers_is_called(device: torch.device) -> None:
+    training, calls = Training(replaying_queue(device)), list[object]()
+    _steps(training)
+    optimizer = training.sources[0].optimizer
+    own = optimizer.encode
+    optimizer.encode = lambda *given, **named: calls.append(given) or own(*given, **named)
+    _steps(training)
+    assert len(calls) == STEPS
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_clipping_of_replayed_updates(stops: bool, device: torch.device) -> None:
+    """With and without states of the graph's own that come again."""
+    trainings = pair(device)
+    for training in trainings:
+        training.graph.stop_on_non_finite = stops
+        _steps(training)
+        _clipping(training)
+        _steps(training)
+    assert_equal(*trainings, device)
+
+
+def test_a_property_that_is_set_while_another_thread_encodes(
+    monkeypatch: pytest.MonkeyPatch, device: torch.device
+) -> None:
+    """Behind the look at the properties, before the encode is known as one that others may be like."""
+    training, of = Training(replaying_queue(device)), again.Again.of
+    number = changes.number
+
+    def late(*given: Any) -> Any:
+        changes.note()
+        return of(*given)
+
+    monkeypatch.setattr(again.Again, "of", late)
+    _steps(training, 2)
+    assert changes.number > number
+    assert training.graph._again is not None
+    assert training.graph._again.settings[0] != changes.number
+
+
+def test_a_gradient_that_is_left_out_and_read_behind_is_refused(device: torch.device) -> None:
+    training = Training(mps.mtl_device(device).new_command_queue())
+    training.step()
+    inner = [each for each in training.graph.kernels.values() if isinstance(each, mps.MPSCNNConvolutionGradient)]
+    option = mps.MPSCNNConvolutionGradientOption.GRADIENT_WITH_WEIGHTS_AND_BIAS
+    *others, first = inner
+    for each in others:
+        before, each.gradient_option = each.gradient_option, option
+        with pytest.raises(mps.MPSArgumentError, match="gradient_option"):
+            training.step()
+        each.gradient_option = before
+    first.gradient_option = option
+    training.step()
+    training.last.wait_until_completed()

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 from openmps.core.image.batch import MPSImageBatch
 from openmps.core.image.storage import Shape
-from openmps.core.kernel.configuration import changes
 from openmps.core.state.batch import MPSStateBatch
 from openmps.graph.encoding import Images
 from openmps.graph.program import Program
@@ -23,7 +22,7 @@ class Again(NamedTuple):
 
     program: Program
     settings: tuple[object, ...]
-    """What the program depends on besides."""
+    """What the program depends on besides, as it was before it was planned: others may change it meanwhile."""
     images: list[Shape]
     labels: list[tuple[Shape | None, ...]]
 
@@ -36,14 +35,14 @@ class Again(NamedTuple):
         read = [_seen(LabelsBatch, each, device) for each in labels]
         if program.questions or None in seen or None in read:
             return None
-        return cls(program, (changes.number, *settings), seen, read)
+        return cls(program, settings, seen, read)
 
     def is_like(
         self, settings: tuple[object, ...], device: MTLDevice, images: Sequence[Images], labels: Sequence[MPSStateBatch]
     ) -> bool:
         """Whether an encode with these settings and operands is like it."""
         return (
-            self.settings == (changes.number, *settings)
+            self.settings == settings
             and [_seen(MPSImageBatch, each, device) for each in images] == self.images
             and [_seen(LabelsBatch, each, device) for each in labels] == self.labels
         )

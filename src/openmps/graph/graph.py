@@ -465,7 +465,8 @@ class MPSNNGraph(MPSKernel, NamedAttributes):
         """Check everything, make what comes out, record the work and ask for updates."""
         interface, who = self._interface, self._name or self.name
         check_command_buffer(who, command_buffer, self._device)
-        settings, again = (self._format, self.allow_fusion, self.allow_second_moments), self._again
+        settings = (changes.number, self._format, self.allow_fusion, self.allow_second_moments)
+        again = self._again
         is_asked_for_nothing = receivers[0] is None and receivers[1] is None
         if again is not None and is_asked_for_nothing and again.is_like(settings, self._device, sources, states):
             return {}, self._record(command_buffer, again.program, sources, states, {}, are_counted=False)

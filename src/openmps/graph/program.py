@@ -20,6 +20,7 @@ from openmps.core.kernel.encoding import Frame
 from openmps.core.kernel.plan import Plan, used_inputs
 from openmps.core.kernel.scene import RESULT, SAVED
 from openmps.core.state.batch import MPSStateBatch
+from openmps.errors import MPSArgumentError
 from openmps.graph.nodes import MPSNNFilterNode, MPSNNGradientFilterNode, MPSNNImageNode, MPSNNStateNode
 from openmps.graph.preparations import Preparations, Recipe
 from openmps.graph.rows import Asked
@@ -257,12 +258,24 @@ def _operand(
 ) -> Slot | None:
     """The slot of the graph's body that an input of a stage's body is; None where nothing was saved for it."""
     if role is Role.SOURCE:
-        return images[stage.sources[int(name)]]
+        return _made(images, stage.sources[int(name)], stage)
     if role is Role.SAVED:
         return None if stage.state_in is None else saved.get(stage.state_in)
     if role is Role.BUFFER and name in stage.operands:
         return images[stage.operands[name]]
     return builder.input(role, f"{place}:{name}")
+
+
+def _made(images: Mapping[MPSNNImageNode, Slot], image: MPSNNImageNode, stage: Stage) -> Slot:
+    """The slot of an image that a stage reads."""
+    if image not in images:
+        rule, got = (
+            "must be made by the filter before it",
+            "no image: its gradient_option leaves out the data's gradient",
+        )
+        remedy = "Let that filter's gradient_option include the data, or end the graph before this filter"
+        raise MPSArgumentError(stage.kernel.name, "source_image", rule, got, remedy)
+    return images[image]
 
 
 def _whole(stage: Stage, result: Slot) -> Slot:

@@ -54,12 +54,13 @@ def repeats_of(asked: Sequence[tuple[Layer, MPSStateBatch]]) -> Repeated | None:
     """The updates of some layers, which were just encoded; None unless all of them may come again."""
     found: list[tuple[Repeat, ConvolutionWeights]] = []
     for layer, states in asked:
-        offer: Any = getattr(layer.source, "_repeat_of", None)
+        # What stands for a data source and hands on what it does not have itself may have an update of its own.
+        offer: Any = getattr(type(layer.source), "_repeat_of", None)
         is_alone = len(layer.callbacks) == 1 and layer.callbacks[0].takes_source
         if offer is None or not is_alone or layer.style is not MPSNNTrainingStyle.UPDATE_DEVICE_GPU:
             return None
         weights: ConvolutionWeights = layer.kernel.parameters
-        update = offer(states.shared, weights.state())
+        update = offer(layer.source, states.shared, weights.state())
         if update is None:
             return None
         found.append((update, weights))

@@ -161,8 +161,8 @@ class TrainableConvolutionDataSource(ArrayConvolutionDataSource, Optimized):
         self._current = None
 
     def _repeat_of(self, gradients: object, source: object) -> Repeat | None:
-        # Whoever changes what `update` does is asked each time.
-        is_own = getattr(self.update, "__func__", None) is TrainableConvolutionDataSource.update
+        # Whoever changes what `update` does is asked each time, on the class too.
+        is_own = getattr(self.update, "__func__", None) is _UPDATE
         return super()._repeat_of(gradients, source) if is_own else None
 
     def update(
@@ -203,6 +203,9 @@ class TrainableConvolutionDataSource(ArrayConvolutionDataSource, Optimized):
         if comes_again:
             self._settle(source_state, result)
         return result
+
+
+_UPDATE = TrainableConvolutionDataSource.update
 
 
 def _numbers(state: MPSCNNConvolutionWeightsAndBiasesState, lengths: Sequence[int]) -> list[Numbers]:

@@ -30,6 +30,7 @@ _ACCUMULATORS: dict[type[MPSNNOptimizer], tuple[str, ...]] = {
     MPSNNOptimizerRMSProp: ("input_sum_of_squares_vectors",),
     MPSNNOptimizerStochasticGradientDescent: ("input_momentum_vectors",),
 }
+_ENCODES: dict[type, Any] = {kind: getattr(kind, "encode", None) for kind in _ACCUMULATORS}
 
 
 class _Settled(NamedTuple):
@@ -45,17 +46,18 @@ class _Settled(NamedTuple):
 class Repeat:
     """An update of a data source by the gradients of one state that is encoded again and again; see `graph.repeats`."""
 
-    __slots__ = ("_own", "_settled", "_source", "_update", "operands")
+    __slots__ = ("_encode", "_own", "_settled", "_source", "_update", "operands")
 
     def __init__(self, source: Any, settled: _Settled, update: Any) -> None:
         self._source, self._settled, self._update = source, settled, update
         self.operands: Sequence[Any] = update.operands
-        self._own = type(source).update
+        self._own, self._encode = type(source).update, _ENCODES[type(settled.optimizer)]
 
     def holds(self) -> bool:
         """Whether nothing of it has changed but the gradients' numbers and the rate."""
         source, settled, update = self._source, self._settled, self._update
-        optimizer = settled.optimizer
+        optimizer, asked = settled.optimizer, source.update
+        encode: Any = getattr(optimizer, "encode", None)
         return (
             source._settled is settled
             and source._optimizer is optimizer
@@ -63,7 +65,9 @@ class Repeat:
             and settled.vectors == source._accumulators
             and update.clips is optimizer.apply_gradient_clipping
             and update.shard is optimizer._shard  # pyright: ignore[reportPrivateUsage]
-            and getattr(source.update, "__func__", None) is self._own
+            and getattr(asked, "__func__", None) is self._own
+            and asked.__self__ is source
+            and getattr(encode, "__func__", None) is self._encode
         )
 
     def check(self, command_buffer: CommandBuffer) -> None:
@@ -75,6 +79,12 @@ class Repeat:
         """What is to be recorded, with its label; what else ``update`` does is done."""
         store(self._source, "_current", self._settled.source)
         return self._settled.optimizer._encoded(self._update)  # pyright: ignore[reportPrivateUsage]
+
+
+def _encodes_as_it_came(optimizer: MPSNNOptimizer) -> bool:
+    """Whether it is one of the framework's optimizers, whose ``encode`` nobody has put another in the place of."""
+    encode: Any = getattr(optimizer, "encode", None)
+    return getattr(encode, "__func__", None) is _ENCODES.get(type(optimizer), _ENCODES)
 
 
 class Optimized:
@@ -175,7 +185,7 @@ class Optimized:
         """Know the update that was just encoded, for the next one like it."""
         optimizer, settled = self._optimizer, None
         # Those of a user may do anything in their encode.
-        if optimizer is not None and type(optimizer) in _ACCUMULATORS and source is result:
+        if optimizer is not None and _encodes_as_it_came(optimizer) and source is result:
             arguments = optimizer._settled_arguments()  # pyright: ignore[reportPrivateUsage]
             if arguments is not None:
                 vectors = {name: [*each] for name, each in self._accumulators.items()}

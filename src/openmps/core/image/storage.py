@@ -181,6 +181,11 @@ class Block:
                     self.adopt(lender())
                 self._lender = None
 
+    def __getstate__(self) -> object:
+        """What copies and pickles hold: elements of their own, as nobody would have copied what they borrow in time."""
+        self.pay_back()
+        return super().__getstate__()
+
     def discard(self) -> None:
         """Give the memory back; the next use finds zeros."""
         self._tensor = self._host = self._lender = None

@@ -222,7 +222,8 @@ class MPSNNOptimizer(MPSKernel):
         others.append(layer.rounded if shard is None else Held(None))
         body = self._record(command_buffer, parameters, [*layer.gradients[:parameters], *others])
         if values is None or parameters == 2:
-            store(self, "_last", _Found.of(arguments, kept, layer.lengths, parameters, others))
+            last = _Found.of(arguments, kept, layer.lengths, parameters, others, clips=self.apply_gradient_clipping)
+            store(self, "_last", last)
             if layer.read[0].prepared is not None:
                 self._keep(layer.read[0], _Prepared.of(arguments, kept, layer, body, others))
         for read in layer.read:
@@ -267,7 +268,7 @@ class MPSNNOptimizer(MPSKernel):
 
     def _encode_again(self, command_buffer: CommandBuffer, given: list[Any], last: _Found) -> bool:
         """Update a convolution's parameters if all arguments but the gradients are those of the last time."""
-        if given[_GIVEN_ANEW:] != last.arguments:
+        if last.clips is not self.apply_gradient_clipping or given[_GIVEN_ANEW:] != last.arguments:
             return False
         state = given[_GIVEN_ANEW - 1]
         gradients = convolution_gradients(self._name or self.name, state, command_buffer)
@@ -312,8 +313,9 @@ class _Found(NamedTuple):
     parameters: int
     """How many of them are updated."""
     operands: list[Bound]
+    clips: bool
     frame: Frame
-    """Of the inputs besides them, the rate and the gradients."""
+    """Of the inputs besides them, the rate and the gradients; the body is another one if it clips."""
 
     @classmethod
     def of(
@@ -323,6 +325,8 @@ class _Found(NamedTuple):
         lengths: tuple[int, int],
         parameters: int,
         operands: list[Bound],
+        *,
+        clips: bool,
     ) -> _Found | None:
         """None unless they will be found in the same memory the next time."""
         states = arguments["convolution_source_state"], arguments["result_state"]
@@ -331,7 +335,7 @@ class _Found(NamedTuple):
         if any(numbers_of(vector) is None for vectors in kept for vector in vectors):
             return None
         given = [copy(value) if any(value is each for each in kept) else value for value in arguments.values()]
-        return cls(given[_GIVEN_ANEW:], lengths, parameters, operands, Frame(tuple(range(1 + parameters))))
+        return cls(given[_GIVEN_ANEW:], lengths, parameters, operands, clips, Frame(tuple(range(1 + parameters))))
 
 
 class _Prepared(NamedTuple):

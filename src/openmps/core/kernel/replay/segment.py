@@ -130,8 +130,8 @@ class _Analysis:
         """That of it which a later work reads."""
         self._in_place: set[int] = set()
         """Storages of kept memory that works so far write."""
-        self._pasted: set[int] = set()
-        """Storages that images had before and that works so far write a part of."""
+        self._pasted: dict[int, int] = {}
+        """Storages that images had before and that works so far write a part of, with whose they are."""
         self._encodings: list[tuple[Encoding, list[Source]]] = []
         self._places: dict[Hashable, int] = {}
         """Of what is copied in, by how it is read and of which memory."""
@@ -179,7 +179,7 @@ class _Analysis:
             return Source(NUMBER if moves else SAME_NUMBER)
         mark = mark_of(bound)
         if mark is not None:
-            if self._pasted and _storages(mark) & self._pasted:
+            if self._pasted and _storages(mark) & self._pasted.keys():
                 raise UnfitError("it reads memory that an image before it shares")
             return Source(KEPT)
         if not written and is_own_cell(bound) and bound.present is not None:
@@ -210,7 +210,7 @@ class _Analysis:
             return Source(NOTHING)
         if not isinstance(value, Tensor):
             raise UnfitError(f"it reads a {type(value).__name__}")
-        if storage_of(value) in self._pasted | self._in_place:
+        if (storage := storage_of(value)) in self._pasted or storage in self._in_place:
             raise UnfitError("it reads memory that a work before it shares")
         return Source(VALUE)
 
@@ -236,12 +236,14 @@ class _Analysis:
             self._in_place.update(storage_of(cell.present) for cell in cells)
             return
         for cell in cells:
-            memory = cell.present
+            memory, number = cell.present, self._numbers[id(cell)]
             if isinstance(memory, Tensor):
                 if cell.stays:
                     raise UnfitError("it writes memory of two kinds")
-                self._pasted.add(storage_of(memory))
-            self._written.add(self._numbers[id(cell)])
+                # What is made of one is looked for there, and would not be what the other has brought meanwhile.
+                if self._pasted.setdefault(storage_of(memory), number) != number:
+                    raise UnfitError("it writes memory that a work before it shares")
+            self._written.add(number)
 
     def _target(self, sink: Any) -> Target:
         """Where an output goes."""
