@@ -25,6 +25,7 @@ from openmps.kernels.loss import (
 from openmps.metal.device import mtl_device
 from openmps.types import MPSCNNLossType, MPSCNNReductionType, MTLOrigin, MTLRegion, MTLSize
 from oracles import loss as oracle
+from replay_twin import assert_same
 from samples.loss import labels_for
 
 CPU = mtl_device("cpu")
@@ -131,8 +132,8 @@ def test_together_they_are_the_loss_in_one(kind: Type, device: torch.device, rng
     command_buffer = bench.command_buffer()
     expected = whole.encode_batch(command_buffer, bench.batch(y), labels)
     finish(command_buffer)
-    np.testing.assert_array_equal(gradient, numbers(expected))
-    np.testing.assert_array_equal(losses, np.concatenate([numbers(each.loss_image()) for each in labels]))
+    assert_same(gradient, numbers(expected), device)
+    assert_same(losses, np.concatenate([numbers(each.loss_image()) for each in labels]), device)
 
 
 def test_a_sum_of_losses_by_the_chain_rule(device: torch.device, rng: np.random.Generator) -> None:

@@ -286,13 +286,14 @@ def gradients(gradient: Tensor, x: Tensor, gamma: Tensor, statistics: Tensor) ->
         cut.columns,
     )  # fmt: skip
     sums, terms = found.new_empty(2, cut.images, cut.channels), torch.empty_like(statistics)
+    # Each product is rounded, as the sums that are to cancel with it were.
     _gradient_end[(cut.images * groups,)](
         found, statistics, gamma, sums[0], sums[1], terms, cut.pixels, cut.channels, size, parts,
-        triton.next_power_of_2(size),
+        triton.next_power_of_2(size), enable_fp_fusion=False,
     )  # fmt: skip
     made = torch.empty_like(x)
     _source_gradient[cut.grid(cut.down)](
         gradient, x, made, statistics, terms, gamma, cut.pixels, cut.channels, size, cut.down, cut.across, cut.held,
-        cut.columns,
+        cut.columns, enable_fp_fusion=False,
     )  # fmt: skip
     return made, sums[0], sums[1]

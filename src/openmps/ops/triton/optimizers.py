@@ -27,6 +27,9 @@ COLUMNS = 11
 rate, size, and the first of its programs."""
 _COLUMNS = tl.constexpr(COLUMNS)
 _ALIGNMENT = 16
+_SAME_BITS: dict[str, Any] = {"enable_fp_fusion": False}
+"""Each product is rounded: which of two the compiler would add to unrounded differs from kernel to kernel, and updates
+of shards and of whole vectors, one by one and joined, give the same bits."""
 _ALL = tl.constexpr(tl.PropagateNan.ALL)
 
 
@@ -131,7 +134,7 @@ def update(
     floats = (tuple(map(float, each)) for each in (numbers, clip or (0.0, 0.0), scales))
     _optimizer_update[(blocks,)](
         gradients, values, tuple(own), results, sizes, tuple(each for _, each in rounded), steps, *floats, name,
-        clip is not None, regularization, holds_rates, _digits([index for index, _ in rounded]), _BLOCK,
+        clip is not None, regularization, holds_rates, _digits([index for index, _ in rounded]), _BLOCK, **_SAME_BITS,
     )  # fmt: skip
 
 
@@ -211,7 +214,7 @@ def update_many(
     _optimizer_updates[(programs,)](
         table([number for row in rows for number in row], values[0].device), len(rows), *floats, name,
         clip is not None, regularization, len(own) == 3, is_aligned, triton.next_power_of_2(len(rows)), _MANY_BLOCK,
-        num_warps=_MANY_WARPS,
+        num_warps=_MANY_WARPS, **_SAME_BITS,
     )  # fmt: skip
 
 
