@@ -71,6 +71,10 @@ def test_what_is_not_taken(place: torch.device) -> None:
     assert not fast.takes(x.double(), inside, inside)
     assert not fast.takes(x.contiguous(), inside, inside)
     assert not fast.gathers(inside, Stretch(3, 60, 1, 20))
+    # More pixels than 32 bits count; nothing so large is made.
+    rows = torch.zeros(1, dtype=torch.float64, device=place)
+    assert fast.samples(x, rows.expand(1, 1, 9, 9), rows)
+    assert not fast.samples(x, rows.expand(1, 2**11, 2**10, 2**10), rows)
 
 
 @pytest.mark.parametrize("edge", [ZERO, CLAMP], ids=str)

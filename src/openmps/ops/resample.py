@@ -271,12 +271,13 @@ def _sums_at_once(gradient: Tensor, factors: tuple[int, int]) -> bool:
         triton.runs_on(gradient.device)
         and gradient.dtype == torch.float32
         and gradient.is_contiguous(memory_format=torch.channels_last)
+        and gradient.shape[0] * gradient.shape[2] * gradient.shape[3] < _MOST_PIXELS
         and 1 < math.prod(factors) <= _MOST_COPIES
     )
 
 
-_MOST_COPIES = 64
-"""Of a pixel, whose gradients Triton adds up: each is a part of the program."""
+_MOST_COPIES, _MOST_PIXELS = 64, 2**31
+"""Of a pixel, whose gradients Triton adds up: each is a part of the program; of all images, counted in 32 bits."""
 
 
 def _blocks(window: Window, factors: tuple[int, int]) -> Window:
@@ -315,7 +316,7 @@ def sample(x: Tensor, rows: Tensor, columns: Tensor, edge_mode: MPSImageEdgeMode
     Returns:
         [N * K, C, h, w], channels-last: the K results of the first image, then those of the second.
     """
-    if (fast := _kernels_for(x)) is not None:
+    if (fast := _kernels_for(x)) is not None and fast.samples(x, rows, columns):
         return fast.sample(x, rows, columns, clamps=edge_mode == MPSImageEdgeMode.CLAMP)
     found = _sample_in_bags(x, rows, columns, edge_mode)
     return _sample_by_taps(x, rows, columns, edge_mode) if found is None else found

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from importlib import import_module
 from typing import Any
 
@@ -23,6 +24,8 @@ _BLOCK = 1024
 _MOST_CHANNELS = 64
 _LARGEST = 2**24
 """Of the whole numbers that positions are made of: float32 holds them."""
+_MOST_PIXELS = 2**31
+"""Fewer are counted in 32 bits."""
 _MOST_READERS = 34
 """Results of an axis, at most, that read one pixel: its gradient is their sum, one after the other."""
 # What lies in two axes: source, result, numerator, denominator, offset of each.
@@ -150,9 +153,17 @@ def takes(x: Tensor, *axes: Stretch) -> bool:
         x.dtype == torch.float32
         and x.numel() > 0
         and x.is_contiguous(memory_format=torch.channels_last)
+        and len(x) * x.shape[2] * x.shape[3] < _MOST_PIXELS
+        and len(x) * math.prod(axis.result for axis in axes) < _MOST_PIXELS
         and numbers < _LARGEST
         and all(axis.numerator > 0 and axis.stays_inside for axis in axes)
     )
+
+
+def samples(x: Tensor, rows: Tensor, columns: Tensor) -> bool:
+    """Whether `sample` is for these images and positions."""
+    shape = torch.broadcast_shapes(rows.shape, columns.shape, (len(x), 1, 1, 1))
+    return takes(x) and math.prod(shape) < _MOST_PIXELS
 
 
 def gathers(*axes: Stretch) -> bool:
