@@ -6,6 +6,8 @@ import gc
 import os
 import signal
 import zlib
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,8 @@ import pytest
 import torch
 
 import measured
+import rounding
+from helpers import on_a_cpu_of
 from openmps.debug.limits import MachineLimits
 
 # A timing never is a test: other work on the machine would decide it.
@@ -27,10 +31,18 @@ DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--record-errors", type=Path, help="write the largest errors seen, by kernel, to this JSON file")
+    parser.addoption("--rounding", type=int, help="round as another processor might: a seed (tests/rounding.py)")
+    parser.addoption("--maker", choices=["intel", "amd"], help="choose forms as on a processor of this maker")
     parser.addoption("--lower-budgets", action="store_true", help="write the calls of encodes that are below budget")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    stack = ExitStack()
+    config.add_cleanup(stack.close)
+    if (seed := config.getoption("--rounding")) is not None:
+        stack.enter_context(rounding.rounded_by_layout(seed))
+    if (maker := config.getoption("--maker")) is not None:
+        on_a_cpu_of(stack.enter_context(pytest.MonkeyPatch.context()), is_intel=maker == "intel")
     # A shell ignores interrupts for what it runs in the background, and so would the processes that tests interrupt.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -41,6 +53,13 @@ def pytest_configure(config: pytest.Config) -> None:
     # The processes share the cores: a thread each, and each of the processes that tests start.
     os.environ["OMP_NUM_THREADS"] = "1"
     torch.set_num_threads(1)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--rounding") is not None:
+        for item in items:
+            if item.get_closest_marker("other_processes"):
+                item.add_marker(pytest.mark.skip(reason="the processes that it starts round as this machine does"))
 
 
 def pytest_collection_finish() -> None:
@@ -87,6 +106,13 @@ def rng(request: pytest.FixtureRequest) -> np.random.Generator:
 @pytest.fixture(autouse=True)
 def _seeded(request: pytest.FixtureRequest) -> None:
     torch.manual_seed(zlib.crc32(request.node.nodeid.encode()))
+
+
+@pytest.fixture
+def in_any_order() -> Iterator[None]:
+    """Equal bits of forms that sum in other orders: a processor's own sums would differ in the last digits."""
+    with rounding.rounded_once():
+        yield
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,11 +17,8 @@ EPSILON, MOMENTUM = 1e-5, 0.1
 class Parameters:
     """Leaves for autograd, and running statistics, of a type."""
 
-    def __init__(
-        self, arrays: Mapping[str, Array], dtype: torch.dtype, *, training: bool, by_pooling: bool = False
-    ) -> None:
+    def __init__(self, arrays: Mapping[str, Array], dtype: torch.dtype, *, training: bool) -> None:
         self.training = training
-        self.by_pooling = by_pooling
         self.running: dict[str, Tensor] = {}
         self.leaves: dict[str, Tensor] = {}
         for name, array in arrays.items():
@@ -44,13 +42,131 @@ class Parameters:
         return self.normalization(self.convolution(x, f"{label}_conv", stride), f"{label}_norm")
 
     def classified(self, x: Tensor) -> Tensor:
-        mean = F.avg_pool2d(x, x.shape[2:]).flatten(1) if self.by_pooling else x.mean((2, 3))
-        return F.linear(mean, self.leaves["fc.weights"].flatten(1), self.leaves["fc.biases"])
+        return F.linear(x.mean((2, 3)), self.leaves["fc.weights"].flatten(1), self.leaves["fc.biases"])
+
+    def losses(self, logits: Tensor, targets: Tensor) -> Tensor:
+        return -(torch.log_softmax(logits, 1) * targets).sum(1)
 
     def gradients(self) -> dict[str, Array]:
         """By name, laid out as the framework's: OHWI."""
         found = {name: leaf.grad.double().numpy() for name, leaf in self.leaves.items() if leaf.grad is not None}
         return {name: grad.transpose(0, 2, 3, 1) if grad.ndim == 4 else grad for name, grad in found.items()}
+
+
+class Rounding:
+    """Errors at random, as large as float32 may round sums: twice its unit of the sum of the terms' magnitudes.
+
+    With an even seed each number has an error of its own; with an odd one those of a channel have one in common, as
+    sums of like terms in one order may have.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._generator = torch.Generator().manual_seed(seed)
+        self._is_common = seed % 2 == 1
+
+    def of(self, magnitudes: Tensor) -> Tensor:
+        shape = magnitudes.shape
+        if self._is_common and len(shape) == 4:
+            shape = (1, shape[1], 1, 1)
+        noise = torch.rand(shape, generator=self._generator, dtype=torch.float64)
+        return (2.0 * noise - 1.0) * torch.finfo(torch.float32).eps * magnitudes
+
+
+class _RoundedSum(torch.autograd.Function):
+    """A function that sums products of its operands, one of each, and its gradients, with errors."""
+
+    @staticmethod
+    def forward(ctx: Any, rounding: Rounding, function: Callable[..., Tensor], *operands: Tensor) -> Tensor:
+        ctx.rounding, ctx.function = rounding, function
+        ctx.save_for_backward(*operands)
+        return function(*operands) + rounding.of(function(*map(torch.abs, operands)))
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        found = []
+        for change in (lambda each: each, torch.abs):
+            with torch.enable_grad():
+                operands = [change(each.detach()).requires_grad_() for each in ctx.saved_tensors]
+                found.append(torch.autograd.grad(ctx.function(*operands), operands, change(gradient)))
+        return None, None, *(each + ctx.rounding.of(most) for each, most in zip(*found, strict=True))
+
+
+class _RoundedNormalization(torch.autograd.Function):
+    """Batch normalization by the statistics of the batch, which it returns, too, and its gradients, with errors."""
+
+    @staticmethod
+    def forward(ctx: Any, rounding: Rounding, x: Tensor, gamma: Tensor, beta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        pixels = (0, 2, 3)
+        mean = x.mean(pixels) + rounding.of(x.abs().mean(pixels))
+        centred, spread = x - _rows(mean), x.abs() + _rows(mean.abs())
+        variance = centred.square().mean(pixels)
+        variance = variance + rounding.of(variance)
+        inverse = _rows((variance + EPSILON).rsqrt())
+        normalized = (centred + rounding.of(spread)) * inverse
+        y = _rows(gamma) * normalized + _rows(beta)
+        ctx.rounding = rounding
+        ctx.save_for_backward(normalized, spread * inverse, gamma, inverse)
+        ctx.mark_non_differentiable(mean, variance)
+        return y + rounding.of(_rows(gamma.abs()) * normalized.abs() + _rows(beta.abs())), mean, variance
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> Any:
+        normalized, spread, gamma, inverse = ctx.saved_tensors
+        pixels, count = (0, 2, 3), gradient[:, 0].numel()
+        for_beta = gradient.sum(pixels) + ctx.rounding.of(gradient.abs().sum(pixels))
+        products = gradient.abs() * spread
+        for_gamma = (gradient * normalized).sum(pixels) + ctx.rounding.of(products.sum(pixels))
+        parts = gradient, -_rows(for_beta / count), -normalized * _rows(for_gamma / count)
+        error = ctx.rounding.of(sum(part.abs() for part in parts))
+        return None, (sum(parts) + error) * _rows(gamma) * inverse, for_gamma, for_beta
+
+
+def _rows(numbers: Tensor) -> Tensor:
+    return numbers[:, None, None]
+
+
+class RoundedParameters(Parameters):
+    """In float64, with errors at random in each layer and in its gradients, as large as float32 may make them.
+
+    What comes out tells how far the results of a float32 computation may be from the exact ones, in whatever order its
+    sums are made: no float32 number of any processor is asked.
+    """
+
+    def __init__(self, arrays: Mapping[str, Array], seed: int, *, training: bool) -> None:
+        super().__init__(arrays, torch.float64, training=training)
+        self._rounding = Rounding(seed)
+
+    def _sum(self, function: Callable[..., Tensor], *operands: Tensor | None) -> Tensor:
+        return _RoundedSum.apply(self._rounding, function, *(each for each in operands if each is not None))
+
+    def convolution(self, x: Tensor, label: str, stride: int = 1, groups: int = 1) -> Tensor:
+        weights = self.leaves[f"{label}.weights"]
+        how = {"stride": stride, "padding": weights.shape[-1] // 2, "groups": groups}
+        return self._sum(lambda *each: F.conv2d(*each, **how), x, weights, self.leaves.get(f"{label}.biases"))
+
+    def normalization(self, x: Tensor, label: str) -> Tensor:
+        mean, variance = self.running[f"{label}.mean"], self.running[f"{label}.variance"]
+        gamma, beta = self.leaves[f"{label}.gamma"], self.leaves[f"{label}.beta"]
+        if not self.training:
+            scale = gamma * (variance + EPSILON).rsqrt()
+            y = (x - _rows(mean)) * _rows(scale) + _rows(beta)
+            return y + self._rounding.of((x.abs() + _rows(mean.abs())) * _rows(scale.abs()) + _rows(beta.abs()))
+        y, own, spread = _RoundedNormalization.apply(self._rounding, x, gamma, beta)
+        count = x[:, 0].numel()
+        mean.lerp_(own, MOMENTUM)
+        variance.lerp_(spread * count / (count - 1), MOMENTUM)
+        return y
+
+    def classified(self, x: Tensor) -> Tensor:
+        mean = self._sum(lambda each: each.mean((2, 3)), x)
+        return self._sum(F.linear, mean, self.leaves["fc.weights"].flatten(1), self.leaves["fc.biases"])
+
+    def losses(self, logits: Tensor, targets: Tensor) -> Tensor:
+        found = super().losses(logits, targets)
+        errors = self._rounding.of(logits.detach().abs().sum(1) + found.detach().abs())
+        shares = torch.softmax(logits.detach(), 1) + targets
+        logits.register_hook(lambda gradient: gradient + self._rounding.of(shares))
+        return found + errors
 
 
 def basic_block(p: Parameters, x: Tensor, label: str, stride: int) -> Tensor:

@@ -7,7 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
+
+from openmps import cpu
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}
 """Largest error allowed against a float64 oracle, as a share of the largest value expected (at least 1)."""
@@ -98,3 +101,9 @@ def tool(name: str) -> Any:
     module = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(module)
     return module
+
+
+def on_a_cpu_of(patch: pytest.MonkeyPatch, *, is_intel: bool) -> None:
+    """Choose forms as on a processor of one maker or another."""
+    features = cpu.cpu_features()._replace(maker="GenuineIntel" if is_intel else "AuthenticAMD")
+    patch.setattr(cpu, "cpu_features", lambda: features)

@@ -16,6 +16,7 @@ from encoding import Bench, finish, numbers
 from openmps.core.kernel.replay import replayer
 from openmps.core.kernel.replay.recorder import CudaRecorder
 from openmps.core.kernel.replay.replayer import MIN_STEPS, Replayer
+from openmps.cpu import CpuChoice, cpu_features
 from openmps.metal.lane import forget_captures
 from replay_twin import TwinRecorder, outcomes, replayer_of, replaying_queue
 
@@ -531,13 +532,15 @@ def test_explain_on_the_cpu() -> None:
     found = command_buffer.explain()
     assert isinstance(found, mps.CommandBufferExplanation)
     assert (found.device, found.steps, found.count(mps.WorkOutcome.RUN)) == ("cpu", 1, 2)
+    assert found.processor == str(cpu_features())
+    assert len(found.choices) == len(CpuChoice)
     why = "not replayed: the device is a CPU"
     assert found.works == (
         mps.ExplainedWork("MPSCNNNeuronLinear", ("Neuron",), (), mps.WorkOutcome.RUN, why),
         mps.ExplainedWork("mine", (), (), mps.WorkOutcome.RUN, why),
     )
     assert str(found) == (
-        "cpu: 2 work(s), 1 step(s), 2 run\n"
+        f"cpu ({found.processor}): 2 work(s), 1 step(s), 2 run\n"
         f"  run         1 step(s)  MPSCNNNeuronLinear; {why}\n"
         f"  run         0 step(s)  mine; {why}"
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import group_worker as worker
 from group_launch import finish, start
@@ -18,6 +19,7 @@ OF_FOUR = ("sgd", "adam, normalized", "adam, normalized, shards", "4 pieces", "s
 SAME = [name for name in worker.CASES if not {"apart", "pieces", "state", "halves"} & {*name.replace(",", "").split()}]
 
 
+@pytest.mark.other_processes
 def test_what_processes_come_to(tmp_path):
     files = {count: tmp_path / f"{count}.npz" for count in (1, 2, 4)}
     started = {

@@ -78,12 +78,14 @@ def test_graph_equals_torch(name: str, device: torch.device, rng: np.random.Gene
 @pytest.mark.parametrize("image_format", [Format.FLOAT32, Format.FLOAT16], ids=lambda value: value.name)
 @pytest.mark.parametrize("gradient_format", [None, Format.FLOAT32], ids=["graph format", "FLOAT32 gradients"])
 @pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.usefixtures("in_any_order")
 def test_graph_equals_its_kernels(
     name: str, image_format: Format, gradient_format: Format | None, device: torch.device, rng: np.random.Generator
 ) -> None:
     """Bit for bit, with rounding to half precision between the kernels too, and with a random dropout mask.
 
-    But for gradients of biases on a GPU: the ends of layers that are one pass there add them up in another order.
+    Where sums are rounded once, for a graph's gradients may lie in a larger image, and be added up in another order;
+    but for gradients of biases on a GPU: the ends of layers that are one pass there add them up in another order.
     """
     bench = Bench.on(device)
     network = digits(rng, keep=0.5) if name == "digits" else NETWORKS[name](rng)
@@ -99,6 +101,7 @@ def test_graph_equals_its_kernels(
         np.testing.assert_allclose(found.gradients[layer][exact:], values[exact:], rtol=0, atol=1e-6, err_msg=layer)
 
 
+@pytest.mark.usefixtures("in_any_order")
 @pytest.mark.parametrize("fusion", [True, False])
 def test_every_interior_image_is_that_of_the_kernels(
     fusion: bool, device: torch.device, rng: np.random.Generator

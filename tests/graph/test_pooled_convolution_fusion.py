@@ -12,6 +12,7 @@ import torch
 import openmps as mps
 from encoding import Bench, finish
 from openmps.debug.work import operations_of
+from openmps.ops.convolution import convolution, with_biases
 from openmps.ops.fused_convolution import (
     Activation,
     Fused,
@@ -124,6 +125,7 @@ def test_the_order_changes_no_bit(dtype: torch.dtype, slope: float, device: torc
     axis, pooled = Axis(10, 10, 3), Axis(10, 5, 2, 2, offset=1)
     window = Window(axis, axis)
     x = torch.from_numpy(rng.normal(size=(2, 3, 10, 10))).to(device, dtype)
+    x = x.contiguous(memory_format=torch.channels_last)
     x[0, 0, 3, 3], x[1, 1, 7, 7], x[0, 2, 8, 1] = torch.nan, torch.inf, -torch.inf
     weights = Unrounded(torch.from_numpy(rng.normal(size=(8, 3, 3, 3))).float().to(device), dtype)
     biases = torch.from_numpy(rng.normal(size=8)).float().to(device)
@@ -132,7 +134,13 @@ def test_the_order_changes_no_bit(dtype: torch.dtype, slope: float, device: torc
     prepared = prepare.run((True,), weights, biases)
     pooling = MaxPooling(Window(pooled, pooled), MPSImageEdgeMode.CLAMP)
     found = pooled_convolution(x, prepared, how, pooling)
-    wanted = pooling.run((True, False), fused_convolution(x, prepared, None, how))[0]
+    if device.type == "cpu" and isinstance(prepared.weights, torch.Tensor) and slope:
+        # The same passes, apart: inside a convolution biases may be added before the products, and round otherwise.
+        sums = convolution(x, prepared.weights, None, window)
+        unpooled = how.activation.of(with_biases(sums, prepared.biases))
+    else:
+        unpooled = fused_convolution(x, prepared, None, how)
+    wanted = pooling.run((True, False), unpooled)[0]
     assert found.dtype == wanted.dtype
     torch.testing.assert_close(found, wanted, rtol=0, atol=0, equal_nan=True)
 

@@ -53,7 +53,9 @@ def one_by_one(
 
 @pytest.mark.filterwarnings("ignore::openmps.errors.MPSTrainingWarning")
 @pytest.mark.parametrize("seed", range(GRAPHS))
+@pytest.mark.usefixtures("in_any_order")
 def test_a_random_graph_equals_its_kernels(seed: int) -> None:
+    """Images bit for bit, where sums are rounded once: parts of larger images may be added up in another order."""
     bench, grown = Bench.on(torch.device("cpu")), Grown(seed)
     graph = grown.graph(bench)
     pixels = grown.rng.normal(0, 1, (IMAGES, CHANNELS, SIZE, SIZE)).astype(np.float32)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from helpers import LAYOUTS, TOLERANCE, array, assert_close, assert_digits, tensor
+from helpers import LAYOUTS, TOLERANCE, array, assert_close, assert_digits, on_a_cpu_of, tensor
 from openmps.errors import MPSArgumentError
 from openmps.ops import neuron as ops
 from openmps.types import MPSCNNNeuronType
@@ -64,7 +64,7 @@ def test_both_gradients_of_tanh(
     rng: np.random.Generator,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(ops, "is_intel", lambda: is_intel)
+    on_a_cpu_of(monkeypatch, is_intel=is_intel)
     x, g = (array(tensor(rng.normal(size=(2, 3, 4, 5)) * 2, dtype)) for _ in range(2))
     x[0, 0, 0, :3] = 0.0, 100.0, -100.0
     kind = NAMES.index("tanh")

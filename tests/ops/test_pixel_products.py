@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from helpers import LAYOUTS, array, assert_close, tensor
+from helpers import LAYOUTS, array, assert_close, on_a_cpu_of, tensor
 from openmps.ops import convolution as ops
-from openmps.ops import pixel_products, products
+from openmps.ops import pixel_products
 from openmps.ops.geometry import Axis, Window
 from openmps.types import MPSImageEdgeMode
 
@@ -18,7 +18,7 @@ SIZES = [(2, 3, 5, 4), (1, 1, 1, 1), (2, 64, 24, 48), (1, 5, 128, 3), (4, 16, 64
 
 @pytest.fixture(params=[True, False], ids=["Intel", "another maker"], autouse=True)
 def _maker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "is_intel", lambda: request.param)
+    on_a_cpu_of(monkeypatch, is_intel=request.param)
 
 
 def _case(size: tuple[int, int, int, int], rng: np.random.Generator) -> tuple[Window, list[np.ndarray]]:

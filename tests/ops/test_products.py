@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 import torch
 
+from helpers import on_a_cpu_of
 from openmps.ops import products
 
 
 @pytest.fixture(params=[True, False], ids=["Intel", "another maker"])
 def _maker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "is_intel", lambda: request.param)
+    on_a_cpu_of(monkeypatch, is_intel=request.param)
 
 
 @pytest.mark.usefixtures("_maker")

@@ -9,8 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import product
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -87,21 +86,19 @@ class Step:
         return {"losses": self.losses, name: self.gradients[name]}
 
 
-class How(NamedTuple):
-    """What changes nothing in the numbers of torch but their rounding."""
-
-    order: slice = slice(None)
-    by_pooling: bool = False
-    is_turned: bool = False
-    """Whether rows are columns, in images and kernels."""
-
-    def turned(self, values: Array, rows: int) -> Array:
-        """Images or weights, whose axis ``rows`` is followed by that of the columns; rows of numbers stay."""
-        return values.swapaxes(rows, rows + 1) if self.is_turned and values.ndim == 4 else values
-
-
-PLAIN = How()
-HOWS = [How(*each) for each in product((slice(None), slice(None, None, -1)), (False, True), (False, True))]
+SEED = 3
+SEEDS = {
+    ("resnet18", (1, 3, 70, 64)): 4,
+    ("resnet50", (8, 3, 32, 32)): 4,
+    ("mobilenet", (3, 3, 64, 64)): 4,
+    ("mobilenet", (8, 3, 32, 32)): 9,
+    ("mobilenet", (1, 3, 70, 64)): 9,
+    ("inception", (3, 3, 64, 64)): 6,
+    ("inception", (1, 3, 70, 64)): 5,
+}
+"""Where a sum before a rectifier of `SEED`'s numbers is so near 0 that rounding may decide whether it passes."""
+RUNS = 8
+"""Of the same step with errors at random."""
 
 
 @dataclass
@@ -115,8 +112,8 @@ class Case:
     targets: Array
 
     @classmethod
-    def of(cls, name: str, shape: tuple[int, int, int, int], seed: int = 3) -> Case:
-        rng = np.random.default_rng(seed)
+    def of(cls, name: str, shape: tuple[int, int, int, int], seed: int | None = None) -> Case:
+        rng = np.random.default_rng(SEEDS.get((name, shape), SEED) if seed is None else seed)
         count, channels, height, width = shape
         topology = Topology.of(NARROW[name], height, width, channels, CLASSES)
         arrays = {
@@ -173,27 +170,28 @@ class Case:
 
     # --- torch --------------------------------------------------------------------------------------------------------
 
-    def torch_step(self, dtype: torch.dtype, how: How = PLAIN) -> Step:
-        parameters, x = self._torch(dtype, how, training=True)
-        targets = torch.tensor(self.targets[how.order, :, 0, 0].copy(), dtype=dtype)
+    def torch_step(self, seed: int | None = None) -> Step:
+        """In float64; with a seed, with errors as large as those of float32."""
+        parameters, x = self._torch(seed, training=True)
+        targets = torch.tensor(self.targets[:, :, 0, 0], dtype=torch.float64)
         with plainly():
             logits = deep_networks.NETWORKS[self.name](parameters, x.requires_grad_())
-            found = -(torch.log_softmax(logits, 1) * targets).sum(1)
+            found = parameters.losses(logits, targets)
             found.sum().backward()
-        gradients = {name: how.turned(gradient, 1) for name, gradient in parameters.gradients().items()}
-        gradients["image"] = how.turned(x.grad.double().numpy()[how.order], 2)
-        running = {name: values.double().numpy() for name, values in parameters.running.items()}
-        return Step(found.detach().double().numpy()[how.order], gradients, running)
+        gradients = {**parameters.gradients(), "image": x.grad.numpy()}
+        running = {name: each.numpy() for name, each in parameters.running.items()}
+        return Step(found.detach().numpy(), gradients, running)
 
-    def torch_infer(self, dtype: torch.dtype, how: How = PLAIN) -> Array:
-        parameters, x = self._torch(dtype, how, training=False)
+    def torch_infer(self, seed: int | None = None) -> Array:
+        parameters, x = self._torch(seed, training=False)
         with torch.no_grad(), plainly():
-            return deep_networks.NETWORKS[self.name](parameters, x).double().numpy()[how.order]
+            return deep_networks.NETWORKS[self.name](parameters, x).numpy()
 
-    def _torch(self, dtype: torch.dtype, how: How, *, training: bool) -> tuple[deep_networks.Parameters, torch.Tensor]:
-        arrays = {name: how.turned(array, 1) for name, array in self.arrays.items()}
-        parameters = deep_networks.Parameters(arrays, dtype, training=training, by_pooling=how.by_pooling)
-        return parameters, torch.tensor(how.turned(self.images[how.order], 2).copy(), dtype=dtype)
+    def _torch(self, seed: int | None, *, training: bool) -> tuple[deep_networks.Parameters, torch.Tensor]:
+        x = torch.tensor(self.images, dtype=torch.float64)
+        if seed is None:
+            return deep_networks.Parameters(self.arrays, torch.float64, training=training), x
+        return deep_networks.RoundedParameters(self.arrays, seed, training=training), x
 
 
 def _initial(rng: np.random.Generator, label: str, part: str, shape: tuple[int, ...], limit: float) -> Array:
@@ -225,8 +223,8 @@ def relative_norm(found: Array, expected: Array) -> float:
 def check(found: dict[str, Array], expected: dict[str, Array], others: list[dict[str, Array]], largest: float) -> None:
     """Raise unless each array's error is at most twice the largest of the others', which are below ``largest``.
 
-    The largest is that of the array and its neighbours: rounding goes from layer to layer, and an array of four numbers
-    may have had luck.
+    The others are exact but for errors at random. The largest is that of the array and its neighbours: rounding goes
+    from layer to layer, and an array of four numbers may have had luck.
     """
     assert found.keys() == expected.keys()
     names = list(expected)
@@ -235,7 +233,7 @@ def check(found: dict[str, Array], expected: dict[str, Array], others: list[dict
         allowed = max(errors[other] for other in names[max(place - NEIGHBOURS, 0) : place + NEIGHBOURS + 1])
         assert allowed < largest, f"{name}: the case is too sensitive to rounding to show anything, {allowed:.1e}"
         have = relative_norm(found[name], expected[name])
-        assert have <= 2 * max(allowed, ROUNDING), f"{name}: error {have:.1e}, float32 in torch {allowed:.1e}"
+        assert have <= 2 * max(allowed, ROUNDING), f"{name}: error {have:.1e}, rounding {allowed:.1e}"
 
 
 SHAPES = [(3, 3, 64, 64), (8, 3, 32, 32), (1, 3, 70, 64), (2, 1, 37, 45)]
@@ -248,7 +246,7 @@ ROUNDING = float(np.finfo(np.float32).eps)
 @pytest.mark.parametrize("name", [name for name in NARROW if name != "lenet"])
 def test_gradients_and_running_statistics_are_those_of_pytorch(name, shape):
     case = Case.of(name, shape)
-    expected, others = case.torch_step(torch.float64), [case.torch_step(torch.float32, how) for how in HOWS]
+    expected, others = case.torch_step(), [case.torch_step(seed) for seed in range(RUNS)]
     found = case.step(Bench(mtl_device("cpu")))
     check(found.gradients, expected.gradients, [other.gradients for other in others], 3e-3)
     check(found.running, expected.running, [other.running for other in others], 1e-4)
@@ -260,7 +258,7 @@ def test_gradients_and_running_statistics_are_those_of_pytorch(name, shape):
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_gradients_of_a_network_without_rectifiers(shape):
     case = Case.of("lenet", shape)
-    expected, found = case.torch_step(torch.float64), case.step(Bench(mtl_device("cpu")))
+    expected, found = case.torch_step(), case.step(Bench(mtl_device("cpu")))
     assert found.gradients.keys() == expected.gradients.keys()
     for name, values in expected.gradients.items():
         assert relative_norm(found.gradients[name], values) < TOLERANCE[torch.float32], name
@@ -271,8 +269,8 @@ def test_gradients_of_a_network_without_rectifiers(shape):
 @pytest.mark.parametrize("name", NARROW)
 def test_inference_normalizes_with_the_running_statistics(name, shape):
     case = Case.of(name, shape)
-    expected = {"logits": case.torch_infer(torch.float64)}
-    others = [{"logits": case.torch_infer(torch.float32, how)} for how in HOWS]
+    expected = {"logits": case.torch_infer()}
+    others = [{"logits": case.torch_infer(seed)} for seed in range(RUNS)]
     check({"logits": case.infer(Bench(mtl_device("cpu")))}, expected, others, 1e-5)
 
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from typing import NamedTuple, Protocol
 
+from openmps.cpu import CpuChoice, cpu_features
+
 
 class WorkOutcome(Enum):
     """What became of one work of a command buffer. Our addition."""
@@ -44,6 +46,10 @@ class CommandBufferExplanation(NamedTuple):
     """The device as PyTorch calls it, such as ``cuda:0``."""
     works: tuple[ExplainedWork, ...]
     """A row for each work, in order."""
+    processor: str = ""
+    """The named features of the CPU by which forms of computations are chosen there; empty on a GPU."""
+    choices: tuple[str, ...] = ()
+    """The forms that they choose, each with what it is for: see the page on processors. None on a GPU."""
 
     @property
     def steps(self) -> int:
@@ -57,7 +63,8 @@ class CommandBufferExplanation(NamedTuple):
     def __str__(self) -> str:
         counts = ((outcome.value, self.count(outcome)) for outcome in WorkOutcome)
         parts = [f"{len(self.works)} work(s)", f"{self.steps} step(s)", *(f"{n} {name}" for name, n in counts if n)]
-        return "\n".join([f"{self.device}: {', '.join(parts)}", *map(_line, self.works)])
+        device = f"{self.device} ({self.processor})" if self.processor else self.device
+        return "\n".join([f"{device}: {', '.join(parts)}", *map(_line, self.works)])
 
 
 def _line(work: ExplainedWork) -> str:
@@ -107,4 +114,6 @@ def explained(device: str, contents: Sequence[Content], passages: Sequence[Passa
         ExplainedWork(label, body.operations() if body else (), body.fused if body else (), *outcome)
         for (label, body), outcome in zip(contents, outcomes, strict=True)
     ]
-    return CommandBufferExplanation(device, tuple(rows))
+    if device != "cpu":
+        return CommandBufferExplanation(device, tuple(rows))
+    return CommandBufferExplanation(device, tuple(rows), str(cpu_features()), tuple(map(str, CpuChoice)))

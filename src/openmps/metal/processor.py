@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import os
-import platform
 import zlib
-from contextlib import suppress
 from functools import cache
-from pathlib import Path
 
 import torch
 
 from openmps.checks import KnownAttributes, Shown
+from openmps.cpu import cpu_features
 from openmps.errors import MPSArgumentError, MPSDeviceError, MPSTypeError
 
 
@@ -21,7 +19,7 @@ class Processor(KnownAttributes):
 
     def __init__(self, torch_device: torch.device) -> None:
         self._torch_device = torch_device
-        self._name = torch.cuda.get_device_name(torch_device) if torch_device.type == "cuda" else _cpu_name()
+        self._name = torch.cuda.get_device_name(torch_device) if torch_device.type == "cuda" else cpu_features().name
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._name!r} ({self._torch_device})>"
@@ -119,12 +117,3 @@ def _memory_size(device: torch.device) -> int:
     kilobytes = ctypes.c_ulonglong(0)
     ctypes.CDLL("kernel32").GetPhysicallyInstalledSystemMemory(ctypes.byref(kilobytes))
     return kilobytes.value * 1024
-
-
-def _cpu_name() -> str:
-    cpuinfo = Path("/proc/cpuinfo")
-    with suppress(OSError):  # other systems, and those that do not tell
-        for line in cpuinfo.read_text(errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine() or "CPU"

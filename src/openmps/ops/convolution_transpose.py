@@ -16,6 +16,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from openmps.cpu import CpuChoice
 from openmps.ops.convolution import (
     Contraction,
     ContractionGradient,
@@ -27,7 +28,6 @@ from openmps.ops.convolution import (
 )
 from openmps.ops.geometry import Axis, Window, empty_image, read_adjoint
 from openmps.ops.library_convolution import launching, library_padding, regular
-from openmps.ops.products import is_intel
 from openmps.types import MPSImageEdgeMode
 
 _ZERO = MPSImageEdgeMode.ZERO
@@ -95,7 +95,7 @@ def convolution_transpose(
 def _is_apart(source: Tensor, mirrored: Window) -> bool:
     """Whether each source pixel makes a block of result pixels of its own, and a product of matrices is fastest."""
     is_apart = mirrored.stride == mirrored.size and mirrored.dilation == (1, 1)
-    return is_apart and source.device.type == "cpu" and source.dtype == torch.float32 and is_intel()
+    return is_apart and source.device.type == "cpu" and source.dtype == torch.float32 and CpuChoice.BLOCKS.takes_intel
 
 
 def _blocks(source: Tensor, kernel: Tensor, biases: Tensor | None) -> Tensor:

@@ -260,6 +260,8 @@ def pitch_of(image: Tensor) -> int | None:
         if size == 1:
             continue
         if not expected:
+            if stride < channels:
+                return None
             step = expected = stride
         elif stride != expected:
             return None

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from openmps.cpu import CpuChoice
 from openmps.errors import MPSArgumentError
 from openmps.ops import triton
 from openmps.ops.op import Op
-from openmps.ops.products import is_intel
 from openmps.types import MPSCNNNeuronType
 
 _FEW_CHANNELS = 12
@@ -142,7 +142,7 @@ def _in_place(backward: Callable[..., Tensor], gradient: Tensor, result: Tensor)
 
 def _tanh_gradient(gradient: Tensor, x: Tensor, p: _Parameters) -> Tensor:
     """By ``1 - tanh(y)^2``, or ``4 s (1 - s)`` with ``s = sigmoid(2 y)`` where MKL's tanh is slow: not on Intel's."""
-    if x.is_cuda or is_intel():
+    if x.is_cuda or CpuChoice.TANH.takes_intel:
         return _times(_in_place(_tanh_backward, gradient, torch.tanh(_scaled(x, p.b))), p.a * p.b)
     return _times(_in_place(_sigmoid_backward, gradient, (x * (2.0 * p.b)).sigmoid_()), 4.0 * p.a * p.b)
 

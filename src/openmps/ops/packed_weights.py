@@ -24,9 +24,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from openmps.cpu import CpuChoice
 from openmps.ops.geometry import Axis, Window
 from openmps.ops.library_convolution import operand_of, placed, regular
-from openmps.ops.products import is_intel
 from openmps.ops.winograd import Tiles, side_of_tiles
 from openmps.types import MPSImageEdgeMode
 
@@ -77,11 +77,11 @@ def packed_weights(
             return _FewOutputs(rows, biases, window)
         if 2 * pixels * rows.numel() <= _SMALL:
             return _Product(rows, biases, window)
-        if is_intel() and pixels * len(rows) <= _FEW_RESULTS and pixels <= _FEW_PIXELS:
+        if CpuChoice.PIXELS.takes_intel and pixels * len(rows) <= _FEW_RESULTS and pixels <= _FEW_PIXELS:
             is_packed = _packs and rows.numel() >= _LARGE and len(rows) >= _MANY_OUTPUTS
             return _PackedProduct(rows, biases, window, pixels) if is_packed else _Product(rows, biases, window)
     library = _Library(weights, biases, window, edge_mode, groups, images)
-    if is_intel() and (side := side_of_tiles(window, edge_mode, groups, images, weights)):
+    if CpuChoice.TILES.takes_intel and (side := side_of_tiles(window, edge_mode, groups, images, weights)):
         tiles = Tiles(weights, library.biases, window, side)
         return _InTiles(tiles, library) if tiles.are_moderate else library
     return library

@@ -57,14 +57,13 @@ def _by_onednn(flow: Tensor, pixels: Tensor, weights: Tensor) -> Tensor:
 
 
 def _pixels(image: Tensor, window: Window, groups: int, dtype: torch.dtype) -> Tensor | None:
-    """The pixels of an image as rows; None if it lies otherwise, or windows are no pixels."""
+    """The pixels of an image, or of some of its channels, as rows; None if it lies otherwise, or windows are larger."""
     is_pixel = groups == 1 and window.size == window.stride == (1, 1) and window.is_whole
     if not is_pixel or image.is_cuda or not image.dtype == dtype == torch.float32 or not image.numel():
         return None
     images, channels, height, width = image.shape
-    if pitch_of(image) != channels:
-        return None
-    return image.as_strided((images * height * width, channels), (channels, 1))
+    pitch = pitch_of(image)
+    return None if pitch is None else image.as_strided((images * height * width, channels), (pitch, 1))
 
 
 def _image(pixels: Tensor, like: Tensor) -> Tensor:

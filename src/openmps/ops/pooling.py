@@ -407,7 +407,7 @@ def _average_plan(
     # Whether all taps lie in the source and its zero padding.
     stays = all(max(axis.before, axis.after) <= pad for axis, pad in zip((window.x, window.y), zero_pad, strict=True))
     if stays or edge_mode == MPSImageEdgeMode.ZERO:
-        taps = None if cut is window else window.y.size * window.x.size
+        taps = None if cut == window else window.y.size * window.x.size
         return _AveragePlan(padding, True, taps)
     if padding is not None and zero_pad == (0, 0):
         return _AveragePlan(padding, False, None)

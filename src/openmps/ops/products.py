@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from functools import cache
-from pathlib import Path
-
 import torch
 from torch import Tensor
 
+from openmps.cpu import CpuChoice
 from openmps.ops import triton
 
 # torch multiplies float32 matrices on the CPU with MKL. This operator is oneDNN's product; torch does not promise that
@@ -48,7 +46,8 @@ def product(left: Tensor, right: Tensor) -> Tensor:
     oneDNN wants the rows of the left and the columns of the right factor in one piece and copies what is not. MKL takes
     half its time then on an Intel processor, and up to twice its time on an AMD one.
     """
-    if _onednn_product is not None and _takes_onednn(left) and not is_intel() and not _is_small(left, right.t()):
+    by_onednn = _takes_onednn(left) and not CpuChoice.PRODUCTS.takes_intel
+    if _onednn_product is not None and by_onednn and not _is_small(left, right.t()):
         return _onednn_product(left, right.t(), None, "none", [], "")
     if _is_exact_on_gpu(left, right):
         from openmps.ops.triton.products import product as exact
@@ -76,17 +75,10 @@ def _is_exact_on_gpu(left: Tensor, right: Tensor) -> bool:
 
 def _is_small(rows: Tensor, columns: Tensor) -> bool:
     """Whether oneDNN's preparation of a call, some 30 to 100 us, takes longer than the product, or Intel's library."""
-    most = _SMALL_ON_INTEL if is_intel() else _SMALL
-    return rows.numel() * len(columns) <= most or (len(rows) == 1 and is_intel())
+    is_intel = CpuChoice.SMALL_PRODUCTS.takes_intel
+    return rows.numel() * len(columns) <= (_SMALL_ON_INTEL if is_intel else _SMALL) or (len(rows) == 1 and is_intel)
 
 
 def _takes_onednn(left: Tensor) -> bool:
     is_float = left.device.type == "cpu" and left.dtype == torch.float32
     return is_float and left.numel() > 0
-
-
-@cache
-def is_intel() -> bool:
-    """Whether MKL knows the processor for its maker's own; False where the system does not say."""
-    facts = Path("/proc/cpuinfo")
-    return facts.is_file() and "GenuineIntel" in facts.read_text(errors="replace")
