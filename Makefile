@@ -1,4 +1,4 @@
-# make demo | test | check | format | docs | pages | bench: each works alone on a fresh clone with Python 3.11 or newer, pip and venv.
+# make demo | test | processors | check | format | docs | pages | bench: each works alone on a fresh clone with Python 3.11 or newer, pip and venv.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -12,7 +12,7 @@ TESTS := $(sort $(wildcard tests/test_*.py)) \
          $(filter-out tests/sweeps/ tests/__pycache__/,$(sort $(wildcard tests/*/))) \
          $(wildcard tests/sweeps/)
 
-.PHONY: setup demo test check format docs docs-serve pages fuzz faults calls bench clean
+.PHONY: setup demo test processors check format docs docs-serve pages fuzz faults calls bench clean
 
 setup: $(READY)
 
@@ -25,8 +25,13 @@ $(READY): pyproject.toml constraints.txt tests/networks.txt
 demo: setup
 	@$(BIN)/openmps train
 
+# First a small part as on other processors, whose names it prints; `processors` does so with all tests.
 test: setup
+	$(BIN)/python tools/processors.py --part --workers $(WORKERS)
 	$(BIN)/pytest -q -n $(WORKERS) --maxprocesses 8 $(TESTS)
+
+processors: setup
+	$(BIN)/python tools/processors.py --workers $(WORKERS) --write bench/results/processors.jsonl
 
 check: setup
 	$(BIN)/ruff format --check .

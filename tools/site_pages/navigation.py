@@ -35,6 +35,7 @@ _BEFORE: list[dict[str, Any]] = [
             {"Swift": "swift.md"},
             {"Lint": "lint.md"},
             {"Archives": "archives.md"},
+            {"Processors": "processors.md"},
             {"Replays": "replays.md"},
         ]
     },
