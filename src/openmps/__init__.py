@@ -16,9 +16,8 @@ Losses       MPSCNNLoss, MPSCNNYOLOLoss, MPSNNForwardLoss; MPSCNNLossDescriptor,
 Optimizers   MPSNNOptimizerAdam, MPSNNOptimizerRMSProp, MPSNNOptimizerStochasticGradientDescent
 Graphs       MPSNNGraph, MPSNNImageNode, MPSNNFilterNode, MPSCNNConvolutionNode, …; graph_summary, lint
 Padding      MPSNNDefaultPadding, MPSNNPaddingMethod, ExplicitPadding, explain_padding
-Files        MPSKeyedArchiver, MPSKeyedUnarchiver; openmps.formats: weights, ONNX, Swift
+Files        MPSKeyedArchiver, MPSKeyedUnarchiver; openmps.formats: weights, ONNX, Swift; errors: MPSError, its kinds
 Training     openmps.training: data, loop, metrics, checkpoints; looking inside: openmps.debug
-Errors       MPSError and its kinds; MTLCommandBufferError, MPSTrainingWarning
 """
 
 __version__ = "0.1.0"

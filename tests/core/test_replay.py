@@ -13,10 +13,10 @@ import torch
 
 import openmps as mps
 from encoding import Bench, finish, numbers
+from openmps import cpu
 from openmps.core.kernel.replay import replayer
 from openmps.core.kernel.replay.recorder import CudaRecorder
 from openmps.core.kernel.replay.replayer import MIN_STEPS, Replayer
-from openmps.cpu import CpuChoice, cpu_features
 from openmps.metal.lane import forget_captures
 from replay_twin import TwinRecorder, outcomes, replayer_of, replaying_queue
 
@@ -532,8 +532,8 @@ def test_explain_on_the_cpu() -> None:
     found = command_buffer.explain()
     assert isinstance(found, mps.CommandBufferExplanation)
     assert (found.device, found.steps, found.count(mps.WorkOutcome.RUN)) == ("cpu", 1, 2)
-    assert found.processor == str(cpu_features())
-    assert len(found.choices) == len(CpuChoice)
+    assert found.processor == str(cpu.cpu_features())
+    assert len(found.choices) == len(cpu.CpuChoice)
     why = "not replayed: the device is a CPU"
     assert found.works == (
         mps.ExplainedWork("MPSCNNNeuronLinear", ("Neuron",), (), mps.WorkOutcome.RUN, why),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from typing import NamedTuple, Protocol
 
-from openmps.cpu import CpuChoice, cpu_features
+import openmps.cpu as cpu
 
 
 class WorkOutcome(Enum):
@@ -116,4 +116,4 @@ def explained(device: str, contents: Sequence[Content], passages: Sequence[Passa
     ]
     if device != "cpu":
         return CommandBufferExplanation(device, tuple(rows))
-    return CommandBufferExplanation(device, tuple(rows), str(cpu_features()), tuple(map(str, CpuChoice)))
+    return CommandBufferExplanation(device, tuple(rows), str(cpu.cpu_features()), tuple(map(str, cpu.CpuChoice)))
