@@ -2,7 +2,7 @@
 
     python tools/processors.py                    the whole suite under every setting, and a table
     python tools/processors.py --part             a small part of it under two settings: what `make test` does
-    python tools/processors.py --only SSE41       settings whose name has this word
+    python tools/processors.py --only SSE41       settings whose name has this word; --threads 1 or all
     python tools/processors.py --write FILE       adds a line of JSON for each setting that ran
 
 A setting is what `ONEDNN_MAX_CPU_ISA` and `ATEN_CPU_CAPABILITY` name for oneDNN and PyTorch's own kernels, the maker
@@ -47,6 +47,11 @@ class Setting:
     options: tuple[str, ...] = ()
     is_threaded: bool = False
 
+    @property
+    def threads(self) -> str:
+        """How many threads, as the table says it."""
+        return "all" if self.is_threaded else "1"
+
     def run(self, tests: list[str], workers: str) -> dict[str, object]:
         """Run them, and return the row of the table."""
         # One process alone uses all threads; with several each has one (tests/conftest.py).
@@ -63,7 +68,7 @@ class Setting:
             print(ended.stdout[-6000:], ended.stderr[-2000:])
         return {
             "setting": self.name,
-            "threads": "all" if self.is_threaded else "1",
+            "threads": self.threads,
             **{word: counts.get(word, 0) for word in ("passed", "failed", "skipped")},
             "seconds": round(time.monotonic() - began),
             "status": ended.returncode,
@@ -95,10 +100,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--part", action="store_true")
     parser.add_argument("--only", default="")
+    parser.add_argument("--threads", choices=["1", "all"], help="those with one thread, or with all; both if not said")
     parser.add_argument("--write", type=Path)
     parser.add_argument("--workers", default="auto")
     asked = parser.parse_args()
-    settings = _settings_of_part() if asked.part else [each for each in _settings() if asked.only in each.name]
+    settings = _settings_of_part() if asked.part else _settings()
+    settings = [each for each in settings if asked.only in each.name and asked.threads in (None, each.threads)]
     features, tests = cpu_features(), PART if asked.part else ["tests"]
     print(f"{features.name} ({features}): {' '.join(tests)}", flush=True)
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout
