@@ -50,6 +50,15 @@ def largest_difference(terms: int, magnitudes: np.ndarray) -> np.ndarray:
     return terms * float(np.finfo(np.float32).eps) * np.asarray(magnitudes, np.float64)
 
 
+def likely_error(terms: int, magnitudes: np.ndarray) -> np.ndarray:
+    """How far a float32 sum of so many random terms is from the exact one, with near certainty, in any order.
+
+    Roundings are of either sign, so that ``sqrt(terms)`` of them count, each at most ``2^-24`` of the magnitudes; twice
+    that is hardly ever exceeded.
+    """
+    return terms**0.5 * float(np.finfo(np.float32).eps) * np.asarray(magnitudes, np.float64)
+
+
 @contextmanager
 def rounded_once() -> Generator[None]:
     """Sums whose rounding depends on no order."""

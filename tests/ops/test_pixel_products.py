@@ -11,6 +11,7 @@ from openmps.ops import convolution as ops
 from openmps.ops import pixel_products
 from openmps.ops.geometry import Axis, Window
 from openmps.types import MPSImageEdgeMode
+from rounding import likely_error
 
 # images, channels, side, outputs: by MKL, by oneDNN's product, by oneDNN's sums, and these where nothing divides.
 SIZES = [(2, 3, 5, 4), (1, 1, 1, 1), (2, 64, 24, 48), (1, 5, 128, 3), (4, 16, 64, 9), (1, 7, 129, 2), (3, 1, 80, 1)]
@@ -28,6 +29,12 @@ def _case(size: tuple[int, int, int, int], rng: np.random.Generator) -> tuple[Wi
     return Window(axis, axis), [rng.normal(size=shape).astype(np.float32).astype(np.float64) for shape in shapes]
 
 
+def _gradients(g: np.ndarray, x: np.ndarray, matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """For the source, the weights and the biases."""
+    weights = np.einsum("nohw,nchw->oc", g, x)[:, None, None]
+    return np.einsum("nohw,oc->nchw", g, matrix), weights, g.sum((0, 2, 3))
+
+
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_against_float64_and_the_slow_form(
     size: tuple[int, int, int, int], rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
@@ -37,15 +44,12 @@ def test_against_float64_and_the_slow_form(
     kernel, more = (tensor(each, torch.float32) for each in (weights, biases))
     matrix = weights[:, 0, 0]
     expected = np.einsum("nchw,oc->nohw", x, matrix) + biases[:, None, None]
-    wanted = (
-        np.einsum("nohw,oc->nchw", g, matrix),
-        np.einsum("nohw,nchw->oc", g, x)[:, None, None],
-        g.sum((0, 2, 3)),
-    )
+    wanted, most = (_gradients(*each) for each in ((g, x, matrix), (abs(g), abs(x), abs(matrix))))
+    pixels = g[:, 0].size
     is_taken: list[bool] = []
-    pixels = pixel_products._pixels
+    rows = pixel_products._pixels
     for is_fast in (True, False):
-        monkeypatch.setattr(pixel_products, "_pixels", pixels if is_fast else lambda *_: None)
+        monkeypatch.setattr(pixel_products, "_pixels", rows if is_fast else lambda *_: None)
         is_taken.append(pixel_products.pixel_convolution(source, kernel, more, window, 1) is not None)
         assert_close(ops.convolution(source, kernel, more, window), expected, 1e-5, "result")
         assert ops.convolution(source, kernel, None, window).is_contiguous(memory_format=torch.channels_last)
@@ -53,8 +57,9 @@ def test_against_float64_and_the_slow_form(
         assert found.weights is not None
         assert found.weights.is_contiguous()
         assert found.weights.shape == kernel.shape
-        for name, mine, theirs in zip(found._fields, found, wanted, strict=True):
-            assert_close(mine, theirs, 1e-5, f"gradient of {name}")
+        terms = len(weights), pixels, pixels
+        for name, count, mine, theirs, magnitudes in zip(found._fields, terms, found, wanted, most, strict=True):
+            assert (abs(array(mine) - theirs) <= likely_error(count, magnitudes)).all(), name
     assert is_taken == [True, False]
 
 
@@ -82,6 +87,34 @@ def test_other_layouts_have_the_same_numbers(layout: str, rng: np.random.Generat
     assert_close(ops.convolution(source, kernel, None, window), np.einsum("nchw,oc->nohw", x, weights[:, 0, 0]), 1e-5)
     found = ops.convolution_gradient(flow, source, kernel, window).weights
     assert_close(found, np.einsum("nohw,nchw->oc", g, x)[:, None, None], 1e-5)
+
+
+def test_some_channels_of_an_image_take_the_form_that_an_image_of_its_own_takes(rng: np.random.Generator) -> None:
+    window, (x, weights, _, g) = _case((2, 6, 7, 5), rng)
+    parts = []
+    for values, first in ((x, 2), (g, 9)):
+        whole = torch.zeros(2, 20, 7, 7).contiguous(memory_format=torch.channels_last)
+        parts.append(whole[:, first : first + values.shape[1]])
+        parts[-1].copy_(tensor(values, torch.float32))
+    kernel = tensor(weights, torch.float32)
+    assert pixel_products.pixel_convolution(parts[0], kernel, None, window, 1) is not None
+    assert pixel_products.pixel_gradients(parts[1], parts[0], kernel, window, 1, (True, True)) is not None
+    assert_close(ops.convolution(parts[0], kernel, None, window), np.einsum("nchw,oc->nohw", x, weights[:, 0, 0]), 1e-5)
+    found = ops.convolution_gradient(parts[1], parts[0], kernel, window)
+    assert_close(found.weights, np.einsum("nohw,nchw->oc", g, x)[:, None, None], 1e-5)
+    assert_close(found.source, np.einsum("nohw,oc->nchw", g, weights[:, 0, 0]), 1e-5)
+
+
+def test_pixels_that_share_memory_are_no_rows(rng: np.random.Generator) -> None:
+    window, (x, weights, _, g) = _case((2, 6, 7, 5), rng)
+    source, kernel = tensor(x, torch.float32, layout="channels_last"), tensor(weights, torch.float32)
+    flow = torch.from_numpy(g[:, :, :1, :1].astype(np.float32)).expand(2, 5, 7, 7)
+    same = torch.tensor(2.0).expand(2, 5, 7, 7)
+    for each in (flow, same):
+        assert pixel_products.pixel_gradients(each, source, kernel, window, 1, (True, True)) is None
+        found = ops.convolution_gradient(each, source, kernel, window)
+        wanted = np.einsum("nohw,nchw->oc", each.double().numpy(), x)[:, None, None]
+        assert_close(found.weights, wanted, 1e-5)
 
 
 def test_what_is_not_of_this_kind(rng: np.random.Generator) -> None:
