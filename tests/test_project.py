@@ -15,6 +15,7 @@ import pytest
 from packaging.requirements import Requirement
 
 import openmps
+from openmps.cpu import CpuChoice
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
@@ -49,6 +50,19 @@ def test_every_module_says_what_it_is(path: Path) -> None:
 def test_gradients_are_kernels() -> None:
     lines = [(path, number, line) for path in SOURCES for number, line in enumerate(path.read_text().splitlines(), 1)]
     assert [f"{_name(path)}:{number}: {line.strip()}" for path, number, line in lines if AUTOGRAD.search(line)] == []
+
+
+MACHINE = re.compile(r"cpuinfo|get_cpu_capability|GenuineIntel|cpu_count|platform\.processor|perf_counter|process_time")
+
+
+def test_forms_are_chosen_by_what_one_file_says_of_the_cpu() -> None:
+    """No operation asks the machine anything else, and none is chosen by a time."""
+    operations = [path for path in SOURCES if "ops" in path.parts]
+    asks = [_name(path) for path in operations if MACHINE.search(path.read_text())]
+    # How many threads compile kernels of a GPU.
+    assert asks == ["src/openmps/ops/triton/ahead.py"]
+    used = {name for path in operations for name in re.findall(r"CpuChoice\.(\w+)\.", path.read_text())}
+    assert used == {choice.name for choice in CpuChoice}
 
 
 # --- the framework's names --------------------------------------------------------------------------------------------

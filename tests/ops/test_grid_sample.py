@@ -62,4 +62,6 @@ def test_other_images_of_a_batch_are_not_read(device: torch.device) -> None:
     x = torch.full((3, 1, 2, 2), float("nan"), device=device)
     x[1] = 1.0
     grid = torch.randn(3, 2, 5, 5, device=device).clamp(-1, 1)
-    assert torch.equal(grid_sample(x, grid, MPSImageEdgeMode.CLAMP)[1], torch.ones(1, 5, 5, device=device))
+    found = grid_sample(x, grid, MPSImageEdgeMode.CLAMP)[1]
+    # Four shares of 1, each rounded: their sum is 1 but for that.
+    assert ((found - 1.0).abs() <= 4 * torch.finfo(torch.float32).eps).all()
