@@ -56,7 +56,7 @@ class Setting:
         """Run them, and return the row of the table."""
         # One process alone uses all threads; with several each has one (tests/conftest.py).
         spread = ["-n", "0" if self.is_threaded else workers]
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short", *spread]
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short", "-rfE", *spread]
         began = time.monotonic()
         ended = subprocess.run(
             [*command, *self.options, *tests], cwd=ROOT, env={**os.environ, **self.environment}, capture_output=True,
