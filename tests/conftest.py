@@ -33,6 +33,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--record-errors", type=Path, help="write the largest errors seen, by kernel, to this JSON file")
     parser.addoption("--rounding", type=int, help="round as another processor might: a seed (tests/rounding.py)")
     parser.addoption("--maker", choices=["intel", "amd"], help="choose forms as on a processor of this maker")
+    parser.addoption("--threads", type=int, default=1, help="of each of several processes (-n), which share the cores")
     parser.addoption("--lower-budgets", action="store_true", help="write the calls of encodes that are below budget")
 
 
@@ -50,9 +51,10 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     if config.getoption("--lower-budgets"):
         raise pytest.UsageError("--lower-budgets writes a file after each test: run it in one process, without -n")
-    # The processes share the cores: a thread each, and each of the processes that tests start.
-    os.environ["OMP_NUM_THREADS"] = "1"
-    torch.set_num_threads(1)
+    # The processes share the cores, and so do the processes that tests start.
+    threads = config.getoption("--threads")
+    os.environ["OMP_NUM_THREADS"] = str(threads)
+    torch.set_num_threads(threads)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

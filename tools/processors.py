@@ -2,7 +2,7 @@
 
     python tools/processors.py                    the whole suite under every setting, and a table
     python tools/processors.py --part             a small part of it under two settings: what `make test` does
-    python tools/processors.py --only SSE41       settings whose name has this word; --threads 1 or all
+    python tools/processors.py --only SSE41       settings whose name has this word; --threads 1, all or a number
     python tools/processors.py --write FILE       adds a line of JSON for each setting that ran
 
 A setting is what `ONEDNN_MAX_CPU_ISA` and `ATEN_CPU_CAPABILITY` name for oneDNN and PyTorch's own kernels, the maker
@@ -45,22 +45,24 @@ class Setting:
     name: str
     environment: dict[str, str] = field(default_factory=dict)
     options: tuple[str, ...] = ()
-    is_threaded: bool = False
+    threads: str = "1"
+    """Of each process: 1, another number, or `all` for one process with a thread for each core."""
 
-    @property
-    def threads(self) -> str:
-        """How many threads, as the table says it."""
-        return "all" if self.is_threaded else "1"
+    def spread(self, workers: str) -> list[str]:
+        """How the tests are given to processes, which share the cores."""
+        if self.threads == "all":
+            return ["-n", "0"]
+        if self.threads == "1":
+            return ["-n", workers]
+        return ["-n", str(max(1, len(os.sched_getaffinity(0)) // int(self.threads))), "--threads", self.threads]
 
     def run(self, tests: list[str], workers: str) -> dict[str, object]:
         """Run them, and return the row of the table."""
-        # One process alone uses all threads; with several each has one (tests/conftest.py).
-        spread = ["-n", "0" if self.is_threaded else workers]
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short", "-rfE", *spread]
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short", "-rfE"]
         began = time.monotonic()
         ended = subprocess.run(
-            [*command, *self.options, *tests], cwd=ROOT, env={**os.environ, **self.environment}, capture_output=True,
-            text=True, check=False,
+            [*command, *self.spread(workers), *self.options, *tests], cwd=ROOT,
+            env={**os.environ, **self.environment}, capture_output=True, text=True, check=False,
         )  # fmt: skip
         summary = ended.stdout.strip().splitlines()[-1] if ended.stdout.strip() else ended.stderr[-200:]
         counts = {word: int(count) for count, word in re.findall(r"(\d+) (passed|failed|skipped|error)", summary)}
@@ -75,15 +77,15 @@ class Setting:
         }
 
 
-def _settings() -> list[Setting]:
-    """The four sets of instructions, each with one and with all threads, and both makers."""
+def _settings(threads: list[str]) -> list[Setting]:
+    """The four sets of instructions, each with these numbers of threads, and both makers."""
     found = []
     sets = [("SSE41", "default", "intel"), ("AVX2", "avx2", "amd"), ("AVX512_CORE", "avx512", "intel"), ("", "", "amd")]
-    for is_threaded in (False, True):
+    for number in threads:
         for onednn, torch, maker in sets:
             limits = {"ONEDNN_MAX_CPU_ISA": onednn, "ATEN_CPU_CAPABILITY": torch} if onednn else {}
             name = f"oneDNN {onednn or 'as it is'}, PyTorch {torch or 'as it is'}, forms of {maker}"
-            found.append(Setting(name, limits, ("--maker", maker), is_threaded))
+            found.append(Setting(name, limits, ("--maker", maker), number))
     return found
 
 
@@ -100,12 +102,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--part", action="store_true")
     parser.add_argument("--only", default="")
-    parser.add_argument("--threads", choices=["1", "all"], help="those with one thread, or with all; both if not said")
+    parser.add_argument("--threads", action="append", help="of each process: 1, a number or all; else 1 and all")
     parser.add_argument("--write", type=Path)
     parser.add_argument("--workers", default="auto")
     asked = parser.parse_args()
-    settings = _settings_of_part() if asked.part else _settings()
-    settings = [each for each in settings if asked.only in each.name and asked.threads in (None, each.threads)]
+    settings = _settings_of_part() if asked.part else _settings(asked.threads or ["1", "all"])
+    settings = [each for each in settings if asked.only in each.name]
     features, tests = cpu_features(), PART if asked.part else ["tests"]
     print(f"{features.name} ({features}): {' '.join(tests)}", flush=True)
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout
