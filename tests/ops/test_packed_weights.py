@@ -49,3 +49,19 @@ def test_weights_that_are_no_normal_numbers(size: int) -> None:
         found = packed(x, None, None)[0, :, 2, 2]
         assert found[0].isnan(), "a weight that is not a number shows"
         assert found[1].item() == pytest.approx(wanted, rel=1e-2)
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 32])
+@pytest.mark.parametrize(("height", "width"), [(1, 1), (1, 5), (5, 1), (3, 3)])
+@pytest.mark.parametrize("images", [1, 3])
+def test_an_image_is_added_whatever_its_shape(
+    images: int, height: int, width: int, channels: int, rng: np.random.Generator
+) -> None:
+    """One pixel or one channel is contiguous in both orders of memory."""
+    x, residual = (torch.from_numpy(rng.normal(size=(images, height, width, channels))) for _ in range(2))
+    weights = torch.from_numpy(rng.normal(size=(channels, 3, 3, channels)))
+    window = Window(x=Axis(width, width, 3), y=Axis(height, height, 3))
+    packed = packed_weights(weights.float(), None, window, MPSImageEdgeMode.ZERO, 1, images)
+    source, added = x.permute(0, 3, 1, 2), residual.permute(0, 3, 1, 2)
+    expected = torch.conv2d(source, weights.permute(0, 3, 1, 2), padding=1) + added
+    np.testing.assert_allclose(packed(source.float(), added.float(), None), expected, rtol=1e-5, atol=1e-4)
