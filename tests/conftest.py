@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 
+import interpreter  # noqa: F401  # says how Triton is to run, before any test imports it
 import measured
 import rounding
 from helpers import on_a_cpu_of

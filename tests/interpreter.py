@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
+from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
+from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 from openmps.ops import triton
 
 if not torch.cuda.is_available():
-    # Triton asks for it where it is imported, so it is said before any test is.
+    # Triton asks for it where it is imported, so it is said before any test is (conftest.py).
     os.environ.setdefault("TRITON_INTERPRET", "1")
 HAS_TRITON = find_spec("triton") is not None
 IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -32,18 +33,17 @@ def triton_place(taken: pytest.MonkeyPatch | None = None) -> torch.device:
     return torch.device("cpu")
 
 
-def _counts_loops() -> bool:
-    """Whether loops up to an argument run in Triton's interpreter: an older one wants a number made of an array."""
-    if not HAS_TRITON or tuple(map(int, version("triton").split(".")[:2])) >= (3, 7):
-        return True
-    try:
-        return int(np.array([1])) == 1
-    except TypeError:
-        return False
+def _count_loops() -> None:
+    """Have the interpreter of a Triton before 3.7 make numbers of arrays of one number, which NumPy 2.4 refuses."""
+    interpreter: Any = import_module("triton.runtime.interpreter")
+    given = interpreter._patch_lang_tensor
+
+    def patch(tensor: Any, scope: Any) -> None:
+        given(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    interpreter._patch_lang_tensor = patch
 
 
-needs_loops = pytest.mark.skipif(
-    IS_INTERPRETED and not _counts_loops(),
-    reason="the interpreter counts loops by arrays of one number, which this NumPy refuses",
-)
-"""Of kernels whose loops end where an argument says."""
+if HAS_TRITON and IS_INTERPRETED and tuple(map(int, version("triton").split(".")[:2])) < (3, 7):
+    _count_loops()

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 
-from interpreter import needs_loops
 from openmps.ops import triton
 from openmps.ops.batch_normalization import (
     BatchMoments,
@@ -27,8 +26,6 @@ from openmps.ops.normalized_neuron import (
 )
 from openmps.types import MPSCNNNeuronType
 from triton_images import EPSILON, TYPES, assert_alike, image, rows
-
-pytestmark = needs_loops
 
 SHAPES = [(1, 1, 1, 1), (3, 4, 1, 1), (1, 5, 7, 3), (2, 130, 3, 2), (9, 3, 40, 13)]
 NEURONS = [

@@ -5,13 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from interpreter import needs_loops
 from openmps.ops import convolution as ops
 from openmps.ops import triton
 from openmps.ops.geometry import Axis, Window
 from openmps.types import MPSImageEdgeMode
-
-pytestmark = needs_loops
 
 ZERO, CLAMP = MPSImageEdgeMode.ZERO, MPSImageEdgeMode.CLAMP
 AXES = [

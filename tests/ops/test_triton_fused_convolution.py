@@ -8,14 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from interpreter import needs_loops
 from openmps.ops.convolution import convolution, with_biases
 from openmps.ops.fused_convolution import Activation
 from openmps.ops.neuron import neuron
 from openmps.types import MPSCNNNeuronType, MPSImageEdgeMode
 from placements import Case, cases
-
-pytestmark = needs_loops
 
 RELU, RELU_N = MPSCNNNeuronType.RELU, MPSCNNNeuronType.RELU_N
 RECTIFIERS = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from interpreter import needs_loops
 from openmps.ops import triton
 from openmps.ops.batch_normalization import batch_moments
 from openmps.ops.geometry import Axis, Window
@@ -14,8 +13,6 @@ from openmps.ops.normalized_neuron import NormalizedNeuron, NormalizedNeuronGrad
 from openmps.ops.normalized_pooling import NormalizedPooling, NormalizedPoolingGradient, NormalizedPoolingSums
 from openmps.types import MPSCNNNeuronType, MPSImageEdgeMode
 from triton_images import EPSILON, TYPES, assert_alike, image, rows
-
-pytestmark = needs_loops
 
 CLAMP = MPSImageEdgeMode.CLAMP
 AXES = [

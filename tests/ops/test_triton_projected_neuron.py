@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 
-from interpreter import needs_loops
 from openmps.ops import triton
 from openmps.ops.batch_normalization import DataGradient, Normalize, ParameterSums, batch_moments
 from openmps.ops.geometry import Axis, Window
@@ -17,8 +16,6 @@ from openmps.ops.pooling import AveragePoolingGradient
 from openmps.ops.projected_neuron import ProjectedGradients, ProjectedNeuron, ProjectedSums, SpreadSums
 from openmps.types import MPSCNNNeuronType, MPSImageEdgeMode
 from triton_images import EPSILON, TYPES, assert_alike, image, rows
-
-pytestmark = needs_loops
 
 SHAPES = [(3, 4, 1, 1), (1, 5, 7, 3), (2, 130, 3, 2)]
 RELU = Neuron(MPSCNNNeuronType.RELU, 0.0, 0.0, 0.0)
