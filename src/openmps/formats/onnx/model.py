@@ -112,6 +112,8 @@ class Model:
     """Bytes of the file and of the external data that was read."""
     unread: Mapping[str, str] = field(default_factory=dict[str, str])
     """Constants that cannot be read, and why."""
+    parameters: frozenset[str] | None = None
+    """Constants that are trained; None where the model does not say."""
 
     def kinds(self) -> dict[str, Tensor]:
         """The outputs by name."""
