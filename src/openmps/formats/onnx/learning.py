@@ -177,9 +177,11 @@ class Learning:
             remedy = f"Pass TrainableDataSources(…, momentum={given:g})"
             raise NodeError(f"its momentum is {given:g}, that of its data source {own:g}", remedy)
 
-    def image_normalization(self, node: Node, rows: tuple[Row, Row], epsilon: float, groups: int | None) -> Any:
+    def image_normalization(
+        self, node: Node, rows: tuple[Row, Row], epsilon: float, groups: int | None, *, learns: bool = True
+    ) -> Any:
         """Of an instance normalization, or of a group normalization by so many groups."""
-        names = [name for name in node.inputs[1:3] if name]
+        names = [name for name in node.inputs[1:3] if name] if learns else []
         maker = self._maker(names)
         able = maker if isinstance(maker, ImageNormalizationSources) else _FIXED
         if groups is None:

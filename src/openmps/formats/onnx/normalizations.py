@@ -50,7 +50,8 @@ def group(at: Site, node: Node) -> Picture:
     _check_shape(node.integers(SHAPE, []), x.layout.shape)
     repeats = 1 if at.opset >= 21 or node.given(OF_CHANNELS) else channels // groups
     rows = _scales_and_shifts(at, node, channels, repeats)
-    source = at.learning.image_normalization(node, rows, node.decimal("epsilon", 1e-5), groups)
+    epsilon = node.decimal("epsilon", 1e-5)
+    source = at.learning.image_normalization(node, rows, epsilon, groups, learns=repeats == 1)
     return at.made(MPSCNNGroupNormalizationNode(x.image, source), x.layout, node.title)
 
 
