@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from openmps.checks import FLT_MAX
 from openmps.core.neuron import MPSNNNeuronDescriptor
 from openmps.formats.onnx.layout import Layout, unified
 from openmps.formats.onnx.learning import Learns
@@ -128,7 +129,10 @@ def _of_channels(layout: Layout, array: Array) -> Array:
 def _divide(at: Site, node: Node, x: Picture, value: Array) -> Picture:
     if not np.all(value):
         raise NodeError("it divides by a constant 0")
-    return at.affine(node, x, (1 / value.astype(np.float64)), _NONE)
+    inverse = 1 / value.astype(np.float64)
+    if np.abs(inverse).max() > FLT_MAX:
+        raise NodeError("it divides by a constant whose reciprocal is beyond float32", "Give it a larger constant")
+    return at.affine(node, x, inverse, _NONE)
 
 
 def _divided(at: Site, node: Node, x: Picture, value: Array) -> Picture:

@@ -224,7 +224,7 @@ class _Build:
         if self._given:
             return problem.why, f"Give another shape than {', '.join(self._given)}"
         self._invalid += 1
-        return f"the model contradicts itself: {problem.why}", "It is no valid ONNX: export it again"
+        return f"the model contradicts itself: {problem.why}", _INVALID
 
     def _made(self, node: Node) -> Value | Sequence[Value | None] | None:
         """The outputs of a node; None where an input is missing that another problem has taken away."""
@@ -232,6 +232,9 @@ class _Build:
         if not is_known:
             where = f", an operator of {node.domain[:40]}" if node.domain else ""
             raise NodeError(f"no node of the framework computes it{where}", _CUT)
+        if node.fault:
+            self._invalid += 1
+            raise NodeError(f"it is no {node.operator[:40]} of ONNX: {node.fault}", _INVALID)
         for name in node.inputs:
             if name in self._model.unread:
                 raise NodeError(f"its input {name[:80]!r} cannot be read: {self._model.unread[name]}")
@@ -318,6 +321,7 @@ class _Build:
         return value
 
 
+_INVALID = "It is no valid ONNX: export it again"
 _GIVE = "Give it as shapes={name: shape} or --shape NAME=1,3,224,224"
 _WITHOUT = "Export the model without it"
 _CUT = "End the model before it, with outputs=[…] or --result, or export it without"

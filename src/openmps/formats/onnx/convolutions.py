@@ -159,10 +159,12 @@ def general_product(at: Site, node: Node) -> Picture:
                 "its matrix C has a factor, or is one number for all: biases of a layer are trained one by one"
             )
         biases = np.array(np.broadcast_to(beta * given.reshape(-1), outputs), np.float32)
-    if at.trainable and alpha != 1:  # a factor of the source, so that the matrix is trained as it is
-        x = at.neuron(node, x, MPSCNNNeuronType.LINEAR, alpha, 0.0)
-    elif alpha != 1:
-        matrix = (alpha * matrix).astype(np.float32)
+    with np.errstate(over="ignore"):
+        product = (alpha * matrix).astype(np.float32)
+    if alpha != 1 and (at.trainable or not np.isfinite(product).all()):
+        x = at.neuron(node, x, MPSCNNNeuronType.LINEAR, alpha, 0.0)  # so that the matrix stays as it is
+    else:
+        matrix = product
     return _matrix(at, node, x, matrix, biases, is_turned=is_turned)
 
 

@@ -36,6 +36,8 @@ class Node:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     attributes: Mapping[str, Attribute]
+    fault: str = ""
+    """Why it is no operator that ONNX has."""
 
     @property
     def title(self) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 from openmps.errors import MPSError, MPSFileError
 from openmps.formats.onnx.model import Array, Attribute, Model, Node, Tensor, Unread, length_name
 from openmps.formats.onnx.problems import READER, NodeError
+from openmps.formats.onnx.schemas import Schemas
 from openmps.formats.onnx.tensors import array_of, external_file, is_external, take_in
 from openmps.formats.paths import path_of, reading, require_file
 
@@ -126,7 +127,7 @@ class _Reader:
 
     def __init__(self, onnx: Any, proto: Any, folder: Path | None, what: str) -> None:
         self._kinds = {value: name for name, value in onnx.AttributeProto.AttributeType.items()}
-        self._proto, self._folder, self._what = proto, folder, what
+        self._onnx, self._proto, self._folder, self._what = onnx, proto, folder, what
         self._external = 0
 
     def model(self, length: int) -> Model:
@@ -136,9 +137,12 @@ class _Reader:
         named = {*constants, *unread}
         inputs = tuple(_tensor(each) for each in graph.input if each.name not in named)
         outputs = tuple(_tensor(each) for each in graph.output)
-        nodes = tuple(self._node(each) for each in graph.node)
+        opset = self._opset()
+        types = {each.name: each.kind for each in inputs} | {each.name: each.data_type for each in graph.initializer}
+        schemas = Schemas(self._onnx, opset, types)
+        nodes = tuple(self._node(each, schemas) for each in graph.node)
         self._check(inputs, outputs, nodes, named)
-        return Model(inputs, outputs, constants, nodes, self._opset(), length + self._external, unread)
+        return Model(inputs, outputs, constants, nodes, opset, length + self._external, unread)
 
     def _opset(self) -> int:
         versions = [each.version for each in self._proto.opset_import if each.domain in ("", "ai.onnx")]
@@ -165,11 +169,12 @@ class _Reader:
         self._external += found.nbytes if is_external(tensor) else 0
         return found
 
-    def _node(self, proto: Any) -> Node:
+    def _node(self, proto: Any, schemas: Schemas) -> Node:
         domain = "" if proto.domain == "ai.onnx" else str(proto.domain)
+        fault = schemas.fault(proto) if not domain else ""
         attributes = {str(each.name): self._attribute(each) for each in proto.attribute}
         inputs, outputs = tuple(map(str, proto.input)), tuple(map(str, proto.output))
-        return Node(str(proto.name), str(proto.op_type), domain, inputs, outputs, attributes)
+        return Node(str(proto.name), str(proto.op_type), domain, inputs, outputs, attributes, fault)
 
     def _attribute(self, proto: Any) -> Attribute:
         kind = self._kinds.get(proto.type, "")

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from openmps.checks import FLT_MAX
 from openmps.core.data_source import FLT_MIN
 from openmps.core.neuron import MPSNNNeuronDescriptor
 from openmps.formats.archive.sources import ArchivedConvolutionWeights, ArchivedNormalizationParameters
@@ -167,8 +168,9 @@ class Site:
     def _linear(self, node: Node, picture: Picture, scale: float, shift: float) -> Picture:
         """A linear neuron; one before it becomes a part of it, and is left to nobody if nobody else reads it."""
         before = picture.image.producer
-        if isinstance(before, MPSCNNNeuronLinearNode) and not self.trainable:
-            scale, shift = scale * before.a, scale * before.b + shift
+        joined = (scale * before.a, scale * before.b + shift) if isinstance(before, MPSCNNNeuronLinearNode) else None
+        if before is not None and joined and not self.trainable and max(map(abs, joined)) <= FLT_MAX:
+            scale, shift = joined
             picture = Picture(before.sources[0], picture.layout)
         return self.neuron(node, picture, MPSCNNNeuronType.LINEAR, scale, shift)
 
