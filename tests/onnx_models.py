@@ -13,6 +13,7 @@ import pytest
 
 from openmps.formats import onnx as reader
 from openmps.formats.onnx import OnnxModel
+from openmps.formats.onnx.sources import FixedSources
 from openmps.metal.device import mtl_device
 
 Array = np.ndarray
@@ -80,6 +81,37 @@ def saved(made: Any, folder: Path) -> Path:
 def ours(path: Path, **options: Any) -> OnnxModel:
     """A model on the CPU."""
     return reader.network(path, **options).model(CPU)
+
+
+class Asked:
+    """Makes data sources of fixed numbers, and notes which arrays were to be trained."""
+
+    def __init__(self) -> None:
+        self.arrays: list[list[Array]] = []
+        self._fixed = FixedSources()
+
+    def convolution(self, descriptor: Any, weights: Array, biases: Any, label: str) -> Any:
+        self.arrays.append([weights] if biases is None else [weights, biases])
+        return self._fixed.convolution(descriptor, weights, biases, label)
+
+    def batch_normalization(self, *given: Any) -> Any:
+        self.arrays.append([*given[:4]])
+        return self._fixed.batch_normalization(*given)
+
+    def instance_normalization(self, *given: Any) -> Any:
+        self.arrays.append([*given[:2]])
+        return self._fixed.instance_normalization(*given)
+
+    def group_normalization(self, *given: Any) -> Any:
+        self.arrays.append([*given[:2]])
+        return self._fixed.group_normalization(*given)
+
+
+def asked(made: Any, folder: Path) -> list[list[Array]]:
+    """The arrays of each layer of a model that are trained."""
+    sources = Asked()
+    reader.network(saved(made, folder), trainable=sources)
+    return sources.arrays
 
 
 def reference(made: Any, feeds: Mapping[str, Array]) -> dict[str, Array]:

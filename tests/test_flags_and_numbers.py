@@ -178,6 +178,12 @@ FLAGS: dict[str, Pass] = {
     "TrainableConvolutionDataSource(amsgrad)": lambda v: mps.TrainableConvolutionDataSource(
         mps.MPSCNNConvolutionDescriptor(1, 1, 1, 1), [1.0], optimizer=_adam, amsgrad=v
     ),
+    "TrainableGroupNormalizationDataSource(amsgrad)": lambda v: mps.TrainableGroupNormalizationDataSource(
+        2, 1, optimizer=_adam, amsgrad=v
+    ),
+    "TrainableInstanceNormalizationDataSource(amsgrad)": lambda v: mps.TrainableInstanceNormalizationDataSource(
+        2, optimizer=_adam, amsgrad=v
+    ),
     "explain_padding(backwards)": lambda v: mps.explain_padding(4, kernel=2, policy="same", backwards=v),
 }
 ELSEWHERE = {

@@ -120,14 +120,14 @@ class MPSOperatorError(_ListingError, MPSFileError):
 
     ``nodes`` has the same as dictionaries: ``node``, ``operator``, ``why`` and ``remedy``. The sentence names as
     many as fit a screen or two: nodes with the same operator and reason stand in one line. ``invalid`` of them are
-    wrong in the file itself.
+    wrong in the file itself: operators or shapes against ONNX's rules.
     """
 
     def __init__(self, who: str, argument: str, nodes: Sequence[Mapping[str, str]], invalid: int = 0) -> None:
         self.nodes = [dict(each) for each in nodes]
         counts = {
             "that the framework cannot express": len(nodes) - invalid,
-            "whose shapes contradict one another": invalid,
+            "against ONNX's rules": invalid,
         }
         rule = "has " + " and ".join(f"{_counted(count, 'node')} {what}" for what, count in counts.items() if count)
         problems = [_said(each["operator"], each["why"], each["remedy"], [each["node"]]) for each in nodes]

@@ -432,6 +432,10 @@ from openmps.training.data_sources import (
     ArrayConvolutionDataSource as ArrayConvolutionDataSource,
     TrainableConvolutionDataSource as TrainableConvolutionDataSource,
 )
+from openmps.training.image_normalization_sources import (
+    TrainableGroupNormalizationDataSource as TrainableGroupNormalizationDataSource,
+    TrainableInstanceNormalizationDataSource as TrainableInstanceNormalizationDataSource,
+)
 from openmps.training.normalization_sources import (
     ArrayBatchNormalizationDataSource as ArrayBatchNormalizationDataSource,
     TrainableBatchNormalizationDataSource as TrainableBatchNormalizationDataSource,

@@ -10,13 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from onnx_models import ours, saved
-from openmps.errors import MPSOperatorError
+from onnx_models import asked, ours, saved
+from openmps.errors import MPSError, MPSOperatorError
 from openmps.formats.onnx.build import BUILDERS
 
 pytest.importorskip("onnx")
 TYPED = 1e-4  # some cases are typed in with four decimals
 AGREE = {"first": 229, "all": 40}
+TRAINED = 42
+"""Arrays of the cases, all but the first input constants, that layers train."""
 """Cases that are built, with the first input alone or all of them free and the others constants."""
 
 
@@ -60,6 +62,23 @@ def test_node_cases(free: str, tmp_path: Path) -> None:
             close = np.allclose(got[value.name].astype(float), wanted.astype(float), TYPED, TYPED, equal_nan=True)
             assert close, case.name
     assert built == AGREE[free]
+
+
+def test_every_operator_trains_what_its_file_has(tmp_path: Path) -> None:
+    """Each array that a data source is asked for is one of the case's constants: none that the reader made."""
+    found = 0
+    for case in _cases():
+        inputs = [np.asarray(value) for value in case.data_sets[0][0]]
+        names = [value.name for value in case.model.graph.input]
+        made = _with_constants(case.model, dict(zip(names, inputs, strict=True)), names[:1])
+        try:
+            arrays = [each for layer in asked(made, tmp_path) for each in layer]
+        except MPSError:
+            continue
+        known = {tuple(np.sort(np.float32(value), None).tolist()) for value in inputs[1:]}
+        assert all(tuple(np.sort(each, None).tolist()) in known for each in arrays), case.name
+        found += len(arrays)
+    assert found == TRAINED
 
 
 def _with_constants(model, values, variable):

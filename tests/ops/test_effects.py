@@ -12,7 +12,7 @@ import openmps  # noqa: F401 - all operations
 from openmps.core.kernel.preparation import Refresh
 from openmps.ops.batch_normalization import RunningAverages
 from openmps.ops.convolution import CopyNumbers, TakeWeights
-from openmps.ops.elements import Clear, Overwrite
+from openmps.ops.elements import Clear, Overwrite, RowSums
 from openmps.ops.image_copy import ImagesToRows
 from openmps.ops.joined_updates import JoinedUpdate
 from openmps.ops.op import Kind, Op
@@ -74,6 +74,7 @@ EFFECTS: dict[type[Op], Callable[[], tuple[Op, list[Any]]]] = {
     Overwrite: lambda: (Overwrite(), rows(4)),
     Refresh: lambda: (Refresh(), [(Remade(), Remade())]),
     Clear: lambda: (Clear(), rows(2)),
+    RowSums: lambda: (RowSums(), [row(), row(1, 2, 3, 4).view(2, 2), row(5, 6).view(1, 2)]),
     ImagesToRows: lambda: (ImagesToRows(True), [torch.zeros(1, 2), torch.ones(1, 2, 1, 1)]),
     HandOn: lambda: (HandOn(), rows(2)),
     StochasticGradientDescent: lambda: (
@@ -133,3 +134,10 @@ def _differ(now: Any, then: Any) -> bool:
     if isinstance(now, Remade):
         return _differ(now.numbers, then.numbers)
     return isinstance(now, torch.Tensor) and not torch.equal(now, then)
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_rows_are_added_up_in_the_place_of_what_was_there(parts: int) -> None:
+    total, matrix = row(9, 9), torch.arange(12.0).view(6, 2)
+    RowSums().run((), total, *matrix.chunk(parts))
+    assert total.tolist() == [30, 36]

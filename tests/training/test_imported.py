@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from openmps import MPSImageFeatureChannelFormat, mtl_device
 from openmps.cli import main
 from openmps.errors import MPSArgumentError, MPSFileError
 from openmps.training import Batch, Classifier, Network, NetworkShape, RunFolder, optimizer_factory
-from openmps.training.imported import ImportedTopology, imported_size
+from openmps.training.imported import ImportedTopology, fingerprint, imported_size
 
 onnx = pytest.importorskip("onnx")
 pytestmark = pytest.mark.filterwarnings("ignore:.*Apple devices need multiples of 4")
@@ -42,6 +43,13 @@ def classifier(*, last: str = "p", side: Any = SIDE) -> Any:
     rows = {"g": numbers(6), "b": numbers(6), "m": numbers(6), "v": np.abs(numbers(6)) + 1}
     shape = {"x": ["n", 3, side, side]}
     return model(nodes, shape, (last,), w=numbers(6, 3, 3, 3), k=numbers(6, CLASSES), t=numbers(CLASSES), **rows)
+
+
+def outside(folder: Path, **options: Any) -> Path:
+    """The classifier with its numbers in a file beside it, as exporters write it."""
+    path = folder / "outside.onnx"
+    onnx.save(classifier(**options), path, save_as_external_data=True, location="outside.bin", size_threshold=0)
+    return path
 
 
 def network(path: Path, classes: int = CLASSES) -> Network:
@@ -129,6 +137,33 @@ def test_a_file_is_trained_on_folders_of_images_by_one_command(tmp_path: Path, c
         Classifier.open(RunFolder.open(run), CPU)
 
 
+def test_a_run_keeps_a_file_with_the_numbers_of_those_beside_it(tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "given").mkdir()
+    path, run = outside(tmp_path / "given"), tmp_path / "run"
+    options = ["--data", folders(tmp_path), "--network", path, "--run", run, "--epochs", 1, "--batch-size", 4]
+    assert main([str(each) for each in ("train", *options, "--device", "cpu", "--quiet")]) == 0
+    assert fingerprint(str(path)) == fingerprint(str(run / "network.onnx"))
+    for each in (tmp_path / "given").iterdir():
+        each.unlink()
+    assert main(["train", "--resume", str(run), "--epochs", "2", "--quiet"]) == 0
+    images = pictures()
+    assert Classifier.open(run, CPU).probabilities(images).shape == (5, 2)
+    kept = onnx.load(run / "network.onnx", load_external_data=False)
+    assert {each.data_location for each in kept.graph.initializer} == {0}
+
+
+def test_numbers_beside_a_file_that_change_are_read_again(tmp_path: Path) -> None:
+    path = outside(tmp_path)
+    inside = network(saved(classifier(), tmp_path)).arrays()
+    before = network(path).arrays()
+    assert all(np.array_equal(before[name], inside[name]) for name in inside)
+    data = np.fromfile(tmp_path / "outside.bin", np.float32)
+    (2 * data).tofile(tmp_path / "outside.bin")
+    os.utime(tmp_path / "outside.bin", ns=(1, 1))
+    after = network(path).arrays()
+    assert all(np.array_equal(after[name], 2 * before[name]) for name in before)
+
+
 def test_images_take_the_size_that_the_file_wants(tmp_path: Path) -> None:
     assert imported_size(str(saved(classifier(), tmp_path))) == (SIDE, SIDE, 3)
     assert imported_size(str(saved(classifier(side="s"), tmp_path))) == (None, None, 3)
@@ -209,9 +244,9 @@ def test_files_that_are_none_or_not_whole_are_refused(tmp_path: Path) -> None:
     text.write_text("not a model")
     with pytest.raises(MPSFileError, match="is no ONNX model"):
         network(text)
-    made, path = classifier(), tmp_path / "outside.onnx"
-    onnx.save(made, path, save_as_external_data=True, location="outside.bin", size_threshold=0)
-    with pytest.raises(MPSFileError, match="must hold its numbers itself"):
+    path = outside(tmp_path)
+    (tmp_path / "outside.bin").unlink()
+    with pytest.raises(MPSFileError, match=r"outside.bin must be there: it holds tensor"):
         network(path)
     with pytest.raises(MPSArgumentError, match=r"or the path of an \.onnx file"):
         NetworkShape(8, 8, 3, 2, "resnet1000")

@@ -180,3 +180,16 @@ class Clear(Op, kind=Kind.UPDATE, has_effect=True):
         """Set all operands to zero."""
         for numbers in operands:
             numbers.zero_()
+
+
+class RowSums(Op, kind=Kind.UPDATE, has_effect=True):
+    """The sums over the rows of matrices ``[n, C]`` in the place of the first operand's C numbers."""
+
+    def overwritten(self, operands: int) -> Iterable[int]:
+        """The first."""
+        return (0,)
+
+    def run(self, wanted: tuple[bool, ...], *operands: Tensor) -> None:
+        """Add up all rows, in float32 or better."""
+        total, *rows = operands
+        torch.sum(rows[0] if len(rows) == 1 else torch.cat(rows), 0, out=total)

@@ -24,6 +24,10 @@ from openmps.training.dataset import (
 )
 from openmps.training.idx import load_idx as load_idx
 from openmps.training.image_folder import load_image as load_image, load_image_folder as load_image_folder
+from openmps.training.image_normalization_sources import (
+    TrainableGroupNormalizationDataSource as TrainableGroupNormalizationDataSource,
+    TrainableInstanceNormalizationDataSource as TrainableInstanceNormalizationDataSource,
+)
 from openmps.training.inference import Classifier as Classifier, Evaluation as Evaluation
 from openmps.training.loop import (
     TrainingObserver as TrainingObserver,

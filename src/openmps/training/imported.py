@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from openmps.checks import size_text
-from openmps.errors import MPSArgumentError, MPSFileError
+from openmps.errors import MPSArgumentError
 from openmps.formats.atomic import write_atomic
-from openmps.formats.paths import path_of, read_file, require_file
+from openmps.formats.paths import path_of, require_file
 from openmps.graph.nodes import MPSNNImageNode
 from openmps.kernels.convolution import MPSCNNConvolutionDescriptor, MPSCNNDepthWiseConvolutionDescriptor
 from openmps.training.data_sources import ArrayConvolutionDataSource, TrainableConvolutionDataSource
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _WHO = "NetworkShape"
 KEPT = "network.onnx"
 """What a run calls its copy of the file."""
-_LARGEST = (1 << 31) - 1
+_LARGEST_BESIDE = 1 << 62
 _CHANNELS = (1, 3)
 """Those that files of images are read with."""
 _SOFTMAX = ("Softmax", "LogSoftmax")
@@ -179,7 +179,7 @@ class ImportedTopology:
     ``sqrt(3 / inputs)``, and biases of 0.
 
     Raises:
-        MPSFileError: There is no such file, it is no ONNX model, or keeps its numbers in other files.
+        MPSFileError: There is no such file, it is no ONNX model, or numbers in other files are missing.
         MPSOperatorError: Operators that the framework's nodes cannot express: all of them.
         MPSArgumentError: The images are not like the model's, or it does not end in a layer of classes.
     """
@@ -255,17 +255,35 @@ class ImportedTopology:
         return built.outputs[0][2]
 
 
+_Stamp = tuple[int, int]
+"""When a file was changed last, and how long it is."""
+
+
 @lru_cache(maxsize=2)
-def _topology(file: str, stamp: tuple[int, int], sizes: tuple[int, int, int, int]) -> ImportedTopology:
+def _topology(file: str, stamps: tuple[_Stamp, ...], sizes: tuple[int, int, int, int]) -> ImportedTopology:
     return ImportedTopology(file, *sizes)
 
 
 def imported_topology(file: str, height: int, width: int, channels: int, classes: int) -> ImportedTopology:
     """The layers of the model in a file, which is read once as long as it stays the same; see `ImportedTopology`."""
     path = path_of(file, _WHO)
-    require_file(path, _WHO)
+    where, own = os.fspath(path.absolute()), _stamp(path)
+    stamps = (own, *map(_stamp, _beside(where, own)))
+    return _topology(where, stamps, (height, width, channels, classes))
+
+
+@lru_cache(maxsize=2)
+def _beside(file: str, stamp: _Stamp) -> list[Path]:
+    """The files of external data of the model in a file."""
+    from openmps.formats.onnx.reading import external_files
+
+    return external_files(file)
+
+
+def _stamp(path: Path) -> _Stamp:
+    require_file(path, _WHO, _LARGEST_BESIDE)
     found = path.stat()
-    return _topology(os.fspath(path.absolute()), (found.st_mtime_ns, found.st_size), (height, width, channels, classes))
+    return found.st_mtime_ns, found.st_size
 
 
 def imported_size(file: str) -> tuple[int | None, int | None, int | None]:
@@ -280,15 +298,21 @@ def imported_size(file: str) -> tuple[int | None, int | None, int | None]:
 
 
 def fingerprint(file: str) -> str:
-    """The SHA-256 of a file's bytes."""
-    return hashlib.sha256(read_file(path_of(file, _WHO), _WHO, _LARGEST)).hexdigest()
+    """The SHA-256 of a file's bytes, its external data taken in."""
+    return hashlib.sha256(_whole(file)).hexdigest()
+
+
+def _whole(file: str) -> bytes:
+    from openmps.formats.onnx.reading import whole_bytes
+
+    return whole_bytes(file)
 
 
 def keep_network(folder: Path, network: str) -> str:
-    """Copy the file of a network into the folder of its run, and return the name of the network from then on."""
+    """Copy the file of a network, its external data taken in, into the folder of its run, and return its name there."""
     kept = folder / KEPT
     if is_imported(network) and path_of(network, _WHO).absolute() != kept.absolute():
-        write_atomic(kept, read_file(path_of(network, _WHO), _WHO, _LARGEST))
+        write_atomic(kept, _whole(network))
         return os.fspath(kept)
     return network
 
@@ -299,11 +323,7 @@ def keep_network(folder: Path, network: str) -> str:
 def _read(file: str) -> Model:
     from openmps.formats.onnx.reading import read_model
 
-    model = read_model(file)
-    if model.size != path_of(file, _WHO).stat().st_size:
-        rule, remedy = "must hold its numbers itself", "Save it so: onnx.save(onnx.load(path), other)"
-        raise MPSFileError(_WHO, file, rule, "external data in other files", remedy)
-    return model
+    return read_model(file)
 
 
 def _declared(model: Model, file: str) -> tuple[str, tuple[int | str | None, ...]]:

@@ -10,6 +10,10 @@ from openmps.core.arrays import numbers
 from openmps.errors import MPSTypeError
 from openmps.kernels.convolution import MPSCNNConvolutionDescriptor
 from openmps.training.data_sources import TrainableConvolutionDataSource
+from openmps.training.image_normalization_sources import (
+    TrainableGroupNormalizationDataSource,
+    TrainableInstanceNormalizationDataSource,
+)
 from openmps.training.normalization_sources import TrainableBatchNormalizationDataSource
 from openmps.training.optimized import OptimizerFactory
 
@@ -53,3 +57,21 @@ class TrainableDataSources(NamedAttributes):
             count, gamma, beta, mean, variance, label,
             epsilon=epsilon, momentum=self._momentum, optimizer=self._optimizer,
         )  # fmt: skip
+
+    def instance_normalization(
+        self, gamma: Row, beta: Row, epsilon: float, label: str
+    ) -> TrainableInstanceNormalizationDataSource:
+        """Of an instance normalization."""
+        count = numbers("TrainableDataSources", "gamma", gamma).size
+        return TrainableInstanceNormalizationDataSource(
+            count, gamma, beta, label, epsilon=epsilon, optimizer=self._optimizer
+        )
+
+    def group_normalization(
+        self, gamma: Row, beta: Row, groups: int, epsilon: float, label: str
+    ) -> TrainableGroupNormalizationDataSource:
+        """Of a group normalization."""
+        count = numbers("TrainableDataSources", "gamma", gamma).size
+        return TrainableGroupNormalizationDataSource(
+            count, groups, gamma, beta, label, epsilon=epsilon, optimizer=self._optimizer
+        )

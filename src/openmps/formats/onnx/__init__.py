@@ -4,6 +4,18 @@ from openmps.formats.onnx.modules import from_torch
 from openmps.formats.onnx.network import OnnxModel, OnnxNetwork, load, network
 from openmps.formats.onnx.ports import OnnxPort
 from openmps.formats.onnx.saving import save
-from openmps.formats.onnx.sources import DataSources
+from openmps.formats.onnx.sources import DataSources, ImageNormalizationSources
+from openmps.formats.onnx.torch_network import TorchNetwork
 
-__all__ = ["DataSources", "OnnxModel", "OnnxNetwork", "OnnxPort", "from_torch", "load", "network", "save"]
+__all__ = [
+    "DataSources",
+    "ImageNormalizationSources",
+    "OnnxModel",
+    "OnnxNetwork",
+    "OnnxPort",
+    "TorchNetwork",
+    "from_torch",
+    "load",
+    "network",
+    "save",
+]

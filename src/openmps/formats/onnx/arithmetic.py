@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from openmps.checks import FLT_MAX
 from openmps.core.neuron import MPSNNNeuronDescriptor
 from openmps.formats.onnx.layout import Layout, unified
+from openmps.formats.onnx.learning import Learns
 from openmps.formats.onnx.model import Array, Node
-from openmps.formats.onnx.pictures import OpenArithmetic, Picture
+from openmps.formats.onnx.pictures import OpenArithmetic, Picture, vector
 from openmps.formats.onnx.pointwise import limited
 from openmps.formats.onnx.problems import NodeError
 from openmps.formats.onnx.site import Builder, Site
@@ -106,13 +108,31 @@ def _taken_off(at: Site, node: Node, x: Picture, value: Array) -> Picture:
 
 
 def _multiply(at: Site, node: Node, x: Picture, value: Array) -> Picture:
-    return at.affine(node, x, value, _NONE)
+    """By a constant; one of a number a channel is trained. What is added behind it may be a third input."""
+    place = 1 if isinstance(at.value(node, 0), Picture) else 0
+    raw = at.constant(node, place, "constant")
+    added = at.optional(node, 2, "biases")
+    shift = _NONE if added is None else _widened(at, x, added)
+    learns = None
+    if value.size == raw.size > 1 and at.learning.trains(node.inputs[place]):
+        order = partial(_of_channels, x.layout)
+        learns = Learns(order, place, row=order)
+    return at.affine(node, x, value, shift, learns)
+
+
+def _of_channels(layout: Layout, array: Array) -> Array:
+    """A constant of one number a channel in the order of the channels."""
+    found = vector(array, layout)
+    return array if found is None else found
 
 
 def _divide(at: Site, node: Node, x: Picture, value: Array) -> Picture:
     if not np.all(value):
         raise NodeError("it divides by a constant 0")
-    return at.affine(node, x, (1 / value.astype(np.float64)), _NONE)
+    inverse = 1 / value.astype(np.float64)
+    if np.abs(inverse).max() > FLT_MAX:
+        raise NodeError("it divides by a constant whose reciprocal is beyond float32", "Give it a larger constant")
+    return at.affine(node, x, inverse, _NONE)
 
 
 def _divided(at: Site, node: Node, x: Picture, value: Array) -> Picture:

@@ -23,9 +23,11 @@ from openmps.formats.onnx import (
     resizing,
     shapes,
 )
-from openmps.formats.onnx.constants import FOLDS
+from openmps.formats.onnx.constants import FOLDS, ORDERS
+from openmps.formats.onnx.joins import with_layers
 from openmps.formats.onnx.layout import Atom, Atoms, Layout, atoms
-from openmps.formats.onnx.model import Model, Node, Tensor
+from openmps.formats.onnx.learning import Learning, Learnt
+from openmps.formats.onnx.model import Array, Model, Node, Tensor
 from openmps.formats.onnx.patterns import joined
 from openmps.formats.onnx.pictures import Picture
 from openmps.formats.onnx.ports import shape_text
@@ -53,7 +55,7 @@ BUILDERS: Mapping[str, Builder] = {
 CONSTANT_INPUTS: Mapping[str, Mapping[int, str]] = {
     "Conv": {1: "weights", 2: "biases"},
     "ConvTranspose": {1: "weights", 2: "biases"},
-    "MatMul": {1: "second matrix"},
+    "MatMul": {1: "second matrix", 2: "biases"},
     "Gemm": {1: "matrix B", 2: "matrix C"},
     "PRelu": {1: "slopes"},
 }
@@ -70,6 +72,8 @@ class Built:
 
     inputs: list[tuple[Tensor, Picture]]
     outputs: list[tuple[str, int, Picture]]
+    learnt: list[Learnt]
+    """The constants that data sources train."""
 
 
 def build(
@@ -108,11 +112,12 @@ class _Build:
         """Values that nodes read."""
         values: dict[str, Value] = dict(model.constants)
         budget = Budget(model.size, fill_limit)
-        self._at = Site(values, Counter(), model.opset, trainable, sources, budget)
+        learning = Learning(sources, model.constants, model.parameters)
+        self._at = Site(values, Counter(), model.opset, trainable, learning, budget)
 
     def run(self, shapes: Shapes, outputs: Sequence[str] | None, what: str) -> Built:
         wanted = self._wanted(outputs)
-        self._model = joined(self._model, wanted)
+        self._model = with_layers(joined(self._model, wanted), wanted, biases=self._at.trainable)
         nodes = self._live(wanted)
         self._at.readers = Counter([*wanted, *(name for node in nodes for name in node.inputs if name)])
         self._inner = {name for node in nodes for name in node.inputs}
@@ -123,6 +128,7 @@ class _Build:
         self._at.budget.check(what)
         if self._problems:
             raise MPSOperatorError(READER, what, [problem._asdict() for problem in self._problems], self._invalid)
+        self._at.learning.still(each.image for each in found if each is not None)
         kinds = self._model.kinds()
         return Built(
             [(tensor, picture) for tensor, picture in inputs if self._at.readers[tensor.name]],
@@ -131,6 +137,7 @@ class _Build:
                 for name, each in zip(wanted, found, strict=True)
                 if each
             ],
+            self._at.learning.learnt,
         )
 
     # --- what is needed -----------------------------------------------------------------------------------------------
@@ -217,7 +224,7 @@ class _Build:
         if self._given:
             return problem.why, f"Give another shape than {', '.join(self._given)}"
         self._invalid += 1
-        return f"the model contradicts itself: {problem.why}", "It is no valid ONNX: export it again"
+        return f"the model contradicts itself: {problem.why}", _INVALID
 
     def _made(self, node: Node) -> Value | Sequence[Value | None] | None:
         """The outputs of a node; None where an input is missing that another problem has taken away."""
@@ -225,6 +232,9 @@ class _Build:
         if not is_known:
             where = f", an operator of {node.domain[:40]}" if node.domain else ""
             raise NodeError(f"no node of the framework computes it{where}", _CUT)
+        if node.fault:
+            self._invalid += 1
+            raise NodeError(f"it is no {node.operator[:40]} of ONNX: {node.fault}", _INVALID)
         for name in node.inputs:
             if name in self._model.unread:
                 raise NodeError(f"its input {name[:80]!r} cannot be read: {self._model.unread[name]}")
@@ -235,11 +245,18 @@ class _Build:
         values = [self._at.value(node, index) for index in range(len(node.inputs))]
         constants = [value for value in values if not isinstance(value, Picture)]
         if len(constants) == len(values) and node.operator in FOLDS:
-            return FOLDS[node.operator](node, constants, self._at.budget, self._at.opset)
+            return self._folded(node, constants)
         if node.operator not in BUILDERS:
             raise NodeError("the framework does it with constants only", _CUT)
         self._check_whole(node)
         return BUILDERS[node.operator](self._at, node)
+
+    def _folded(self, node: Node, constants: Sequence[Array | None]) -> Array:
+        """The result of an operator on constants."""
+        fold, budget, opset = FOLDS[node.operator], self._at.budget, self._at.opset
+        if node.operator in ORDERS:
+            self._at.learning.follow(node, lambda array: fold(node, [array, *constants[1:]], budget, opset))
+        return fold(node, constants, budget, opset)
 
     def _check_whole(self, node: Node) -> None:
         """Follow whole numbers, and refuse quotients of them that are read again: an output drops its fraction."""
@@ -304,6 +321,7 @@ class _Build:
         return value
 
 
+_INVALID = "It is no valid ONNX: export it again"
 _GIVE = "Give it as shapes={name: shape} or --shape NAME=1,3,224,224"
 _WITHOUT = "Export the model without it"
 _CUT = "End the model before it, with outputs=[…] or --result, or export it without"

@@ -333,3 +333,6 @@ FOLDS: dict[str, Fold] = {
     "Not": _pointwise(np.logical_not),
 }  # fmt: skip
 """How an operator on constants is done, by its type."""
+
+ORDERS = frozenset(("Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"))
+"""Those that move the numbers of their first input, and do nothing else."""

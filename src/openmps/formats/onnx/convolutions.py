@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from openmps.core.padding.explicit import ExplicitPadding
 from openmps.formats.onnx.layout import Layout, atoms, planar, size_of
-from openmps.formats.onnx.model import Node
+from openmps.formats.onnx.learning import Learns
+from openmps.formats.onnx.model import Array, Node
 from openmps.formats.onnx.pictures import Picture, channels_of
 from openmps.formats.onnx.problems import NodeError, ShapeError
 from openmps.formats.onnx.site import Builder, Site
 from openmps.formats.onnx.windows import Window, placed, window_of
-from openmps.graph.convolution_nodes import MPSCNNConvolutionTransposeNode, MPSCNNFullyConnectedNode
+from openmps.graph.convolution_nodes import (
+    MPSCNNConvolutionNode,
+    MPSCNNConvolutionTransposeNode,
+    MPSCNNFullyConnectedNode,
+)
 from openmps.kernels.convolution import MPSCNNConvolutionDescriptor, MPSCNNDepthWiseConvolutionDescriptor
+from openmps.types import MPSCNNNeuronType
 
 Weights = NDArray[np.float32]
 
@@ -61,32 +66,37 @@ def _kernel(node: Node, weights: Weights) -> tuple[int, ...]:
 def convolution(at: Site, node: Node) -> Picture:
     """Weights OIHW; a group for each channel makes it depthwise."""
     x, raw = at.planar(node), at.weights(node, 1, "weights")
-    weights, channels = _four(raw), channels_of(x.layout.channels)
+    channels = channels_of(x.layout.channels)
     groups = _groups(node, channels, raw, 1)
     window = window_of(node, _kernel(node, raw), x.layout)
-    biases = None if at.value(node, 2) is None else at.row(node, 2, "biases", len(weights))
-    descriptor = _descriptor(window, channels, len(weights), groups)
-    layout = window.result(x.layout, len(weights))
-    return at.convolution(
-        node, x.image, layout, descriptor, weights.transpose(0, 2, 3, 1), biases, padding=window.policy()
-    )
+    biases = None if at.value(node, 2) is None else at.row(node, 2, "biases", len(raw))
+    descriptor = _descriptor(window, channels, len(raw), groups)
+    layout, padding = window.result(x.layout, len(raw)), window.policy()
+    return at.convolution(node, x.image, layout, descriptor, _ohwi(raw), biases, padding=padding, learns=Learns(_ohwi))
+
+
+def _ohwi(weights: Array) -> Array:
+    return _four(weights).transpose(0, 2, 3, 1)
 
 
 def transposed_convolution(at: Site, node: Node) -> Picture:
     """Weights ``[I, O / groups, H, W]``, turned by half a turn for the framework."""
     x, raw = at.planar(node), at.weights(node, 1, "weights")
-    weights, channels = _four(raw), channels_of(x.layout.channels)
+    channels = channels_of(x.layout.channels)
     groups = _groups(node, channels, raw, 0)
-    inputs, outputs, ky, kx = weights.shape
+    inputs, outputs, ky, kx = _four(raw).shape
     window = window_of(node, _kernel(node, raw), x.layout)
-    turned = weights[:, :, ::-1, ::-1].reshape(groups, inputs // groups, outputs, ky, kx)
-    ohwi = turned.transpose(0, 2, 3, 4, 1).reshape(groups * outputs, ky, kx, inputs // groups)
+
+    def turned(weights: Array) -> Array:
+        parts = _four(weights)[:, :, ::-1, ::-1].reshape(groups, inputs // groups, outputs, ky, kx)
+        return parts.transpose(0, 2, 3, 4, 1).reshape(groups * outputs, ky, kx, inputs // groups)
+
     biases = None if at.value(node, 2) is None else at.row(node, 2, "biases", groups * outputs)
     descriptor = _descriptor(window, channels, groups * outputs, groups)
     padding, sizes = _transposed_padding(node, window, x.layout.rank - 2)
     layout = planar(x.layout.batch, atoms(groups * outputs), *map(atoms, sizes), rank=x.layout.rank)
     kind = MPSCNNConvolutionTransposeNode
-    return at.convolution(node, x.image, layout, descriptor, ohwi, biases, kind, padding)
+    return at.convolution(node, x.image, layout, descriptor, turned(raw), biases, kind, padding, learns=Learns(turned))
 
 
 def _transposed_padding(node: Node, window: Window, rank: int) -> tuple[ExplicitPadding, list[int | None]]:
@@ -125,11 +135,12 @@ def _transposed_padding(node: Node, window: Window, rank: int) -> tuple[Explicit
 
 
 def product(at: Site, node: Node) -> Picture:
-    """MatMul of a picture and a constant matrix: the last axis is what is summed."""
+    """MatMul of a picture and a constant matrix: the last axis is what is summed. Biases may be a third input."""
     x, matrix = at.picture(node), at.weights(node, 1, "second matrix")
     if matrix.ndim != 2:
         raise NodeError(f"its second matrix has {matrix.ndim} axes")
-    return _matrix(at, node, x, matrix, None, matrix.shape)
+    biases = None if at.value(node, 2) is None else at.row(node, 2, "biases", matrix.shape[1])
+    return _matrix(at, node, x, matrix, biases, is_turned=False)
 
 
 def general_product(at: Site, node: Node) -> Picture:
@@ -137,32 +148,42 @@ def general_product(at: Site, node: Node) -> Picture:
     x, matrix = at.picture(node), at.weights(node, 1, "matrix B")
     if node.integer("transA", 0) or x.layout.rank != 2 or matrix.ndim != 2:
         raise NodeError("its matrix A is transposed, or one of its matrices has not two axes")
-    shape = matrix.shape
-    matrix = node.decimal("alpha", 1) * (matrix.T if node.integer("transB", 0) else matrix)
-    biases = None
+    alpha, beta, is_turned = node.decimal("alpha", 1), node.decimal("beta", 1), bool(node.integer("transB", 0))
+    outputs, biases = matrix.shape[0 if is_turned else 1], None
     if at.value(node, 2) is not None:
         given = at.weights(node, 2, "matrix C")
-        if (1, *given.shape)[-2:] not in ((1,), (1, 1), (1, matrix.shape[1])) or given.ndim > 2:
-            raise ShapeError(f"its matrix C of shape {given.shape} is no row of {matrix.shape[1]} numbers")
-        biases = np.array(np.broadcast_to(node.decimal("beta", 1) * given.reshape(-1), matrix.shape[1]), np.float32)
-    return _matrix(at, node, x, matrix, biases, shape)
+        if (1, *given.shape)[-2:] not in ((1,), (1, 1), (1, outputs)) or given.ndim > 2:
+            raise ShapeError(f"its matrix C of shape {given.shape} is no row of {outputs} numbers")
+        if at.trainable and (beta != 1 or given.size != outputs):
+            raise NodeError(
+                "its matrix C has a factor, or is one number for all: biases of a layer are trained one by one"
+            )
+        biases = np.array(np.broadcast_to(beta * given.reshape(-1), outputs), np.float32)
+    with np.errstate(over="ignore"):
+        product = (alpha * matrix).astype(np.float32)
+    if alpha != 1 and (at.trainable or not np.isfinite(product).all()):
+        x = at.neuron(node, x, MPSCNNNeuronType.LINEAR, alpha, 0.0)  # so that the matrix stays as it is
+    else:
+        matrix = product
+    return _matrix(at, node, x, matrix, biases, is_turned=is_turned)
 
 
-def _matrix(at: Site, node: Node, x: Picture, matrix: Any, biases: Weights | None, shape: tuple[int, ...]) -> Picture:
+def _matrix(at: Site, node: Node, x: Picture, matrix: Weights, biases: Weights | None, *, is_turned: bool) -> Picture:
     """A matrix over the last axis: a fully connected layer where that is whole images, else one for each pixel.
 
-    ``shape`` is the matrix's own in the file, for errors.
+    ``is_turned`` says that the matrix's first axis is what comes out.
     """
     layout, axis = x.layout, x.layout.axes[-1]
     if layout.rank < 2 or layout.batch in axis:
         raise NodeError("what it sums over is the batch")
     if size_of(axis) is None:
         raise NodeError("the size of what it sums over is not known", "Give the size of the input")
-    if size_of(axis) != matrix.shape[0]:
-        turned = ", transposed," if matrix.shape != shape else ""
-        raise ShapeError(f"its matrix of shape {shape}{turned} does not fit {size_of(axis)} numbers")
+    outputs, inputs = matrix.shape if is_turned else matrix.shape[::-1]
+    if size_of(axis) != inputs:
+        turned = ", transposed," if is_turned else ""
+        raise ShapeError(f"its matrix of shape {matrix.shape}{turned} does not fit {size_of(axis)} numbers")
     sizes = [atom.size or 1 for atom in axis]
-    taken, outputs = set(axis), matrix.shape[1]
+    taken = set(axis)
     if not set(layout.channels) <= taken:
         raise NodeError("it does not sum over feature channels", "Let the model keep them in the last axis")
     pixels = (*layout.rows, *layout.columns)
@@ -172,15 +193,17 @@ def _matrix(at: Site, node: Node, x: Picture, matrix: Any, biases: Weights | Non
     order = [axis.index(atom) for atom in (*(pixels if is_whole else ()), *layout.channels)]
     channels = channels_of(layout.channels)
     height, width = ((size_of(layout.rows) or 1), (size_of(layout.columns) or 1)) if is_whole else (1, 1)
-    turned = matrix.T.reshape([outputs, *sizes]).transpose([0, *(1 + place for place in order)])
-    ohwi = turned.reshape(outputs, height, width, channels)
+
+    def ohwi(array: Array) -> Array:
+        rows = (array if is_turned else array.T).reshape([outputs, *sizes])
+        return rows.transpose([0, *(1 + place for place in order)]).reshape(outputs, height, width, channels)
+
     new = atoms(outputs)
     found = layout.with_axes((*layout.axes[:-1], new))
     found = Layout(found.batch, found.axes, new) if is_whole else replace(found, channels=new)
     descriptor = MPSCNNConvolutionDescriptor(width, height, channels, outputs)
-    if is_whole:
-        return at.convolution(node, x.image, found, descriptor, ohwi, biases, MPSCNNFullyConnectedNode)
-    return at.convolution(node, x.image, found, descriptor, ohwi, biases)
+    kind = MPSCNNFullyConnectedNode if is_whole else MPSCNNConvolutionNode
+    return at.convolution(node, x.image, found, descriptor, ohwi(matrix), biases, kind, learns=Learns(ohwi))
 
 
 BUILDERS: dict[str, Builder] = {

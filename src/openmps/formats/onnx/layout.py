@@ -226,10 +226,22 @@ def unified(one: Layout, other: Layout) -> tuple[Layout, Layout]:
     other = other.with_axes(((),) * (rank - other.rank) + other.axes)
     if one.batch is not other.batch:
         raise NodeError("its inputs have batches of their own")
+    other = _apart(one, other)
     for axis in range(rank):
         if one.axes[axis] and other.axes[axis]:
             one, other = _matched(one, other, axis)
     return one, other
+
+
+def _apart(one: Layout, other: Layout) -> Layout:
+    """The other tensor with atoms of its own in the place of those that one tensor has on another axis."""
+    places = {atom: axis for axis, atoms in enumerate(one.axes) for atom in atoms}
+    crossed = [
+        atom for axis, atoms in enumerate(other.axes) for atom in atoms if places.get(atom, axis) != axis
+    ]  # fmt: skip
+    if one.batch in crossed:
+        raise NodeError("the batch of one of its inputs is another axis of the other")
+    return other.exchanged({atom: (Atom(atom.size),) for atom in crossed})
 
 
 def _matched(one: Layout, other: Layout, axis: int) -> tuple[Layout, Layout]:

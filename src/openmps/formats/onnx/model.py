@@ -36,6 +36,8 @@ class Node:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     attributes: Mapping[str, Attribute]
+    fault: str = ""
+    """Why it is no operator that ONNX has."""
 
     @property
     def title(self) -> str:
@@ -112,6 +114,8 @@ class Model:
     """Bytes of the file and of the external data that was read."""
     unread: Mapping[str, str] = field(default_factory=dict[str, str])
     """Constants that cannot be read, and why."""
+    parameters: frozenset[str] | None = None
+    """Constants that are trained; None where the model does not say."""
 
     def kinds(self) -> dict[str, Tensor]:
         """The outputs by name."""

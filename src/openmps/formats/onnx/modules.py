@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,19 +17,20 @@ from openmps.formats.onnx.constants import lengths
 from openmps.formats.onnx.layout import Atom
 from openmps.formats.onnx.model import Array, Attribute, Model, Node
 from openmps.formats.onnx.model import Tensor as Port
-from openmps.formats.onnx.network import OnnxNetwork, checked_sources, network_of
+from openmps.formats.onnx.network import checked_sources, network_of
 from openmps.formats.onnx.problems import DEFAULT_FILL, NodeError
-from openmps.formats.onnx.sources import DataSources
+from openmps.formats.onnx.sources import DataSources, FixedSources
+from openmps.formats.onnx.torch_network import TorchNetwork, torch_network
 
 WHO = "openmps.formats.onnx.from_torch"
-_OPSET = 17
+_OPSET = 21
 _FLOAT = 1
 _CUT = "Leave it out of the module, or take it apart into operators that the framework has"
 
 
 def from_torch(
     module: torch.nn.Module, example: Tensor | Sequence[Tensor], *, trainable: bool | DataSources = False
-) -> OnnxNetwork:
+) -> TorchNetwork:
     """The nodes of a PyTorch module, traced by ``torch.export`` with example inputs.
 
     The first axis of every example is the batch, which varies. The module is traced in evaluation mode, and left as it
@@ -46,13 +48,13 @@ def from_torch(
     if not examples or not all(isinstance(each, Tensor) and each.ndim for each in examples):
         rule = "must be a tensor, or several, with the batch as first axis"
         raise MPSTypeError(WHO, "example", rule, [type(each).__name__ for each in examples])
-    traced = _Traced(_program(module, examples))
     sources, is_trainable = checked_sources(trainable)
+    traced = _Traced(_program(module, examples), module, is_trained=not isinstance(sources, FixedSources))
     built = build(
         traced.model(), sources=sources, trainable=is_trainable, shapes={}, outputs=None, fill_limit=DEFAULT_FILL,
         what=type(module).__name__,
     )  # fmt: skip
-    return network_of(built)
+    return torch_network(network_of(built), module, traced.targets, built.learnt, traced.parameters)
 
 
 def _program(module: torch.nn.Module, examples: tuple[Tensor, ...]) -> Any:
@@ -75,20 +77,34 @@ def _program(module: torch.nn.Module, examples: tuple[Tensor, ...]) -> Any:
 class _Traced:
     """A traced program on its way to a model."""
 
-    def __init__(self, program: Any) -> None:
-        self._program = program
+    def __init__(self, program: Any, module: torch.nn.Module, *, is_trained: bool) -> None:
+        self._program, self._module, self.is_trained = program, module, is_trained
         self.constants: dict[str, Array] = {}
         self.nodes: list[Node] = []
+        signature = program.graph_signature
+        self.targets: dict[str, str] = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
+        """The module's names of constants."""
+        self.parameters = self._trained() if is_trained else None
         self._problems: list[dict[str, str]] = []
+        self._title = ""
+        self._titles: Counter[str] = Counter()
+
+    def _trained(self) -> frozenset[str]:
+        """The parameters that are read, and are not frozen."""
+        own = dict(self._module.named_parameters(remove_duplicate=False))
+        read = {node.name for node in self._program.graph.nodes if node.op == "placeholder" and node.users}
+        return frozenset(
+            name
+            for name, target in self._program.graph_signature.inputs_to_parameters.items()
+            if name in read and own[target].requires_grad
+        )
 
     def model(self) -> Model:
         """The model; raises `MPSOperatorError` for operators that have none in ONNX's table."""
-        signature = self._program.graph_signature
         state = {**self._program.state_dict, **self._program.constants}
-        held = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
-        held |= signature.inputs_to_lifted_tensor_constants
+        held = {**self.targets, **self._program.graph_signature.inputs_to_lifted_tensor_constants}
         for name, target in held.items():
-            self.constants[name] = state[target].detach().cpu().numpy()
+            self.constants[name] = _array(state[target])
         size = sum(each.nbytes for each in self.constants.values())
         inputs: list[Port] = []
         outputs: list[Port] = []
@@ -102,11 +118,27 @@ class _Traced:
                 outputs = self._outputs(node.args[0])
         if self._problems:
             raise MPSOperatorError(WHO, "module", self._problems)
-        return Model(tuple(inputs), tuple(outputs), self.constants, tuple(self.nodes), _OPSET, size)
+        nodes = tuple(self.nodes)
+        return Model(tuple(inputs), tuple(outputs), self.constants, nodes, _OPSET, size, parameters=self.parameters)
+
+    def _titled(self, node: Any) -> str:
+        """What a node is called: as the layer that it is, its further uses with a number; else within that it is of."""
+        stack = [*node.meta.get("nn_module_stack", {}).values()]
+        path = stack[-1][0].partition("@")[0] if stack else ""
+        weights = [self.targets[each.name] for each in node.all_input_nodes if each.name in self.targets]
+        if path and not [*self._module.get_submodule(path).children()]:
+            title = path
+        elif weights:
+            title = weights[0].removesuffix(".weight")
+        else:
+            return f"{path}.{node.name}" if path else str(node.name)
+        self._titles[title] += 1
+        return title if self._titles[title] == 1 else f"{title} {self._titles[title]}"
 
     def _outputs(self, given: Sequence[Any]) -> list[Port]:
         names = ["output"] if len(given) == 1 else [f"output_{place}" for place in range(len(given))]
         for name, node in zip(names, given, strict=True):
+            self._title = name
             self.add("Identity", [node.name], name)
         return [Port(name, _FLOAT, None) for name in names]
 
@@ -119,6 +151,7 @@ class _Traced:
                 raise NodeError("no node of the framework computes it", _CUT)
             schema = node.target._schema.arguments
             _check_views(node)
+            self._title = self._titled(node)
             given = {each.name: each.default_value for each in schema if each.has_default_value()}
             given |= {each.name: value for each, value in zip(schema, node.args, strict=False)}
             CALLS[name](self, node.name, {**given, **node.kwargs})
@@ -132,7 +165,7 @@ class _Traced:
 
     def add(self, kind: str, inputs: Sequence[Any], output: str, **attributes: Attribute) -> None:
         """An operator; its inputs are nodes, names, numbers or None."""
-        self.nodes.append(Node(output, kind, "", tuple(map(self.name, inputs)), (output,), attributes))
+        self.nodes.append(Node(self._title, kind, "", tuple(map(self.name, inputs)), (output,), attributes))
 
     def name(self, value: Any) -> str:
         """The name of an operand; a number becomes a constant."""
@@ -153,6 +186,11 @@ class _Traced:
     def row(self, values: Sequence[Any]) -> str:
         """A row of lengths; a node among them is one that is not known: the batch, or computed of it."""
         return self.constant(lengths([each if isinstance(each, int) else _varying(each) for each in values]))
+
+
+def _array(value: Tensor) -> Array:
+    """The numbers of a tensor; those of bfloat16, which NumPy does not know, as float32."""
+    return (value.float() if value.dtype is torch.bfloat16 else value).detach().cpu().numpy()
 
 
 def _varying(node: Any) -> Atom | None:
@@ -205,11 +243,14 @@ def _convolution(traced: _Traced, output: str, given: dict[str, Any]) -> None:
 def _normalization(traced: _Traced, output: str, given: dict[str, Any]) -> None:
     if given.get("training"):
         raise NodeError("it normalizes by the batch")
+    if given["weight"] is None and traced.is_trained:
+        rule = "it has no scales and shifts (affine=False), which its data source would train"
+        raise NodeError(rule, "Make it with affine=True")
     count = len(traced.constants[given["running_mean"].name])
     rows = [given["weight"] or traced.constant(np.ones(count, np.float32))]
     rows.append(given["bias"] or traced.constant(np.zeros(count, np.float32)))
     inputs = [given["input"], *rows, given["running_mean"], given["running_var"]]
-    traced.add("BatchNormalization", inputs, output, epsilon=given["eps"])
+    traced.add("BatchNormalization", inputs, output, epsilon=given["eps"], momentum=1 - given["momentum"])
 
 
 def _pooling(kind: str) -> Call:
@@ -237,14 +278,12 @@ def _whole_pooling(traced: _Traced, output: str, given: dict[str, Any]) -> None:
 
 
 def _linear(traced: _Traced, output: str, given: dict[str, Any]) -> None:
-    matrix = traced.constants.get(given["weight"].name)
-    if matrix is None:
+    """One layer, the biases inside: the third input of a product is ours."""
+    if given["weight"].name not in traced.constants:
         raise NodeError("it computes its weights from the module's inputs")
-    if given["bias"] is None:
-        traced.add("MatMul", [given["input"], traced.constant(matrix.T)], output)
-        return
-    traced.add("MatMul", [given["input"], traced.constant(matrix.T)], f"{output}:product")
-    traced.add("Add", [f"{output}:product", given["bias"]], output)
+    traced.add("Transpose", [given["weight"]], f"{output}:turned", perm=[1, 0])
+    biases = [] if given["bias"] is None else [given["bias"]]
+    traced.add("MatMul", [given["input"], f"{output}:turned", *biases], output)
 
 
 def _sum(kind: str) -> Call:
@@ -314,10 +353,17 @@ def _resize(mode: str) -> Call:
 def _instance(traced: _Traced, output: str, given: dict[str, Any]) -> None:
     if not given["use_input_stats"]:
         raise NodeError("it normalizes by running statistics", "Use a batch normalization")
-    count = int(given["input"].meta["val"].shape[1])
-    scale = given["weight"] or traced.constant(np.ones(count, np.float32))
-    shift = given["bias"] or traced.constant(np.zeros(count, np.float32))
-    traced.add("InstanceNormalization", [given["input"], scale, shift], output, epsilon=given["eps"])
+    traced.add("InstanceNormalization", [given["input"], *_rows(given)], output, epsilon=given["eps"])
+
+
+def _grouped(traced: _Traced, output: str, given: dict[str, Any]) -> None:
+    inputs, groups = [given["input"], *_rows(given)], given["num_groups"]
+    traced.add("GroupNormalization", inputs, output, epsilon=given["eps"], num_groups=groups)
+
+
+def _rows(given: dict[str, Any]) -> list[Any]:
+    """Scales and shifts, where there are some."""
+    return [] if given["weight"] is None else [given["weight"], given["bias"]]
 
 
 def _concatenation(traced: _Traced, output: str, given: dict[str, Any]) -> None:
@@ -333,6 +379,7 @@ CALLS: dict[str, Call] = {
     "aten.conv_transpose2d.input": _convolution,
     "aten.batch_norm.default": _normalization,
     "aten.instance_norm.default": _instance,
+    "aten.group_norm.default": _grouped,
     "aten.linear.default": _linear,
     "aten.max_pool2d.default": _pooling("MaxPool"),
     "aten.avg_pool2d.default": _pooling("AveragePool"),
@@ -381,6 +428,8 @@ CALLS: dict[str, Call] = {
     "aten.contiguous.default": _plain("Identity"),
     "aten.clone.default": _plain("Identity"),
     "aten.dropout.default": _dropout,
+    "aten.feature_dropout.default": _dropout,
+    "aten.alpha_dropout.default": _dropout,
     "aten.upsample_nearest2d.vec": _resize("nearest"),
     "aten.upsample_bilinear2d.vec": _resize("linear"),
 }

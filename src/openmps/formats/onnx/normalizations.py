@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from openmps.formats.archive.sources import ArchivedNormalizationParameters
+from openmps.formats.onnx.joins import OF_CHANNELS, SHAPE
 from openmps.formats.onnx.model import Node
 from openmps.formats.onnx.pictures import Picture, channels_of
 from openmps.formats.onnx.problems import NodeError, ShapeError
-from openmps.formats.onnx.site import Builder, Site
+from openmps.formats.onnx.site import Builder, Row, Site
 from openmps.graph.local_normalization_nodes import MPSCNNCrossChannelNormalizationNode
 from openmps.graph.normalization_nodes import MPSCNNGroupNormalizationNode, MPSCNNInstanceNormalizationNode
 
@@ -36,10 +36,9 @@ def batch(at: Site, node: Node) -> Picture:
 def instance(at: Site, node: Node) -> Picture:
     """Each channel of each image by its own mean and variance."""
     x = at.planar(node)
-    channels = channels_of(x.layout.channels)
-    rows = at.row(node, 1, "scales", channels), at.row(node, 2, "shifts", channels)
-    source = ArchivedNormalizationParameters(*rows, epsilon_value=node.decimal("epsilon", 1e-5), name=node.title)
-    return at.made(MPSCNNInstanceNormalizationNode(x.image, source), x.layout)
+    rows = _scales_and_shifts(at, node, channels_of(x.layout.channels), 1)
+    source = at.learning.image_normalization(node, rows, node.decimal("epsilon", 1e-5), None)
+    return at.made(MPSCNNInstanceNormalizationNode(x.image, source), x.layout, node.title)
 
 
 def group(at: Site, node: Node) -> Picture:
@@ -48,13 +47,30 @@ def group(at: Site, node: Node) -> Picture:
     channels = channels_of(x.layout.channels)
     if groups < 1 or channels % groups:
         raise ShapeError(f"{groups} groups do not divide {channels} channels")
-    count = groups if at.opset < 21 else channels
-    rows = [
-        np.repeat(at.row(node, place, what, count), channels // count) for place, what in ((1, "scales"), (2, "shifts"))
-    ]
+    _check_shape(node.integers(SHAPE, []), x.layout.shape)
+    repeats = 1 if at.opset >= 21 or node.given(OF_CHANNELS) else channels // groups
+    rows = _scales_and_shifts(at, node, channels, repeats)
     epsilon = node.decimal("epsilon", 1e-5)
-    source = ArchivedNormalizationParameters(*rows, epsilon_value=epsilon, groups=groups, name=node.title)
-    return at.made(MPSCNNGroupNormalizationNode(x.image, source), x.layout)
+    source = at.learning.image_normalization(node, rows, epsilon, groups, learns=repeats == 1)
+    return at.made(MPSCNNGroupNormalizationNode(x.image, source), x.layout, node.title)
+
+
+def _check_shape(given: list[int], own: tuple[int | None, ...]) -> None:
+    """Raise unless what a model reshapes a result to is the shape of the input; the batch may be 0, as it is."""
+    pairs = zip(given, own, strict=False)
+    if (given and len(given) != len(own)) or any(
+        length not in (-1, mine) and mine is not None and (place or length)
+        for place, (length, mine) in enumerate(pairs)
+    ):
+        raise NodeError(f"its result is reshaped to {given[:8]}, another shape than its input has")
+
+
+def _scales_and_shifts(at: Site, node: Node, channels: int, repeats: int) -> tuple[Row, Row]:
+    """Inputs 1 and 2, each number for so many channels; 1 and 0 where they are left out."""
+    if at.value(node, 1) is None and at.value(node, 2) is None:
+        return np.ones(channels, np.float32), np.zeros(channels, np.float32)
+    scales, shifts = (at.row(node, 1 + place, ("scales", "shifts")[place], channels // repeats) for place in (0, 1))
+    return np.repeat(scales, repeats), np.repeat(shifts, repeats)
 
 
 def local_response(at: Site, node: Node) -> Picture:

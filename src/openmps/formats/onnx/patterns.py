@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-import numpy as np
-
-from openmps.formats.onnx.model import Array, Model, Node
+from openmps.formats.onnx.model import Model, Node
+from openmps.formats.onnx.uses import Uses, other
 
 _NEAR = 1e-6
 _ROOT = math.sqrt(2.0)
@@ -32,26 +30,15 @@ class _Found(NamedTuple):
     gone: tuple[Node, ...]
 
 
-class _Nodes:
-    """Who makes and who reads each value of a model."""
-
-    def __init__(self, model: Model, wanted: Sequence[str]) -> None:
-        self._nodes = model.nodes
-        self._constants = model.constants
-        self._makers = {name: node for node in model.nodes for name in node.outputs if name}
-        self._outputs = {*wanted, *(tensor.name for tensor in model.outputs)}
-        self._count = Counter(name for node in model.nodes for name in node.inputs if name)
-        self._readers: dict[str, list[Node]] = {}
-        for node in model.nodes:
-            for name in node.inputs:
-                self._readers.setdefault(name, []).append(node)
+class _Nodes(Uses):
+    """The operators of a model, among which GeLUs are looked for."""
 
     def joined(self) -> tuple[Node, ...]:
-        found = [each for node in self._nodes if node.operator == "Erf" and (each := self._gelu(node)) is not None]
+        found = [each for node in self.nodes if node.operator == "Erf" and (each := self._gelu(node)) is not None]
         gone = {id(node) for each in found for node in each.gone}
         last = {id(each.last): each for each in found if id(each.last) not in gone}
         made: list[Node] = []
-        for node in self._nodes:
+        for node in self.nodes:
             if id(node) in last:
                 name = node.name or node.outputs[0]
                 made.append(Node(name, "Gelu", "", (last[id(node)].source,), node.outputs, {}))
@@ -61,25 +48,25 @@ class _Nodes:
 
     def _gelu(self, erf: Node) -> _Found | None:
         """The whole around one error function; None where it is something else."""
-        scaling = self._makers.get(erf.inputs[0]) if erf.inputs else None
+        scaling = self.makers.get(erf.inputs[0]) if erf.inputs else None
         source = None if scaling is None else self._scaled(scaling)
-        one = self._reader(erf)
+        one = self.reader(erf)
         if scaling is None or source is None or one is None or self._with(one, "Add", 1.0) is None:
             return None
         # Behind it come products with the source and a half, in one order or the other, or with half of the source.
         steps, factors, last = [erf, one], {"source": 1, "half": 1}, one
         while any(factors.values()):
-            following = self._reader(last)
+            following = self.reader(last)
             what = None if following is None else self._factor(following, last.outputs[0], source)
             if following is None or what is None or not factors[what]:
                 return None
             factors[what] = 0
             if following.inputs.count(source) == 0 and what == "source":
-                steps.append(self._makers[self._other(following, last.outputs[0])])
+                steps.append(self.makers[other(following, last.outputs[0])])
                 factors["half"] = 0
             steps.append(following)
             last = following
-        is_read_here = self._count[scaling.outputs[0]] == 1 and scaling.outputs[0] not in self._outputs
+        is_read_here = self.count[scaling.outputs[0]] == 1 and scaling.outputs[0] not in self.outputs
         more = (scaling,) if is_read_here else ()
         return _Found(source, last, (*more, *steps[:-1]))
 
@@ -89,11 +76,11 @@ class _Nodes:
             return "half"
         if node.operator != "Mul" or len(node.inputs) != 2:
             return None
-        other = self._other(node, name)
-        if other == source:
+        factor = other(node, name)
+        if factor == source:
             return "source"
-        maker = self._makers.get(other)
-        if maker is None or self._count[other] != 1 or other in self._outputs:
+        maker = self.makers.get(factor)
+        if maker is None or self.count[factor] != 1 or factor in self.outputs:
             return None
         is_half = source in (self._with(maker, "Mul", 0.5), self._with(maker, "Div", 2.0))
         return "source" if is_half else None
@@ -107,30 +94,15 @@ class _Nodes:
         if node.operator != operator or len(node.inputs) != 2:
             return None
         sides = ((1, 0),) if operator == "Div" else ((1, 0), (0, 1))
-        for constant, other in sides:
+        for constant, place in sides:
             value = self._number(node.inputs[constant])
             if value is not None and abs(value - number) <= _NEAR * number:
-                return node.inputs[other]
+                return node.inputs[place]
         return None
 
     def _number(self, name: str) -> float | None:
         """One constant number; None for anything else."""
-        array: Array | None = self._constants.get(name)
-        maker = self._makers.get(name)
-        if array is None and maker is not None and maker.operator == "Constant":
-            value = maker.attributes.get("value", maker.attributes.get("value_float"))
-            array = np.asarray(value) if isinstance(value, np.ndarray | float) else None
+        array = self.constant(name)
         return (
             float(array.reshape(())[()]) if array is not None and array.size == 1 and array.dtype.kind == "f" else None
         )
-
-    def _reader(self, node: Node) -> Node | None:
-        """The one node that reads what a node gives, if it is read once and does not come out."""
-        name = node.outputs[0]
-        if self._count[name] != 1 or name in self._outputs:
-            return None
-        return self._readers[name][0]
-
-    @staticmethod
-    def _other(node: Node, name: str) -> str:
-        return node.inputs[1] if node.inputs[0] == name else node.inputs[0]

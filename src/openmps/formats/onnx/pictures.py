@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from openmps.core.neuron import MPSNNNeuronDescriptor
 from openmps.formats.archive.sources import ArchivedConvolutionWeights, ArchivedNormalizationParameters
@@ -19,6 +20,13 @@ from openmps.graph.shape_nodes import MPSNNReshapeNode
 from openmps.kernels.convolution import MPSCNNConvolutionDescriptor, MPSCNNSubPixelConvolutionDescriptor
 
 
+def _folded(*products: Array) -> list[NDArray[np.float32]] | None:
+    """Products as float32; None where one of them is none."""
+    with np.errstate(over="ignore"):
+        found = [product.astype(np.float32) for product in products]
+    return found if all(np.isfinite(each).all() for each in found) else None
+
+
 class OpenConvolution:
     """A convolution that no graph has read yet: what follows it may still become part of its weights."""
 
@@ -26,14 +34,19 @@ class OpenConvolution:
         self._source = source
 
     def affine(self, scale: Array, shift: Array) -> bool:
-        """Take over ``scale x + shift``, a number a channel or one for all; False once a neuron follows."""
+        """Take over ``scale x + shift``, a number a channel or one for all; False once a neuron follows.
+
+        False, too, where a product is beyond float32: the numbers that it meets may be small.
+        """
         source, channels = self._source, self._source.convolution_descriptor.output_feature_channels
         if source.convolution_descriptor.fused_neuron_descriptor is not None:
             return False
         scale, shift = (np.broadcast_to(np.asarray(each, np.float64), channels) for each in (scale, shift))
         bias = np.zeros(channels) if source.bias_array is None else source.bias_array.astype(np.float64)
-        source.weight_array = (source.weight_array * scale.reshape(-1, 1, 1, 1)).astype(np.float32)
-        source.bias_array = (bias * scale + shift).astype(np.float32)
+        folded = _folded(source.weight_array * scale.reshape(-1, 1, 1, 1), bias * scale + shift)
+        if folded is None:
+            return False
+        source.weight_array, source.bias_array = folded
         return True
 
     def neuron(self, descriptor: MPSNNNeuronDescriptor) -> bool:
@@ -52,11 +65,13 @@ class OpenNormalization:
         self._source = source
 
     def affine(self, scale: Array, shift: Array) -> bool:
-        """Take over ``scale x + shift``."""
+        """Take over ``scale x + shift``; False where a product is beyond float32."""
         source, channels = self._source, self._source.gamma_array.size
         scale, shift = (np.broadcast_to(np.asarray(each, np.float64), channels) for each in (scale, shift))
-        source.gamma_array = (source.gamma_array * scale).astype(np.float32)
-        source.beta_array = (source.beta_array * scale + shift).astype(np.float32)
+        folded = _folded(source.gamma_array * scale, source.beta_array * scale + shift)
+        if folded is None:
+            return False
+        source.gamma_array, source.beta_array = folded
         return True
 
     def neuron(self, descriptor: MPSNNNeuronDescriptor) -> bool:
@@ -71,10 +86,13 @@ class OpenArithmetic:
         self._node = node
 
     def affine(self, scale: Array, shift: Array) -> bool:
-        """Take over ``scale x + shift`` of one number each."""
+        """Take over ``scale x + shift`` of one number each; False where a product is beyond float32."""
         if scale.size != 1 or shift.size != 1:
             return False
         factor, node = float(scale), self._node
+        products = (node.primary_scale * factor, node.secondary_scale * factor, node.bias * factor + float(shift))
+        if _folded(np.array(products)) is None:
+            return False
         node.primary_scale *= factor
         if isinstance(node, MPSNNAdditionNode | MPSNNSubtractionNode):
             node.secondary_scale *= factor

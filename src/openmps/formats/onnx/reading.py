@@ -10,7 +10,8 @@ from typing import Any
 from openmps.errors import MPSError, MPSFileError
 from openmps.formats.onnx.model import Array, Attribute, Model, Node, Tensor, Unread, length_name
 from openmps.formats.onnx.problems import READER, NodeError
-from openmps.formats.onnx.tensors import array_of
+from openmps.formats.onnx.schemas import Schemas
+from openmps.formats.onnx.tensors import array_of, external_file, is_external, take_in
 from openmps.formats.paths import path_of, reading, require_file
 
 _LARGEST_FILE = (1 << 31) - 1
@@ -49,8 +50,49 @@ def read_model(path: str | os.PathLike[str]) -> Model:
     return parsed(data, where.absolute().parent, os.fspath(path))
 
 
+def whole_bytes(path: str | os.PathLike[str]) -> bytes:
+    """The bytes of a file with its external data taken in: of a file without any its own.
+
+    Raises:
+        MPSFileError: There is no file, it is no ONNX model or a damaged one, external data is missing, or both are
+            more than one file can hold.
+        MPSError: The onnx package is not installed.
+    """
+    where = path_of(path, READER)
+    data = _bytes(where)
+    proto = _proto(data, os.fspath(path))
+    tensors, size = _external_tensors(proto), len(data)
+    for tensor in tensors:
+        try:
+            size += take_in(tensor, where.absolute().parent)
+        except NodeError as problem:
+            raise MPSFileError(READER, os.fspath(path), "must have external data that is read", problem.why) from None
+        if size > _LARGEST_FILE:
+            rule = f"must be no longer than {_LARGEST_FILE:,} bytes with its external data, to be one file"
+            raise MPSFileError(READER, os.fspath(path), rule, f"{size:,} or more")
+    return proto.SerializeToString(deterministic=True) if tensors else data
+
+
+def external_files(path: str | os.PathLike[str]) -> list[Path]:
+    """The files of a model's external data, each once; errors are those of `whole_bytes`."""
+    where = path_of(path, READER)
+    tensors = _external_tensors(_proto(_bytes(where), os.fspath(path)))
+    return list(dict.fromkeys(external_file(tensor, where.absolute().parent) for tensor in tensors))
+
+
+def _external_tensors(proto: Any) -> list[Any]:
+    """The tensors of a model whose numbers lie in other files."""
+    own = [each.t for node in proto.graph.node for each in node.attribute if each.HasField("t")]
+    return [tensor for tensor in (*proto.graph.initializer, *own) if is_external(tensor)]
+
+
 def parsed(data: bytes, folder: Path | None, what: str) -> Model:
     """The model in some bytes, whose external data lies beneath ``folder``; errors call the file ``what``."""
+    return _Reader(require_onnx(), _proto(data, what), folder, what).model(len(data))
+
+
+def _proto(data: bytes, what: str) -> Any:
+    """The parser's object of some bytes, which has a graph with outputs."""
     onnx = require_onnx()
     try:
         proto = onnx.ModelProto.FromString(data)
@@ -58,7 +100,7 @@ def parsed(data: bytes, folder: Path | None, what: str) -> Model:
         raise _not_onnx(what, f"it cannot be parsed ({type(error).__name__})") from error
     if not proto.HasField("graph") or not proto.graph.output:
         raise _not_onnx(what, "it holds no graph with outputs")
-    return _Reader(onnx, proto, folder, what).model(len(data))
+    return proto
 
 
 def _bytes(path: Path) -> bytes:
@@ -85,7 +127,7 @@ class _Reader:
 
     def __init__(self, onnx: Any, proto: Any, folder: Path | None, what: str) -> None:
         self._kinds = {value: name for name, value in onnx.AttributeProto.AttributeType.items()}
-        self._proto, self._folder, self._what = proto, folder, what
+        self._onnx, self._proto, self._folder, self._what = onnx, proto, folder, what
         self._external = 0
 
     def model(self, length: int) -> Model:
@@ -95,9 +137,12 @@ class _Reader:
         named = {*constants, *unread}
         inputs = tuple(_tensor(each) for each in graph.input if each.name not in named)
         outputs = tuple(_tensor(each) for each in graph.output)
-        nodes = tuple(self._node(each) for each in graph.node)
+        opset = self._opset()
+        types = {each.name: each.kind for each in inputs} | {each.name: each.data_type for each in graph.initializer}
+        schemas = Schemas(self._onnx, opset, types)
+        nodes = tuple(self._node(each, schemas) for each in graph.node)
         self._check(inputs, outputs, nodes, named)
-        return Model(inputs, outputs, constants, nodes, self._opset(), length + self._external, unread)
+        return Model(inputs, outputs, constants, nodes, opset, length + self._external, unread)
 
     def _opset(self) -> int:
         versions = [each.version for each in self._proto.opset_import if each.domain in ("", "ai.onnx")]
@@ -121,14 +166,15 @@ class _Reader:
 
     def _array(self, tensor: Any) -> Array:
         found = array_of(tensor, self._folder)
-        self._external += found.nbytes if tensor.data_location == 1 else 0
+        self._external += found.nbytes if is_external(tensor) else 0
         return found
 
-    def _node(self, proto: Any) -> Node:
+    def _node(self, proto: Any, schemas: Schemas) -> Node:
         domain = "" if proto.domain == "ai.onnx" else str(proto.domain)
+        fault = schemas.fault(proto) if not domain else ""
         attributes = {str(each.name): self._attribute(each) for each in proto.attribute}
         inputs, outputs = tuple(map(str, proto.input)), tuple(map(str, proto.output))
-        return Node(str(proto.name), str(proto.op_type), domain, inputs, outputs, attributes)
+        return Node(str(proto.name), str(proto.op_type), domain, inputs, outputs, attributes, fault)
 
     def _attribute(self, proto: Any) -> Attribute:
         kind = self._kinds.get(proto.type, "")

@@ -10,11 +10,13 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from openmps.checks import FLT_MAX
 from openmps.core.data_source import FLT_MIN
 from openmps.core.neuron import MPSNNNeuronDescriptor
 from openmps.formats.archive.sources import ArchivedConvolutionWeights, ArchivedNormalizationParameters
 from openmps.formats.onnx.constants import is_symbolic, known
 from openmps.formats.onnx.layout import Layout
+from openmps.formats.onnx.learning import Learning, Learns
 from openmps.formats.onnx.model import Array, Node
 from openmps.formats.onnx.pictures import (
     Mover,
@@ -25,7 +27,6 @@ from openmps.formats.onnx.pictures import (
     vector,
 )
 from openmps.formats.onnx.problems import Budget, NodeError, ShapeError
-from openmps.formats.onnx.sources import DataSources
 from openmps.graph.convolution_nodes import MPSCNNConvolutionNode
 from openmps.graph.neuron_nodes import MPSCNNNeuronLinearNode, MPSCNNNeuronNode
 from openmps.graph.nodes import MPSNNFilterNode, MPSNNImageNode
@@ -47,7 +48,7 @@ class Site:
     readers: Counter[str]
     opset: int
     trainable: bool
-    sources: DataSources
+    learning: Learning
     budget: Budget
 
     def __post_init__(self) -> None:
@@ -143,8 +144,8 @@ class Site:
             return Picture(picture.image, picture.layout)
         return self.made(MPSCNNNeuronNode(picture.image, descriptor), picture.layout, node.title)
 
-    def affine(self, node: Node, picture: Picture, scale: Array, shift: Array) -> Picture:
-        """``scale x + shift``, a number a channel of the image or one for all."""
+    def affine(self, node: Node, picture: Picture, scale: Array, shift: Array, learns: Learns | None = None) -> Picture:
+        """``scale x + shift``, a number a channel of the image or one for all; a layer that ``learns`` trains them."""
         if picture.open is not None and picture.open.affine(scale, shift):
             return picture
         if scale.size == shift.size == 1:
@@ -152,23 +153,32 @@ class Site:
         channels = channels_of(picture.layout.channels)
         scales, shifts = (np.array(np.broadcast_to(each, channels), np.float32) for each in (scale, shift))
         if self.trainable:
-            descriptor = MPSCNNDepthWiseConvolutionDescriptor(1, 1, channels, channels)
-            source = self.sources.convolution(descriptor, scales.reshape(-1, 1, 1, 1), shifts, node.title)
-            return self.made(MPSCNNConvolutionNode(picture.image, source), picture.layout)
+            return self._scaled(node, picture, scales, shifts, learns)
         none, one = np.zeros(channels, np.float32), np.ones(channels, np.float32)
-        return self.normalization(node, picture, (scales, shifts, none, one), FLT_MIN)
+        return self.normalization(node, picture, (scales, shifts, none, one), FLT_MIN, learns=False)
+
+    def _scaled(self, node: Node, picture: Picture, scales: Row, shifts: Row, learns: Learns | None) -> Picture:
+        """``scale x + shift`` as a layer of its own; one that learns has biases only if the model has."""
+        biases = None if learns is not None and self.value(node, learns.biases) is None else shifts
+        descriptor = MPSCNNDepthWiseConvolutionDescriptor(1, 1, scales.size, scales.size)
+        return self.convolution(
+            node, picture.image, picture.layout, descriptor, scales.reshape(-1, 1, 1, 1), biases, learns=learns
+        )
 
     def _linear(self, node: Node, picture: Picture, scale: float, shift: float) -> Picture:
         """A linear neuron; one before it becomes a part of it, and is left to nobody if nobody else reads it."""
         before = picture.image.producer
-        if isinstance(before, MPSCNNNeuronLinearNode) and not self.trainable:
-            scale, shift = scale * before.a, scale * before.b + shift
+        joined = (scale * before.a, scale * before.b + shift) if isinstance(before, MPSCNNNeuronLinearNode) else None
+        if before is not None and joined and not self.trainable and max(map(abs, joined)) <= FLT_MAX:
+            scale, shift = joined
             picture = Picture(before.sources[0], picture.layout)
         return self.neuron(node, picture, MPSCNNNeuronType.LINEAR, scale, shift)
 
-    def normalization(self, node: Node, picture: Picture, rows: tuple[Row, Row, Row, Row], epsilon: float) -> Picture:
+    def normalization(
+        self, node: Node, picture: Picture, rows: tuple[Row, Row, Row, Row], epsilon: float, *, learns: bool = True
+    ) -> Picture:
         """A batch normalization: gamma, beta, mean and variance of each channel."""
-        source = self.sources.batch_normalization(*rows, epsilon, node.title)
+        source = self.learning.batch_normalization(node, rows, epsilon, learns=learns)
         made = MPSCNNBatchNormalizationNode(picture.image, source)
         if isinstance(source, ArchivedNormalizationParameters):
             made.flags = MPSCNNBatchNormalizationFlags.CALCULATE_STATISTICS_NEVER
@@ -185,9 +195,11 @@ class Site:
         biases: NDArray[np.float32] | None,
         kind: type[MPSCNNConvolutionNode] = MPSCNNConvolutionNode,
         padding: Any = None,
+        learns: Learns | None = None,
     ) -> Picture:
-        """A node with weights, OHWI."""
-        source = self.sources.convolution(descriptor, np.ascontiguousarray(weights, np.float32), biases, node.title)
+        """A node with weights, OHWI; they stay as they are unless the layer ``learns`` them."""
+        weights = np.ascontiguousarray(weights, np.float32)
+        source = self.learning.convolution(node, descriptor, weights, biases, learns)
         made = kind(image, weights=source)
         if padding is not None:
             made.padding_policy = padding

@@ -10,6 +10,10 @@ from numpy.typing import NDArray
 from openmps.formats.archive.sources import ArchivedConvolutionWeights, ArchivedNormalizationParameters
 from openmps.kernels.batch_normalization import MPSCNNBatchNormalizationDataSource
 from openmps.kernels.convolution import MPSCNNConvolutionDataSource, MPSCNNConvolutionDescriptor
+from openmps.kernels.group_normalization import (
+    MPSCNNGroupNormalizationDataSource,
+    MPSCNNInstanceNormalizationDataSource,
+)
 
 Row = NDArray[np.float32]
 
@@ -31,6 +35,23 @@ class DataSources(Protocol):
         ...
 
 
+@runtime_checkable
+class ImageNormalizationSources(Protocol):
+    """What `DataSources` may have besides, so that instance and group normalizations are trained, too."""
+
+    def instance_normalization(
+        self, gamma: Row, beta: Row, epsilon: float, label: str
+    ) -> MPSCNNInstanceNormalizationDataSource:
+        """Of an instance normalization."""
+        ...
+
+    def group_normalization(
+        self, gamma: Row, beta: Row, groups: int, epsilon: float, label: str
+    ) -> MPSCNNGroupNormalizationDataSource:
+        """Of a group normalization."""
+        ...
+
+
 class FixedSources:
     """Data sources of numbers that stay as they are."""
 
@@ -45,3 +66,15 @@ class FixedSources:
     ) -> ArchivedNormalizationParameters:
         """Of a batch normalization."""
         return ArchivedNormalizationParameters(gamma, beta, mean, variance, epsilon, name=label)
+
+    def instance_normalization(
+        self, gamma: Row, beta: Row, epsilon: float, label: str
+    ) -> ArchivedNormalizationParameters:
+        """Of an instance normalization."""
+        return ArchivedNormalizationParameters(gamma, beta, epsilon_value=epsilon, name=label)
+
+    def group_normalization(
+        self, gamma: Row, beta: Row, groups: int, epsilon: float, label: str
+    ) -> ArchivedNormalizationParameters:
+        """Of a group normalization."""
+        return ArchivedNormalizationParameters(gamma, beta, epsilon_value=epsilon, groups=groups, name=label)

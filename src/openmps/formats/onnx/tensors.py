@@ -61,17 +61,10 @@ def array_of(tensor: Any, folder: Path | None) -> NDArray[Any]:
 
     Raises `NodeError` for text and for number types of less than a byte, `MPSFileError` where numbers are missing.
     """
-    what = f"tensor {str(tensor.name)[:80]!r}"
-    if tensor.data_type not in _TYPES:
-        raise NodeError(f"{what} is of ONNX number type {tensor.data_type}, which is not read")
-    kind, field, finish = _TYPES[tensor.data_type]
-    shape = tuple(int(length) for length in tensor.dims)
-    if len(shape) > _MOST_AXES or any(length < 0 for length in shape):
-        raise MPSFileError(READER, what, f"must have up to {_MOST_AXES} axes, none of a negative length", shape)
-    dtype, count = np.dtype(kind), math.prod(shape)
-    if count * dtype.itemsize > _LARGEST_TENSOR:
-        raise MPSFileError(READER, what, f"must be no larger than {_LARGEST_TENSOR:,} bytes", f"shape {shape}")
-    if tensor.data_location == 1:
+    what, dtype, shape = _described(tensor)
+    _, field, finish = _TYPES[tensor.data_type]
+    count = math.prod(shape)
+    if is_external(tensor):
         data = _external(tensor, count * dtype.itemsize, folder, what)
     elif tensor.HasField("raw_data"):
         data = tensor.raw_data
@@ -81,6 +74,19 @@ def array_of(tensor: Any, folder: Path | None) -> NDArray[Any]:
         rule = f"must hold {count * dtype.itemsize:,} bytes, {dtype} of shape {shape}"
         raise MPSFileError(READER, what, rule, f"{len(data):,}")
     return finish(np.frombuffer(data, dtype).reshape(shape))
+
+
+def _described(tensor: Any) -> tuple[str, np.dtype[Any], tuple[int, ...]]:
+    """What a ``TensorProto`` is called, the type of its numbers as they are stored, and its shape."""
+    what = f"tensor {str(tensor.name)[:80]!r}"
+    if tensor.data_type not in _TYPES:
+        raise NodeError(f"{what} is of ONNX number type {tensor.data_type}, which is not read")
+    dtype, shape = np.dtype(_TYPES[tensor.data_type][0]), tuple(int(length) for length in tensor.dims)
+    if len(shape) > _MOST_AXES or any(length < 0 for length in shape):
+        raise MPSFileError(READER, what, f"must have up to {_MOST_AXES} axes, none of a negative length", shape)
+    if math.prod(shape) * dtype.itemsize > _LARGEST_TENSOR:
+        raise MPSFileError(READER, what, f"must be no larger than {_LARGEST_TENSOR:,} bytes", f"shape {shape}")
+    return what, dtype, shape
 
 
 def _listed(tensor: Any, field: str, dtype: np.dtype[Any], shape: tuple[int, ...], what: str) -> NDArray[Any]:
@@ -97,6 +103,30 @@ def _listed(tensor: Any, field: str, dtype: np.dtype[Any], shape: tuple[int, ...
 
 
 # --- external data ----------------------------------------------------------------------------------------------------
+
+
+def is_external(tensor: Any) -> bool:
+    """Whether the numbers of a ``TensorProto`` lie in another file."""
+    return tensor.data_location == 1
+
+
+def external_file(tensor: Any, folder: Path) -> Path:
+    """The file of a tensor's external data."""
+    given = {str(entry.key): str(entry.value) for entry in tensor.external_data[:8]}
+    return _beneath(folder, given.get("location", ""), f"tensor {str(tensor.name)[:80]!r}")
+
+
+def take_in(tensor: Any, folder: Path) -> int:
+    """Move the external data of a ``TensorProto`` into it; how many bytes they are.
+
+    Raises `NodeError` for number types that are not read, `MPSFileError` where numbers are missing.
+    """
+    what, dtype, shape = _described(tensor)
+    size = math.prod(shape) * dtype.itemsize
+    tensor.raw_data = _external(tensor, size, folder, what)
+    tensor.ClearField("external_data")
+    tensor.ClearField("data_location")
+    return size
 
 
 def _external(tensor: Any, size: int, folder: Path | None, what: str) -> bytes:
