@@ -284,13 +284,18 @@ def fingerprint(file: str) -> str:
     return hashlib.sha256(read_file(path_of(file, _WHO), _WHO, _LARGEST)).hexdigest()
 
 
+def network_files(network: str) -> dict[str, bytes]:
+    """What the folder of a run needs of its network, by name: a copy of the ONNX file, if it is one."""
+    return {KEPT: read_file(path_of(network, _WHO), _WHO, _LARGEST)} if is_imported(network) else {}
+
+
 def keep_network(folder: Path, network: str) -> str:
     """Copy the file of a network into the folder of its run, and return the name of the network from then on."""
     kept = folder / KEPT
-    if is_imported(network) and path_of(network, _WHO).absolute() != kept.absolute():
-        write_atomic(kept, read_file(path_of(network, _WHO), _WHO, _LARGEST))
-        return os.fspath(kept)
-    return network
+    if not is_imported(network) or path_of(network, _WHO).absolute() == kept.absolute():
+        return network
+    write_atomic(kept, network_files(network)[KEPT])
+    return os.fspath(kept)
 
 
 # --- what the file says -----------------------------------------------------------------------------------------------
