@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+DOCUMENTED := $(VENV)/.documented
 
 # Processes that tests are spread over, as many as there are cores; 0 runs them in pytest's own.
 WORKERS ?= auto
@@ -20,6 +21,12 @@ $(READY): pyproject.toml constraints.txt tests/networks.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q -c constraints.txt -e '.[dev]'
 	-$(BIN)/pip install -q --no-deps -r tests/networks.txt
+	touch $@
+
+# What the site needs is a part of that, and nothing that only tests need.
+$(DOCUMENTED): pyproject.toml constraints.txt
+	test -e $(READY) || $(PYTHON) -m venv $(VENV)
+	test -e $(READY) || $(BIN)/pip install -q -c constraints.txt -e '.[docs]'
 	touch $@
 
 demo: setup
@@ -49,10 +56,10 @@ format: setup
 
 # The documentation as a site in site/, to be read and searched from files. A link that leads nowhere fails: its warning
 # counts, which --quiet would not show.
-docs: setup
+docs: $(DOCUMENTED)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --clean
 
-docs-serve: setup
+docs-serve: $(DOCUMENTED)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
 
 # The pages that the suite writes: what it saw of each kernel, and ONNX's node cases.

@@ -8,6 +8,7 @@ Arrays in, arrays out. The networks are those of tests/trained_networks.py; what
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,8 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from bench.harness import OURS, Contender, Turn, add_options, by_processes, compared, record, show
+from bench.harness import OURS, ROOT, Contender, Turn, add_options, by_processes, compared, record, show
 
+sys.path.append(str(ROOT / "tests"))  # where the networks are
 STEP_SECONDS = 0.15
 """About how long a turn is."""
 

@@ -25,7 +25,7 @@ def inject(*options: object) -> subprocess.CompletedProcess[str]:
 def test_a_hundred_faults() -> None:
     done = inject("--faults", 100, "--seed", 0)
     assert done.returncode == 0, done.stdout + done.stderr
-    told = re.search(r"^100 of [0-9,]+ faults in 32 jobs: (.*)$", done.stdout, re.MULTILINE)
+    told = re.search(r"^100 of [0-9,]+ faults in 33 jobs: (.*)$", done.stdout, re.MULTILINE)
     assert told is not None, done.stdout
     counts = {name: int(count) for count, name in (each.split(" ", 1) for each in told[1].split(", "))}
     assert counts["own error"] > 30 and counts["as raised"] > 10

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -28,6 +31,31 @@ def test_every_result_says_where_it_was_measured(path: Path) -> None:
         row = json.loads(line)
         if path.stem in ("training", "kernels", "growth"):
             assert {"bench", "device", "machine", "versions", "commit", "work"} <= set(row)
+
+
+def test_benchmarks_that_are_named_start_as_they_are_named() -> None:
+    """From the root of the project, with nothing in the environment; `bench.page` has no options, and writes."""
+    pages = [*(ROOT / "docs").glob("*.md"), *(ROOT / "bench").glob("*.py")]
+    named = {name for each in pages for name in re.findall(r"-m (bench\.\w+)", each.read_text())} - {"bench.page"}
+    assert len(named) > 6
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    command = [sys.executable, "-c", _START, *sorted(named)]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stdout.count("usage: ")) == (0, len(named)), done.stderr
+
+
+_START = """
+import runpy, sys
+names, paths = sys.argv[1:], list(sys.path)
+for name in names:
+    sys.argv, sys.path[:] = [name, "--help"], paths
+    try:
+        runpy.run_module(name, run_name="__main__")
+    except SystemExit as end:
+        if end.code:
+            raise
+"""
+"""Each benchmark's help, in one process as if in one of its own."""
 
 
 def test_figures_are_quartiles_of_the_turns() -> None:

@@ -31,6 +31,15 @@ def test_every_page_is_in_the_navigation() -> None:
     assert sorted(navigation.listed()) == sorted({*pages()} - of_classes)
 
 
+def test_a_search_shows_guides_before_classes_and_these_before_programs() -> None:
+    found = {page: navigation.rank(page) for page in pages()}
+    guides = ("padding.md", "training.md", "index.md", "readme.md")
+    assert {found[page] for page in guides} == {1.0}
+    for start in navigation._RANKS:
+        assert any(page.startswith(start) and found[page] < 1 for page in found), start
+    assert found["examples/autoencoder.md"] < found["reference/MPSCNNConvolutionTranspose.md"] < found["padding.md"]
+
+
 def test_every_link_leads_to_a_page() -> None:
     assert links.broken(pages()) == []
     assert links.broken({"a.md": "[x](b.md), [y](a.md#z)\n```\n[w](c.md)\n```"}) == ["a.md: b.md"]

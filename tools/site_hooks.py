@@ -28,7 +28,8 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Pictures and links of a page."""
+    """Pictures and links of a page, and how far in front a search shows it."""
     place = page.file.src_uri
+    page.meta.setdefault("search", {"boost": navigation.rank(place)})
     source = SOURCES.get(place, f"docs/{place}")
     return pictures.shown(links.rewritten(markdown, place, source), place)

@@ -29,7 +29,7 @@ from typing import (
 
 import numpy as np
 
-from openmps.errors import MPSArgumentError, MPSAttributeError, MPSMemoryError, MPSTypeError
+from openmps.errors import MPSArgumentError, MPSAttributeError, MPSError, MPSMemoryError, MPSTypeError
 
 T = TypeVar("T")
 
@@ -485,7 +485,7 @@ def memory_for(who: str, argument: str) -> Generator[None]:
         yield
     except (MemoryError, RuntimeError) as error:
         is_of_memory = isinstance(error, MemoryError) or OF_MEMORY.search(str(error))
-        if isinstance(error, MPSMemoryError) or not is_of_memory:
+        if isinstance(error, MPSError) or not is_of_memory:  # ours are named already
             raise
         remedy = "Drop what is no longer used, or use a smaller batch"
         raise MPSMemoryError(who, argument, "needs more memory than there is", None, remedy) from error

@@ -352,11 +352,15 @@ class MPSCNNLossType(IntEnum, metaclass=NamedMembers):
 
 
 class MPSCNNReductionType(IntEnum, metaclass=NamedMembers):
-    """How the losses of single elements become one number (MPSCNNTypes.h, macOS 10.13.4)."""
+    """How the losses of single elements become one number (MPSCNNTypes.h, macOS 10.13.4).
+
+    Of the loss that is reported: none of them divides the gradient, which is that of the sum. A loss's weight scales
+    both.
+    """
 
     NONE = 0
     SUM = 1
-    MEAN = 2
+    MEAN = 2  # the sum over the number of elements; over the pixels for SOFT_MAX_CROSS_ENTROPY
     SUM_BY_NON_ZERO_WEIGHTS = 3  # the sum over the number of weights that are not 0
     COUNT = 4
 

@@ -17,9 +17,14 @@ from openmps.formats.weights import load_dat_files, load_safetensors, save_dat_f
 from openmps.kernels.convolution import MPSCNNConvolutionDescriptor
 from openmps.metal.device import mtl_device
 from openmps.training.checkpoint import Checkpoint, CheckpointFolder
+from openmps.training.dataset import Dataset
+from openmps.training.loop import TrainingOptions, describe_run, resume
 from openmps.training.run_folder import RunFolder
 
 _CPU = mtl_device("cpu")
+_OPTIONS = TrainingOptions(epochs=2, batch_size=8, network="tiny", checkpoint_every=1)
+_IMAGES = np.random.default_rng(0).integers(0, 256, (24, 4, 4, 1), np.uint8)
+_DATA = Dataset(_IMAGES, np.arange(24) % 2, ("a", "b"), "noise").split()
 _SHAPES = {"conv.weights": (2, 3, 3, 1), "conv.biases": (2,)}
 
 
@@ -159,6 +164,18 @@ def _facts_of_another(run: RunFolder) -> None:
         assert RunFolder.open(path).config == {"a": 1}
 
 
+def _untrained(folder: Path) -> RunFolder:
+    return RunFolder.create(folder, describe_run(_DATA, _OPTIONS), name="run")
+
+
+def _trained(run: RunFolder) -> str:
+    """The run to its end, from wherever it is; what it then holds, but for what the clock says."""
+    run = RunFolder.open(run.path)
+    resume(_DATA, run, _CPU)
+    lines = [{**line, "seconds": 0, "images_per_second": 0} for line in run.read_metrics()]
+    return repr(lines) + _text(run.load_weights())
+
+
 JOBS: tuple[Job, ...] = (
     Job("checkpoint saved", _checkpoints, lambda folder: folder.save(_checkpoint(3)).name,
         lambda folder: folder.load(2).to_bytes(), _newest),
@@ -191,6 +208,7 @@ JOBS: tuple[Job, ...] = (
     Job("weights of a run saved", _run, lambda run: run.save_weights(_arrays(2)), _facts,
         lambda run: _text(run.load_weights(_SHAPES))),
     Job("run in training", _run, _train, _facts),
+    Job("run trained", _untrained, _trained, lambda run: repr(run.config)),
     Job("metrics read", _run, lambda run: repr(run.read_metrics()), _facts),
     Job("metrics cut", _run, lambda run: run.cut_metrics(0), lambda run: run.checkpoints.load(1).to_bytes(),
         lambda run: repr(run.read_metrics())),

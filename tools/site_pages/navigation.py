@@ -12,6 +12,9 @@ DOCS = ROOT / "docs"
 BESIDE = {"README.md": "readme.md", "CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
 """Files of the project's root that are pages, and their places in the site."""
 
+_RANKS = {"reference/": 0.5, **dict.fromkeys(("examples/", "selectors.md", "changelog.md", "onnx_node_cases.md"), 0.1)}
+"""Factors of hits in a search, by the place of the page: a guide explains a word, a program only uses it."""
+
 _BEFORE: list[dict[str, Any]] = [
     {"openmps": "index.md"},
     {"At a glance": "readme.md"},
@@ -33,6 +36,7 @@ _BEFORE: list[dict[str, Any]] = [
             {"Weights in and out": "weights.md"},
             {"ONNX": "onnx.md"},
             {"Swift": "swift.md"},
+            {"In continuous integration": "ci.md"},
             {"Lint": "lint.md"},
             {"Archives": "archives.md"},
             {"Processors": "processors.md"},
@@ -62,6 +66,11 @@ def navigation() -> list[dict[str, Any]]:
         {"Reference": reference.navigation()},
         *_BEHIND,
     ]
+
+
+def rank(place: str) -> float:
+    """The factor of a page's hits in a search."""
+    return next((factor for start, factor in _RANKS.items() if place.startswith(start)), 1.0)
 
 
 def listed(part: Any = None) -> list[str]:

@@ -6,7 +6,7 @@ import platform
 import time
 import warnings
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,10 +51,13 @@ def run_of_all(group: Group | None, make: Callable[[], RunFolder]) -> RunFolder:
     if group is None:
         return make()
     from openmps.training.processes import FollowedRun
+    from openmps.training.run_description import run_files
 
     own = group.together(lambda: make() if group.rank == 0 else None)
-    path, config = group.broadcast((Path(), {}) if own is None else (own.path, own.config))
-    return FollowedRun(path, config) if own is None else own
+    with nullcontext() if own is None else own.removed_unless_begun():
+        files = group.together(lambda: {} if own is None else run_files(own))
+        said = group.broadcast((Path(), {}, files) if own is None else (own.path, own.config, files))
+        return group.together(lambda: FollowedRun(*said) if own is None else own)
 
 
 def run_to_go_on_with(group: Group | None, run: Path | None, resume: Path | None) -> Path | None:
@@ -67,7 +70,7 @@ def run_to_go_on_with(group: Group | None, run: Path | None, resume: Path | None
     if group.most_restarts and run is None:
         rule = "must be given where the launcher may start the processes again (--max-restarts)"
         raise MPSArgumentError(_WHO, "--run", rule, None, "Name the folder: a restart goes on with the run in it")
-    begun = run is not None and group.restarts > 0 and (run / "run.json").exists()
+    begun = is_first(group) and run is not None and group.restarts > 0 and (run / "run.json").exists()
     return run if group.broadcast(begun) else None
 
 

@@ -237,6 +237,7 @@ def _begin(
     from openmps.metal.device import mtl_device
     from openmps.training import loop
     from openmps.training.event_files import require_tensorboard
+    from openmps.training.imported import network_files
     from openmps.training.processes import together
     from openmps.training.run_description import describe_run
     from openmps.training.run_folder import RunFolder
@@ -247,10 +248,14 @@ def _begin(
     kind = machine.torch_device.type
     description = describe_run(split, chosen, data=source, device=machine.name, device_type=kind, openmps=__version__)
     parent, name = (Path("runs"), None) if run is None else (run.parent, run.name)
-    folder = run_of_all(group, lambda: RunFolder.create(parent, description, name=name))
+    files = together(group, lambda: network_files(chosen.network))
+    folder = run_of_all(group, lambda: RunFolder.create(parent, description, name=name, files=files))
+    if files:
+        chosen = replace(chosen, network=str(folder.network_path))
     more = {"processes": group, "shards_optimizer_state": shards, "tensorboard": tensorboard}
     work = partial(loop.train, split, folder, chosen, machine, **more)
-    _train(split, folder, chosen, machine, work, group, quiet=quiet)
+    with folder.removed_unless_begun():
+        _train(split, folder, chosen, machine, work, group, quiet=quiet)
 
 
 def _resume(path: Path, given: Mapping[str, Any], group: Group | None, *, shards: bool, quiet: bool) -> None:

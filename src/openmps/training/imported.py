@@ -308,13 +308,18 @@ def _whole(file: str) -> bytes:
     return whole_bytes(file)
 
 
+def network_files(network: str) -> dict[str, bytes]:
+    """What the folder of a run needs of its network, by name: a copy of the ONNX file, its external data taken in."""
+    return {KEPT: _whole(network)} if is_imported(network) else {}
+
+
 def keep_network(folder: Path, network: str) -> str:
     """Copy the file of a network, its external data taken in, into the folder of its run, and return its name there."""
     kept = folder / KEPT
-    if is_imported(network) and path_of(network, _WHO).absolute() != kept.absolute():
-        write_atomic(kept, _whole(network))
-        return os.fspath(kept)
-    return network
+    if not is_imported(network) or path_of(network, _WHO).absolute() == kept.absolute():
+        return network
+    write_atomic(kept, network_files(network)[KEPT])
+    return os.fspath(kept)
 
 
 # --- what the file says -----------------------------------------------------------------------------------------------

@@ -210,7 +210,7 @@ def described_network(run: RunFolder) -> tuple[NetworkShape, tuple[str, ...]]:
 
 def _kept_network(run: RunFolder, known: object) -> str:
     """The path of the ONNX file that a run keeps."""
-    file = str(run.path / KEPT)
+    file = str(run.network_path)
     if fingerprint(file) != known:
         rule, remedy = "must be the file that the run was trained with", "Put back that file, or train again"
         raise MPSFileError("Classifier.open", file, rule, "another one", remedy)

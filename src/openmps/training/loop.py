@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from openmps.checks import memory_for
 from openmps.core.training_state import Checkpointed, TrainingState, check_names, finite_number, numbers, whole_number
 from openmps.errors import MPSArgumentError, MPSError, MPSFileError, MPSNonFiniteError, MPSTrainingWarning
 from openmps.metal.device import MTLDevice
@@ -109,24 +110,19 @@ def train(
     """
 
     def begin() -> TrainingOptions:
+        if isinstance(run, FollowedRun):  # the first process looks into the folder
+            return options
         if run.checkpoints.steps():
             rule, remedy = "must be a run that has not begun", "Go on with it by resume(), or create a new run."
             raise MPSFileError("train", str(run.path), rule, "one with checkpoints", remedy)
-        kept = _kept(run, options)  # which the run's description speaks of
+        kept = keep_network(run.path, options.network)  # which the run's description speaks of
         check_plain_preprocessing(run, "train")
-        return kept
+        return replace(options, network=kept)
 
     with _in_training(run, processes) as interrupt:
         kept = together(processes, begin)
         session = _Session(data, run, kept, device, observer, processes, shards=shards_optimizer_state)
         return session.finish(interrupt, tensorboard=tensorboard)
-
-
-def _kept(run: RunFolder, options: TrainingOptions) -> TrainingOptions:
-    """The options with the network that the run keeps, where this process writes it."""
-    if isinstance(run, FollowedRun):
-        return options
-    return replace(options, network=keep_network(run.path, options.network))
 
 
 def resume(
@@ -188,8 +184,12 @@ def resume(
 
 @contextmanager
 def _in_training(run: RunFolder, processes: TrainingProcesses | None) -> Generator[DeferredInterrupt]:
-    """Hold back Ctrl-C, then the run, so that none strikes while the run says that it is in training."""
+    """Hold back Ctrl-C, then the run, so that none strikes while the run says that it is in training.
+
+    The host's memory may end anywhere within.
+    """
     with ExitStack() as stack:
+        stack.enter_context(memory_for("train", "the training"))
         interrupt = stack.enter_context(DeferredInterrupt(of_launcher=processes is not None))
         together(processes, partial(stack.enter_context, run.in_training()))
         yield interrupt
@@ -276,6 +276,8 @@ class _Session:
         """Train and test; an interrupt is heard wherever it is safe to stop."""
         check = interrupt.check
         if self._iteration == 0:
+            if self._resumed_from is None:
+                self._drop_failed_starts()
             self._save()
             self._checkpoint()
         if self._epoch > self._options.epochs:
@@ -289,6 +291,11 @@ class _Session:
             if self._epoch > self._options.epochs:
                 self._checkpoint()
         self._draw()
+
+    def _drop_failed_starts(self) -> None:
+        """Begin the metrics anew where all that they tell is how starts have failed before the first batch."""
+        if all(line.get("iteration") == 0 for line in self._run.read_metrics()):
+            self._run.cut_metrics(0)
 
     def _check_loss(self) -> None:
         """Raise where training has diverged, before its weights take the place of the last good ones."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
@@ -10,11 +11,13 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from openmps.errors import MPSArgumentError
+from openmps.errors import MPSArgumentError, MPSFileError
 from openmps.formats.arrays import Array
+from openmps.formats.atomic import write_atomic
 from openmps.graph.graph import MPSNNGraph
 from openmps.ops.collectives import Processes
 from openmps.training.checkpoint import Checkpoint, CheckpointFolder
+from openmps.training.imported import KEPT
 from openmps.training.run_folder import RunFolder
 
 T = TypeVar("T")
@@ -100,11 +103,20 @@ class _NoCheckpoints(CheckpointFolder):
 
 
 class FollowedRun(RunFolder):
-    """A run folder that another process writes: what is to be written here is left to that one."""
+    """A run folder that another process writes and reads, and which may be on another machine.
 
-    def __init__(self, path: Path, description: Mapping[str, object]) -> None:
+    ``files`` are those that this process needs, by name, as the other one has read them: it gets copies of its own.
+    """
+
+    def __init__(self, path: Path, description: Mapping[str, object], files: Mapping[str, bytes] | None = None) -> None:
         super().__init__(path, description)
+        self._copies = _copies(files) if files else None
         self.checkpoints = _NoCheckpoints(path / "checkpoints")
+
+    @property
+    def network_path(self) -> Path:
+        """This process's copy, if it has one."""
+        return super().network_path if self._copies is None else Path(self._copies.name, KEPT)
 
     def amend(self, changes: Mapping[str, object]) -> None:
         """Replace entries of `config` here alone."""
@@ -112,6 +124,10 @@ class FollowedRun(RunFolder):
 
     def in_training(self) -> Any:
         """The first process holds the lock."""
+        return nullcontext()
+
+    def removed_unless_begun(self) -> Any:
+        """The first process removes it."""
         return nullcontext()
 
     def flush_metrics(self) -> int:
@@ -130,6 +146,18 @@ class FollowedRun(RunFolder):
 
     def save_weights(self, arrays: Mapping[str, Array]) -> None:
         """Nothing is written."""
+
+
+def _copies(files: Mapping[str, bytes]) -> tempfile.TemporaryDirectory[str]:
+    """Files in a folder that lasts as long as what is returned."""
+    try:
+        folder = tempfile.TemporaryDirectory(prefix="openmps-")
+    except OSError as error:
+        rule = "must take a new folder"
+        raise MPSFileError("FollowedRun", "the folder of temporary files", rule, error.strerror or error) from error
+    for name, content in files.items():
+        write_atomic(Path(folder.name, name), content)
+    return folder
 
 
 def shared_probabilities(

@@ -16,6 +16,7 @@ from openmps.metal.device import MTLDevice
 from openmps.training.data import has_class_folders, load_dataset
 from openmps.training.dataset import Dataset, DataSplit
 from openmps.training.image_folder import Channels
+from openmps.training.imported import network_files
 from openmps.training.inference import describe_network, described_network
 from openmps.training.network import NetworkShape
 from openmps.training.options import TrainingOptions
@@ -66,6 +67,12 @@ def run_data(run: RunFolder, path: str | os.PathLike[str] | None = None) -> Data
         channels=cast("Channels", shape.channels),
         skip_broken=source.get("skip_broken") is True and has_class_folders(place),
     )
+
+
+def run_files(run: RunFolder) -> dict[str, bytes]:
+    """What a process needs of a run's folder to train its network, by name; all else is in the description."""
+    shape, _ = described_network(run)
+    return network_files(shape.network)
 
 
 def _mapping(value: object) -> Mapping[str, object]:

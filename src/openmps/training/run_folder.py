@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
@@ -26,6 +27,7 @@ from openmps.formats.locks import folder_lock
 from openmps.formats.paths import is_there, path_of, read_file, reading, require_folder
 from openmps.formats.weights import dat_file_names, load_safetensors, save_dat_files, save_safetensors
 from openmps.training.checkpoint import CheckpointFolder
+from openmps.training.imported import KEPT
 from openmps.training.json_lines import JsonLines, plain_json
 
 FORMAT = "openmps.run"
@@ -48,17 +50,24 @@ class RunFolder(NamedAttributes):
     def __init__(self, path: Path, description: Mapping[str, object]) -> None:
         self.path = path
         self._description = dict(description)
+        self._made: frozenset[str] | None = None
         self._metrics = JsonLines(path / "metrics.jsonl")
         self.checkpoints = CheckpointFolder(path / "checkpoints")
 
     @classmethod
     def create(
-        cls, parent: str | os.PathLike[str], config: Mapping[str, object], *, name: str | None = None
+        cls,
+        parent: str | os.PathLike[str],
+        config: Mapping[str, object],
+        *,
+        name: str | None = None,
+        files: Mapping[str, bytes] | None = None,
     ) -> RunFolder:
         """Make a new folder in ``parent`` (made too, where missing) and write ``config`` into its ``run.json``.
 
         ``config`` is anything that JSON can hold: the network, the class names, the options. Without ``name`` the
         folder is named after the local time, ``2025-01-31_18-05-09``, with ``-2``, ``-3``, … behind it where taken.
+        ``files`` are contents of more files by name; a folder with a ``run.json`` has them, whenever it was killed.
         Never touches a folder that is already there: with a ``name`` that is taken it raises ``MPSFileError``.
         """
         who = "RunFolder.create"
@@ -66,12 +75,15 @@ class RunFolder(NamedAttributes):
         description = _describe(config, who)
         folder = _make_folder(root, name, who)
         try:
-            write_atomic(folder / _DESCRIPTION, _as_json(description))
+            contents = {**(files or {}), _DESCRIPTION: _as_json(description)}
+            for file, content in contents.items():
+                write_atomic(folder / file, content)
         except BaseException:
-            with suppress(OSError):  # what made writing fail may forbid this too
-                folder.rmdir()
+            shutil.rmtree(folder, ignore_errors=True)  # what made writing fail may forbid this too
             raise
-        return cls(folder, description)
+        run = cls(folder, description)
+        run._made = frozenset(contents)
+        return run
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> RunFolder:
@@ -103,6 +115,11 @@ class RunFolder(NamedAttributes):
     def weights_path(self) -> Path:
         """The file of all weights."""
         return self.path / "weights.safetensors"
+
+    @property
+    def network_path(self) -> Path:
+        """The ONNX file that the run began with, if its network came out of one."""
+        return self.path / KEPT
 
     metrics_path = Shown[Path]("_metrics.path", "The file of the measurements, one JSON object a line.")
 
@@ -139,6 +156,21 @@ class RunFolder(NamedAttributes):
             for folder in (self.path, self.checkpoints.path):
                 remove_leftovers(folder)
             yield
+
+    @contextmanager
+    def removed_unless_begun(self) -> Generator[None]:
+        """Remove a folder that `create` has made where what is done within raises before it writes anything there.
+
+        A start that is refused so leaves its name free. A training that has begun stays, to go on with, and so does a
+        folder that was opened.
+        """
+        try:
+            yield
+        except BaseException:
+            with suppress(OSError):
+                if self._made is not None and self._made.issuperset(os.listdir(self.path)):
+                    shutil.rmtree(self.path)
+            raise
 
     def flush_metrics(self) -> int:
         """Make the metrics durable, and return how many bytes they take."""

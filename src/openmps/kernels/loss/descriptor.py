@@ -18,12 +18,16 @@ class MPSCNNLossDescriptor(NamedAttributes):
     softmax cross-entropy, ``t (1 - e) + e / classes``, and sigmoid cross-entropy, ``t (1 - e) + e / 2``; `epsilon`
     (1e-7) belongs to LOG, `delta` (1) to HUBER; `reduce_across_batch` (macOS 11) puts the batch's total into the first
     loss image.
+
+    The reduction changes the loss that is reported, never the gradient, which is that of the sum: MEAN divides the one
+    and not the other. For the gradient of a mean let `weight` be 1 / (W H C), or 1 / (W H C N) for that of a batch;
+    SUM with this weight reports the mean, too.
     """
 
     loss_type: MPSCNNLossType
     """Which loss."""
     reduction_type: MPSCNNReductionType
-    """How the losses of an image become its loss."""
+    """How the losses of an image become its loss; the gradient does not depend on it."""
     weight: float = 1.0
     """Factor of loss and gradient."""
     label_smoothing: float = 0.0
