@@ -21,6 +21,7 @@ from openmps.formats.onnx.reading import read_model
 from openmps.formats.onnx.sizes import checked
 from openmps.formats.onnx.sources import DataSources, FixedSources
 from openmps.formats.paths import path_of
+from openmps.graph.description import table
 from openmps.graph.graph import MPSNNGraph
 from openmps.graph.nodes import MPSNNImageNode, checked_format
 from openmps.metal.device import MTLDevice
@@ -88,7 +89,7 @@ class OnnxModel:
     def _repr_html_(self) -> str:
         ports = (("input", self.inputs), ("output", self.outputs))
         rows = [(which, port.name, port.dtype, shape_text(port.shape)) for which, each in ports for port in each]
-        return html_table([("", "name", "type", "shape"), *rows]) + self.graph._repr_html_()
+        return html_table([("", "name", "type", "shape"), *rows]) + table(self.graph.kernels, self.graph.interface)
 
     def check(self, arrays: Mapping[str, NDArray[Any]], who: str = "OnnxModel.run", word: str = "input ") -> None:
         """Raise what `run` raises of some arrays, in the name of ``who``; ``word`` stands before their names."""
