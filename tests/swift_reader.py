@@ -128,7 +128,8 @@ class Model:
     """Every file that was read, and how many of its bytes."""
     sources: dict[str, Any] = field(default_factory=dict)
     """Data sources by variable."""
-    preconditions: list[str] = field(default_factory=list)
+    guards: list[str] = field(default_factory=list)
+    """Conditions that throw where they do not hold."""
     precisions: dict[str, Any] = field(default_factory=dict)
     """What the framework is asked to multiply with, by file."""
 
@@ -171,11 +172,11 @@ class Reader:
                 self.model.sources[name] = value
         elif node.type == "assignment":
             self._assign(node.child_by_field_name("target").named_children[0], node.child_by_field_name("result"))
+        elif node.type == "guard_statement" and self._words(node).startswith("guard preprocessing =="):
+            self.model.guards.append(" ".join(self._words(node).split()))
         elif node.type == "guard_statement":
             call = next(each for each in node.named_children if each.type == "call_expression")
             self._names["graph"] = self.model.graph = self._value(call)
-        elif node.type == "call_expression" and self._words(node).startswith("precondition("):
-            self.model.preconditions.append(" ".join(self._words(node).split()))
         elif node.type == "call_expression":
             self._value(node)
         else:
@@ -219,7 +220,7 @@ class Reader:
         return self._names[self._words(node)]
 
     def _integer_literal(self, node: Any) -> int:
-        return int(self._words(node))
+        return int(self._words(node))  # Python takes the underscores, too
 
     def _real_literal(self, node: Any) -> float:
         return float(np.float32(self._words(node)))
@@ -239,16 +240,6 @@ class Reader:
 
     def _try_expression(self, node: Any) -> Any:
         return self._value(node.child_by_field_name("expr"))
-
-    def _as_expression(self, node: Any) -> Any:
-        value = self._value(node.child_by_field_name("expr"))
-        assert isinstance(value, getattr(mps, self._words(node.child_by_field_name("name"))))
-        return value
-
-    def _postfix_expression(self, node: Any) -> Any:
-        value = self._value(node.child_by_field_name("target"))
-        assert value is not None
-        return value
 
     def _prefix_expression(self, node: Any) -> Any:
         if self._words(node).startswith("&"):
@@ -289,6 +280,11 @@ class Reader:
         own = getattr(self, f"_make_{target.removeprefix(self._name)}", None) if target.startswith(self._name) else None
         if own is not None:
             return own(given)
+        if target == f"{self._name}States.state":
+            assert given[""] is given["of"].result_state
+            return given[""]
+        if target == "Data":
+            return given["referencing"]
         if target.startswith(f"{self._name}Files."):
             return self._numbers(target, *(value for _, value in arguments))
         if target == "folder.appendingPathComponent":
@@ -332,7 +328,7 @@ class Reader:
         return content
 
     def _numbers(self, target: str, name: str, count: int) -> Any:
-        if target.endswith(".data"):
+        if target.endswith(".contents"):
             return self._file(name, count)
         return np.frombuffer(self._file(name, 4 * count), "<f4")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from html import escape
 
 _GAP = "  "
 _LONGEST_NOTE = 200
@@ -14,6 +15,11 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]], numbers: Seque
     widths = [max(len(row[index]) for row in cells) for index in range(len(headings))]
     lines = [_GAP.join(map(_placed, row, widths, numbers)).rstrip() for row in cells]
     return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:]])
+
+
+def printed_html(self: object) -> str:
+    """What a notebook shows of something that prints as lines: what it prints."""
+    return f"<pre>{escape(str(self))}</pre>"
 
 
 def _placed(cell: str, width: int, is_number: bool) -> str:

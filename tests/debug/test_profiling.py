@@ -127,7 +127,7 @@ def test_a_row_says_which_filters_are_one_step() -> None:
     assert fused.operations == 2 * 2 * 8 * 8 * 8 * 9
     assert steps["fc"].operations == 2 * 2 * 3 * 16
     for step in profile.steps:
-        assert step.limit == pytest.approx(max(step.operations, step.bytes) / 1e9 / step.seconds)
+        assert step.limit == pytest.approx(min(1.0, max(step.operations, step.bytes) / 1e9 / step.seconds))
     assert all(label in str(profile) for label in steps)
     assert sum(profile.by_label().values()) == pytest.approx(profile.step_seconds)
     assert 0 <= profile.python_share <= 1
@@ -165,6 +165,18 @@ def test_a_chrome_trace_has_an_event_a_step(tmp_path: Path) -> None:
     assert begins == sorted(begins)
     assert begins[0] == 0
     assert all(event["dur"] > 0 for event in complete)
+
+
+@pytest.mark.parametrize("rate", [1.0, 1e3, 1e6, 1e9, 1e15])
+def test_no_step_does_better_than_a_limit(monkeypatch: pytest.MonkeyPatch, rate: float) -> None:
+    limits = MachineLimits("slow", {"float32": rate}, rate)
+    monkeypatch.setattr("openmps.debug.profiling.machine_limits", lambda device: limits)
+    graph = mps.MPSNNGraph(CPU, mps.MPSCNNNeuronReLUNode(mps.MPSNNImageNode(mps.Handle("x"))).result_image)
+    images = mps.MPSImageBatch.from_numpy(CPU, np.ones((1, 8, 8, 4), np.float32))
+    found = mps.debug.profile(CPU, lambda command_buffer: graph.encode_batch(command_buffer, [images]), repeats=1)
+    assert all(0.0 <= step.limit <= 1.0 for step in found.steps)
+    if rate == 1.0:
+        assert "100 %" in str(found)
 
 
 def test_the_limits_of_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:

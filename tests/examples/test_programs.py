@@ -92,9 +92,9 @@ def test_fine_tuning() -> None:
 
 def test_swift_export(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert swift_export.main([*CPU, "--steps", "20", "--out", str(tmp_path / "Own")]) == [
+        "Sharpen-features.dat",
+        "Sharpen-picture.dat",
         "Sharpen.swift",
-        "features.dat",
-        "picture.dat",
     ]
     source = (tmp_path / "Own" / "Sharpen.swift").read_text()
     assert "MPSNNGraph(" in source

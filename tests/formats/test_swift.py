@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import unicodedata
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,17 +16,15 @@ import swift_reader
 from encoding import Bench
 from graph.node_initializers import INITIALIZERS
 from networks import NETWORKS, Weights, convolution, training_graph
-from node_catalogue import NODE_SAMPLES
 from openmps.formats import swift
 from openmps.formats.archive.values import Writer
 from openmps.formats.swift.forms import FORMS, NOT_EXPORTABLE
 from openmps.graph.catalog import rows
 from openmps.graph.neuron_nodes import MPSCNNNeuronNode
 from openmps.graph.releases import IOS, SINCE, newest
-from openmps.metal.device import mtl_device
 from openmps.training.network import Network, NetworkShape, optimizer_factory
+from swift_samples import CPU, POLICIES, descriptors, graph_of, graphs, images, others, with_gradients
 
-CPU = mtl_device("cpu")
 FLOAT16, FLOAT32 = mps.MPSImageFeatureChannelFormat.FLOAT16, mps.MPSImageFeatureChannelFormat.FLOAT32
 LABELS = {name: {tuple(form.split()) for form in forms} for forms, names in INITIALIZERS for name in names}
 """The initializers of each node class that the header has, by the names of their arguments."""
@@ -142,89 +140,24 @@ def test_it_computes_the_same() -> None:
 # --- every node class -------------------------------------------------------------------------------------------------
 
 
-def _graphs() -> list[Any]:
-    """Each sample of each node class: the node and its gradient nodes, all results needed."""
-    return [
-        pytest.param(kind, entry, sample, id=f"{kind.__name__} {sample}".replace(" ", "_"))
-        for kind, entry in NODE_SAMPLES.items()
-        for sample in entry.samples
-    ]
-
-
-def _images(count: int) -> list[mps.MPSNNImageNode]:
-    return [mps.MPSNNImageNode(mps.Handle(f"x{place}")) for place in range(count)]
-
-
-def _with_gradients(node: mps.MPSNNFilterNode) -> mps.MPSNNGraph:
-    """The graph of a node and its gradient nodes, as far as it has some."""
-    labels = getattr(node, "input_labels", None)
-    if labels is not None:
-        labels.handle = mps.Handle("labels")
-    images = [node.result_image]
-    try:
-        gradients = node.gradient_filters(mps.MPSNNImageNode(mps.Handle("gradient")))
-    except mps.MPSError:
-        gradients = []
-    images += [each.result_image for each in gradients]
-    if gradients and isinstance(node, mps.MPSCNNConvolutionTransposeNode | mps.MPSCNNConvolutionNode):
-        assert node.result_state is not None
-        node.result_state.export_from_graph = True
-    try:
-        return mps.MPSNNGraph(CPU, images)
-    except mps.MPSArgumentError:  # sub-pixels have no gradient
-        return mps.MPSNNGraph(CPU, node.result_image)
-
-
-@pytest.mark.parametrize(("kind", "entry", "sample"), _graphs())
+@pytest.mark.parametrize(("kind", "entry", "sample"), graphs())
 def test_every_sample_of_every_node_class(kind: Any, entry: Any, sample: Any) -> None:
-    count = 3 if kind is mps.MPSNNForwardLossNode else len(sample.shapes)
+    graph = graph_of(kind, entry, sample)
+    if getattr(getattr(next(iter(graph.kernels)), "loss_descriptor", None), "labels_hold_raw_sizes", False):
+        with pytest.raises(mps.MPSExportError, match="labels_hold_raw_sizes"):
+            swift.source(graph)
+        return
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # groups of few channels
-        graph = _with_gradients(entry.make(sample.make(CPU), _images(count)))
-        if getattr(getattr(next(iter(graph.kernels)), "loss_descriptor", None), "labels_hold_raw_sizes", False):
-            with pytest.raises(mps.MPSExportError, match="labels_hold_raw_sizes"):
-                swift.source(graph)
-            return
+        warnings.simplefilter("ignore")
         check(graph)
 
 
-def _others() -> dict[str, Any]:
-    """Nodes without samples, and settings that no sample has."""
-    (x,) = _images(1)
-    size = mps.MTLSize(6, 4, 1)
-    scaled = mps.MPSNNAdditionNode(*_images(2))
-    scaled.primary_scale, scaled.bias, scaled.minimum_value = 0.1, -2.0, -1e-20
-    scaled.primary_stride_in_pixels_x = 0
-    reduced = mps.MPSNNReductionFeatureChannelsSumNode(x)
-    reduced.weight, reduced.clip_rect_source = 0.3, mps.MTLRegion(mps.MTLOrigin(1, 0, 0), mps.MTLSize(2, 3, 1))
-    clipped = mps.MPSNNReductionRowMaxNode(x)
-    clipped.clip_rect_source = mps.MTLRegion(mps.MTLOrigin(1, 0, 0), mps.MTLSize(2, 2**64 - 1, 2**63))
-    weighted = mps.MPSNNForwardLossNode(
-        *_images(2), loss_descriptor=mps.MPSCNNLossDescriptor(mps.MPSCNNLossType.HUBER, mps.MPSCNNReductionType.MEAN)
-    )
-    across = mps.MPSCNNLossDescriptor(mps.MPSCNNLossType.LOG)
-    across.reduce_across_batch = True
-    return {
-        "reshape": mps.MPSNNReshapeNode(x, 1, 2, 3),
-        "bilinear": mps.MPSNNBilinearScaleNode(x, size),
-        "lanczos": mps.MPSNNLanczosScaleNode(x, size),
-        "scaled addition": scaled,
-        "weighted sum": reduced,
-        "loss": weighted,
-        "across the batch": mps.MPSCNNLossNode(x, across),
-        "clipped below": clipped,
-        "plain dropout": mps.MPSCNNDropoutNode(x, 0.1, 2**40, mps.MTLSize(0, 1, 1)),
-        "infinite": mps.MPSNNPadNode(x, mps.MPSImageCoordinate(1, 2, 0), mps.MPSImageCoordinate(0, 0, 4),
-                                     mps.MPSImageEdgeMode.CONSTANT),
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize("name", _others())
+@pytest.mark.parametrize("name", others())
 def test_nodes_without_samples(name: str) -> None:
-    node = _others()[name]
+    node = others()[name]
     if name == "infinite":
         node.fill_value = float("-inf")
-    check(_with_gradients(node))
+    check(with_gradients(node))
 
 
 def test_every_node_class_is_exported_or_said_why_not() -> None:
@@ -244,45 +177,28 @@ def _subclasses(kind: type) -> list[type]:
 
 def test_every_exported_class_is_followed_somewhere() -> None:
     seen: set[type] = set()
-    for _, entry, sample in (case.values for case in _graphs()):
-        count = 3 if entry is NODE_SAMPLES[mps.MPSNNForwardLossNode] else len(sample.shapes)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            seen.update(map(type, _with_gradients(entry.make(sample.make(CPU), _images(count))).kernels))
-    for node in _others().values():
-        seen.update(map(type, _with_gradients(node).kernels))
-    neurons = {type(mps.MPSCNNNeuronNode(x, d)) for x in _images(1) for d in _descriptors()}
+    for case in graphs():
+        seen.update(map(type, graph_of(*case.values).kernels))
+    for node in others().values():
+        seen.update(map(type, with_gradients(node).kernels))
+    neurons = {type(mps.MPSCNNNeuronNode(x, d)) for x in images(1) for d in descriptors()}
     abstract = {MPSCNNNeuronNode}
     assert {kind.__name__ for kind in FORMS} - {kind.__name__ for kind in seen | neurons | abstract} == set()
 
 
-READ = dict.fromkeys(("NONE", "SIGMOID", "ABSOLUTE", "SOFT_SIGN", "GELU"), 0)
-READ |= {"RELU": 1, "ELU": 1, "LINEAR": 2, "HARD_SIGMOID": 2, "TANH": 2, "SOFT_PLUS": 2, "RELU_N": 2}
-READ |= dict.fromkeys(("POWER", "EXPONENTIAL", "LOGARITHM"), 3)
-"""How many of a, b and c a neuron reads."""
-
-
-def _descriptors() -> Iterator[mps.MPSNNNeuronDescriptor]:
-    for kind in mps.MPSCNNNeuronType:
-        if kind is mps.MPSCNNNeuronType.PRELU:
-            yield mps.MPSNNNeuronDescriptor(data=[0.1, -0.2])
-        elif kind is not mps.MPSCNNNeuronType.COUNT:
-            yield mps.MPSNNNeuronDescriptor(kind, *(0.1, 0.25, 1e-7)[: READ[kind.name]])
-
-
-@pytest.mark.parametrize("descriptor", [*_descriptors()], ids=lambda each: each.neuron_type.name)
+@pytest.mark.parametrize("descriptor", [*descriptors()], ids=lambda each: each.neuron_type.name)
 def test_every_neuron_and_its_gradient(descriptor: mps.MPSNNNeuronDescriptor) -> None:
-    (x,) = _images(1)
-    check(_with_gradients(mps.MPSCNNNeuronNode(x, descriptor)))
+    (x,) = images(1)
+    check(with_gradients(mps.MPSCNNNeuronNode(x, descriptor)))
 
 
-@pytest.mark.parametrize("descriptor", [*_descriptors()], ids=lambda each: each.neuron_type.name)
+@pytest.mark.parametrize("descriptor", [*descriptors()], ids=lambda each: each.neuron_type.name)
 def test_fused_neurons(descriptor: mps.MPSNNNeuronDescriptor) -> None:
     source = Weights.of(np.random.default_rng(0), (2, 3, 3, 1), "conv")
     source.made.fused_neuron_descriptor = descriptor
     if descriptor.neuron_type is mps.MPSCNNNeuronType.NONE:
         source.made.fused_neuron_descriptor = None
-    check(mps.MPSNNGraph(CPU, convolution(_images(1)[0], source).result_image))
+    check(mps.MPSNNGraph(CPU, convolution(images(1)[0], source).result_image))
 
 
 @pytest.mark.filterwarnings("ignore:.*multiples of 4")
@@ -293,7 +209,7 @@ def test_a_descriptor_with_everything() -> None:
     rows = [rng.normal(size=4).astype(np.float32) for _ in range(4)]
     descriptor.set_batch_normalization_parameters_for_inference(rows[0], rows[1] ** 2, rows[2], rows[3], 1e-3)
     source = mps.ArrayConvolutionDataSource(descriptor, rng.normal(size=(4, 2, 3, 4)), rows[0], "all of it")
-    graph = mps.MPSNNGraph(CPU, mps.MPSCNNConvolutionNode(_images(1)[0], source).result_image)
+    graph = mps.MPSNNGraph(CPU, mps.MPSCNNConvolutionNode(images(1)[0], source).result_image)
     model = swift_reader.read(CPU, "Net", swift.source(graph, "Net"))
     (node,), (kernel,) = model.graph.kernels.keys(), model.graph.kernels.values()
     assert node.label == "all of it"
@@ -307,29 +223,18 @@ def test_folded_batch_normalization_has_biases() -> None:
     descriptor = mps.MPSCNNConvolutionDescriptor(1, 1, 1, 2)
     descriptor.set_batch_normalization_parameters_for_inference([0.5, 1.0], [1.0, 4.0])
     source = mps.ArrayConvolutionDataSource(descriptor, np.ones((2, 1, 1, 1)), label="conv")
-    files = swift.source(mps.MPSNNGraph(CPU, mps.MPSCNNConvolutionNode(_images(1)[0], source).result_image))
-    assert files["conv.dat"] == np.array([1, 1, 0, 0], "<f4").tobytes()
+    files = swift.source(mps.MPSNNGraph(CPU, mps.MPSCNNConvolutionNode(images(1)[0], source).result_image))
+    assert files["Model-conv.dat"] == np.array([1, 1, 0, 0], "<f4").tobytes()
 
 
 # --- padding ----------------------------------------------------------------------------------------------------------
 
-METHODS = [align | rest | size for align in (0, 1, 2) for rest in (0, 4, 8, 12) for size in (0, 16, 32)]
-POLICIES = [
-    *map(mps.MPSNNDefaultPadding, [*METHODS, 16 | 1 << 15, 16 | 1 << 13]),
-    mps.MPSNNDefaultPadding.padding_for_tensorflow_average_pooling(),
-    mps.MPSNNDefaultPadding.padding_for_tensorflow_average_pooling_valid_only(),
-    mps.ExplicitPadding(1, 2, 3, 4),
-    mps.ExplicitPadding(0, -1, 2, 1, ceil_mode=True, edge_mode=mps.MPSImageEdgeMode.CLAMP),
-    mps.ExplicitPadding.pytorch(1, count_include_pad=True),
-    mps.ExplicitPadding.pytorch(1, count_include_pad=False),
-]
-
 
 @pytest.mark.parametrize("policy", POLICIES, ids=repr)
 def test_padding_policies(policy: Any) -> None:
-    node = mps.MPSCNNPoolingAverageNode(_images(1)[0], 3, 2)
+    node = mps.MPSCNNPoolingAverageNode(images(1)[0], 3, 2)
     node.padding_policy = policy
-    check(_with_gradients(node))
+    check(with_gradients(node))
 
 
 class Own:
@@ -346,7 +251,7 @@ class Own:
 
 
 def test_handles_formats_exports_and_labels() -> None:
-    (x,) = _images(1)
+    (x,) = images(1)
     x.handle, x.format = mps.Handle('a "quoted" \\ name\n\u00e9'), FLOAT32
     first = mps.MPSCNNNeuronReLUNode(x, 0.1)
     first.label = "func"
@@ -366,7 +271,7 @@ def test_handles_formats_exports_and_labels() -> None:
 
 
 def test_a_changed_graph_is_exported_as_it_was_made() -> None:
-    (x,) = _images(1)
+    (x,) = images(1)
     node = mps.MPSCNNNeuronReLUNode(x)
     graph = mps.MPSNNGraph(CPU, node.result_image)
     before = swift.source(graph)
@@ -375,7 +280,7 @@ def test_a_changed_graph_is_exported_as_it_was_made() -> None:
 
 
 def test_labels_that_are_one_file_elsewhere() -> None:
-    (x,) = _images(1)
+    (x,) = images(1)
     for label in ("a/b", "a:b", "A_B", "Net", "..", ""):
         source = Weights.of(np.random.default_rng(0), (1, 1, 1, 1), label)
         x = mps.MPSCNNConvolutionNode(x, source).result_image
@@ -386,7 +291,7 @@ def test_labels_that_are_one_file_elsewhere() -> None:
 
 def test_labels_that_are_too_long_for_files_or_the_same_elsewhere() -> None:
     labels = ["\u00e9", "e\u0301", "\u6f22" * 150, "\u6f22" * 150 + "b", "x" * 400]
-    (x,) = _images(1)
+    (x,) = images(1)
     for label in labels:
         source = Weights.of(np.random.default_rng(0), (1, 1, 1, 1), label)
         x = mps.MPSCNNConvolutionNode(x, source).result_image
@@ -403,7 +308,7 @@ def test_half_the_bytes() -> None:
         assert np.array_equal(found.weights(), source.array.astype(np.float16))
         assert found.bias_terms().tobytes() == source.bias.tobytes()
         start = -(-2 * source.array.size // 4) * 4
-        assert len(files[f"{label}.dat"]) == start + 4 * source.bias.size
+        assert len(files[f"Net-{label}.dat"]) == start + 4 * source.bias.size
     assert set(model.precisions.values()) == {mps.MPSDataType.FLOAT16}
 
 
@@ -422,7 +327,7 @@ class Provider:
 
 
 def test_an_error_lists_all_that_is_python() -> None:
-    (x,) = _images(1)
+    (x,) = images(1)
     scale = mps.MPSNNBilinearScaleNode(x, Provider(), mps.MTLSize(4, 4, 1))
     pool = mps.MPSCNNPoolingMaxNode(scale.result_image, 2)
     pool.label, pool.padding_policy = "pool", Own()
@@ -447,14 +352,14 @@ def test_an_error_lists_all_that_is_python() -> None:
     "name", ["", "net", "1Net", "My Net", "N\u00e9t", None, "Net-2", "Data", "MPSNet", "URL", "ObjCBool"]
 )
 def test_names_of_classes(name: Any) -> None:
-    graph = mps.MPSNNGraph(CPU, mps.MPSCNNNeuronReLUNode(_images(1)[0]).result_image)
+    graph = mps.MPSNNGraph(CPU, mps.MPSCNNNeuronReLUNode(images(1)[0]).result_image)
     with pytest.raises(mps.MPSArgumentError, match="name must be a name for a class of Swift"):
         swift.source(graph, name)
 
 
 @pytest.mark.parametrize("arguments", [{"half": "yes"}, {"optimizer": "adam"}])
 def test_other_arguments(arguments: dict[str, Any]) -> None:
-    graph = mps.MPSNNGraph(CPU, mps.MPSCNNNeuronReLUNode(_images(1)[0]).result_image)
+    graph = mps.MPSNNGraph(CPU, mps.MPSCNNNeuronReLUNode(images(1)[0]).result_image)
     with pytest.raises(mps.MPSTypeError):
         swift.source(graph, **arguments)
     with pytest.raises(mps.MPSTypeError, match="graph must be"):
@@ -464,12 +369,15 @@ def test_other_arguments(arguments: dict[str, Any]) -> None:
 def test_a_folder_is_whole_or_not_there(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     graph = inference(NETWORKS["digits"](np.random.default_rng(0)))
     folder = swift.export(graph, tmp_path / "app", "Digits")
-    assert sorted(os.listdir(folder)) == ["Digits.swift", "conv1.dat", "conv2.dat", "fc1.dat", "fc2.dat"]
+    assert sorted(os.listdir(folder)) == [
+        *(f"Digits-{each}.dat" for each in ("conv1", "conv2", "fc1", "fc2")),
+        "Digits.swift",
+    ]
     assert {name: (folder / name).read_bytes() for name in os.listdir(folder)} == swift.source(graph, "Digits")
     with pytest.raises(mps.MPSFileError, match="must be a new folder"):
         swift.export(graph, tmp_path / "app", "Digits")
     with pytest.raises(mps.MPSFileError, match="could not be written"):
-        swift.export(graph, tmp_path / "app" / "conv1.dat" / "app", "Digits")
+        swift.export(graph, tmp_path / "app" / "Digits-conv1.dat" / "app", "Digits")
     assert swift.export(graph, tmp_path / "new" / "app", "Digits").is_dir()
 
     def fail(*_: Any) -> None:
@@ -482,7 +390,7 @@ def test_a_folder_is_whole_or_not_there(tmp_path: Any, monkeypatch: pytest.Monke
 
 
 def test_a_head_of_comments_alone() -> None:
-    (x,) = _images(1)
+    (x,) = images(1)
     x.handle = mps.Handle("a\n*/ }")
     graph = mps.MPSNNGraph(CPU, mps.MPSCNNNeuronReLUNode(x).result_image)
     text = swift.source(graph, notes=["Trained on\nnothing."])["Model.swift"].decode()
@@ -497,20 +405,21 @@ def test_a_head_of_comments_alone() -> None:
 def test_the_app_must_say_what_it_does_to_images() -> None:
     node = mps.MPSCNNNeuronReLUNode(mps.MPSNNImageNode(mps.Handle("x")))
     graph = mps.MPSNNGraph(CPU, node.result_image)
-    assert check(graph).preconditions == []
+    assert check(graph).guards == []
     assert "reprocessing" not in swift.source(graph, "Net")["Net.swift"].decode()
     given = swift.SwiftPreprocessing("BGR", (104.0, 117.5, 123.0), (1 / 255, 1.0, 2.0))
-    assert check(graph, preprocessing=given).preconditions == [
-        "precondition( preprocessing == Net.preprocessing, "
-        '"Net must be given images as \\(Net.preprocessing), the app prepares them as \\(preprocessing)")'
+    assert check(graph, preprocessing=given).guards == [
+        "guard preprocessing == Net.preprocessing else { throw NetError( description: "
+        '"Net must be given images as \\(Net.preprocessing), " + "the app prepares them as \\(preprocessing)") }'
     ]
     text = swift.source(graph, "Net", preprocessing=given)["Net.swift"].decode()
-    value = 'order: "BGR", mean: [104.0, 117.5, 123.0], scale: [0.003921569, 1.0, 2.0])'
-    assert f"public static let preprocessing = NetPreprocessing({value}" in text
-    assert "public init(device: MTLDevice, folder: URL, preprocessing: NetPreprocessing) throws {" in text
-    assert f"//          preprocessing: .init({value}" in text
-    for place in ("precondition(", "public struct NetPreprocessing: Equatable"):
+    found = " ".join(text.replace("//", " ").split())
+    value = 'order: "BGR", mean: [104.0, 117.5, 123.0], scale: [0.003921569, 1.0, 2.0] )'
+    assert f"public static let preprocessing = NetPreprocessing( {value}" in found
+    assert "public init(device: MTLDevice, folder: URL, preprocessing: NetPreprocessing) throws {" in found
+    assert f"let preprocessing = NetPreprocessing( {value}" in found.partition("import")[0]
+    for place in ("guard preprocessing", "public struct NetPreprocessing: Equatable"):
         assert text.count(place) == 1
-    assert text.index("precondition(") < text.index("guard let graph")
+    assert text.index("guard preprocessing") < text.index("let graph = MPSNNGraph(")
     with pytest.raises(mps.MPSTypeError, match="preprocessing must be"):
         swift.source(graph, "Net", preprocessing=("RGB", (0,), (1,)))  # type: ignore[arg-type]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import openmps as mps
+import swift_compiler
 import swift_reader
 from encoding import Bench
 from networks import NETWORKS, Weights, training_graph
@@ -89,26 +91,100 @@ def _python(line: str) -> str:
 @pytest.mark.parametrize("kind", ["adam", "amsgrad", "rmsprop", "descent", "nesterov"])
 def test_the_numbers_of_the_steps_on_the_cpu(kind: str, regularization: str) -> None:
     """Against the oracle of the optimizers, whose formulas are the header's."""
-    options = mps.MPSNNOptimizerDescriptor(
-        0.05, 0.5, True, 0.8, -0.6, mps.MPSNNRegularizationType[regularization], 0.01
-    )  # fmt: skip
-    optimizer: Any = {
-        "adam": lambda: mps.MPSNNOptimizerAdam(CPU, beta1=0.8, epsilon=1e-4, optimizer_descriptor=options),
-        "amsgrad": lambda: mps.MPSNNOptimizerAdam(CPU, beta1=0.8, epsilon=1e-4, optimizer_descriptor=options),
-        "rmsprop": lambda: mps.MPSNNOptimizerRMSProp(CPU, decay=0.7, epsilon=1e-4, optimizer_descriptor=options),
-        "descent": lambda: mps.MPSNNOptimizerStochasticGradientDescent(
-            CPU, momentum_scale=0.9, optimizer_descriptor=options
-        ),
-        "nesterov": lambda: mps.MPSNNOptimizerStochasticGradientDescent(
-            CPU, momentum_scale=0.9, use_nesterov_momentum=True, optimizer_descriptor=options
-        ),
-    }[kind]()
-    rng = np.random.default_rng(0)
-    values, gradients = rng.normal(size=7), [rng.normal(size=7) for _ in range(4)]
-    values[3] = 0.0
+    values, gradients = _numbers()
+    optimizer = _optimizer(kind, regularization)
     rule, numbers = _rule_of(optimizer, is_amsgrad=kind == "amsgrad")  # pyright: ignore[reportGeneralTypeIssues]
     text = rule.text((False, True), numbers)
     assert np.allclose(_steps(text, values, gradients), _oracle(kind, regularization, values, gradients), atol=1e-6)
+
+
+def _numbers() -> tuple[np.ndarray, list[np.ndarray]]:
+    """Numbers to train, one of them 0, and the gradients of some steps."""
+    rng = np.random.default_rng(0)
+    values, gradients = rng.normal(size=7), [rng.normal(size=7) for _ in range(4)]
+    values[3] = 0.0
+    return values, gradients
+
+
+def _optimizer(kind: str, regularization: str) -> Any:
+    options = mps.MPSNNOptimizerDescriptor(
+        0.05, 0.5, True, 0.8, -0.6, mps.MPSNNRegularizationType[regularization], 0.01
+    )  # fmt: skip
+    descent = mps.MPSNNOptimizerStochasticGradientDescent
+    return {
+        "adam": lambda: mps.MPSNNOptimizerAdam(CPU, beta1=0.8, epsilon=1e-4, optimizer_descriptor=options),
+        "amsgrad": lambda: mps.MPSNNOptimizerAdam(CPU, beta1=0.8, epsilon=1e-4, optimizer_descriptor=options),
+        "rmsprop": lambda: mps.MPSNNOptimizerRMSProp(CPU, decay=0.7, epsilon=1e-4, optimizer_descriptor=options),
+        "descent": lambda: descent(CPU, momentum_scale=0.9, optimizer_descriptor=options),
+        "nesterov": lambda: descent(CPU, momentum_scale=0.9, use_nesterov_momentum=True, optimizer_descriptor=options),
+    }[kind]()
+
+
+class Trained(Weights):
+    amsgrad = False
+
+
+def _layer(kind: str, style: str, values: np.ndarray) -> mps.MPSNNGraph:
+    """The training graph of one convolution, weights and biases of the same numbers."""
+    source = Trained(values.reshape(-1, 1, 1, 1), values, "layer")
+    source.amsgrad = kind == "amsgrad"
+    node = mps.MPSCNNConvolutionNode(mps.MPSNNImageNode(mps.Handle("image")), source)
+    descriptor = mps.MPSCNNLossDescriptor(mps.MPSCNNLossType.MEAN_SQUARED_ERROR, mps.MPSCNNReductionType.MEAN)
+    (end,) = mps.MPSCNNLossNode(node.result_image, descriptor).training_graph()
+    assert isinstance(end, mps.MPSCNNConvolutionGradientNode)
+    end.training_style = mps.MPSNNTrainingStyle[style]
+    return mps.MPSNNGraph(CPU, end.result_image)
+
+
+KINDS = [
+    (kind, rule) for kind in ("adam", "amsgrad", "rmsprop", "descent", "nesterov") for rule in ("NONE", "L1", "L2")
+]
+TRAIN = """
+do {
+  let model = try NAME(device: device, folder: folder)
+  let source = model.graph.nodes[0].given[1].1 as! MPSCNNConvolutionDataSource
+  for step in 0..<4 {
+    let buffers = [HostBuffer(length: 28), HostBuffer(length: 28)]
+    for each in buffers { gradients.getBytes(each.contents(), range: NSRange(location: 28 * step, length: 28)) }
+    let gradient = MPSCNNConvolutionGradientState(weights: buffers[0], biases: buffers[1])
+    let state = MPSCNNConvolutionWeightsAndBiasesState(weights: buffers[0], biases: nil)
+    let isDone = source.update(with: gradient, sourceState: state)
+    let result = source.update(with: HostCommandBuffer(device: device), gradientState: gradient, sourceState: state)
+    show(["done": isDone, "encoded": result != nil, "rules": MPSNNOptimizer.encoded])
+    MPSNNOptimizer.encoded = []
+  }
+  try model.save(to: folder)
+}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("style", ["UPDATE_DEVICE_CPU", "UPDATE_DEVICE_GPU"])
+def test_compiled_steps(swift_stubs: Path, tmp_path: Path, style: str) -> None:
+    """Each optimizer as Swift: on the CPU its numbers, on the device what is encoded; the numbers are saved."""
+    values, gradients = _numbers()
+    exports = {
+        f"Net{place}": swift.source(_layer(kind, style, values), f"Net{place}", optimizer=_optimizer(kind, rule))
+        for place, (kind, rule) in enumerate(KINDS)
+    }
+    app = tmp_path / "app"
+    app.mkdir()
+    (app / "gradients.dat").write_bytes(np.array(gradients, "<f4").tobytes())
+    program = "let device = HostDevice()\n"
+    program += 'let gradients = try NSData(contentsOf: folder.appendingPathComponent("gradients.dat"), options: [])\n'
+    program += "".join(TRAIN.replace("NAME", name) for name in exports)
+    steps = iter(swift_compiler.run(swift_stubs, app, exports, program))
+    for name, (kind, rule) in zip(exports, KINDS, strict=True):
+        found = [next(steps) for _ in gradients]
+        is_cpu = style == "UPDATE_DEVICE_CPU"
+        count = {"adam": 2, "amsgrad": 3}.get(kind, 1)
+        encoded = f"{type(_optimizer(kind, rule)).__name__}{' 7+7' * count}{' ' * (kind == 'adam')}"
+        assert all(each == {"done": is_cpu, "encoded": not is_cpu, "rules": [] if is_cpu else [encoded]}
+                   for each in found)  # fmt: skip
+        wanted = _oracle(kind, rule, values, gradients) if is_cpu else values.astype(np.float32)
+        saved = np.frombuffer((app / f"{name}-layer.dat").read_bytes(), "<f4").reshape(2, 7)
+        assert np.allclose(saved, wanted, atol=1e-6), (kind, rule)
 
 
 def _oracle(kind: str, regularization: str, v: np.ndarray, gradients: list[np.ndarray]) -> np.ndarray:

@@ -14,7 +14,7 @@ from openmps.debug.hints import hint
 from openmps.debug.pairing import is_inner, pairs
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.graph.trace import Trace, TracedKind, TracedValue, check_trace
-from openmps.tables import note_text, short, table
+from openmps.tables import note_text, printed_html, short, table
 from openmps.types import MPSImageFeatureChannelFormat
 
 FLOAT16_LIMIT = 65504.0
@@ -119,6 +119,8 @@ class Comparison:
             looks = f": {first.hint}" if first.hint else ""
             lines.append(f"the first that departs: {first.label}{looks}; {count} of {len(self.rows)} do")
         return "\n".join(lines)
+
+    _repr_html_ = printed_html
 
 
 def compare(

@@ -25,7 +25,7 @@ from openmps.formats.atomic import write_atomic
 from openmps.metal.device import CommandBuffer, MTLCommandQueue, MTLDevice
 from openmps.metal.mps_command_buffer import MPSCommandBuffer
 from openmps.ops.op import Action
-from openmps.tables import short, table
+from openmps.tables import printed_html, short, table
 
 _WHO = "openmps.debug.profile"
 _WARM_UP = 3
@@ -47,7 +47,8 @@ class ProfiledStep:
 
     ``work`` is what was encoded, ``label`` the filters or the kernel whose step it is, ``operation`` what it computes.
     ``operations`` are floating point operations as the formula has them, ``bytes`` those of operands and results, and
-    ``limit`` the share of what the machine can do: the time that these take at least over the time that they took.
+    ``limit`` the share of what the machine can do: the time that these take at least over the time that they took, 0 to
+    1. It is 1 for what does better than the limits, which are those of memory: a step whose numbers are in caches.
     ``began`` is when the step began, in seconds from the first one of its run.
     """
 
@@ -132,6 +133,8 @@ class Profile:
         )]  # fmt: skip
         lines = [table(_HEADINGS, rows, _NUMBERS), ", ".join(times)]
         return "\n".join([*lines, f"outside of steps: {100 * self.python_share:.0f} % of a run", str(self.limits)])
+
+    _repr_html_ = printed_html
 
 
 def _rate(count: float, seconds: float) -> str:
@@ -307,7 +310,7 @@ def _medians(looks: Sequence[_Look], limits: MachineLimits) -> tuple[ProfiledSte
     for place, step in enumerate(last.steps):
         seconds = median(look.times[place][1] for look in alike)
         least = limits.least_seconds(step.operations, step.bytes, step.dtype)
-        share = least / seconds if seconds > 0 else 0.0
+        share = min(1.0, least / seconds) if seconds > 0 else 0.0
         counts = (step.operations, step.bytes, share, last.times[place][0])
         found.append(ProfiledStep(step.work, step.label, step.operation, seconds, *counts))
     return tuple(found)

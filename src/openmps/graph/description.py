@@ -7,7 +7,7 @@ from typing import Any
 
 from openmps.checks import html_table
 from openmps.core.padding.policy import padding_label
-from openmps.graph.interface import Interface
+from openmps.graph.interface import Interface, source_label
 from openmps.graph.nodes import MPSNNFilterNode, MPSNNGradientFilterNode, MPSNNImageNode, MPSNNStateNode
 from openmps.types import MPSImageFeatureChannelFormat
 
@@ -74,5 +74,6 @@ def _names(interface: Interface, filters: Sequence[MPSNNFilterNode]) -> dict[_No
     for kind, nodes in (("image", images), ("state", states)):
         for place, node in enumerate(nodes):
             label = None if node.handle is None else node.handle.label()
-            found[node] = f"{kind} {place}" + ("" if label is None else f" {label!r}")
+            is_nameless = label is None and node in interface.inputs
+            found[node] = source_label(place) if is_nameless else f"{kind} {place}" + (f" {label!r}" if label else "")
     return found

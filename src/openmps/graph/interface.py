@@ -52,6 +52,11 @@ class Results:
         return [node for node, needed in zip(self.nodes, self.needed, strict=True) if needed]
 
 
+def source_label(place: int) -> str:
+    """What a source image is called whose node has no handle, or one without a label."""
+    return f"source {place}"
+
+
 class Interface:
     """The image and state nodes that a graph shares with its user. Read from the nodes once, when the graph is made.
 

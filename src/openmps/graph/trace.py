@@ -19,13 +19,14 @@ from openmps.core.kernel.encoding import Bound, Encoding
 from openmps.core.kernel.scene import RESULT
 from openmps.core.training_state import Checkpointed
 from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.graph.interface import source_label
 from openmps.graph.nodes import MPSNNFilterNode, MPSNNGradientFilterNode, MPSNNImageNode, row_of
 from openmps.graph.non_finite import CheckedEncoding
 from openmps.graph.program import Program, Stage
 from openmps.graph.rows import Row
 from openmps.ops.elements import decode
 from openmps.ops.op import Action, Body, Input, Role
-from openmps.tables import note_text, short, table
+from openmps.tables import note_text, printed_html, short, table
 from openmps.types import MPSImageFeatureChannelFormat
 
 _UNORM = (MPSImageFeatureChannelFormat.UNORM8, MPSImageFeatureChannelFormat.UNORM16)
@@ -161,6 +162,8 @@ class Trace(NamedAttributes, Mapping[str, "NDArray[Any]"]):
     def __repr__(self) -> str:
         return f"<Trace: {len(self)} values>"
 
+    _repr_html_ = printed_html
+
 
 def check_trace(who: str, argument: str, value: object) -> None:
     """Raise unless a value is a trace."""
@@ -251,7 +254,7 @@ class Tracer:
         for index, node in enumerate(program.inputs):
             label = None if node.handle is None else node.handle.label()
             form = program.descriptors[node].channel_format
-            label = self._fresh(label or f"source {index}")
+            label = self._fresh(label or source_label(index))
             self._keep(label, label, TracedKind.SOURCE, "MPSImage", form, given.get(Input(Role.SOURCE, str(index))))
         layers, gradients = layer_names(program), gradient_images(program)
         for place, stage in enumerate(program.stages):

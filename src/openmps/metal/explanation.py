@@ -7,6 +7,7 @@ from enum import Enum
 from typing import NamedTuple, Protocol
 
 import openmps.cpu as cpu
+from openmps.tables import printed_html
 
 
 class WorkOutcome(Enum):
@@ -65,6 +66,8 @@ class CommandBufferExplanation(NamedTuple):
         parts = [f"{len(self.works)} work(s)", f"{self.steps} step(s)", *(f"{n} {name}" for name, n in counts if n)]
         device = f"{self.device} ({self.processor})" if self.processor else self.device
         return "\n".join([f"{device}: {', '.join(parts)}", *map(_line, self.works)])
+
+    _repr_html_ = printed_html
 
 
 def _line(work: ExplainedWork) -> str:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from openmps.checks import lengths_text
 from openmps.errors import printable
+from openmps.tables import printed_html
 
 WIDTH = 80
 """Columns of the lines that tables are printed in."""
@@ -43,6 +44,8 @@ class WeightMapping:
     def __str__(self) -> str:
         lines = [line for row in self.rows for line in _lines(row)]
         return "\n".join([*map(printable, lines), *(f"left out: {printable(name)}" for name in self.left)])
+
+    _repr_html_ = printed_html
 
 
 def _lines(row: WeightRow) -> list[str]:

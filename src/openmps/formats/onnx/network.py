@@ -9,18 +9,19 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from openmps.checks import flag, whole
+from openmps.checks import flag, html_table, whole
 from openmps.core.image.batch import MPSImageBatch
 from openmps.core.lifetime import check_is_device
 from openmps.errors import MPSArgumentError, MPSFileError, MPSTypeError
 from openmps.formats.archive import MPSKeyedArchiver, MPSKeyedUnarchiver
 from openmps.formats.onnx.build import Built, Shapes, build, dtype_name
-from openmps.formats.onnx.ports import OnnxPort
+from openmps.formats.onnx.ports import OnnxPort, shape_text
 from openmps.formats.onnx.problems import DEFAULT_FILL, READER
 from openmps.formats.onnx.reading import read_model
 from openmps.formats.onnx.sizes import checked
 from openmps.formats.onnx.sources import DataSources, FixedSources
 from openmps.formats.paths import path_of
+from openmps.graph.description import table
 from openmps.graph.graph import MPSNNGraph
 from openmps.graph.nodes import MPSNNImageNode, checked_format
 from openmps.metal.device import MTLDevice
@@ -80,6 +81,15 @@ class OnnxModel:
     def __init__(self, graph: MPSNNGraph, inputs: tuple[OnnxPort, ...], outputs: tuple[OnnxPort, ...]) -> None:
         self.graph, self.inputs, self.outputs = checked(graph, inputs), inputs, outputs
         self._queue = graph.device.new_command_queue()
+
+    def __repr__(self) -> str:
+        ports = (", ".join(port.name for port in each) for each in (self.inputs, self.outputs))
+        return f"<OnnxModel: {next(ports)} → {next(ports)}, {len(self.graph.kernels)} kernels>"
+
+    def _repr_html_(self) -> str:
+        ports = (("input", self.inputs), ("output", self.outputs))
+        rows = [(which, port.name, port.dtype, shape_text(port.shape)) for which, each in ports for port in each]
+        return html_table([("", "name", "type", "shape"), *rows]) + table(self.graph.kernels, self.graph.interface)
 
     def check(self, arrays: Mapping[str, NDArray[Any]], who: str = "OnnxModel.run", word: str = "input ") -> None:
         """Raise what `run` raises of some arrays, in the name of ``who``; ``word`` stands before their names."""

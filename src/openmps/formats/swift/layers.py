@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from openmps.core.neuron import MPSNNNeuronDescriptor
 from openmps.formats.swift import classes
-from openmps.formats.swift.literals import camel, case, float32, literal, string
+from openmps.formats.swift.literals import camel, case, float32, literal, string, whole
 from openmps.formats.swift.text import Text
 from openmps.formats.swift.trained import Trained
 from openmps.graph.nodes import MPSNNFilterNode
@@ -117,8 +117,8 @@ class Layers:
                 "file": text.path(file),
                 "dataType": case(kind[0]),
                 "precision": case(precision),
-                "biasOffset": str(len(weights)),
-                "biasCount": str(len(biases) // 4),
+                "biasOffset": whole(len(weights)),
+                "biasCount": whole(len(biases) // 4),
                 "descriptor": descriptor,
             },
         )
@@ -149,12 +149,9 @@ class Layers:
         same = np.ones_like(fold.scale)
         parts = {"mean": 0 * same, "variance": same, "gamma": fold.scale, "beta": fold.shift}
         rows = {part: self.numbers(f"{name}_{part}", row) for part, row in parts.items()}
-        text.line(f"{name}.setBatchNormalizationParametersForInferenceWithMean(")
-        text.line(f"    {rows['mean']},")
-        for part in ("variance", "gamma", "beta"):
-            text.line(f"    {part}: {rows[part]},")
-        text.line("    epsilon: 0")
-        text.line(")")
+        rest = {"variance": rows["variance"], "gamma": rows["gamma"], "beta": rows["beta"], "epsilon": "0"}
+        listed = ", ".join([rows["mean"], *(f"{label}: {value}" for label, value in rest.items())])
+        text.line(f"{name}.setBatchNormalizationParametersForInferenceWithMean({listed})")
 
     def neuron(self, descriptor: MPSNNNeuronDescriptor, owner: str) -> str:
         """A neuron's descriptor; PReLU's slopes are in a file."""
@@ -172,14 +169,17 @@ class Layers:
         assert descriptor.data is not None
         content = np.ascontiguousarray(descriptor.data, "<f4").tobytes()
         file = self._text.file(f"{owner}_slopes", content)
-        return f"try {self._text.model}Files.data({self._text.path(file)}, {len(content)})"
+        return (
+            f"Data(referencing: try {self._text.model}Files.contents({self._text.path(file)}, {whole(len(content))}))"
+        )
 
     def numbers(self, stem: str, values: Any) -> str:
         """A pointer to float32 numbers out of a file."""
         row = np.ascontiguousarray(values, "<f4").reshape(-1)
+        self._text.use(classes.NUMBERS)
         self._text.use(classes.KEPT)
         file = self._text.file(stem, row.tobytes())
-        return f"try {self._text.model}Files.kept({self._text.path(file)}, {row.size})"
+        return f"try {self._text.model}Files.kept({self._text.path(file)}, {whole(row.size)})"
 
     # --- normalizations -----------------------------------------------------------------------------------------------
 
@@ -197,7 +197,7 @@ class Layers:
         text.use(classes.NUMBERS)
         text.use(kind.text)
         file = text.file(label or variable, content)
-        values = {"label": _text_or_nil(label), "file": text.path(file), "channels": str(rows[0].size)}
+        values = {"label": _text_or_nil(label), "file": text.path(file), "channels": whole(rows[0].size)}
         if kind is _KINDS["group"]:
             values["groups"] = literal(groups)
         text.call(f"let {variable} = try {text.model}{kind.kind}", {**values, "epsilon": float32(epsilon)})

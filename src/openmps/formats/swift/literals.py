@@ -147,17 +147,18 @@ def options(value: IntEnum | IntFlag) -> str:
     return f"[{', '.join(listed)}]"
 
 
-def _whole(value: int) -> str:
+def whole(value: int) -> str:
     """An integer of 64 bits without a sign, which Swift takes as an Int: the largest ones by their bits."""
-    return str(int(value)) if value < 2**63 else f"Int(bitPattern: {int(value)})"
+    digits = f"{int(value):_}" if abs(value) >= 10**6 else str(int(value))
+    return digits if value < 2**63 else f"Int(bitPattern: {digits})"
 
 
 def _size(value: MTLSize) -> str:
-    return f"MTLSize(width: {_whole(value.width)}, height: {_whole(value.height)}, depth: {_whole(value.depth)})"
+    return f"MTLSize(width: {whole(value.width)}, height: {whole(value.height)}, depth: {whole(value.depth)})"
 
 
 def _origin(value: MTLOrigin) -> str:
-    return f"MTLOrigin(x: {_whole(value.x)}, y: {_whole(value.y)}, z: {_whole(value.z)})"
+    return f"MTLOrigin(x: {whole(value.x)}, y: {whole(value.y)}, z: {whole(value.z)})"
 
 
 def _region(value: MTLRegion) -> str:
@@ -172,8 +173,8 @@ _LITERALS: tuple[tuple[type, Callable[[Any], str]], ...] = (
     (bool, lambda value: "true" if value else "false"),
     *((kind, options) for kind in _OPTIONS),
     (IntEnum, case),
-    (int, _whole),
-    (np.integer, _whole),
+    (int, whole),
+    (np.integer, whole),
     (float, float32),
     (np.floating, float32),
     (MTLSize, _size),
@@ -201,7 +202,7 @@ class Names:
         name, count = stem, 1
         while name.lower() in self._taken:
             count += 1
-            name = f"{stem}{'_' * stem[-1].isdigit()}{count}"
+            name = f"{stem}{'No' * stem[-1].isdigit()}{count}"
         self._taken.add(name.lower())
         return name
 

@@ -13,13 +13,18 @@ from openmps.formats.swift import classes
 from openmps.formats.swift.layers import Layers
 from openmps.formats.swift.literals import case, comment, literal, string
 from openmps.formats.swift.nodes import Nodes
-from openmps.formats.swift.text import Text
+from openmps.formats.swift.text import Text, call, laid_out
 from openmps.formats.swift.trained import Trained
 from openmps.graph.graph import MPSNNGraph
 from openmps.graph.releases import IOS, order_of
 from openmps.kernels.optimizers import MPSNNOptimizer
 
-_WIDTH = 100
+_WIDTH = 95
+"""Of a line of the head, behind its slashes and blanks."""
+_NOT_SENDABLE = (
+    "A graph with its weights. It is not `Sendable`: a graph is used by one thread at a time. Keep a",
+    "model in one actor, or on one queue, or make one for each.",
+)
 _CATALYST = "13.0"
 """The first Mac Catalyst."""
 
@@ -82,25 +87,30 @@ class Model:
     def _compare(self) -> None:
         """The app must prepare images as the network was trained with them."""
         name, text = self._name, self._text
-        text.line("precondition(")
-        text.line(f"    preprocessing == {name}.preprocessing,")
-        said = f"must be given images as \\({name}.preprocessing), the app prepares them as \\(preprocessing)"
-        text.line(f'    "{name} {said}")')
+        text.line(f"guard preprocessing == {name}.preprocessing else {{")
+        text.line(f"  throw {name}Error(")
+        text.line("    description:")
+        text.line(f'      "{name} must be given images as \\({name}.preprocessing), "')
+        text.line('      + "the app prepares them as \\(preprocessing)")')
+        text.line("}")
 
     # --- the graph ----------------------------------------------------------------------------------------------------
 
     def _graph_lines(self) -> None:
         text, interface = self._text, self._graph.interface
         others = [image for image in interface.intermediates if image not in interface.exported]
-        result, needed = self._nodes.image(interface.result), literal(interface.result_is_needed)
-        made = f"MPSNNGraph(device: device, resultImage: {result}, resultImageIsNeeded: {needed})"
+        results = [self._nodes.image(image) for image in (interface.result, *others)]
+        needed = [literal(interface.result_is_needed), *["true"] * len(others)]
+        text.line("guard")
         if others:
             text.needs("10.15")
-            results = ", ".join(self._nodes.image(image) for image in (interface.result, *others))
-            text.line(f"var needed: [ObjCBool] = [{', '.join([needed, *['true'] * len(others)])}]")
-            made = f"MPSNNGraph(device: device, resultImages: [{results}], resultsAreNeeded: &needed)"
-        text.line(f"guard let graph = {made} else {{")
-        text.line(f'    throw {self._name}Error(description: "the device cannot run the graph")')
+            text.lines.insert(-1, f"var needed: [ObjCBool] = [{', '.join(needed)}]")
+            how = {"resultImages": f"[{', '.join(results)}]", "resultsAreNeeded": "&needed"}
+        else:
+            how = {"resultImage": results[0], "resultImageIsNeeded": needed[0]}
+        text.call("  let graph = MPSNNGraph", {"device": "device", **how})
+        text.line("else {")
+        text.line(f'  throw {self._name}Error(description: "the device cannot run the graph")')
         text.line("}")
         text.line(f"graph.format = {case(self._graph.format)}")
         if self._graph.output_state_is_temporary:
@@ -123,15 +133,15 @@ class Model:
         text = self._text
         beside = "".join(part.replace("AVAILABLE", self._available).replace("NAME", self._name) for part in text.beside)
         trained = self._trained.variables
-        members = ["    /// The graph; encode it into a command buffer of the device that it was made for.",
-                   "    public let graph: MPSNNGraph"]  # fmt: skip
-        body = [f"        {line}" for line in text.lines]
-        body.append("        self.graph = graph")
+        members = ["  /// The graph; encode it into a command buffer of the device that it was made for.",
+                   "  public let graph: MPSNNGraph"]  # fmt: skip
+        body = [part for line in text.lines for part in laid_out(f"    {line}")]
+        body.append("    self.graph = graph")
         if self._preprocessing is not None:
             members += [
                 "",
-                "    /// What the network was trained with: an app that does anything else gets wrong results.",
-                f"    public static let preprocessing = {self._prepared()}",
+                "  /// What the network was trained with: an app that does anything else gets wrong results.",
+                *laid_out(call(f"  public static let preprocessing = {self._name}Preprocessing", self._prepared())),
             ]
         if trained:
             members += self._trained_members()
@@ -143,14 +153,15 @@ class Model:
                 "import Metal",
                 "import MetalPerformanceShaders",
                 "",
+                *(f"/// {line}" for line in _NOT_SENDABLE),
                 f"@available({self._available})",
                 f"public final class {self._name} {{",
                 *members,
                 "",
-                "    /// The graph on a device, with the weights of the files in a folder.",
-                f"    public init({', '.join(['device: MTLDevice, folder: URL', *self._asked()])}) throws {{",
+                "  /// The graph on a device, with the weights of the files in a folder.",
+                f"  public init({', '.join(['device: MTLDevice, folder: URL', *self._asked()])}) throws {{",
                 *body,
-                "    }",
+                "  }",
                 *(self._save() if trained else ()),
                 "}",
                 beside,
@@ -160,15 +171,15 @@ class Model:
     def _asked(self) -> list[str]:
         return [] if self._preprocessing is None else [f"preprocessing: {self._name}Preprocessing"]
 
-    def _prepared(self) -> str:
-        """The value in Swift."""
+    def _prepared(self) -> dict[str, str]:
+        """The arguments of the preprocessing in Swift."""
         assert self._preprocessing is not None
         order, mean, scale = self._preprocessing
         rows = (f"[{', '.join(literal(float(each)) for each in row)}]" for row in (mean, scale))
-        return f"{self._name}Preprocessing(order: {string(order)}, mean: {next(rows)}, scale: {next(rows)})"
+        return {"order": string(order), "mean": next(rows), "scale": next(rows)}
 
     def _trained_members(self) -> list[str]:
-        return [f"    private let {group}: [{self._name}{kind}]" for group, kind in self._groups()]
+        return [f"  private let {group}: [{self._name}{kind}]" for group, kind in self._groups()]
 
     def _groups(self) -> list[tuple[str, str]]:
         kinds = (("trainedWeights", "TrainedWeights"), ("trainedNormalizations", "TrainedNormalization"))
@@ -184,24 +195,47 @@ class Model:
         ]
 
     def _trained_lines(self) -> list[str]:
-        return [f"        self.{group} = [{', '.join(self._of_kind(kind))}]" for group, kind in self._groups()]
+        return [
+            part
+            for group, kind in self._groups()
+            for part in laid_out(f"    self.{group} = [{', '.join(self._of_kind(kind))}]")
+        ]
 
     def _save(self) -> list[str]:
         return [
             "",
-            "    /// Write all that was trained into a folder, in files of the same names, once no work is under way.",
-            "    public func save(to folder: URL) throws {",
-            *(f"        for each in {group} {{ try each.save(to: folder) }}" for group, _ in self._groups()),
-            "    }",
+            "  /// Write all that was trained into a folder, in files of the same names, once no work is under",
+            "  /// way.",
+            "  public func save(to folder: URL) throws {",
+            *(f"    for each in {group} {{ try each.save(to: folder) }}" for group, _ in self._groups()),
+            "  }",
         ]
 
-    def _made(self) -> list[str]:
-        """How the model is made."""
-        call = f"    let model = try {self._name}(device: device, folder: Bundle.main.resourceURL!"
+    def _usage(self) -> list[str]:
+        """How the model is made and encoded, as statements."""
+        lines = ["let folder = Bundle.main.resourceURL ?? Bundle.main.bundleURL"]
         if self._preprocessing is None:
-            return [f"{call})"]
-        said = self._prepared().removeprefix(f"{self._name}Preprocessing")
-        return [f"{call},", f"        preprocessing: .init{said})  // what the app does; another stops it"]
+            lines.append(f"let model = try {self._name}(device: device, folder: folder)")
+        else:
+            lines += ["// What the app does to pixels; anything else is an error."]
+            lines += laid_out(call(f"let preprocessing = {self._name}Preprocessing", self._prepared()))
+            lines.append(f"let model = try {self._name}(")
+            lines.append("  device: device, folder: folder, preprocessing: preprocessing)")
+        one, several = self._sources("image"), self._sources("images")
+        if self._graph.interface.input_states:
+            lines.append("// images and labels are lists, with an MPSCNNLossLabels for each image.")
+            states = f"[{', '.join(['labels'] * len(self._graph.interface.input_states))}]"
+        else:
+            lines += laid_out(f"let result = model.graph.encode(to: commandBuffer, sourceImages: {one})")
+            lines.append("// A batch of images is encoded at once: a list for each source, all of one length.")
+            states = "nil"
+        lines.append("let results = model.graph.encodeBatch(")
+        lines.append(f"  to: commandBuffer, sourceImages: {several}, sourceStates: {states})")
+        return lines
+
+    def _sources(self, name: str) -> str:
+        count = len(self._inputs)
+        return f"[{', '.join([name] if count == 1 else [f'{name}{place + 1}' for place in range(count)])}]"
 
     def _head(self) -> str:
         """How to use the model."""
@@ -214,11 +248,7 @@ class Model:
         lines.append(
             f"Add this file to a target, and the {len(self._text.files)} .dat file(s) beside it to its resources:"
         )
-        lines += self._made()
-        if states:
-            lines.append("    model.graph.encodeBatch(to: commandBuffer, sourceImages: images, sourceStates: labels)")
-        else:
-            lines.append("    let result = model.graph.encode(to: commandBuffer, sourceImages: [image])")
+        lines += [f"    {line}" for line in self._usage()]
         lines.append("")
         listed = ", ".join(repr(comment(label)) for label in self._inputs)
         lines.append(f"Source images by the labels of graph.sourceImageHandles: {listed}.")

@@ -15,6 +15,7 @@ from openmps.formats.swift.layers import Layers
 from openmps.formats.swift.literals import camel, case, float32, literal, options, string
 from openmps.formats.swift.text import Text
 from openmps.graph.graph import MPSNNGraph
+from openmps.graph.interface import source_label
 from openmps.graph.nodes import MPSNNFilterNode, MPSNNGradientFilterNode, MPSNNImageNode, MPSNNStateNode, row_of
 from openmps.graph.releases import SINCE
 from openmps.graph.rows import Row
@@ -43,12 +44,12 @@ _CUSTOM = int(MPSNNPaddingMethod.CUSTOM)
 _IMAGES = {"source": 0, "left_source": 0, "right_source": 1, "source_gradient": 0, "source_image": 1}
 """Arguments that are one of the node's sources, and which."""
 _STATES = {
-    "gradient_state": "MPSNNGradientStateNode",
-    "convolution_gradient_state": "MPSCNNConvolutionGradientStateNode",
-    "convolution_transpose_gradient_state": "MPSCNNConvolutionTransposeGradientStateNode",
-    "paired_state": "MPSCNNConvolutionGradientStateNode",
+    "gradient_state": "resultState",
+    "convolution_gradient_state": "convolutionGradientState",
+    "convolution_transpose_gradient_state": "resultState",
+    "paired_state": "convolutionGradientState",
 }
-"""Arguments that are the node's source state, and of what class Swift takes it."""
+"""Arguments that are the node's source state, and the property of the filter that leaves it."""
 _LABELS = {
     "paired_state": "convolutionGradientState",
 }
@@ -98,7 +99,7 @@ class Nodes:
         labels: list[str] = []
         for place, image in enumerate(self._interface.inputs):
             given = None if image.handle is None else image.handle.label()
-            label = given if given is not None else "image" if place == 0 else f"image{place + 1}"
+            label = source_label(place) if given is None else given
             variable = self._images[image] = self._text.names.take(label)
             labels.append(label)
             self._text.use(classes.HANDLE)
@@ -158,15 +159,17 @@ class Nodes:
     def _sources(self, node: MPSNNFilterNode, kernel: Any) -> str:
         return f"[{', '.join(self._images[source] for source in node.sources)}]"
 
-    def _state(self, node: MPSNNFilterNode, kind: str) -> str:
+    def _state(self, node: MPSNNFilterNode, name: str) -> str:
         """The source state, by the property of the filter that leaves it."""
         if not node.source_states or node.source_states[0].producer is None:
             return "nil"
         self._text.needs("10.13.4")
-        forward = self._filters[node.source_states[0].producer]
-        if kind == "MPSCNNConvolutionGradientStateNode":
-            return f"{forward}.convolutionGradientState!"
-        return f"{forward}.resultState as! {kind}"
+        return self._left(self._filters[node.source_states[0].producer], name)
+
+    def _left(self, forward: str, name: str = "resultState") -> str:
+        """The state that a filter leaves; the class follows from where it goes."""
+        self._text.use(classes.STATES)
+        return f"try {self._text.model}States.state({forward}.{name}, of: {forward})"
 
     def _one_of_many(self, node: Any) -> None:
         """A gradient node of a concatenation: Swift is given those of all sources at once."""
@@ -277,10 +280,11 @@ class Nodes:
     def _result(self, node: MPSNNFilterNode) -> None:
         image = node.result_image
         self._image(image, self._images[image], by_handle=True)
-        for place, state in enumerate(node.result_states or ()):
-            self._exported(
-                state, f"{self._filters[node]}.resultStates![{place}]", state in self._interface.result_states
-            )
+        state = node.result_state
+        if state is not None and self._is_shown(state):
+            variable = self._text.names.take(f"{self._filters[node]}State")
+            self._text.line(f"let {variable}: MPSNNStateNode = {self._left(self._filters[node])}")
+            self._exported(state, variable, state in self._interface.result_states)
         labels = getattr(node, "input_labels", None)
         if isinstance(labels, MPSNNStateNode):
             label = None if labels.handle is None else labels.handle.label()
@@ -307,6 +311,11 @@ class Nodes:
             self._faults.append(
                 f"{variable}: its image allocator {type(allocator).__name__} is Python; set one in Swift"
             )
+
+    def _is_shown(self, state: MPSNNStateNode) -> bool:
+        """Whether there is something to set on a state."""
+        has_label = state.handle is not None and state.handle.label() is not None
+        return has_label or state in self._interface.result_states or state.synchronize_resource
 
     def _exported(self, thing: MPSNNImageNode | MPSNNStateNode, variable: str, is_exported: bool) -> None:
         if thing.handle is not None and thing.handle.label() is not None:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from openmps.formats.swift import training_classes as classes
-from openmps.formats.swift.literals import case, float32, float64, literal, string
+from openmps.formats.swift.literals import case, float32, float64, literal, string, whole
 from openmps.formats.swift.text import Text
 from openmps.graph.graph import MPSNNGraph
 from openmps.graph.nodes import MPSNNFilterNode, MPSNNGradientFilterNode
@@ -103,7 +103,7 @@ class Trained:
         text = self._text
         self._use(
             classes.CONVOLUTION, (classes.CONVOLUTION_ON_DEVICE, classes.CONVOLUTION_ON_CPU),
-            "convolutionGradientState: gradientState,\n            convolutionSourceState: sourceState",
+            "convolutionGradientState: gradientState,\n      convolutionSourceState: sourceState",
         )  # fmt: skip
         file = text.file(label or variable, weights.astype("<f4").tobytes() + biases)
         self.variables.append(variable)
@@ -113,8 +113,8 @@ class Trained:
                 "device": "device",
                 "label": "nil" if label is None else string(label),
                 "file": text.path(file),
-                "weightCount": str(weights.size),
-                "biasCount": str(len(biases) // 4),
+                "weightCount": whole(weights.size),
+                "biasCount": whole(len(biases) // 4),
                 "descriptor": descriptor,
             },
         )
@@ -142,7 +142,7 @@ class Trained:
                 "device": "device",
                 "label": "nil" if label is None else string(label),
                 "file": text.path(file),
-                "channels": str(rows[0].size),
+                "channels": whole(rows[0].size),
                 "epsilon": float32(epsilon),
                 "momentum": float32(getattr(source, "momentum", _MOMENTUM)),
             },
@@ -205,4 +205,4 @@ def _regularized(optimizer: MPSNNOptimizer) -> str:
         MPSNNRegularizationType.L2: f"{scale} * value[index]",
     }
     term = terms.get(optimizer.regularization_type)
-    return "" if term is None else f"            g += {term}\n"
+    return "" if term is None else f"      g += {term}\n"

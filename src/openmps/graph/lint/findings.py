@@ -9,6 +9,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from openmps.checks import counted
+from openmps.tables import printed_html
 
 _WIDTH = 80
 """Columns of text that a report takes at most."""
@@ -92,6 +93,8 @@ class LintReport:
             lines += _rows(cells)
         lines.append(", ".join(counted(len(self.of(each)), each.value) for each in Severity))
         return "\n".join([*lines, *(part for each in self.left_out for part in _wrapped(f"not tried: {each}", ""))])
+
+    _repr_html_ = printed_html
 
 
 def _block(alike: Sequence[Finding]) -> list[str]:
