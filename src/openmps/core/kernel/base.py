@@ -43,8 +43,13 @@ class MPSKernel(KnownAttributes, Labelled, Configured):
     _attribute_checks = {"options": flags_of(MPSKernelOptions)}  # noqa: RUF012
     _shown: ClassVar[Sequence[str]] = ()
     """Properties beside those of the configuration that say what a kernel does."""
+    _is_abstract: ClassVar[bool] = False
+    """Whether the framework has no initializer of the very class that says so."""
 
     def __init__(self, device: MTLDevice) -> None:
+        if "_is_abstract" in vars(type(self)) and self._is_abstract:
+            rule = "makes no kernel of this base class"
+            raise MPSTypeError(type(self).__name__, "device", rule, None, "Make one of its subclasses")
         self.options = MPSKernelOptions.NONE
         self._device = check_is_device(type(self).__name__, "device", device)
         self._configuration = Configuration(type(self), device.torch_device.type)
