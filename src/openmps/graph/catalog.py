@@ -429,7 +429,7 @@ NODES: tuple[Row, ...] = (
         ),
     ),
     Row(
-        concatenation.MPSNNConcatenationNode, _concatenation, ("sources",),
+        concatenation.MPSNNConcatenationNode, _concatenation, ("sources",), check=concatenation.check_sizes,
         state=nodes.MPSNNMultiaryGradientStateNode,
         gradient=GradientRow(
             concatenation.MPSNNConcatenationGradientNode, concatenation_kernels.ConcatenationGradient, ("index",)

@@ -541,7 +541,7 @@ class MPSNNGraph(MPSKernel, NamedAttributes):
         """
         inputs = self._interface.inputs
         if len(image_descriptors) != len(inputs):
-            rule = f"must have {len(inputs)} entries, for the handles {self._interface.labels(inputs)}"
+            rule = self._interface.count_rule(inputs)
             raise MPSArgumentError(self.name, "image_descriptors", rule, len(image_descriptors))
         integer(self.name, "count", count, 1, MOST_IMAGES)
         shapes: list[Shape] = []

@@ -36,6 +36,7 @@ from openmps.ops.random_distributions import (
     Uniform,
     probability,
 )
+from openmps.selectors import name_arguments
 from openmps.types import MPSDataType, MPSMatrixRandomDistribution
 
 _CHUNKS = {"cpu": 2**20, "cuda": 2**22}
@@ -44,6 +45,7 @@ _KEYS = 8
 """How many keys each of the 64 MTGP32 generators runs with, side by side."""
 
 
+@name_arguments
 class MPSMatrixRandomDistributionDescriptor(NamedAttributes):
     """How random numbers are distributed (MPSMatrixRandom.h, macOS 10.15; normal distributions macOS 11).
 
