@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from functools import wraps
-from typing import Any, Never, Self, TypeVar
+from functools import partial, wraps
+from typing import Any, Never, TypeVar
 
 from openmps.checks import closest
 from openmps.errors import MPSAttributeError, MPSTypeError
@@ -89,12 +89,11 @@ def name_arguments(kind: type[T]) -> type[T]:
 
 
 class Elsewhere:
-    """An attribute under a name of Swift's or Objective-C's, which says what it is called here.
+    """A method under a name of Swift's or Objective-C's: a call of it says what it is called here.
 
     For classes whose attributes an encode reads: a ``__getattr__`` would slow down every read.
     """
 
-    is_writable = False
     is_elsewhere = True
 
     def __init__(self, name: str) -> None:
@@ -103,9 +102,10 @@ class Elsewhere:
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
 
-    def __get__(self, instance: object, owner: type) -> Self:
-        if instance is None:
-            return self
+    def __get__(self, instance: object, owner: type) -> Callable[..., Never]:
+        return partial(self._refuse, owner)
+
+    def _refuse(self, owner: type, /, *_: object, **__: object) -> Never:
         raise MPSAttributeError(owner.__name__, self._name, "is called otherwise here", None, f"Use {self._here}")
 
 
