@@ -69,8 +69,6 @@ READ_AS = {
     "source_image": "sources",
     "gradient_images": "sources",
     "gradient_state": "source_states",
-    "convolution_gradient_state": "source_states",
-    "convolution_transpose_gradient_state": "source_states",
     "states": "source_states",
     "forward_filter": "forward",
     "result_image": "result_handle",

@@ -282,6 +282,18 @@ def test_nodes_have_their_factory(kind: str) -> None:
         assert type(cls.node(mps.Handle("x"))) is cls
 
 
+@pytest.mark.parametrize(
+    "kind",
+    ["MPSCNNArithmetic", "MPSCNNArithmeticGradient", "MPSMatrixRandom", "MPSNNReduceBinary", "MPSNNReduceUnary"],
+)
+def test_classes_without_an_initializer(kind: str) -> None:
+    """Their initWithDevice: is marked unavailable, and they have no other; a user's subclass can be made."""
+    cls = getattr(mps, kind)
+    with pytest.raises(mps.MPSTypeError, match=f"^{kind}: device makes no kernel of this base class.*subclasses"):
+        cls(CPU)
+    assert type("Own", (cls,), {})(CPU).device is CPU
+
+
 def test_a_factory_makes_what_the_constructor_makes() -> None:
     node = mps.MPSCNNPoolingMaxNode.node(mps.MPSNNImageNode(), 2, stride=3)
     assert type(node) is mps.MPSCNNPoolingMaxNode

@@ -12,8 +12,7 @@ Pooling      MPSCNNPoolingMax, MPSCNNPoolingAverage, MPSCNNPoolingL2Norm, MPSCNN
 Neurons      MPSCNNNeuronReLU, MPSCNNNeuronSigmoid, …; MPSCNNSoftMax, MPSCNNDropout
 Normalizing  MPSCNNBatchNormalization, MPSCNNInstanceNormalization, MPSCNNGroupNormalization
 Arithmetic   MPSCNNAdd, MPSCNNMultiply, …; MPSNNReduceFeatureChannelsSum, …; MPSNNReshape, MPSNNPad, MPSNNSlice
-Losses       MPSCNNLoss, MPSCNNYOLOLoss, MPSNNForwardLoss; MPSCNNLossDescriptor, MPSCNNLossType
-Optimizers   MPSNNOptimizerAdam, MPSNNOptimizerRMSProp, MPSNNOptimizerStochasticGradientDescent
+Learning     MPSCNNLoss, MPSNNForwardLoss, MPSCNNLossDescriptor; MPSNNOptimizerAdam, MPSNNOptimizerRMSProp, …
 Graphs       MPSNNGraph, MPSNNImageNode, MPSNNFilterNode, MPSCNNConvolutionNode, …; graph_summary, lint
 Padding      MPSNNDefaultPadding, MPSNNPaddingMethod, ExplicitPadding, explain_padding
 Files        MPSKeyedArchiver, MPSKeyedUnarchiver; openmps.formats: weights, ONNX, Swift; errors: MPSError, its kinds

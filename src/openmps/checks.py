@@ -30,6 +30,7 @@ from typing import (
 import numpy as np
 
 from openmps.errors import MPSArgumentError, MPSAttributeError, MPSError, MPSMemoryError, MPSTypeError
+from openmps.spellings import INSTEAD, spellings
 
 T = TypeVar("T")
 
@@ -220,13 +221,15 @@ store = object.__setattr__
 
 def absent(name: str, public: Mapping[str, object]) -> AttributeError:
     """The error for a name that the package does not have, beside those that it has."""
-    if not name.startswith(("MPS", "MTL", "NS")):
+    if name in INSTEAD:
+        return MPSAttributeError(_PACKAGE, name, "is not here", None, INSTEAD[name])
+    if not name.startswith(("MPS", "MTL", "MTK", "NS")):
         return AttributeError(f"module {_PACKAGE!r} has no attribute {name!r}")
     member = _member(name, public)
     if member is not None:
         return MPSAttributeError(_PACKAGE, name, "is a member of an enumeration here", None, f"Use {member}")
     rule = "is not here: openmps does not have it yet, or the framework has no such name"
-    close = get_close_matches(name, public, 1, _MISSPELT)
+    close = get_close_matches(name.replace("Make", ""), public, 1, _MISSPELT)
     remedy = f"If {close[0]} is meant, use that; " if close else ""
     return MPSAttributeError(_PACKAGE, name, rule, None, f"{remedy}dir(openmps) lists what there is")
 
@@ -244,8 +247,9 @@ def _member(name: str, public: Mapping[str, object]) -> str | None:
 @lru_cache(_KEPT)
 def _names(kind: type) -> frozenset[str]:
     """The public names that a class has or declares."""
-    found = {name for base in kind.__mro__ for name in (*vars(base), *getattr(base, "__annotations__", ()))}
-    return frozenset(name for name in found if name[0] != "_")
+    had = {name for base in kind.__mro__ for name, at in vars(base).items() if not hasattr(type(at), "is_elsewhere")}
+    declared = {name for base in kind.__mro__ for name in getattr(base, "__annotations__", ())}
+    return frozenset(name for name in had | declared if name[0] != "_")
 
 
 @lru_cache(_KEPT)
@@ -302,7 +306,8 @@ class NamedMembers(EnumType):
 @lru_cache(_KEPT)
 def _meant(kind: type, name: str) -> str | None:
     """The attribute of a class that ``name`` was probably to be."""
-    return closest(name, _names(kind))
+    names = _names(kind)
+    return next(filter(None, (_respelt(each, names) for each in spellings(name))), None) or closest(name, names)
 
 
 def closest(name: str, names: Iterable[str]) -> str | None:
@@ -356,6 +361,8 @@ def read_only(thing: object, name: str) -> MPSAttributeError:
 def _unknown(thing: object, name: str) -> MPSAttributeError:
     who = _called(thing)
     meant = _meant(type(thing), name)
+    if (elsewhere := getattr(type(thing), "_elsewhere", {}).get(name)) is not None:
+        return MPSAttributeError(who, name, "is no attribute of this class", None, elsewhere)
     remedy = "A subclass can have attributes of its own" if meant is None else f"Use {meant}"
     return MPSAttributeError(who, name, "is no attribute of this class", None, remedy)
 

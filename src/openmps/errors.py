@@ -10,13 +10,15 @@ from collections.abc import Mapping, Sequence
 
 _LONGEST_PART = 800
 """Characters of each part of a sentence: what a file says may be of any length."""
+_LONGEST_VALUE = 200
+"""Characters of the value that was found."""
 _MOST_PROBLEMS = 1000
 """Lines of an error that lists all that it found."""
 
 
-def _short(part: object) -> str:
+def _short(part: object, most: int = _LONGEST_PART) -> str:
     text = str(part)
-    return text if len(text) <= _LONGEST_PART else f"{text[:_LONGEST_PART]}…"
+    return text if len(text) <= most else f"{text[:most]}…"
 
 
 def _counted(number: int, word: str) -> str:
@@ -41,7 +43,7 @@ class MPSError(Exception):
         self.rule = rule
         self.got = got
         self.remedy = remedy
-        found = "" if got is None else f", got {_short(got)}"
+        found = "" if got is None else f", got {_short(got, _LONGEST_VALUE)}"
         todo = f". {_short(remedy)}" if remedy else ""
         super().__init__(f"{_short(who)}: {_short(argument)} {_short(rule)}{found}{todo}")
 

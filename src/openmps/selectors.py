@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, Never, TypeVar
 
 from openmps.checks import closest
@@ -75,6 +75,38 @@ def takes(*forms: Mapping[str, Kind]) -> Callable[[Function], Function]:
         return call  # pyright: ignore[reportReturnType]
 
     return decorate
+
+
+def name_arguments(kind: type[T]) -> type[T]:
+    """Have a class's own constructor name the class, and the argument that was meant, as `takes` does.
+
+    A decorator of classes, and for a base to call with its subclasses; not for what each encode makes.
+    """
+    own = vars(kind).get("__init__")
+    if own is not None and not hasattr(own, "__wrapped__"):
+        setattr(kind, "__init__", takes()(own))  # noqa: B010
+    return kind
+
+
+class Elsewhere:
+    """A method under a name of Swift's or Objective-C's: a call of it says what it is called here.
+
+    For classes whose attributes an encode reads: a ``__getattr__`` would slow down every read.
+    """
+
+    is_elsewhere = True
+
+    def __init__(self, name: str) -> None:
+        self._here, self._name = name, ""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: object, owner: type) -> Callable[..., Never]:
+        return partial(self._refuse, owner)
+
+    def _refuse(self, owner: type, /, *_: object, **__: object) -> Never:
+        raise MPSAttributeError(owner.__name__, self._name, "is called otherwise here", None, f"Use {self._here}")
 
 
 def _no_argument(thing: object, name: str, names: list[str]) -> MPSTypeError:

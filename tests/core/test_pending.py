@@ -172,6 +172,83 @@ def test_a_writer_that_was_dropped_is_gone(queue: MTLCommandQueue) -> None:
         gc.enable()
 
 
+def dropped(queue: MTLCommandQueue, result: mps.MPSImage, kind: Callable[[MTLCommandQueue], Any]) -> None:
+    relu(kind(queue), image(queue.device), result)
+
+
+KINDS: list[Callable[[MTLCommandQueue], Any]] = [lambda queue: queue.command_buffer(), mps.MPSCommandBuffer]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("way", READS)
+def test_a_result_that_nothing_will_write(queue: MTLCommandQueue, way: str, kind: Callable[..., Any]) -> None:
+    """Its command buffer is gone: there are no numbers, whoever asks and however often."""
+    result = mps.MPSImage(queue.device, descriptor())
+    dropped(queue, result, kind)
+    for _ in range(2):
+        with pytest.raises(mps.MTLCommandBufferError, match="dropped before its commit.*'MPSCNNNeuronReLU'.*commit"):
+            READS[way](result)
+
+
+WRITES: dict[str, Callable[[MTLCommandQueue, mps.MPSImage], object]] = {
+    "a later command buffer": lambda queue, result: committed(queue, result),
+    "the host": lambda queue, result: result.write_bytes(np.maximum(X, 0)),
+}
+
+
+def committed(queue: MTLCommandQueue, result: mps.MPSImage) -> None:
+    command_buffer = queue.command_buffer()
+    relu(command_buffer, image(queue.device), result)
+    command_buffer.commit()
+
+
+@pytest.mark.parametrize("way", WRITES)
+def test_a_result_that_something_else_writes(queue: MTLCommandQueue, way: str) -> None:
+    result = mps.MPSImage(queue.device, descriptor())
+    dropped(queue, result, mps.MPSCommandBuffer)
+    WRITES[way](queue, result)
+    np.testing.assert_array_equal(result.numpy(), np.maximum(X, 0))
+
+
+def test_parts_that_nothing_will_write(queue: MTLCommandQueue) -> None:
+    """Other images of a block that others have written can be read; buffers are known by their bytes."""
+    several = descriptor()
+    several.number_of_images = 2
+    batch = mps.MPSImage(queue.device, several).batch_representation()
+    dropped(queue, batch[0], mps.MPSCommandBuffer)
+    committed(queue, batch[1])
+    np.testing.assert_array_equal(batch[1].numpy(), np.maximum(X, 0))
+    with pytest.raises(mps.MTLCommandBufferError, match="dropped before its commit"):
+        batch.numpy()
+    buffer = queue.device.new_buffer(length=8)
+    with queue.command_buffer().blit_command_encoder() as blit:
+        blit.fill_buffer(buffer, range(4), 9)
+    assert buffer.tensor(torch.uint8, 4).tolist() == [0] * 4
+    with pytest.raises(mps.MTLCommandBufferError, match="dropped before its commit.*on MTLCommandBuffer"):
+        buffer.contents()
+    buffer.bind(torch.ones(8, dtype=torch.uint8, device=queue.device.torch_device))
+    assert buffer.contents().tolist() == [1] * 8
+
+
+def test_results_of_work_that_was_skipped(queue: MTLCommandQueue) -> None:
+    """Read when the command buffer has failed and is gone: the same fault as the wait for it raises."""
+    result, after = mps.MPSImage(queue.device, descriptor()), queue.command_buffer()
+    command_buffer = queue.command_buffer()
+
+    def fail() -> None:
+        raise OSError("broken")
+
+    command_buffer.record("fail", fail)
+    relu(command_buffer, image(queue.device), result)
+    command_buffer.commit()
+    del command_buffer
+    after.commit()
+    after.wait_until_completed()
+    for _ in range(2):
+        with pytest.raises(mps.MTLExecutionError, match=r"work 'fail'.*broken"):
+            result.numpy()
+
+
 def test_handlers_and_work_read_in_their_order(queue: MTLCommandQueue) -> None:
     """They neither wait nor are refused: what is recorded later is none of their business."""
     result, found = mps.MPSImage(queue.device, descriptor()), list[np.ndarray]()
@@ -349,6 +426,33 @@ def test_gradients_in_the_update_of_a_data_source(queue: MTLCommandQueue) -> Non
     refused(given.inner.weights)  # the update is recorded, too
     command_buffer.commit()
     assert (given.inner.weights() != 1).any()
+
+
+def test_a_step_that_is_dropped(queue: MTLCommandQueue) -> None:
+    """Its loss is not there; weights and accumulators are what they were, and can be saved."""
+    given = source()
+    x = mps.MPSNNImageNode()
+    layer = mps.MPSCNNConvolutionNode(x, given)
+    layer.training_style = mps.MPSNNTrainingStyle.UPDATE_DEVICE_GPU
+    kind = mps.MPSCNNLossType.MEAN_SQUARED_ERROR
+    loss = mps.MPSCNNLossNode(layer.result_image, mps.MPSCNNLossDescriptor(kind, mps.MPSCNNReductionType.SUM))
+    end = loss.training_graph(mps.MPSNNInitialGradientNode(loss.result_image).result_image, None)
+    graph = mps.MPSNNGraph(queue.device, result_image=end[0].result_image, result_image_is_needed=True)
+    batch = mps.MPSImageBatch.from_numpy(queue.device, np.stack([X, X]))
+    labels = mps.MPSCNNLossLabels.batch(queue.device, np.zeros((2, 2, 1, 2), np.float32))
+
+    def step() -> Any:
+        return graph.encode_batch(mps.MPSCommandBuffer(queue), [batch], [labels])
+
+    results = [step(), labels[0].loss_image()]  # type: ignore[attr-defined]
+    for result in results:
+        with pytest.raises(mps.MTLCommandBufferError, match="dropped before its commit"):
+            result.numpy()
+    assert (given.weights() == 1).all()
+    state = given.training_state()
+    assert {name: np.any(state[name]) for name in state if "vector" in name} == {
+        f"input_{kind}_vectors.{part}": False for kind in ("momentum",) for part in (0, 1)
+    }
 
 
 def test_weights_that_are_yet_to_be_exported_or_reloaded(queue: MTLCommandQueue) -> None:

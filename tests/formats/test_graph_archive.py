@@ -34,20 +34,26 @@ from openmps.formats.archive import MPSKeyedArchiver, MPSKeyedUnarchiver
 from openmps.formats.archive.container import pack, unpack
 from openmps.graph.arithmetic_nodes import MPSNNAdditionNode
 from openmps.graph.concatenation_nodes import MPSNNConcatenationNode
+from openmps.graph.convolution_nodes import MPSCNNConvolutionNode
 from openmps.graph.graph import MPSNNGraph
 from openmps.graph.neuron_nodes import MPSCNNNeuronPReLUNode, MPSCNNNeuronReLUNode, MPSCNNNeuronTanHNode
 from openmps.graph.nodes import Handle, MPSNNImageNode
 from openmps.graph.pooling_nodes import MPSCNNPoolingAverageNode
 from openmps.graph.softmax_nodes import MPSCNNLogSoftMaxNode, MPSCNNSoftMaxNode
 from openmps.graph.summary import graph_summary
+from openmps.kernels.convolution import MPSCNNConvolutionDescriptor
 from openmps.kernels.optimizers import MPSNNOptimizerAdam
 from openmps.training.data_sources import TrainableConvolutionDataSource
 from openmps.types import (
+    MPSCNNConvolutionWeightsLayout,
+    MPSCNNWeightsQuantizationType,
+    MPSDataType,
     MPSImageFeatureChannelFormat,
     MPSKernelOptions,
     MPSNNPaddingMethod,
     MPSNNTrainingStyle,
 )
+from samples.convolution import ArraySource
 
 Format = MPSImageFeatureChannelFormat
 ORDINARY = MPSImage.default_allocator()
@@ -149,6 +155,43 @@ def test_inference_graphs(name: str, bench: Bench, rng: np.random.Generator) -> 
     results = []
     for each in (graph, again(graph)):
         result = each.encode_batch(command_buffer := bench.command_buffer(), [bench.batch(images)])
+        finish(command_buffer)
+        results.append(numbers(result))
+    np.testing.assert_array_equal(*results)
+
+
+OFFERED: dict[str, tuple[Any, MPSDataType, dict[str, Any]]] = {
+    "nothing": (np.float32, MPSDataType.FLOAT32, {}),
+    "float32": (np.float32, MPSDataType.FLOAT32, {"kernel_weights_data_type": MPSDataType.FLOAT32}),
+    "float16": (np.float32, MPSDataType.FLOAT32, {"kernel_weights_data_type": MPSDataType.FLOAT16}),
+    "no precision": (np.float32, MPSDataType.FLOAT32, {"kernel_weights_data_type": None}),
+    "half weights": (np.float16, MPSDataType.FLOAT16, {"kernel_weights_data_type": MPSDataType.FLOAT16}),
+    "layout": (np.float32, MPSDataType.FLOAT32, {"weights_layout": MPSCNNConvolutionWeightsLayout.OHWI}),
+    "ranges": (np.uint8, MPSDataType.UINT8, {"ranges_for_uint8_kernel": np.float32([[-1, 1], [0, 2]])}),
+    "table": (
+        np.uint8,
+        MPSDataType.UINT8,
+        {
+            "weights_quantization_type": MPSCNNWeightsQuantizationType.LOOKUP_TABLE,
+            "lookup_table_for_uint8_kernel": np.linspace(-1, 1, 256, dtype=np.float32),
+        },
+    ),
+}
+"""What data sources may offer besides the methods that they must have: the type of their weights, optional methods."""
+
+
+@pytest.mark.parametrize("image_format", [Format.FLOAT16, Format.FLOAT32])
+@pytest.mark.parametrize("offered", OFFERED)
+def test_what_a_data_source_offers(offered: str, image_format: Format, bench: Bench, rng: np.random.Generator) -> None:
+    dtype, kind, methods = OFFERED[offered]
+    weights = (255 * rng.random((2, 3, 3, 4)) if dtype is np.uint8 else rng.normal(size=(2, 3, 3, 4))).astype(dtype)
+    source: Any = ArraySource(MPSCNNConvolutionDescriptor(3, 3, 4, 2), weights, np.float32([1, 2]), kind)
+    vars(source).update({name: lambda value=value: value for name, value in methods.items()})
+    graph = MPSNNGraph(bench.device, MPSCNNConvolutionNode(MPSNNImageNode(), source).result_image)
+    graph.format = image_format
+    images, results = rng.normal(size=(2, 4, 5, 5)), []
+    for each in (graph, again(graph)):
+        result = each.encode_batch(command_buffer := bench.command_buffer(), [bench.batch(images, image_format)])
         finish(command_buffer)
         results.append(numbers(result))
     np.testing.assert_array_equal(*results)

@@ -17,6 +17,7 @@ from openmps.formats import onnx as reader
 from openmps.formats.onnx import OnnxModel
 from openmps.graph.convolution_nodes import MPSCNNConvolutionNode
 from openmps.graph.normalization_nodes import MPSCNNBatchNormalizationNode
+from openmps.metal.device import MTLCreateSystemDefaultDevice
 from openmps.training.data_sources import ArrayConvolutionDataSource
 from openmps.training.normalization_sources import ArrayBatchNormalizationDataSource
 from openmps.types import MPSImageFeatureChannelFormat
@@ -66,6 +67,19 @@ WINDOWS = [
 def test_convolution_windows(attributes, size, kernel, tmp_path: Path) -> None:
     made = model([conv("x", "y", **attributes)], {"x": ["n", 3, *size]}, w=numbers(4, 3, *kernel))
     check(made, tmp_path, (2, 3, *size))
+
+
+def test_the_systems_default_device(tmp_path: Path) -> None:
+    """What makes a graph of a file takes it where no device is given."""
+    path = saved(model([conv("x", "y")], {"x": ["n", 3, 8, 8]}, w=numbers(4, 3, 3, 3)), tmp_path)
+    network, default = reader.network(path), MTLCreateSystemDefaultDevice()
+    opened = network.model()
+    opened.save(tmp_path / "model.omps")
+    graphs = [reader.load(path), network.graph(), opened.graph, OnnxModel.open(tmp_path / "model.omps").graph]
+    assert [graph.device for graph in graphs] == [default] * 4
+    for given in ("cpu", 0):
+        with pytest.raises(MPSTypeError, match="device must be an MTLDevice"):
+            reader.load(path, given)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("automatic", ["SAME_UPPER", "SAME_LOWER"])
@@ -385,7 +399,10 @@ def test_concatenations_of_unequal_sizes_are_refused_as_they_run(tmp_path: Path)
     found = ours(saved(made, tmp_path))
     even = numbers(1, 4, 4, 6)
     assert error(found.run({"x": even})["y"], reference(made, {"x": even})["y"]) < 1e-5
-    with pytest.raises(MPSArgumentError, match="source 1 must be as large as source 0"):
+    with pytest.raises(
+        MPSArgumentError,
+        match="sources must have the same width and height, got 6x4 of MPSCNNUpsamplingNearest 'Resize_r'",
+    ):
         found.run({"x": numbers(1, 4, 5, 6)})
 
 

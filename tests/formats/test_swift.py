@@ -316,10 +316,10 @@ def test_half_the_bytes() -> None:
 
 
 class Provider:
-    def transform_for_source_image(self, image: Any, handle: Any) -> Any:
+    def transform(self, source_image: Any, handle: Any) -> Any:
         return mps.MPSScaleTransform(1.0, 1.0, 0.0, 0.0)
 
-    def alpha_for_source_image(self, source_image: Any, destination_image: Any) -> float:
+    def alpha(self, source_image: Any, destination_image: Any) -> float:
         return 1.0
 
     def image(self, command_buffer: Any, image_descriptor: Any, kernel: Any) -> Any:

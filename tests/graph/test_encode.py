@@ -125,7 +125,9 @@ def test_concatenation_pads_every_source_to_four_channels(bench: Bench, rng: np.
     x, y = rng.normal(size=(2, 7, 2, 3)), rng.normal(size=(2, 11, 2, 3))
     command_buffer = bench.command_buffer()
     result = graph.encode_batch(command_buffer, [bench.batch(x), bench.batch(y)])
-    with pytest.raises(MPSArgumentError, match="source 1 must be as large as source 0, 3x2 pixels, got 3x3"):
+    with pytest.raises(
+        MPSArgumentError, match="sources must have the same width and height, got 3x2 of an input, 3x3 of an input"
+    ):
         graph.encode_batch(command_buffer, [bench.batch(x), bench.batch(np.ones((2, 11, 3, 3)))])
     finish(command_buffer)
     found = numbers(result)
@@ -180,7 +182,7 @@ def test_sources_are_checked(bench: Bench) -> None:
     one, two = bench.filled((1, 1, 1, 1), 1.0), bench.filled((2, 1, 1, 1), 1.0)
     command_buffer = bench.command_buffer()
     for wrong, message in (
-        ([one], "source_images must have 2 entries, for the handles 'left', None, got 1"),
+        ([one], "source_images must have 2 entries, one for each input: 'left', one without a label, got 1"),
         ([one, two], r"source_images\[1\] must hold 1 image\(s\), like the first source, got 2"),
         (one, "source_images must be a sequence, one image a source, got MPSImage"),
         ([one, [one]], r"source_images\[1\] must be an MPSImage, got list. Use encode_batch"),
@@ -211,7 +213,7 @@ def test_labels_are_checked(bench: Bench, rng: np.random.Generator) -> None:
     batch, given = bench.batch(images), labels(bench, targets)
     command_buffer = bench.command_buffer()
     for states, message in (
-        (None, "source_states must have 1 entries"),
+        (None, "source_states must have 1 entry, one for each input"),
         ([given[:1]], r"source_states\[0\] must hold 2 state\(s\), one an image, got 1"),
         ([labels(bench, targets[:, :4])], r"MPSCNNLoss.*labels\[0\] must be 1x1 with at least 10 channels"),
         ([given[0]], r"source_states\[0\] must be a sequence of MPSState"),

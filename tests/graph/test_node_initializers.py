@@ -33,7 +33,7 @@ IMAGE, FLOW, LABELS, WEIGHTS = (mps.MPSNNImageNode(mps.Handle(name)) for name in
 
 
 class Provider:
-    def transform_for_source_image(self, image: Any, handle: Any) -> Any:
+    def transform(self, source_image: Any, handle: Any) -> Any:
         return mps.MPSScaleTransform(1.0, 1.0, 0.0, 0.0)
 
 
@@ -50,6 +50,7 @@ _SOURCE = Weights.of(np.random.default_rng(0), (2, 3, 3, 1))
 _WORDS = mps_source(MPSCNNConvolutionDescriptor(1, 1, 1, 1), np.zeros((1, 1, 1, 1), np.uint32))
 _NEURON = mps.MPSNNNeuronDescriptor(mps.MPSCNNNeuronType.TANH, 0.5, 2.0)
 _LOSS = mps.MPSCNNLossDescriptor(MPSCNNLossType.HUBER)
+_STATE = mps.MPSNNForwardLossNode(IMAGE, LABELS, _LOSS).result_state
 
 VALUES: dict[str, Any] = {
     "source": IMAGE, "left_source": IMAGE, "right_source": FLOW, "source_gradient": FLOW, "source_image": IMAGE,
@@ -203,7 +204,11 @@ def test_one_filter_size_is_the_dilation_rate_too() -> None:
         (lambda: mps.MPSNNForwardLossNode(IMAGE, LABELS), "loss_descriptor must be an MPSCNNLossDescriptor"),
         (lambda: mps.MPSNNForwardLossNode([IMAGE], _LOSS), "sources must be 2 or 3 image nodes"),
         (lambda: mps.MPSNNForwardLossNode(IMAGE, LABELS, _LOSS, sources=[IMAGE]), "sources must not be given beside"),
-        (lambda: mps.MPSNNLossGradientNode(FLOW, IMAGE, LABELS, _LOSS), "arguments must be image nodes, one gradient"),
+        (
+            lambda: mps.MPSNNLossGradientNode(FLOW, IMAGE, LABELS, _STATE, _STATE, _LOSS),
+            "arguments must be image nodes, one gradient state node or None",
+        ),
+        (lambda: mps.MPSCNNConvolutionTransposeGradientNode(FLOW, IMAGE), "convolution_transpose_gradient_state must"),
         (lambda: mps.MPSCNNYOLOLossNode(IMAGE, _LOSS), "loss_descriptor must be an MPSCNNYOLOLossDescriptor"),
         (lambda: mps.MPSCNNBatchNormalizationNode(IMAGE, 3), "data_source must be a data source with the methods"),
         (lambda: mps.MPSNNGramMatrixCalculationNode(IMAGE, "1"), "alpha must be a number"),
@@ -213,6 +218,20 @@ def test_one_filter_size_is_the_dilation_rate_too() -> None:
 def test_what_initializers_refuse(make: Any, message: str) -> None:
     with pytest.raises(mps.MPSError, match=message):
         make()
+
+
+def test_the_state_of_a_transposed_convolutions_gradient() -> None:
+    """By the name of its own initializer, and by that of the one it inherits."""
+    forward = mps.MPSCNNConvolutionTransposeNode(IMAGE, None, _SOURCE)
+    kind, state = mps.MPSCNNConvolutionTransposeGradientNode, forward.result_state
+    for node in (
+        kind(FLOW, IMAGE, state, _SOURCE),
+        kind(FLOW, IMAGE, convolution_transpose_gradient_state=state),
+        kind(FLOW, IMAGE, convolution_gradient_state=state, weights=_SOURCE),
+    ):
+        assert node.convolution_gradient_state is node.convolution_transpose_gradient_state is state
+    with pytest.raises(mps.MPSTypeError, match="must be given, by one of its two names"):
+        kind(FLOW, IMAGE, state, convolution_gradient_state=state)
 
 
 @pytest.mark.parametrize(

@@ -82,8 +82,9 @@ class Provider:
     def __init__(self, zoom: float) -> None:
         self.zoom, self.asked = zoom, list[Any]()
 
-    def transform_for_source_image(self, image: Any, handle: Any) -> mps.MPSScaleTransform:
-        self.asked.append(((image.width, image.height, image.feature_channels), handle.label()))
+    def transform(self, source_image: Any, handle: Any) -> mps.MPSScaleTransform:
+        shape = source_image.width, source_image.height, source_image.feature_channels
+        self.asked.append((shape, handle.label()))
         return mps.MPSScaleTransform(self.zoom, self.zoom, 0.5, -0.25)
 
 
@@ -146,11 +147,11 @@ class Factor:
     def __init__(self, number: float) -> None:
         self.number, self.asked = number, list[Any]()
 
-    def alpha_for_source_image(self, source_image: Any, destination_image: Any) -> float:
+    def alpha(self, source_image: Any, destination_image: Any) -> float:
         self.asked.append(tuple((each.width, each.height) for each in (source_image, destination_image)))
         return self.number
 
-    scalar_weight_for_source_image = alpha_for_source_image
+    scalar_weight = alpha
 
 
 def test_alpha_of_a_gram_matrix_is_asked_for_at_each_encode(bench: Bench, rng: np.random.Generator) -> None:
@@ -190,6 +191,46 @@ def test_the_weight_of_a_loss_is_asked_for_at_each_encode(bench: Bench, rng: np.
     assert factor.asked == [((5, 4), (1, 1))] * 2
 
 
+class Former:
+    """Callbacks by the names that version 0.1 had for the methods."""
+
+    def transform_for_source_image(self, image: Any, handle: Any) -> Any:
+        return mps.MPSScaleTransform(2.0, 2.0, 0.5, -0.25)
+
+    def alpha_for_source_image(self, source_image: Any, destination_image: Any) -> float:
+        return 0.25
+
+    scalar_weight_for_source_image = alpha_for_source_image
+
+
+class Named:
+    """The same by the rule for methods."""
+
+    transform, alpha = Former.transform_for_source_image, Former.alpha_for_source_image
+    scalar_weight = alpha
+
+
+def _asking(callback: Any) -> dict[str, mps.MPSNNFilterNode]:
+    scale = mps.MPSNNBilinearScaleNode(image("x"), callback, mps.MTLSize(7, 6, 0))
+    products = mps.MPSNNGramMatrixCalculationNode(image("x"))
+    loss = mps.MPSNNForwardLossNode(image("x"), image("x"), mps.MPSCNNLossDescriptor(Type.HINGE, Reduction.SUM))
+    products.property_call_back = loss.property_call_back = callback
+    return {"transform": scale, "alpha": products, "scalar_weight": loss}
+
+
+@pytest.mark.parametrize("method", ["transform", "alpha", "scalar_weight"])
+def test_callbacks_by_their_former_names(method: str, bench: Bench, rng: np.random.Generator) -> None:
+    """They answer as before, and are told the name by the rule for methods."""
+    x = rng.normal(size=(2, 3, 4, 5))
+    with pytest.warns(DeprecationWarning, match=f"_for_source_image: call it {method}\\(source_image, ") as caught:
+        former = _asking(Former())
+    assert [each.filename for each in caught] == [__file__] * 3
+    found = [run(bench, graph_of(bench, nodes[method]), x=x) for nodes in (former, _asking(Named()))]
+    np.testing.assert_array_equal(*found)
+    with pytest.raises(mps.MPSTypeError, match=r"must have a method \w+\(source_image, \w+\), or be None"):
+        _asking(object())
+
+
 # --- losses in chains -------------------------------------------------------------------------------------------------
 
 
@@ -217,6 +258,39 @@ def test_gradients_of_a_forward_loss(
     for actual, of_labels in zip(found[1:], (False, True), strict=True):
         expected = loss_oracle.flow(given["flow"], given["x"], given["t"], weights, parameters, of_labels)
         assert_close(actual, expected, TOLERANCE, f"gradient, of labels: {of_labels}")
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("of_labels", [False, True])
+def test_the_gradient_of_a_loss_without_a_state(
+    bench: Bench, rng: np.random.Generator, weighted: bool, of_labels: bool
+) -> None:
+    """Its own descriptor and callback say what the forward encode would; the forward loss need not be in the graph."""
+    given = {
+        "x": rng.normal(size=(2, 3, 2, 4)),
+        "t": rng.normal(size=(2, 3, 2, 4)),
+        "flow": rng.normal(size=(2, 1, 1, 1)),
+    }
+    given |= {"w": rng.uniform(0.5, 1.5, size=(2, 3, 2, 4))} if weighted else {}
+    descriptor = mps.MPSCNNLossDescriptor(Type.HUBER, Reduction.SUM)
+    descriptor.delta, descriptor.weight = 0.5, 3.0
+    sources = [image(name) for name in ("x", "t", *(("w",) if weighted else ()))]
+    forward = mps.MPSNNForwardLossNode(sources, descriptor)
+    for callback in (None, Factor(0.25)):
+        forward.property_call_back = callback
+        expected = forward.gradient_filters(image("flow"))[of_labels]
+        forms = [
+            mps.MPSNNLossGradientNode([image("flow"), *sources], None, descriptor, of_labels),
+            mps.MPSNNLossGradientNode(image("flow"), *sources, None, descriptor, of_labels),
+            mps.MPSNNLossGradientNode(
+                image("flow"), *sources, gradient_state=None, loss_descriptor=descriptor,
+                is_labels_gradient_filter=of_labels,
+            ),
+        ]  # fmt: skip
+        (values,) = run(bench, graph_of(bench, expected), **given)
+        for node in forms:
+            node.property_call_back = callback
+            np.testing.assert_array_equal(run(bench, graph_of(bench, node), **given)[0], values)
 
 
 def test_an_initial_gradient_starts_a_training_graph(bench: Bench, rng: np.random.Generator) -> None:

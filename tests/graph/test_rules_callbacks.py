@@ -49,11 +49,11 @@ class Factor:
         self.answers = list(answers)
         self.shapes: list[tuple[int, ...]] = []
 
-    def alpha_for_source_image(self, source_image: Any, destination_image: Any) -> float:
+    def alpha(self, source_image: Any, destination_image: Any) -> float:
         self.shapes.append((source_image.width, source_image.feature_channels, destination_image.width))
         return self.answers.pop(0)
 
-    scalar_weight_for_source_image = alpha_for_source_image
+    scalar_weight = alpha
 
 
 def test_6_2_a_gram_matrix_asks_for_its_factor_at_each_encode(bench: Bench) -> None:
@@ -89,8 +89,8 @@ def test_6_2_a_scale_asks_for_its_transform_at_each_encode(bench: Bench, kind: A
         def __init__(self) -> None:
             self.asked: list[Any] = []
 
-        def transform_for_source_image(self, image: Any, handle: Any) -> Any:
-            self.asked.append((image.width, handle.label()))
+        def transform(self, source_image: Any, handle: Any) -> Any:
+            self.asked.append((source_image.width, handle.label()))
             return mps.MPSScaleTransform(1.0, 1.0, -2.0 * (len(self.asked) - 1), 0.0)
 
     provider = Panning()
@@ -149,7 +149,7 @@ def test_7_a_graph_with_nothing_to_do_comes_back_from_an_archive(bench: Bench) -
 class Doubling:
     """A callback with a way to be archived."""
 
-    def alpha_for_source_image(self, source_image: Any, destination_image: Any) -> float:
+    def alpha(self, source_image: Any, destination_image: Any) -> float:
         return 2.0
 
     def archived(self) -> dict[str, Any]:

@@ -64,7 +64,7 @@ def test_6_5_a_graph_with_nothing_to_do_takes_reads_and_checks_its_sources(bench
     assert source.read_count == 0
     with pytest.raises(mps.MPSLifetimeError):
         graph.encode(command_buffer, [source])
-    with pytest.raises(mps.MPSArgumentError, match="source_images must have 1 entries, for the handles 'x', got 0"):
+    with pytest.raises(mps.MPSArgumentError, match="source_images must have 1 entry, one for each input: 'x', got 0"):
         graph.encode(command_buffer, [])
     finish(command_buffer)
 

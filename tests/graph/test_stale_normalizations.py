@@ -115,6 +115,9 @@ def test_a_data_source_that_keeps_its_first_numbers(kind: str, device: torch.dev
     assert scene.training.stale_weights() == [scene.name]
     scene.inference.reload_from_data_sources()
     assert len(scene.encode(scene.inference)) == 1, "reloading does not help"
+    later = scene.graph(type(scene.forward)(mps.MPSNNImageNode(), scene.source).result_image)
+    assert later.stale_weights() == [scene.name]
+    assert len(scene.encode(later)) == 1, "nor does making another graph"
 
 
 @every_kind

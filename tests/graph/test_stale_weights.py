@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import warnings
 from typing import Any
 
@@ -119,6 +120,22 @@ def test_a_data_source_that_keeps_its_first_weights(device: torch.device) -> Non
     scene.inference.reload_from_data_sources()
     (message,) = scene.predict()
     assert message.startswith(", ".join(NAMES)) and "with a data source that brings the new weights" in message
+
+
+@pytest.mark.parametrize("is_gone", [False, True], ids=["while the training graph lives", "when it is gone"])
+def test_a_graph_that_is_made_after_training(is_gone: bool, device: torch.device) -> None:
+    """Versions belong to the data source: first weights are old ones, whenever they are read."""
+    for make, names in ((DeviceSgd.of, NAMES), (trainable(sgd), [])):
+        scene = Scene(device, make)
+        assert scene.train(2) == []
+        if is_gone:
+            del scene.training, scene.inference
+            gc.collect()
+        graph = scene.predictor()
+        assert graph.stale_weights() == names
+        messages = scene.predict(graph, encodes=2)
+        assert len(messages) == bool(names), "said once"
+        assert all(each.startswith(f"{', '.join(NAMES)}: another graph or kernel") for each in messages)
 
 
 def test_a_data_source_that_the_program_changed(device: torch.device) -> None:

@@ -171,7 +171,7 @@ def test_what_is_refused() -> None:
         graph.trace(images)
     with pytest.raises(mps.MPSTypeError, match=r"source_images\[0\]"):
         graph.trace(["image"], [labels])
-    with pytest.raises(mps.MPSArgumentError, match="source_states must have 1 entries"):
+    with pytest.raises(mps.MPSArgumentError, match="source_states must have 1 entry, one for each input"):
         graph.trace([images])
     with pytest.raises(mps.MPSTypeError, match="fused must be True or False"):
         graph.trace([images], [labels], fused="yes")

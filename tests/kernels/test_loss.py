@@ -12,9 +12,16 @@ import torch
 from encoding import Bench, finish, keep_results, numbers
 from helpers import assert_close, assert_digits
 from openmps.core.state.batch import MPSStateBatch
-from openmps.errors import MPSArgumentError, MPSTypeError
-from openmps.kernels.loss import MPSCNNLoss, MPSCNNLossDataDescriptor, MPSCNNLossDescriptor, MPSCNNLossLabels
+from openmps.errors import MPSArgumentError, MPSTypeError, MTLExecutionError
+from openmps.kernels.loss import (
+    MPSCNNLoss,
+    MPSCNNLossDataDescriptor,
+    MPSCNNLossDescriptor,
+    MPSCNNLossLabels,
+    MPSNNForwardLoss,
+)
 from openmps.metal.device import mtl_device
+from openmps.ops.elements import DTYPES
 from openmps.ops.loss import Loss
 from openmps.types import (
     MPSCNNLossType,
@@ -303,7 +310,7 @@ def test_size_defaults_to_one_pixel() -> None:
 
 
 def test_more_label_channels_than_predictions(device: torch.device, rng: np.random.Generator) -> None:
-    """Twelve channels of labels for ten classes: the surplus is not looked at."""
+    """Twelve channels of labels for ten classes: padding that is no number is not looked at."""
     bench = Bench.on(device)
     y = rng.normal(size=(2, 10, 1, 1)).astype(np.float32).astype(np.float64)
     t = np.zeros((2, 12, 1, 1))
@@ -317,6 +324,48 @@ def test_more_label_channels_than_predictions(device: torch.device, rng: np.rand
     weights[:, 10:] = np.nan
     losses, _ = _evaluate(bench, descriptor, y, _labels(bench, t, weights))
     assert_close(losses, values * 4, 1e-5)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in Type if kind is not Type.COUNT], ids=lambda kind: kind.name)
+def test_a_label_that_the_predictions_have_no_channel_for(kind: Type, device: torch.device) -> None:
+    """Class 2 of predictions of two channels has no loss: that is refused, not 0."""
+    bench, y, t = Bench.on(device), np.full((3, 2, 1, 2), 0.5), np.zeros((3, 4, 1, 2))
+    t[:, 0], t[1, 0, 0, 1], t[1, 2, 0, 1] = 1, 0, 1
+    descriptor = _descriptor(kind, Reduction.SUM)
+    rule = (
+        r"labels must label the 2 channel.* got a label in channel 2 of image 1, pixel \(1, 0\)\. Give the predictions"
+    )
+    for labels in (_labels(bench, t), MPSCNNLossLabels.batch(bench.device, t.transpose(0, 2, 3, 1))):
+        with pytest.raises(MTLExecutionError, match=rule):
+            _evaluate(bench, descriptor, y, labels)
+    for channel_format in DTYPES:
+        forward, command_buffer = MPSNNForwardLoss(bench.device, descriptor), bench.command_buffer()
+        keep_results(forward)
+        losses = forward.encode_batch(command_buffer, bench.batch(y), bench.batch(t, channel_format))
+        command_buffer.commit()
+        with pytest.raises(MTLExecutionError, match=rule):
+            losses.numpy()
+
+
+def test_class_numbers_in_the_place_of_labels(device: torch.device) -> None:
+    """The way to one-hot labels is said wherever class numbers may have been meant."""
+    bench, classes = Bench.on(device), np.array([2, 0])
+    descriptor = _descriptor(Type.SOFT_MAX_CROSS_ENTROPY, Reduction.SUM)
+    y, how = np.zeros((2, 3, 1, 1)), r"one-hot.*numpy\.eye\(classes, dtype='float32'\)\[numbers\]"
+    for given in (classes, torch.from_numpy(classes), classes.reshape(2, 1, 1)):
+        with pytest.raises(MPSArgumentError, match=how):
+            MPSCNNLossLabels.batch(bench.device, given)  # type: ignore[arg-type]
+    for labels in (
+        MPSCNNLossLabels.batch(bench.device, classes.reshape(2, 1)),
+        [MPSCNNLossLabels(bench.device, MPSCNNLossDataDescriptor([float(number)])) for number in classes],
+    ):
+        with pytest.raises(MPSArgumentError, match=f"at least 3 channels.*{how}"):
+            _evaluate(bench, descriptor, y, labels)
+    with pytest.raises(MPSArgumentError, match=f"at least 3 channels.*{how}"):
+        MPSNNForwardLoss(bench.device, descriptor).encode_batch(
+            bench.command_buffer(), bench.batch(y), bench.batch(classes.reshape(2, 1, 1, 1))
+        )
+    _evaluate(bench, descriptor, y, MPSCNNLossLabels.batch(bench.device, np.eye(3, dtype="float32")[classes]))
 
 
 def test_labels_from_images(device: torch.device, rng: np.random.Generator) -> None:

@@ -551,5 +551,18 @@ def test_wrong_destinations(kind: Any) -> None:
 
 def test_the_base_class_makes_no_numbers() -> None:
     bench = Bench(CPU)
-    with pytest.raises(MPSTypeError, match="^MPSMatrixRandom: encode is not offered by this base class"):
+    with pytest.raises(MPSTypeError, match="^MPSMatrixRandom: device makes no kernel of this base class"):
         MPSMatrixRandom(CPU).encode(bench.command_buffer(), _vector(bench, 4))
+
+
+def test_distributions_by_their_factories() -> None:
+    kind, types = MPSMatrixRandomDistributionDescriptor, MPSMatrixRandomDistribution
+    uniform, normal = kind.uniform_distribution_descriptor(1, 2), kind.normal_distribution_descriptor(3, 0.5)
+    cut = kind.normal_distribution_descriptor(3, 0.5, 2.5, 4)
+    assert (uniform.distribution_type, uniform.minimum, uniform.maximum) == (types.UNIFORM, 1, 2)
+    assert (normal.distribution_type, normal.mean, normal.standard_deviation) == (types.NORMAL, 3, 0.5)
+    assert (normal.minimum, normal.maximum) == (-np.inf, np.inf)
+    assert (cut.mean, cut.standard_deviation, cut.minimum, cut.maximum) == (3, 0.5, 2.5, 4)
+    assert repr(cut) == repr(kind(2.5, 4, 3, 0.5))
+    with pytest.raises(MPSTypeError, match="maximum is needed"):
+        kind.normal_distribution_descriptor(3, 0.5, 2.5)

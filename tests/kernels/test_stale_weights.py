@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from encoding import Bench, finish
+from openmps.core import weight_versions
 from openmps.errors import MPSTrainingWarning
 from openmps.kernels.convolution import (
     MPSCNNConvolution,
@@ -149,6 +150,56 @@ def test_weights_of_the_device_differ_from_a_source_that_does_not_bring_them_bac
     pair.change(7)
     pair.source._biases = np.zeros(1, np.float32)
     assert pair.stale == (False, False)
+
+
+class Unreferable:
+    """A data source that takes no weak references, and no hash."""
+
+    __slots__ = ("_inner",)
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+@every_pair
+@pytest.mark.parametrize("kind", [lambda source: source, Unreferable])
+def test_kernels_made_after_training_read_the_first_numbers(kinds: Any, kind: Any, device: torch.device) -> None:
+    """They are as old as kernels that were made before, and say so; new numbers of the data source are new."""
+    source = kind(Layer(1, 1, 2, 2).source())
+    pair = Pair(device, kinds, source)
+    early = kinds[0](pair.bench.device, weights=source)
+    for weight in (2.0, 3.0):
+        pair.reload(pair.forward, pair.gradient, state=pair.filled(weight))
+    late = Pair(device, kinds, source)
+    assert (early.weights_version, late.forward.weights_version, pair.versions) == (1, 1, (3, 3))
+    (message,) = late.encode()
+    assert "holds version 1 of the weights" in message and "given version 3" in message
+    late.reload(late.forward, late.gradient)
+    assert late.versions == (1, 1), "the data source still gives the first numbers"
+    (pair.source._inner if kind is Unreferable else pair.source)._weights = np.full_like(source._weights, 3.0)
+    assert kinds[0](pair.bench.device, weights=source).weights_version == 3, "it brings back what training came to"
+
+
+def test_versions_outlive_the_kernels(device: torch.device) -> None:
+    """As long as the data source lives; another one in its place in memory begins anew."""
+    source = Layer(1, 1, 2, 2).source()
+    pair = Pair(device, source=source)
+    pair.reload(pair.forward, state=pair.filled(2.0))
+    del pair
+    gc.collect()
+    assert Pair(device, source=source).forward.weights_version == 1
+    assert len(Pair(device, source=source).encode()) == 1
+    before = len(weight_versions._lineages)
+    del source
+    gc.collect()
+    assert len(weight_versions._lineages) == before - 1
 
 
 def test_kernels_without_a_data_source() -> None:

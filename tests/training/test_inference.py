@@ -123,6 +123,7 @@ def test_a_test_set_may_lack_the_last_classes(classifier, rng):
 
 def test_the_network_of_a_run_gives_the_same_probabilities(run, classifier, rng):
     images = _images(rng, 5)
+    assert Classifier.open(run)._graph.device is mtl_device("auto")
     for opened in (run, run.path, str(run.path)):
         again = Classifier.open(opened, mtl_device("cpu"))
         assert (again.shape, again.class_names) == (SHAPE, NAMES)

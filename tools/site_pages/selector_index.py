@@ -27,7 +27,7 @@ _WORDS = {
     "TensorFlow": "Tensorflow",
 }
 _CLASS_FACTORY = re.compile(
-    r"(node|graph|commandBuffer|predicate|resourceList|temporary(Image|Matrix|Vector)|create\w+Descriptor|\w*[dD]escriptor)"
+    r"(?!\w+DistributionDescriptor)(node|graph|commandBuffer|predicate|resourceList|temporary(Image|Matrix|Vector)|create\w+Descriptor|\w*[dD]escriptor)"
     r"(With|From|$)"
 )
 FIXED = {
@@ -40,11 +40,8 @@ FIXED = {
     "-initForReadingFromData:device:error:": "MPSKeyedUnarchiver(init_for_reading_from_data=data, device=device)",
     "-initForReadingWithData:device:": "MPSKeyedUnarchiver(init_for_reading_with_data=data, device=device)",
     "-initWithTexture:featureChannels:": "MPSImage.from_tensor(device, tensor)",
-    "-transformForSourceImage:handle:": "transform_for_source_image(source_image, handle)",
-    "-alphaForSourceImage:destinationImage:": "alpha_for_source_image(source_image, destination_image)",
-    "-scalarWeightForSourceImage:destinationImage:": "scalar_weight_for_source_image(source_image, destination_image)",
 }
-"""What follows no rule: `NSCoding` and `NSCopying` have Python's own form, callbacks their whole name."""
+"""What follows no rule: `NSCoding` and `NSCopying` have Python's own form."""
 _LEFT_OUT = {"error", "no_copy", "bytes_per_row", "bytes_per_column", "bytes_per_image", "number_of_anchor_boxes"}
 """Arguments that Python has no use for: errors are raised, and arrays know their strides and sizes."""
 

@@ -42,7 +42,11 @@ class ArraySource(KnownAttributes):
 @contextmanager
 def loaded(who: str, source: Any) -> Generator[None]:
     """A data source between its load() and its purge()."""
-    answer = source.load()
+    try:
+        answer = source.load()
+    except Exception as fault:
+        fault.add_note(f"{called(who, source)}: raised by load() of its data source")
+        raise
     if answer is None or not flag(who, "data source load()", answer):
         remedy = "The data source could not provide its numbers" if answer is not None else "Return True from it"
         raise MPSArgumentError(who, "data source load()", "must return True", repr(answer), remedy)
@@ -50,6 +54,15 @@ def loaded(who: str, source: Any) -> Generator[None]:
         yield
     finally:
         source.purge()
+
+
+def called(who: str, source: Any) -> str:
+    """A kernel that may have no label yet, with that of its data source."""
+    try:
+        label = source.label()
+    except Exception:
+        label = None
+    return f"{who} {label!r}" if isinstance(label, str) and repr(label) not in who else who
 
 
 def count_of(who: str, source: Any, method: str) -> int:

@@ -49,33 +49,61 @@ def _sums(words: Any) -> tuple[int, int]:
 class Lineage:
     """The versions that a part of one data source has gone through, as far as its kernels were told."""
 
-    def __init__(self, source: object, part: Part) -> None:
-        self.source = source
-        """Held, so that its identity stays its own."""
+    def __init__(self, part: Part) -> None:
         self.part = part
         self.latest = 1
-        self.fingerprint: Fingerprint | None = None
-        """That of the latest version; None where it was made on the device."""
         self.origin: Callable[[], MTLBuffer | None] | None = None
         """The buffer that the latest version came from; None where it came from the data source."""
+        self._read: Fingerprint | None = None
+        self._read_version = 1
 
     @classmethod
     def of(cls, source: object, part: Part) -> Lineage:
-        """The one of a data source's part, for as long as a kernel holds it; one of its own for None."""
-        made = cls(source, part)
-        return made if source is None else _lineages.setdefault((id(source), part.what), made)
+        """The one of a data source's part, for as long as the data source lives; one of its own for None."""
+        made = cls(part)
+        if source is None:
+            return made
+        key = id(source), part.what
+        try:
+            found = _lineages.setdefault(key, made)
+            if found is made:
+                weakref.finalize(source, _lineages.pop, key, None).atexit = False
+        except TypeError:  # It takes no weak references.
+            del _lineages[key]
+            made._source = source
+            return _of_unreferable.setdefault(key, made)
+        return found
+
+    _source: object = None
+    """Held where nothing tells that it has gone, so that its identity stays its own."""
+
+    @property
+    def fingerprint(self) -> Fingerprint | None:
+        """That of the latest version; None where it was made on the device."""
+        return self._read if self._read_version == self.latest else None
+
+    def version_of(self, given: Fingerprint) -> int | None:
+        """The version that was the last to come from the data source, if these are its numbers."""
+        return self._read_version if given == self._read else None
+
+    def came(self, given: Fingerprint) -> None:
+        """The data source gives the latest version."""
+        self._read, self._read_version = given, self.latest
 
     def begin(self, held: Held, given: Fingerprint | None, origin: MTLBuffer | None = None) -> None:
         """Have ``held`` be the first of a new version."""
         # In this order: completed handlers reload while another thread asks whether it is behind.
         held.version = self.latest + 1
         self.latest += 1
-        self.fingerprint = given
+        if given is not None:
+            self.came(given)
         self.origin = None if origin is None else weakref.ref(origin)
 
 
-# By the identity of the data source: it need neither be hashable nor take attributes. Gone with its last kernel.
-_lineages: weakref.WeakValueDictionary[tuple[int, str], Lineage] = weakref.WeakValueDictionary()
+# By the identity of the data source, which need not be hashable; an entry goes with its data source.
+_lineages: dict[tuple[int, str], Lineage] = {}
+# Of data sources that take no weak references; an entry goes with the last kernel.
+_of_unreferable: weakref.WeakValueDictionary[tuple[int, str], Lineage] = weakref.WeakValueDictionary()
 
 
 class Held:
@@ -90,10 +118,14 @@ class Held:
         self._fingerprint: Fingerprint | None = given
         self._is_new = True
         if lineage.fingerprint is None and lineage.latest == 1:
-            lineage.fingerprint = given
-        # Weights that were trained on the device are taken to be those that the source gives now.
+            lineage.came(given)
         self.version = lineage.latest
-        if lineage.fingerprint not in (given, None):
+        if lineage.fingerprint is None:
+            # Trained on the device: the source gives the numbers from before, or those that training came to.
+            self.version = lineage.version_of(given) or lineage.latest
+            if not self.is_stale:
+                lineage.came(given)
+        elif lineage.fingerprint != given:
             lineage.begin(self, given)
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
@@ -134,14 +166,15 @@ class Held:
         self._fingerprint = given
         if given == lineage.fingerprint:
             self.version = lineage.latest
-        elif self.is_stale and given == before:
+        elif self.is_stale and (given == before or lineage.version_of(given) is not None):
             # Others have moved on, and the source still gives the old numbers: it does not bring the new ones.
-            return
+            self.version = lineage.version_of(given) or self.version
         elif lineage.fingerprint is not None or (not self.is_stale and differs()):
             lineage.begin(self, given)
         else:
             # The latest version was made on the device: the source brings it back.
-            lineage.fingerprint, self.version = given, lineage.latest
+            lineage.came(given)
+            self.version = lineage.latest
 
     def take(self, buffer: MTLBuffer) -> None:
         """A reload from a buffer was encoded. Kernels that take the same buffer one after the other agree."""
@@ -156,8 +189,8 @@ class Held:
     def copied(self, source: object) -> Held:
         """For a copy of the kernel over ``source``, with the same numbers."""
         twin = Held.__new__(Held)
-        same = source is not None and self.lineage.source is source
-        twin.lineage = self.lineage if same else Lineage.of(source, self.lineage.part)
+        twin.lineage = Lineage.of(source, self.lineage.part)
+        same = twin.lineage is self.lineage
         twin._fingerprint, twin._is_new, twin.has_warned = self._fingerprint, self._is_new, False
         twin.version = self.version if same else twin.lineage.latest
         return twin

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, runtime_checkable
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from openmps.core.image.image import MPSImage
+from openmps.errors import MPSTypeError
 from openmps.types import MPSScaleTransform
 
 
@@ -12,7 +15,7 @@ from openmps.types import MPSScaleTransform
 class MPSImageTransformProvider(Protocol):
     """Says which part of a picture a scale node shows (MPSNNGraphNodes.h, macOS 10.13)."""
 
-    def transform_for_source_image(self, image: MPSImage, handle: Any) -> MPSScaleTransform:
+    def transform(self, source_image: MPSImage, handle: Any) -> MPSScaleTransform:
         """The transform for an image of this shape, which has no contents yet; ``handle`` is its node's, or None."""
         ...
 
@@ -21,7 +24,7 @@ class MPSImageTransformProvider(Protocol):
 class MPSNNGramMatrixCallback(Protocol):
     """Says by how much a Gram matrix is multiplied (MPSNNGraphNodes.h, macOS 10.15)."""
 
-    def alpha_for_source_image(self, source_image: MPSImage, destination_image: MPSImage) -> float:
+    def alpha(self, source_image: MPSImage, destination_image: MPSImage) -> float:
         """The factor for images of these shapes, which have no contents yet."""
         ...
 
@@ -30,6 +33,44 @@ class MPSNNGramMatrixCallback(Protocol):
 class MPSNNLossCallback(Protocol):
     """Says by how much a loss is multiplied (MPSNNGraphNodes.h, macOS 10.15)."""
 
-    def scalar_weight_for_source_image(self, source_image: MPSImage, destination_image: MPSImage) -> float:
+    def scalar_weight(self, source_image: MPSImage, destination_image: MPSImage) -> float:
         """The weight for images of these shapes, which have no contents yet."""
         ...
+
+
+class Question(NamedTuple):
+    """What a callback is asked: the method of one of the protocols."""
+
+    method: str
+    arguments: str
+    former: str
+    """The name that the method has in programs for version 0.1; it is kept for one release."""
+
+    def check(self, who: str, argument: str, value: object) -> None:
+        """Raise unless ``value`` is None or has the method; warn of one under its former name."""
+        if value is None:
+            return
+        if self._method_of(value) is None:
+            rule = f"must have a method {self.method}({self.arguments}), or be None"
+            raise MPSTypeError(who, argument, rule, type(value).__name__)
+        if not callable(getattr(value, self.method, None)):
+            message = f"{who}: {argument} has a method {self.former}: call it {self.method}({self.arguments})"
+            warnings.warn(message, DeprecationWarning, stacklevel=4)
+
+    def ask(self, callback: Any, *arguments: Any) -> Any:
+        """The answer of a callback that was checked."""
+        method = self._method_of(callback)
+        if method is None:
+            rule = f"must have the method {self.method}({self.arguments}) that it had when it was set"
+            raise MPSTypeError(type(callback).__name__, self.method, rule)
+        return method(*arguments)
+
+    def _method_of(self, callback: Any) -> Callable[..., Any] | None:
+        found = (getattr(callback, name, None) for name in (self.method, self.former))
+        return next(filter(callable, found), None)
+
+
+_IMAGES = "source_image, destination_image"
+TRANSFORM = Question("transform", "source_image, handle", "transform_for_source_image")
+ALPHA = Question("alpha", _IMAGES, "alpha_for_source_image")
+SCALAR_WEIGHT = Question("scalar_weight", _IMAGES, "scalar_weight_for_source_image")

@@ -24,6 +24,7 @@ from openmps.graph import pooling_nodes as pooling
 from openmps.graph import reduction_nodes as reduction
 from openmps.graph import shape_nodes as shape
 from openmps.graph import softmax_nodes as softmax
+from openmps.graph.callbacks import ALPHA, SCALAR_WEIGHT, TRANSFORM
 from openmps.graph.nodes import MPSNNFilterNode, describe, row_of
 from openmps.graph.rows import Asked, GradientRow, KernelRow, Reads, Row, Use
 from openmps.graph.training import BATCH_STATISTICS, STATES_OF_IMAGES, WEIGHTS
@@ -133,15 +134,15 @@ def _scaled(node: shape.MPSNNScaleNode, source: Extent) -> Extent:
 
 
 def _transform(provider: Any, node: shape.MPSNNScaleNode, source: MPSImage, result: MPSImage) -> Any:
-    return provider.transform_for_source_image(source, node.sources[0].handle)
+    return TRANSFORM.ask(provider, source, node.sources[0].handle)
 
 
 def _alpha(callback: Any, node: Any, source: MPSImage, result: MPSImage) -> Any:
-    return callback.alpha_for_source_image(source, result)
+    return ALPHA.ask(callback, source, result)
 
 
 def _weight(callback: Any, node: Any, source: MPSImage, result: MPSImage) -> Any:
-    return callback.scalar_weight_for_source_image(source, result)
+    return SCALAR_WEIGHT.ask(callback, source, result)
 
 
 _WEIGHT = Asked("property_call_back", "weight", _weight)
@@ -428,7 +429,7 @@ NODES: tuple[Row, ...] = (
         ),
     ),
     Row(
-        concatenation.MPSNNConcatenationNode, _concatenation, ("sources",),
+        concatenation.MPSNNConcatenationNode, _concatenation, ("sources",), check=concatenation.check_sizes,
         state=nodes.MPSNNMultiaryGradientStateNode,
         gradient=GradientRow(
             concatenation.MPSNNConcatenationGradientNode, concatenation_kernels.ConcatenationGradient, ("index",)

@@ -169,6 +169,8 @@ class Compiler:
         operands: dict[str, MPSNNImageNode] = dict(zip(_OPERANDS, sources[count:], strict=False))
         sources = sources[:count]
         shapes = tuple(self._shapes[image] for image in sources)
+        if row is not None and row.check is not None:
+            row.check(node, [shape.extent for shape in shapes])
         states = self._source_states(node)
         made_here = bool(node.source_states) and node.source_states[0] in self._states
         shape = self._shapes[node.result_image] = self._result(node, kernel, shapes, states if made_here else None)

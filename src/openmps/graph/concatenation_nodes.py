@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from openmps.core.image.storage import Extent
+from openmps.core.padding.policy import MPSNNDefaultPadding
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.graph.nodes import (
     MPSNNFilterNode,
@@ -61,3 +63,21 @@ class MPSNNConcatenationGradientNode(MPSNNGradientFilterNode):
             rule = f"must be a place of source_image among the sources of the forward node, of {places}"
             raise MPSArgumentError(self.name, "index", rule, repr(value))
         self._index = value
+
+
+def check_sizes(node: MPSNNConcatenationNode, sources: Sequence[Extent]) -> None:
+    """Raise unless the sources of a concatenation are of one size; the layers that made them have the paddings."""
+    if len({(source.width, source.height) for source in sources}) > 1:
+        parts = zip(node.sources, sources, strict=True)
+        got = ", ".join(f"{source.width}x{source.height} of {_made_by(image)}" for image, source in parts)
+        remedy = "Give the layers paddings that make the same size"
+        raise MPSArgumentError(node.name, "sources", "must have the same width and height", got, remedy)
+
+
+def _made_by(image: MPSNNImageNode) -> str:
+    layer = image.producer
+    if layer is None:
+        return "an input"
+    policy = layer.padding_policy
+    padding = policy.label() if isinstance(policy, MPSNNDefaultPadding) else type(policy).__name__
+    return f"{layer.name.replace('Node', '', 1)} (padding: {padding})"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from numbers import Real
-from typing import Any, NamedTuple, Never
+from typing import Any, NamedTuple, Never, cast
 
 from openmps.checks import Shown
 from openmps.core.kernel.arguments import member
@@ -205,6 +205,11 @@ class MPSCNNConvolutionGradientNode(MPSNNGradientFilterNode, _Weighted):
         self._take_weights(forward.weights if weights is None else weights)
         self._check_descriptor()
 
+    @property
+    def convolution_gradient_state(self) -> MPSCNNConvolutionGradientStateNode:
+        """The forward node's state, which the node was made with. Our addition."""
+        return cast("MPSCNNConvolutionGradientStateNode", self.source_states[0])
+
     def _check_descriptor(self) -> None:
         descriptor = describe(self.name, self._weights)
         fused = descriptor.fused_neuron_descriptor
@@ -226,14 +231,28 @@ class MPSCNNFullyConnectedGradientNode(MPSCNNConvolutionGradientNode):
 class MPSCNNConvolutionTransposeGradientNode(MPSCNNConvolutionGradientNode):
     """The gradient of a transposed convolution (MPSNNGraphNodes.h, macOS 10.15).
 
-    ``weights`` None takes the forward node's data source.
+    ``weights`` None takes the forward node's data source. The state may also be given by the name that the inherited
+    initializer has for it, ``convolution_gradient_state``.
     """
 
     def __init__(
         self,
         source_gradient: MPSNNImageNode,
         source_image: MPSNNImageNode,
-        convolution_transpose_gradient_state: MPSCNNConvolutionTransposeGradientStateNode,
+        convolution_transpose_gradient_state: MPSCNNConvolutionTransposeGradientStateNode | None = None,
         weights: MPSCNNConvolutionDataSource | None = None,
+        *,
+        convolution_gradient_state: MPSCNNConvolutionTransposeGradientStateNode | None = None,
     ) -> None:
-        super().__init__(source_gradient, source_image, convolution_transpose_gradient_state, weights)
+        given = [convolution_transpose_gradient_state, convolution_gradient_state]
+        states = [state for state in given if state is not None]
+        if len(states) != 1:
+            rule, remedy = "must be given, by one of its two names", "Pass the forward node's result_state"
+            name = type(self).__name__
+            raise MPSTypeError(name, "convolution_transpose_gradient_state", rule, len(states), remedy)
+        super().__init__(source_gradient, source_image, states[0], weights)
+
+    @property
+    def convolution_transpose_gradient_state(self) -> MPSCNNConvolutionTransposeGradientStateNode:
+        """The forward node's state, which the node was made with. Our addition."""
+        return cast("MPSCNNConvolutionTransposeGradientStateNode", self.source_states[0])

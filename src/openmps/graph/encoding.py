@@ -134,8 +134,7 @@ def check_sources(
     )
     for name, objects, nodes in given:
         if len(objects) != len(nodes):
-            rule = f"must have {len(nodes)} entries, for the handles {interface.labels(nodes)}"
-            raise MPSArgumentError(who, name, rule if nodes else "must be empty", f"{len(objects)}")
+            raise MPSArgumentError(who, name, interface.count_rule(nodes), f"{len(objects)}")
     if not sources:
         rule, remedy = (
             "must read a source image, which says how many images there are",

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from openmps.checks import Shown, number
-from openmps.errors import MPSTypeError
-from openmps.graph.callbacks import MPSNNGramMatrixCallback
+from openmps.graph.callbacks import ALPHA, MPSNNGramMatrixCallback
 from openmps.graph.nodes import MPSNNFilterNode, MPSNNGradientFilterNode, MPSNNImageNode, MPSNNStateNode
 
 
@@ -29,9 +28,7 @@ class MPSNNGramMatrixCalculationNode(MPSNNFilterNode):
 
     @property_call_back.setter
     def property_call_back(self, value: MPSNNGramMatrixCallback | None) -> None:
-        if value is not None and not callable(getattr(value, "alpha_for_source_image", None)):
-            rule = "must have a method alpha_for_source_image(source_image, destination_image), or be None"
-            raise MPSTypeError(self.name, "property_call_back", rule, type(value).__name__)
+        ALPHA.check(self.name, "property_call_back", value)
         self._callback = value
 
 

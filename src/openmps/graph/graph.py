@@ -337,11 +337,11 @@ class MPSNNGraph(MPSKernel, NamedAttributes):
                     getattr(kernel, callback.reload_from_data_source)()
 
     def stale_weights(self) -> list[str]:
-        """Names of the kernels whose weights are other numbers than their data sources give now. Our addition.
+        """Names of the kernels with other weights than their data sources give now, or older than another kernel's.
 
         Reads the data sources, and the weights as they are in memory: call it when the command buffers are done. A data
-        source that was trained on the device and does not bring the weights back is named too. Kernels that share
-        their weights, as a layer and its gradient do, are named once.
+        source that was trained on the device and does not bring the weights back is named too, whichever graph was made
+        first. Kernels that share their weights, as a layer and its gradient do, are named once. Our addition.
         """
         return self._stale_weights.names()
 
@@ -541,7 +541,7 @@ class MPSNNGraph(MPSKernel, NamedAttributes):
         """
         inputs = self._interface.inputs
         if len(image_descriptors) != len(inputs):
-            rule = f"must have {len(inputs)} entries, for the handles {self._interface.labels(inputs)}"
+            rule = self._interface.count_rule(inputs)
             raise MPSArgumentError(self.name, "image_descriptors", rule, len(image_descriptors))
         integer(self.name, "count", count, 1, MOST_IMAGES)
         shapes: list[Shape] = []

@@ -120,6 +120,11 @@ class Interface:
         """A handle for each node."""
         return [self.handle(node) for node in nodes]
 
-    def labels(self, nodes: Sequence[MPSNNImageNode | MPSNNStateNode]) -> str:
-        """The handles' labels, for errors."""
-        return ", ".join(repr(handle.label()) for handle in self.handles(nodes))
+    def count_rule(self, nodes: Sequence[MPSNNImageNode | MPSNNStateNode]) -> str:
+        """What errors say that a list of what belongs to some inputs must be."""
+        if not nodes:
+            return "must be empty"
+        labels = [handle.label() for handle in self.handles(nodes)]
+        named = ", ".join("one without a label" if label is None else repr(label) for label in labels)
+        count = f"must have {len(nodes)} entr{'y' if len(nodes) == 1 else 'ies'}, one for each input"
+        return count if not any(labels) else f"{count}: {named}"

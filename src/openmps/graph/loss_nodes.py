@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from openmps.checks import Shown
 from openmps.errors import MPSArgumentError, MPSTypeError
-from openmps.graph.callbacks import MPSNNLossCallback
+from openmps.graph.callbacks import SCALAR_WEIGHT, MPSNNLossCallback
 from openmps.graph.nodes import (
     MPSNNFilterNode,
     MPSNNGradientFilterNode,
@@ -111,9 +111,7 @@ class _ImageLoss(MPSNNFilterNode):
 
     @property_call_back.setter
     def property_call_back(self, value: MPSNNLossCallback | None) -> None:
-        if value is not None and not callable(getattr(value, "scalar_weight_for_source_image", None)):
-            rule = "must have a method scalar_weight_for_source_image(source_image, destination_image), or be None"
-            raise MPSTypeError(self.name, "property_call_back", rule, type(value).__name__)
+        SCALAR_WEIGHT.check(self.name, "property_call_back", value)
         self._callback = value
 
 
@@ -173,7 +171,7 @@ class MPSNNLossGradientNode(_ImageLoss, MPSNNGradientFilterNode):
     ``(source_gradient, source_image, labels, gradient_state, loss_descriptor, is_labels_gradient_filter)``, with
     ``weights`` behind the labels if there are any, or ``(sources, gradient_state, loss_descriptor,
     is_labels_gradient_filter)`` with the images in this order. The kernel takes `weight`, `label_smoothing`, `epsilon`
-    and `delta` of the forward encode.
+    and `delta` of the forward encode; where ``gradient_state`` is None, of the descriptor and `property_call_back`.
     """
 
     def __init__(
@@ -196,17 +194,26 @@ class MPSNNLossGradientNode(_ImageLoss, MPSNNGradientFilterNode):
         descriptors = [each for each in given if isinstance(each, MPSCNNLossDescriptor)]
         flags = [each for each in (*given, is_labels_gradient_filter) if isinstance(each, bool)]
         known = len(images) + len(lists) + len(states) + len(descriptors) + len(flags)
-        if known != sum(each is not None for each in (*given, is_labels_gradient_filter)) or len(states) != 1:
-            rule = "must be image nodes, one gradient state node, a loss descriptor and a flag"
+        if known != sum(each is not None for each in (*given, is_labels_gradient_filter)) or len(states) > 1:
+            rule = "must be image nodes, one gradient state node or None, a loss descriptor and a flag"
             raise MPSTypeError(name, "arguments", rule, [type(each).__name__ for each in given if each is not None])
         if len(lists) + (sources is not None) + bool(images) != 1 or len(flags) > 1 or len(descriptors) > 1:
             raise MPSTypeError(name, "arguments", "must be given once each: images, or one sequence of sources")
         self._descriptor = _checked(name, descriptors[0] if descriptors else None, MPSCNNLossDescriptor)
         what = "gradient, predictions, labels, and weights if there are any"
         listed = _listed(name, what, sources if sources is not None else lists[0] if lists else images, (3, 4))
-        MPSNNGradientFilterNode.__init__(self, listed[0], listed[1], states[0])
-        MPSNNFilterNode.__init__(self, listed, [states[0]])
+        self._own_forward = None if states else MPSNNForwardLossNode(listed[1:], self._descriptor)
+        state = states[0] if self._own_forward is None else self._own_forward._result_states[0]
+        MPSNNGradientFilterNode.__init__(self, listed[0], listed[1], state)
+        MPSNNFilterNode.__init__(self, listed, [state])
         self._is_labels = bool(flags and flags[0])
+
+    @_ImageLoss.property_call_back.setter
+    def property_call_back(self, value: MPSNNLossCallback | None) -> None:
+        """See `MPSNNForwardLossNode`."""
+        _ImageLoss.property_call_back.__set__(self, value)
+        if self._own_forward is not None:
+            self._own_forward.property_call_back = value
 
     is_labels_gradient_filter = Shown[bool](
         "_is_labels", "Whether this is the gradient of the labels instead of the predictions'."

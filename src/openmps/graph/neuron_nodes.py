@@ -38,6 +38,7 @@ class MPSCNNNeuronNode(MPSNNFilterNode):
             self.__class__ = _CLASSES.get(descriptor.neuron_type, MPSCNNNeuronNode)
 
     def __init_subclass__(cls, neuron_type: MPSCNNNeuronType | None = None) -> None:
+        super().__init_subclass__()
         if neuron_type is not None:
             cls._neuron_type = neuron_type
             _CLASSES[neuron_type] = cls

@@ -6,9 +6,9 @@ Nodes are light and hold no device; memory and kernels come with `MPSNNGraph`, w
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from openmps.checks import KnownAttributes, Labelled, MaybeNone, NamedAttributes, Shown, described
 from openmps.core.image.image import MPSImageAllocator
@@ -16,7 +16,7 @@ from openmps.core.image.temporary import MPSTemporaryImage
 from openmps.core.padding.policy import MPSNNDefaultPadding, MPSNNPadding
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.graph.rows import GradientRow, KernelRow, Row
-from openmps.selectors import Factory
+from openmps.selectors import Factory, name_arguments
 from openmps.types import NUMPY_DTYPES, MPSImageFeatureChannelFormat, MPSNNPaddingMethod
 
 
@@ -85,6 +85,10 @@ class MPSNNImageNode(_Exportable):
     does (macOS 10.14). Default False."""
 
     node = Factory("nodeWithHandle:")
+    _elsewhere: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("training_graph", "trainingGraph"),
+        "Filter nodes have it: call training_graph() of the loss node, which goes back from there",
+    )
 
     def __init__(self, handle: MPSHandle | None = None, *, producer: MPSNNFilterNode | None = None) -> None:
         super().__init__(handle, producer)
@@ -198,6 +202,10 @@ class MPSNNFilterNode(NamedAttributes, Labelled):
     _row: ClassVar[KernelRow | None] = None
 
     node = Factory("nodeWithSource:…")
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        name_arguments(cls)
 
     def __init__(self, sources: Sequence[MPSNNImageNode], states: Sequence[MPSNNStateNode] = ()) -> None:
         for index, source in enumerate(sources):

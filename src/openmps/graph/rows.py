@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, NamedTuple
@@ -69,6 +69,8 @@ class KernelRow:
     """The size of the result, of the node and of its source, where the kernel has no say."""
     asked: Asked | None = None
     """What the user's callback says at each encode."""
+    check: Callable[[Any, Sequence[Extent]], None] | None = None
+    """Raises, of the node and of its sources, what the kernel could not say as well."""
 
     def make(self, node: Any, device: MTLDevice) -> Any:
         """The kernel of a node."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from openmps.checks import Shown, flag, whole
 from openmps.core.kernel.arguments import member
 from openmps.errors import MPSArgumentError, MPSTypeError
-from openmps.graph.callbacks import MPSImageTransformProvider
+from openmps.graph.callbacks import TRANSFORM, MPSImageTransformProvider
 from openmps.graph.nodes import MPSNNFilterNode, MPSNNGradientFilterNode, MPSNNImageNode, MPSNNStateNode
 from openmps.selectors import takes
 from openmps.types import MPSImageCoordinate, MPSImageEdgeMode, MTLSize
@@ -83,13 +83,8 @@ class MPSNNScaleNode(MPSNNFilterNode):
             raise MPSTypeError(self.name, "output_size", "must be an MTLSize", type(output_size).__name__)
         if min(output_size.width, output_size.height) < 1 or output_size.depth < 0:
             raise MPSArgumentError(self.name, "output_size", "must have at least one pixel", output_size)
-        given = transform_provider
-        if given is not None and (
-            isinstance(given, MTLSize) or not callable(getattr(given, "transform_for_source_image", None))
-        ):
-            rule = "must have a method transform_for_source_image(image, handle), or be None"
-            raise MPSTypeError(self.name, "transform_provider", rule, type(given).__name__)
-        self._provider, self._size = given, output_size
+        TRANSFORM.check(self.name, "transform_provider", transform_provider)
+        self._provider, self._size = transform_provider, output_size
 
     transform_provider = Shown[MPSImageTransformProvider | None]("_provider", "Says what is shown. Our addition.")
     output_size = Shown[MTLSize]("_size", "Columns and rows of the result, and its channels. Our addition.")

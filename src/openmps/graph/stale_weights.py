@@ -43,6 +43,7 @@ class StaleWeights:
         )
 
     def names(self) -> list[str]:
-        """The kernels that hold other numbers than their data sources give now. Reads both."""
+        """The kernels that hold other numbers than their data sources give now, or older ones than another kernel."""
         kernels = {id(kernel): kernel for kernel in self._owners.values()}
-        return [kernel.name for kernel in kernels.values() if kernel.holds_stale_weights()]
+        behind = {id(kernel) for held, kernel in self._owners.items() if held.is_stale}
+        return [each.name for key, each in kernels.items() if key in behind or each.holds_stale_weights()]

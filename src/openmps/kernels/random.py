@@ -36,6 +36,7 @@ from openmps.ops.random_distributions import (
     Uniform,
     probability,
 )
+from openmps.selectors import name_arguments
 from openmps.types import MPSDataType, MPSMatrixRandomDistribution
 
 _CHUNKS = {"cpu": 2**20, "cuda": 2**22}
@@ -44,6 +45,7 @@ _KEYS = 8
 """How many keys each of the 64 MTGP32 generators runs with, side by side."""
 
 
+@name_arguments
 class MPSMatrixRandomDistributionDescriptor(NamedAttributes):
     """How random numbers are distributed (MPSMatrixRandom.h, macOS 10.15; normal distributions macOS 11).
 
@@ -93,6 +95,18 @@ class MPSMatrixRandomDistributionDescriptor(NamedAttributes):
     def default_distribution_descriptor(cls) -> MPSMatrixRandomDistributionDescriptor:
         """The distribution of the generator: words of 32 bits, or as FLOAT32 those words divided by 2**32."""
         return cls()
+
+    @classmethod
+    def uniform_distribution_descriptor(cls, minimum: float, maximum: float) -> MPSMatrixRandomDistributionDescriptor:
+        """The uniform distribution over [minimum, maximum)."""
+        return cls(minimum, maximum)
+
+    @classmethod
+    def normal_distribution_descriptor(
+        cls, mean: float, standard_deviation: float, minimum: float | None = None, maximum: float | None = None
+    ) -> MPSMatrixRandomDistributionDescriptor:
+        """The normal distribution, cut to [minimum, maximum] where these are given (macOS 11)."""
+        return cls(minimum, maximum, mean, standard_deviation)
 
     def copy(self) -> MPSMatrixRandomDistributionDescriptor:
         """A descriptor of its own with the same values."""
@@ -167,8 +181,10 @@ class MPSMatrixRandom(MPSKernel):
     uniform over [0, 1).
 
     Raises:
-        MPSTypeError: This base class is encoded: use one of its subclasses.
+        MPSTypeError: An object of this base class is made: use one of its subclasses.
     """
+
+    _is_abstract = True
 
     batch_start = KernelProperty(0, at_least(0), "The first of several vectors or matrices that is filled. Default 0.")
     batch_size = KernelProperty(

@@ -115,6 +115,7 @@ class MPSNNReduceUnary(_ReadsRegions, MPSCNNKernel):
     source gives NaN, apart from the arguments' classes.
     """
 
+    _is_abstract = True
     _reduction: ClassVar[Reduction | None] = None
     _axis: ClassVar[int | None] = None
     _region_arguments = ("clip_rect_source",)
@@ -260,6 +261,7 @@ class MPSNNReduceBinary(_ReadsRegions, MPSCNNBinaryKernel):
     sources must have the same number of feature channels read. There are no gradients.
     """
 
+    _is_abstract = True
     _region_arguments = ("primary_source_clip_rect", "secondary_source_clip_rect")
     _first_image_argument = "primary_source_clip_rect.origin.z, secondary_source_clip_rect.origin.z"
     _pixel_strides: ClassVar[tuple[tuple[int, ...], ...]] = ((1,), (1,))

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from openmps.checks import KnownAttributes, Shown, Single, counted, described, is_whole, store, whole
+from openmps.checks import NamedAttributes, Shown, Single, counted, described, is_whole, store, whole
 from openmps.errors import MPSArgumentError, MPSDeviceError, MPSTypeError
 from openmps.metal.blit import BlitEncoder, CopyBytes, FillBytes
 from openmps.metal.execution import MAX_CAPTURE_COUNT, Work
@@ -24,6 +24,7 @@ from openmps.metal.lane import Lane
 from openmps.metal.processor import Processor, torch_device_of
 from openmps.metal.recording import Record, Recorder
 from openmps.metal.resource import Bytes, Resource, bytes_of, modes_of
+from openmps.selectors import name_arguments
 from openmps.types import MTLCPUCacheMode, MTLResourceOptions, MTLStorageMode, NSRange
 
 Handler = Callable[["MTLCommandBuffer"], object]
@@ -280,7 +281,8 @@ class MTLBlitCommandEncoder(BlitEncoder):
         return self
 
 
-class MTLCommandQueue(KnownAttributes, Single):
+@name_arguments
+class MTLCommandQueue(NamedAttributes, Single):
     """A serial queue of command buffers. Made by `MTLDevice.new_command_queue`.
 
     Buffers run one after the other in the order in which they were enqueued or, without `enqueue`, committed; Python

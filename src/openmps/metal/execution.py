@@ -18,6 +18,7 @@ import torch
 
 from openmps.errors import MTLExecutionError
 from openmps.metal.explanation import Content, Passage, WorkOutcome, contents_of
+from openmps.metal.pending import mark_unwritten, mark_written_by, unwritten
 from openmps.metal.thread_modes import ThreadModes
 from openmps.types import MTLCommandBufferStatus as Status
 
@@ -238,6 +239,8 @@ class Execution:
         label = "(start)"
         try:
             self.contents = contents_of(tuple(self.works))
+            if unwritten:
+                mark_written_by(self.works)
             self._timer.begin()
             while self.works:
                 label = self.works[0][0]
@@ -256,7 +259,8 @@ class Execution:
                 raise
         finally:
             if self.works:
-                self._skip_the_rest()
+                # The work that failed is still the first: it was to run.
+                self._skip_the_rest(max(0, len(self.works) - (self.error is not None)))
             self._end_timer()
             self.launched = True
 
@@ -312,10 +316,10 @@ class Execution:
 
     def give_up(self, rule: str, remedy: str) -> None:
         """Drop the works of a record that will never be launched; `finish` still calls the completed handlers."""
-        self.contents = contents_of(tuple(self.works))
-        self._skip_the_rest()
-        self.launched = True
+        self.contents, skipped = contents_of(tuple(self.works)), len(self.works)
         self._keep("its turn", rule, None, remedy)
+        self._skip_the_rest(skipped)
+        self.launched = True
 
     def stay_behind(self) -> None:
         """In a forked process: the work stays with the process that committed it, and so do the handlers.
@@ -342,9 +346,9 @@ class Execution:
         alone = Passage(rest, WorkOutcome.RUN, "" if self.player else "not replayed: the device is a CPU")
         return self.contents, [*known, alone, Passage(self._skipped, WorkOutcome.SKIPPED, "")]
 
-    def _skip_the_rest(self) -> None:
-        # The work that failed is still the first: it was to run.
-        self._skipped = max(0, len(self.works) - (self.error is not None))
+    def _skip_the_rest(self, skipped: int) -> None:
+        self._skipped = skipped
+        mark_unwritten(self.works, self._who(), self.error)
         for _, work in self.works:
             if isinstance(work, Release):
                 with suppress(Exception):

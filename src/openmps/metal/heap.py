@@ -15,12 +15,14 @@ from openmps.checks import KnownAttributes, Labelled, NamedAttributes, Shown, Si
 from openmps.errors import MPSArgumentError, MPSMemoryError
 from openmps.metal.processor import Processor
 from openmps.metal.resource import modes_of
+from openmps.selectors import name_arguments
 from openmps.types import MTLCPUCacheMode, MTLResourceOptions, MTLStorageMode
 
 ALIGNMENT = 256
 """Every buffer of a heap begins at a multiple of so many bytes, enough for any vector load of a CPU or GPU."""
 
 
+@name_arguments
 @dataclass
 class MTLHeapDescriptor(NamedAttributes):
     """What a heap should be: ``size`` in bytes; private storage unless said otherwise (MTLHeap.h, macOS 10.13)."""

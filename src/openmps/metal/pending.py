@@ -3,6 +3,9 @@
 An encode pays nothing for this: every record is known here from its making to its end, and a read looks through the
 work of those that are under way. Memory that a command buffer writes that nobody has committed cannot be read; one that
 is committed is waited for. What a handler or recorded work reads is never held up: it runs in its queue's order.
+
+Works that never run (their command buffer was dropped before its commit, or failed before their turn) leave memory that
+nothing has written: it cannot be read, either, until something else writes it. Memory with earlier contents keeps them.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -102,17 +105,95 @@ def watch(record: Unfinished) -> None:
     _unfinished.add(weakref.ref(record, _unfinished.discard))
 
 
+class _Unwritten(NamedTuple):
+    """Memory without contents whose writer will never run."""
+
+    owner: weakref.ref[object]
+    ranges: tuple[range, ...]
+    writer: str
+    """The work and its command buffer, in words."""
+    error: MTLExecutionError | None
+    """Why it did not run; None where its command buffer was dropped."""
+
+    def region(self) -> Region | None:
+        """The memory; None if it is gone."""
+        owner: Any = self.owner()
+        return None if owner is None else Region(owner, self.ranges, _tensor_of(owner))
+
+
+def _tensor_of(owner: Any) -> Tensor | None:
+    present = getattr(owner, "present", None)
+    return present if isinstance(present, Tensor) else None
+
+
+unwritten: dict[int, _Unwritten] = {}
+"""By the entries' identities: owners need not be hashable. Empty but after a fault."""
+
+
+def mark_unwritten(works: Iterable[tuple[str, object]], name: str, error: MTLExecutionError | None = None) -> None:
+    """Works of the command buffer called ``name`` will never run: what only they would write cannot be read."""
+    for label, work in works:
+        for region in work.writes() if isinstance(work, Writer) else ():
+            if region.owner is not None and region.tensor is None:
+                entry = _Unwritten(weakref.ref(region.owner), region.ranges, f"{label!r} on {name}", error)
+                unwritten[id(entry)] = entry
+
+
+def mark_written(regions: Iterable[Region]) -> None:
+    """The regions are written now, whoever should have written them before."""
+    for entry in _unwritten_of(list(regions)) if unwritten else ():
+        unwritten.pop(id(entry), None)
+
+
+def mark_written_by(works: Iterable[tuple[str, object]]) -> None:
+    """The same of what works write that are about to run."""
+    mark_written(region for _, work in works if isinstance(work, Writer) for region in work.writes())
+
+
+def rename_unwritten(owner: object, heir: object) -> None:
+    """What is unwritten of ``owner`` is unwritten of ``heir``, all of which takes its place."""
+    for entry in _unwritten_of([Region(owner)]) if unwritten else ():
+        unwritten.pop(id(entry), None)
+        handed = entry._replace(owner=weakref.ref(heir), ranges=())
+        unwritten[id(handed)] = handed
+
+
+def _unwritten_of(regions: Sequence[Region]) -> list[_Unwritten]:
+    """What is known to be unwritten of some regions."""
+    found: list[_Unwritten] = []
+    for entry in unwritten.copy().values():
+        region = entry.region()
+        if region is None:
+            unwritten.pop(id(entry), None)
+        elif any(region.meets(each) for each in regions):
+            found.append(entry)
+    return found
+
+
 def settle(who: str, action: str, regions: Iterable[Region]) -> None:
     """Called before the CPU reads: wait for what is committed, and refuse what is not.
 
     Raises:
-        MTLCommandBufferError: Something that is not committed writes one of the regions.
-        MTLExecutionError: What was waited for has failed.
+        MTLCommandBufferError: Something that is not committed writes one of the regions, or would have been the first
+            to write it and was dropped.
+        MTLExecutionError: What was waited for has failed, or what would have been the first to write did not run.
     """
-    if not _unfinished or is_in_queue():
+    if not (_unfinished or unwritten) or is_in_queue():
         return
+    wanted = list(regions)
+    _settle_unfinished(who, action, wanted)
+    for entry in _unwritten_of(wanted)[:1] if unwritten else ():
+        if (error := entry.error) is not None:
+            raise MTLExecutionError(error.who, error.argument, error.rule, error.got, error.remedy)
+        rule = "cannot read what a command buffer that was dropped before its commit was to write"
+        raise MTLCommandBufferError(
+            who, action, rule, entry.writer, "Encode it again, and call commit() before it goes"
+        )
+
+
+def _settle_unfinished(who: str, action: str, wanted: Sequence[Region]) -> None:
     # No record stays in this frame: whoever keeps the error would keep a command buffer that was dropped.
-    refused, awaited = _writers(list(regions))
+    refused, awaited = _writers(wanted)
     if refused is not None:
         rule = "cannot read what a command buffer that is not committed has yet to write"
         remedy = "Call its commit() and wait_until_completed() first"

@@ -9,12 +9,12 @@ from functools import cache
 
 import torch
 
-from openmps.checks import KnownAttributes, Shown
+from openmps.checks import NamedAttributes, Shown
 from openmps.cpu import cpu_features
 from openmps.errors import MPSArgumentError, MPSDeviceError, MPSTypeError
 
 
-class Processor(KnownAttributes):
+class Processor(NamedAttributes):
     """The CPU or one CUDA GPU, as `MTLDevice` describes it."""
 
     def __init__(self, torch_device: torch.device) -> None:

@@ -15,7 +15,7 @@ from openmps.errors import MPSTypeError, MTLCommandBufferError, MTLExecutionErro
 from openmps.metal.execution import Execution, Latch, Owner, Work
 from openmps.metal.explanation import CommandBufferExplanation, explained
 from openmps.metal.lane import Lane, Place
-from openmps.metal.pending import watch
+from openmps.metal.pending import mark_unwritten, watch
 from openmps.types import MTLCommandBufferErrorCode, MTLCommandBufferStatus
 
 _log = logging.getLogger(__name__)
@@ -147,7 +147,9 @@ class Record:
             raise MTLCommandBufferError(who, action, rule, f"status {self.execution.status.name}", remedy)
 
     def abandon(self) -> None:
-        """Give the place back: one that will never be committed must not hold up the queue."""
+        """Nobody is left to commit it: its results cannot be read, and its place must not hold up the queue."""
+        if self.execution.status < _COMMITTED:
+            mark_unwritten(self.unfinished_works(), self.name)
         if self.place is not None and self.place.execution is None:
             self.lane.abandon(self.place)
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from openmps.checks import KnownAttributes, Labelled, Shown, memory_for, of_kind, store
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.host_copy import HostCopy
-from openmps.metal.pending import Region, settle
+from openmps.metal.pending import Region, mark_written, settle
 from openmps.metal.processor import Processor
 from openmps.types import MPSPurgeableState, MTLCPUCacheMode, MTLResourceOptions, MTLStorageMode, NSRange
 
@@ -170,6 +170,7 @@ class Bytes(Resource):
         self._storage = storage
         self._host = None
         self._purgeable = MPSPurgeableState.NON_VOLATILE
+        mark_written((Region(self),))
 
     def bind_unless_allocated(self, tensor: torch.Tensor) -> bool:
         """`bind` if there is no memory yet, so that arrays taken before stay good; whether it was bound."""

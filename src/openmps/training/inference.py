@@ -15,7 +15,7 @@ from openmps.checks import NamedAttributes, Shown, described
 from openmps.core.image.batch import MPSImageBatch
 from openmps.errors import MPSArgumentError, MPSFileError, MPSTypeError
 from openmps.graph.summary import GraphSummary, graph_summary
-from openmps.metal.device import MTLDevice
+from openmps.metal.device import MTLCreateSystemDefaultDevice, MTLDevice
 from openmps.training.dataset import Dataset
 from openmps.training.imported import KEPT, fingerprint, is_imported
 from openmps.training.metrics import ConfusionCounts
@@ -79,10 +79,12 @@ class Classifier(NamedAttributes):
     def open(
         cls,
         run: RunFolder | str | os.PathLike[str],
-        device: MTLDevice,
+        device: MTLDevice | None = None,
         channel_format: MPSImageFeatureChannelFormat | None = None,
     ) -> Classifier:
         """The network that a run has trained, with the weights that it saved last.
+
+        On a device: the system's default unless said.
 
         ``channel_format`` is the run's unless given. Raises ``MPSFileError`` naming the file where the run's
         description or weights are missing, damaged or do not belong together.
@@ -92,7 +94,9 @@ class Classifier(NamedAttributes):
         arrays = folder.load_weights(shape.arrays())
         chosen = channel_format or described_format(folder)
         preprocessing = described_preprocessing(folder)
-        return cls(Network.from_arrays(shape, arrays), device, class_names, chosen, preprocessing)
+        network = Network.from_arrays(shape, arrays)
+        where = MTLCreateSystemDefaultDevice() if device is None else device
+        return cls(network, where, class_names, chosen, preprocessing)
 
     def reload(self) -> None:
         """Take over the weights that training has changed since; no work that trains them may be under way."""

@@ -23,6 +23,7 @@ from openmps.errors import MPSArgumentError, MPSMemoryError
 from openmps.kernels.batch_normalization import MPSCNNBatchNormalizationState
 from openmps.metal.device import CommandBuffer, MTLBuffer, MTLDevice
 from openmps.ops.batch_normalization import RunningAverages
+from openmps.selectors import name_arguments
 from openmps.training.optimized import Optimized, OptimizerFactory
 
 _Pair = TypeVar("_Pair", bound=ChannelStatePair)
@@ -32,6 +33,7 @@ _DEFAULTS = {"gamma": 1.0, "beta": 0.0, "mean": 0.0, "variance": 1.0}
 _CHECKS = {"variance": variances}
 
 
+@name_arguments
 class ArrayBatchNormalizationDataSource(ArraySource):
     """A data source over arrays of one number a feature channel; None is gamma 1, beta 0, mean 0 or variance 1.
 
@@ -129,6 +131,7 @@ class _Average(NamedTuple):
     encoding: Encoding
 
 
+@name_arguments
 class TrainableBatchNormalizationDataSource(ArrayBatchNormalizationDataSource, Optimized):
     """A data source that trains gamma and beta on the device, and keeps running means and variances there.
 

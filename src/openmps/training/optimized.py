@@ -179,6 +179,8 @@ class Optimized:
             name: [MPSVector(descriptor=each, device=optimizer.device) for each in descriptors]
             for name in self._vector_names(optimizer)
         }
+        for vector in (vector for vectors in self._accumulators.values() for vector in vectors):
+            vector.memory()  # Zeros are what they hold, also where the first update is never committed.
         optimizer.update_shards(shard)
 
     def _settle(self, source: object, result: object) -> None:

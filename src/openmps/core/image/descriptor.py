@@ -6,7 +6,7 @@ from openmps.checks import KnownAttributes, as_index, store
 from openmps.core.image.storage import Extent
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.device import MTLDevice
-from openmps.selectors import Factory
+from openmps.selectors import Factory, name_arguments
 from openmps.types import (
     MPSImageFeatureChannelFormat,
     MPSStateTextureInfo,
@@ -28,6 +28,7 @@ _PIXEL_FORMATS = {
 }
 
 
+@name_arguments
 class MPSImageDescriptor(KnownAttributes):
     """Shape and format of an image to be made (MPSImage.h, macOS 10.13).
 

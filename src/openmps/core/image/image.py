@@ -17,7 +17,7 @@ from openmps.core.image.storage import Block, Extent, Shape, Stack, Storage
 from openmps.core.lifetime import check_device, check_is_device, record_synchronize
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.device import CommandBuffer, MTLDevice
-from openmps.metal.pending import settle
+from openmps.metal.pending import mark_written, settle
 from openmps.types import (
     ELEMENT_BYTES,
     PRECISION_BITS,
@@ -271,6 +271,7 @@ class MPSImage(KnownAttributes, Labelled):
         """
         self.check_cpu_access("write_bytes")
         io.write(self.name, self.storage, data_bytes, data_layout, region, feature_channel_info, image_index)
+        mark_written((self.storage.region(),))
 
     def numpy(self) -> NDArray[np.float32]:
         """The numbers of the image, a float32 copy: ``[H, W, C]``, or ``[N, H, W, C]`` if there are several images."""

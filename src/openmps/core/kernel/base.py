@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from openmps.checks import KnownAttributes, Labelled, Shown, value_text
 from openmps.core.image.allocator import TEMPORARY
@@ -22,6 +22,7 @@ from openmps.core.lifetime import check_is_device
 from openmps.core.padding.policy import MPSNNDefaultPadding, MPSNNPadding
 from openmps.errors import MPSTypeError
 from openmps.metal.device import MTLDevice
+from openmps.selectors import Elsewhere, name_arguments
 from openmps.types import MPSKernelOptions, MPSNNPaddingMethod, MPSRectNoClip
 
 _positive = at_least(1, FARTHEST)
@@ -43,8 +44,22 @@ class MPSKernel(KnownAttributes, Labelled, Configured):
     _attribute_checks = {"options": flags_of(MPSKernelOptions)}  # noqa: RUF012
     _shown: ClassVar[Sequence[str]] = ()
     """Properties beside those of the configuration that say what a kernel does."""
+    encodeToCommandBuffer = Elsewhere("encode")  # noqa: N815
+    encode_to_command_buffer = Elsewhere("encode")
+    encodeBatchToCommandBuffer = Elsewhere("encode_batch")  # noqa: N815
+    encode_batch_to_command_buffer = Elsewhere("encode_batch")
+
+    _is_abstract: ClassVar[bool] = False
+    """Whether the framework has no initializer of the very class that says so."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        name_arguments(cls)
 
     def __init__(self, device: MTLDevice) -> None:
+        if "_is_abstract" in vars(type(self)) and self._is_abstract:
+            rule = "makes no kernel of this base class"
+            raise MPSTypeError(type(self).__name__, "device", rule, None, "Make one of its subclasses")
         self.options = MPSKernelOptions.NONE
         self._device = check_is_device(type(self).__name__, "device", device)
         self._configuration = Configuration(type(self), device.torch_device.type)

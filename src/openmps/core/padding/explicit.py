@@ -10,12 +10,14 @@ from openmps.checks import flag, optional_flag, whole
 from openmps.core.padding.geometry import Axis, Placement, window_extent
 from openmps.core.padding.policy import checked_integer, set_edge_mode
 from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.selectors import name_arguments
 from openmps.types import MPSImageEdgeMode, MPSNNPaddingMethod, MPSOffset
 
 # Same, because its suggestion exists even where the kernel is larger than the image.
 _METHOD = MPSNNPaddingMethod.CUSTOM | MPSNNPaddingMethod.SIZE_SAME
 
 
+@name_arguments
 @dataclass(frozen=True)
 class ExplicitPadding:
     """A policy with the padding of each side given in pixels, as in PyTorch, ONNX and Caffe.

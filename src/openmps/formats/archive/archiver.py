@@ -14,6 +14,7 @@ from openmps.formats.archive.values import DEEPEST, Reader, Registry, Writer
 from openmps.formats.atomic import write_atomic
 from openmps.formats.paths import path_of
 from openmps.metal.device import MTLDevice
+from openmps.selectors import name_arguments
 
 Data = bytes | bytearray | memoryview | os.PathLike[str]
 """An archive's bytes, or the ``Path`` of a file that holds them."""
@@ -63,6 +64,7 @@ class MPSKeyedArchiver(NamedAttributes):
         write_atomic(path, MPSKeyedArchiver.archived_data(object))
 
 
+@name_arguments
 class MPSKeyedUnarchiver(NamedAttributes):
     """Makes archived objects again, on a device (MPSKeyedUnarchiver.h, macOS 10.13.4).
 

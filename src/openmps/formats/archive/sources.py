@@ -28,11 +28,6 @@ class ArchivedConvolutionWeights(ArraySource):
     name: str | None = None
     precision: MPSDataType | None = None
 
-    def __post_init__(self) -> None:
-        precision = self.precision
-        if precision is not None:
-            self.kernel_weights_data_type = lambda: precision
-
     def data_type(self) -> MPSDataType:
         """FLOAT32, or UINT32 for the words of binary weights."""
         return MPSDataType.UINT32 if self.weight_array.dtype == np.uint32 else MPSDataType.FLOAT32
@@ -48,6 +43,10 @@ class ArchivedConvolutionWeights(ArraySource):
     def bias_terms(self) -> NDArray[Any] | None:
         """The biases, or None."""
         return self.bias_array
+
+    def kernel_weights_data_type(self) -> MPSDataType | None:
+        """The precision that the kernel multiplies with; None leaves it to the images."""
+        return self.precision
 
     def label(self) -> str | None:
         """The layer's name."""
@@ -168,7 +167,7 @@ def _is_same(one: Any, other: Any) -> bool:
     return type(one) is type(other) and all(
         np.array_equal(value, vars(other)[name], equal_nan=True)
         if isinstance(value, np.ndarray)
-        else callable(value) or name == "convolution_descriptor" or value == vars(other)[name]
+        else name == "convolution_descriptor" or value == vars(other)[name]
         for name, value in vars(one).items()
     )
 

@@ -24,7 +24,7 @@ from openmps.formats.paths import path_of
 from openmps.graph.description import table
 from openmps.graph.graph import MPSNNGraph
 from openmps.graph.nodes import MPSNNImageNode, checked_format
-from openmps.metal.device import MTLDevice
+from openmps.metal.device import MTLCreateSystemDefaultDevice, MTLDevice
 from openmps.types import MPSImageFeatureChannelFormat
 
 _FLOAT32 = MPSImageFeatureChannelFormat.FLOAT32
@@ -48,15 +48,22 @@ class OnnxNetwork:
         """The images of the outputs, each once."""
         return list(dict.fromkeys(self.outputs.values()))
 
-    def graph(self, device: MTLDevice, channel_format: MPSImageFeatureChannelFormat = _FLOAT32) -> MPSNNGraph:
-        """A graph that computes the outputs, and stores images in a format: float32 unless said."""
+    def graph(
+        self, device: MTLDevice | None = None, channel_format: MPSImageFeatureChannelFormat = _FLOAT32
+    ) -> MPSNNGraph:
+        """A graph that computes the outputs on a device, the system's default unless said.
+
+        It stores images in a format: float32 unless said.
+        """
         checked_format("OnnxNetwork.graph", channel_format)
-        graph = MPSNNGraph(device, result_images=self.results())
+        graph = MPSNNGraph(MTLCreateSystemDefaultDevice() if device is None else device, result_images=self.results())
         graph.format = channel_format
         return checked(graph, self._inputs_of(graph))
 
-    def model(self, device: MTLDevice, channel_format: MPSImageFeatureChannelFormat = _FLOAT32) -> OnnxModel:
-        """The network on a device, ready to run on arrays."""
+    def model(
+        self, device: MTLDevice | None = None, channel_format: MPSImageFeatureChannelFormat = _FLOAT32
+    ) -> OnnxModel:
+        """The network on a device, the system's default unless said, ready to run on arrays."""
         graph = self.graph(device, channel_format)
         results = self.results()
         outputs = [_at(port, results.index(self.outputs[name])) for name, port in self.output_ports.items()]
@@ -155,14 +162,15 @@ class OnnxModel:
         MPSKeyedArchiver.archive([self.graph, _FORMAT, *ports], path)
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], device: MTLDevice) -> OnnxModel:
-        """The model in an archive that `save` wrote.
+    def open(cls, path: str | os.PathLike[str], device: MTLDevice | None = None) -> OnnxModel:
+        """The model in an archive that `save` wrote, on a device: the system's default unless said.
 
         Raises:
             MPSFileError: There is no file, it is damaged, or an archive of something else.
         """
         where = path_of(path, "OnnxModel.open")
-        return cls.restored(MPSKeyedUnarchiver(where, device).decode_root_object(), os.fspath(where))
+        chosen = MTLCreateSystemDefaultDevice() if device is None else device
+        return cls.restored(MPSKeyedUnarchiver(where, chosen).decode_root_object(), os.fspath(where))
 
     @classmethod
     def restored(cls, root: object, what: str) -> OnnxModel:
@@ -266,7 +274,7 @@ def _merged(declared: Any, picture: Any) -> tuple[int | str | None, ...]:
 
 def load(
     path: str | os.PathLike[str],
-    device: MTLDevice,
+    device: MTLDevice | None = None,
     *,
     trainable: bool | DataSources = False,
     shapes: Shapes | None = None,
@@ -274,11 +282,14 @@ def load(
     fill_limit: int = DEFAULT_FILL,
     channel_format: MPSImageFeatureChannelFormat = _FLOAT32,
 ) -> MPSNNGraph:
-    """The model in an ONNX file as a graph on a device; arguments and errors are those of `network`.
+    """The model in an ONNX file as a graph on a device, the system's default unless said.
+
+    Arguments and errors are those of `network`.
 
     Its sources and results have handles with ONNX's names. An input N, C, H, W is an image of C feature channels, H
     rows and W columns.
     """
-    check_is_device("openmps.formats.onnx.load", "device", device)
+    if device is not None:
+        check_is_device("openmps.formats.onnx.load", "device", device)
     found = network(path, trainable=trainable, shapes=shapes, outputs=outputs, fill_limit=fill_limit)
     return found.graph(device, channel_format)

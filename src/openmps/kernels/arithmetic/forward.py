@@ -50,6 +50,8 @@ class MPSCNNArithmetic(MPSCNNBinaryKernel[MPSCNNArithmeticGradientState], leaves
     at their defaults, plus and minus the largest float32, nothing is clamped and infinities and NaN pass.
     """
 
+    _is_abstract = True
+
     primary_scale = KernelProperty(1.0, number, "Factor of the primary numbers. Default 1.")
     secondary_scale = KernelProperty(1.0, number, "Factor of the secondary numbers. Default 1.")
     bias = KernelProperty(0.0, number, "Added to the result before clamping. Default 0.")

@@ -33,6 +33,8 @@ class MPSCNNArithmeticGradient(MPSCNNGradientKernel):
     is summed over the axes that it served; where the forward kernel clamped, it is 0.
     """
 
+    _is_abstract = True
+
     primary_scale = KernelProperty(1.0, number, "Factor of the incoming gradient. Default 1.")
     secondary_scale = KernelProperty(1.0, number, "Factor of the forward image. Default 1.")
     bias = KernelProperty(0.0, number, "Not used by gradients.")

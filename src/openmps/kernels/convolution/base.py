@@ -18,6 +18,7 @@ from openmps.core.kernel.unary import MPSCNNKernel
 from openmps.core.neuron import MPSNNNeuronDescriptor
 from openmps.core.state.batch import MPSStateBatch, StateT
 from openmps.core.state.gradient import ForwardRecord, MPSNNGradientState
+from openmps.core.state.resources import Resource
 from openmps.core.state.resources import Slot as Place
 from openmps.core.state.state import Saved
 from openmps.errors import MPSArgumentError, MPSLifetimeError, MPSTypeError
@@ -27,7 +28,7 @@ from openmps.kernels.convolution.state import MPSCNNConvolutionWeightsAndBiasesS
 from openmps.kernels.convolution.weighted import WeightedKernel
 from openmps.kernels.convolution.weights import ConvolutionWeights
 from openmps.metal.device import CommandBuffer, MTLBuffer, MTLDevice
-from openmps.metal.pending import Region
+from openmps.metal.pending import Region, rename_unwritten
 from openmps.ops.op import Slot
 from openmps.types import (
     MPSCNNConvolutionWeightsLayout,
@@ -323,6 +324,12 @@ class ParameterSum(Place):
         """The buffer, if anybody has asked for it; else a place that nobody can read."""
         found = self.resource
         return (found.region(0, found.length) if isinstance(found, MTLBuffer) else Region(self),)
+
+    def keep(self, fresh: Resource) -> Resource:
+        """See `Slot`: the buffer takes the place of the sum, with what was recorded and will never be added."""
+        found = super().keep(fresh)
+        rename_unwritten(self, found)
+        return found
 
     def _buffer(self) -> MTLBuffer:
         found = self.resource

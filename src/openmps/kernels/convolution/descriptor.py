@@ -16,7 +16,7 @@ from openmps.core.data_source import FLT_MIN
 from openmps.core.kernel.configuration import FARTHEST
 from openmps.core.neuron import MPSNNNeuronDescriptor
 from openmps.errors import MPSArgumentError, MPSTypeError
-from openmps.selectors import Factory
+from openmps.selectors import Factory, name_arguments
 from openmps.types import MPSCNNNeuronType
 
 FloatArray = NDArray[np.float32]
@@ -34,6 +34,7 @@ class BatchNormalizationFold:
     shift: FloatArray
 
 
+@name_arguments
 class MPSCNNConvolutionDescriptor(NamedAttributes):
     """Shapes and parameters of a convolution (MPSCNNConvolution.h, macOS 10.13).
 

@@ -192,6 +192,16 @@ class MPSCNNFullyConnected(WholeImageKernel, MPSCNNConvolution):
             raise MPSArgumentError(self.name, "descriptor", rule, repr(descriptor))
         super()._read_descriptor(descriptor)
 
+    def _sized(self, shapes: tuple[Shape, ...]) -> Extent:
+        found, inputs = shapes[0].extent, self.input_feature_channels
+        if found.width < self.kernel_width or found.height < self.kernel_height:
+            needed = f"{self.kernel_width}x{self.kernel_height}x{inputs}"
+            rule = f"must be {needed} (width x height x feature channels), as the weights are, or larger"
+            got = f"{found.width}x{found.height}x{found.channels}"
+            remedy = "Describe weights of one pixel with all channels, or reshape the image before"
+            raise MPSArgumentError(self.name, "source_image", rule, got, remedy)
+        return super()._sized(shapes)
+
     def _contract(self, at: Scene, image: Slot, weights: Slot, biases: Slot | None) -> Slot:
         extent = at.sources[0].extent
         if (extent.width, extent.height) != (self.kernel_width, self.kernel_height) or self._sums_in_half():

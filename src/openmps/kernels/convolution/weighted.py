@@ -150,11 +150,11 @@ class WeightedKernel(KernelProperties, HoldsWeights):
 
     @property
     def weights_version(self) -> int:
-        """Number of the weights that the kernel holds, counted over all kernels of its data source. Our addition.
+        """Number of the weights that the kernel holds, counted over the life of its data source. Our addition.
 
-        1 at first, 0 while a gradient kernel has not read them; each change that a kernel of the data source is given
-        begins a new version, and kernels that are given the same one agree. Follows encodes and reloads as the program
-        makes them, not as they run.
+        1 for the first that were read, 0 while a gradient kernel has not read them; each change that a kernel of the
+        data source is given begins a new version, and kernels that are given the same one agree. Follows encodes and
+        reloads as the program makes them, not as they run.
         """
         return 0 if self._weights is None else self._weights.held.version
 

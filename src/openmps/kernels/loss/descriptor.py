@@ -7,10 +7,11 @@ from numbers import Integral
 from openmps.checks import NamedAttributes
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.ops.loss import LossParameters
-from openmps.selectors import Factory
+from openmps.selectors import Factory, name_arguments
 from openmps.types import MPSCNNLossType, MPSCNNReductionType
 
 
+@name_arguments
 class MPSCNNLossDescriptor(NamedAttributes):
     """Which loss, how it is reduced, and its parameters (MPSCNNLoss.h, macOS 10.13.4).
 

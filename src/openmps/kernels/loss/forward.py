@@ -26,11 +26,11 @@ class MPSNNForwardLoss(ImageLoss, MPSCNNKernel, leaves=MPSNNGradientState):
     """The value of a loss, as images (MPSCNNLoss.h, macOS 10.15).
 
     The source images hold the predictions; labels, and weights if there are any, are images of their size, whose
-    surplus channels are not looked at. The result is one number an image, or with the reduction NONE an image of the
-    predictions' size, in the predictions' format unless a destination is given: a sum may be too large for float16. The
-    formulas are those of `MPSCNNLoss`. `weight`, `label_smoothing`, `epsilon` and `delta` may be changed between
-    encodes, and reach `MPSNNLossGradient` in the gradient state. With `reduce_across_batch` the first loss image takes
-    the total of the batch and the others 0.
+    surplus channels must label nothing, as in `MPSCNNLossLabels`. The result is one number an image, or with the
+    reduction NONE an image of the predictions' size, in the predictions' format unless a destination is given: a sum
+    may be too large for float16. The formulas are those of `MPSCNNLoss`. `weight`, `label_smoothing`, `epsilon` and
+    `delta` may be changed between encodes, and reach `MPSNNLossGradient` in the gradient state. With
+    `reduce_across_batch` the first loss image takes the total of the batch and the others 0.
 
     Offset and clip rectangle must be left at their defaults. The framework encodes batches alone; `encode` for a single
     image object is an addition.

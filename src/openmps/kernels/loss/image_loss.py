@@ -15,10 +15,11 @@ from openmps.core.state.batch import MPSStateBatch
 from openmps.core.state.gradient import SourceRecord
 from openmps.core.state.state import MPSState
 from openmps.errors import MPSArgumentError
+from openmps.kernels.loss.labels import too_few_channels
 from openmps.kernels.loss.properties import AdjustableLossProperties
 from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.ops.elements import Channels, Load
-from openmps.ops.loss import LossParameters
+from openmps.ops.loss import LabelChannels, LossParameters
 from openmps.ops.op import Slot
 from openmps.types import MPSCNNLossType, MPSImageFeatureChannelFormat
 
@@ -126,9 +127,11 @@ class ImageLoss(AdjustableLossProperties, ImageKernel):
         channels, found = at.sources[self._predictions].channels, list[Slot]()
         for name, (extent, channel_format) in zip(_OPERANDS, (at.given or GivenImages()).shapes, strict=False):
             slot = at.buffer(name)
+            if channel_format is not _FLOAT32:
+                slot = Load(channel_format)(slot)
             if extent.channels != channels:
-                slot = Channels(0, channels)(slot)
-            found.append(slot if channel_format is _FLOAT32 else Load(channel_format)(slot))
+                slot = LabelChannels(channels)(slot) if name == "labels" else Channels(0, channels)(slot)
+            found.append(slot)
         if not found:
             return at.buffer("labels"), None
         return found[0], found[1] if len(found) > 1 else None
@@ -172,7 +175,8 @@ class ImageLoss(AdjustableLossProperties, ImageKernel):
                 rule = (
                     f"must be {size} with at least {source.channels} channels, {count} image(s), like the predictions"
                 )
-                raise MPSArgumentError(self.name, argument, rule, str(found))
+                remedy = too_few_channels(found, source.channels) if argument == "labels" else ""
+                raise MPSArgumentError(self.name, argument, rule, str(found), remedy)
         if len(given.shapes) > 1 and self.loss_type is MPSCNNLossType.COSINE_DISTANCE:
             rule = "must not be given: the weight of a cosine distance is one number"
             raise MPSArgumentError(self.name, "weights", rule, "weights", "Set the weight property")

@@ -24,11 +24,12 @@ from openmps.kernels.loss.labels import (
     given_labels,
     labels_reader,
     loss_writer,
+    too_few_channels,
 )
 from openmps.kernels.loss.properties import LossProperties, checked_descriptor
 from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.ops.elements import Channels
-from openmps.ops.loss import Loss
+from openmps.ops.loss import LabelChannels, Loss
 from openmps.ops.op import Slot
 from openmps.types import MPSCNNLossType, MPSCNNReductionType
 
@@ -86,8 +87,8 @@ class LabelledLoss(MPSCNNKernel):
         labels = at.buffer("labels")
         weights = at.buffer("weights") if given is not None and given.weighted else None
         if is_cut:
-            cut = Channels(0, channels)
-            labels, weights = cut(labels), None if weights is None else cut(weights)
+            labels = LabelChannels(channels)(labels)
+            weights = None if weights is None else Channels(0, channels)(weights)
         losses, gradient = self._evaluated(at, at.read(images[0]), labels, weights)
         at.gives("losses", losses)
         return gradient
@@ -116,7 +117,7 @@ class LabelledLoss(MPSCNNKernel):
         if (labels.width, labels.height) != size or labels.channels < source.channels:
             rule = f"must be {size[0]}x{size[1]} with at least {source.channels} channels, like the predictions"
             got = f"{labels.width}x{labels.height}x{labels.channels}"
-            raise MPSArgumentError(self.name, f"labels[{index}]", rule, got)
+            raise MPSArgumentError(self.name, f"labels[{index}]", rule, got, too_few_channels(labels, source.channels))
         if shape.has_weights and not self._takes_weights():
             rule = "must have no weights: the weight of a cosine distance is one number"
             raise MPSArgumentError(self.name, f"labels[{index}]", rule, "weights", "Set the loss descriptor's weight")

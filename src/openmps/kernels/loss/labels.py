@@ -94,6 +94,9 @@ class MPSCNNLossDataDescriptor(NamedAttributes):
 
 
 _DATA = MPSCNNLossDataDescriptor.__name__
+ONE_HOT = (
+    "Labels are one-hot, a channel a class: class numbers become such by numpy.eye(classes, dtype='float32')[numbers]"
+)
 
 
 def _flat(data: Any) -> NDArray[np.float32]:
@@ -112,8 +115,9 @@ class MPSCNNLossLabels(MPSState):
 
     ``MPSCNNLossLabels(device, labels_descriptor)`` has a loss image of 1x1x1; ``loss_image_size`` may also be the
     size of the predictions, for losses that are not reduced. The numbers are copied. ``labels_image`` and
-    ``weights_image`` take images instead (macOS 10.15), which are kept, not copied. Labels may have more channels than
-    the predictions; the surplus is not looked at. `batch` makes those of a whole batch at once.
+    ``weights_image`` take images instead (macOS 10.15), which are kept, not copied. Labels of classes are one-hot: 1 in
+    the channel of the class, 0 elsewhere. They may have more channels than the predictions, all of zeros: a label there
+    fails the command buffer or, in a capture of a GPU, makes the loss NaN. `batch` makes those of a batch at once.
 
     Raises:
         MPSArgumentError: Weights of another size than the labels, or images that are not single ones.
@@ -189,6 +193,8 @@ class MPSCNNLossLabels(MPSState):
         loss_image_size: MTLSize | None = None,
     ) -> MPSStateBatch[Self]:
         """Labels of a whole batch from one array, ``[N, C]`` or ``[N, H, W, C]``; ``weights`` likewise.
+
+        Class numbers ``[N]`` or ``[N, H, W]`` become labels by ``numpy.eye(classes, dtype="float32")[numbers]``.
 
         The objects share three blocks of memory, for labels, weights and losses, and are made when they are asked for:
         the fast way. Those of a subclass are made at once, by its constructor.
@@ -283,7 +289,8 @@ def _blocks(device: MTLDevice, name: str, values: NDArray[Any]) -> MPSImageBatch
     is_plain = type(values) is np.ndarray and values.dtype == np.float32
     array: NDArray[np.float32] = values if is_plain else numbers("MPSCNNLossLabels", name, values)
     if array.ndim not in (2, 4):
-        raise MPSArgumentError("MPSCNNLossLabels", name, "must be shaped [N, C] or [N, H, W, C]", array.shape)
+        rule, remedy = "must be shaped [N, C] or [N, H, W, C]", ONE_HOT if name == "labels" else ""
+        raise MPSArgumentError("MPSCNNLossLabels", name, rule, array.shape, remedy)
     pixels = array.reshape(array.shape[0], 1, 1, array.shape[1]) if array.ndim == 2 else array
     return MPSImageBatch.from_numpy(device, pixels, MPSImageFeatureChannelFormat.FLOAT32)
 
@@ -401,6 +408,11 @@ class GivenLabels(NamedTuple):
     """Those that have weights."""
     shapes: tuple[tuple[int, LabelShape], ...]
     """The different shapes, each with the index of the first object that has it."""
+
+
+def too_few_channels(labels: Extent, channels: int) -> str:
+    """What to do about labels that do not fit predictions of so many channels, where they may be class numbers."""
+    return ONE_HOT if labels.channels == 1 < channels else ""
 
 
 def given_labels(states: MPSStateBatch) -> GivenLabels:

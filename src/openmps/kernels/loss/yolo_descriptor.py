@@ -13,13 +13,14 @@ from openmps.core.numbers import integer
 from openmps.errors import MPSArgumentError
 from openmps.kernels.loss.descriptor import MPSCNNLossDescriptor
 from openmps.ops.yolo_loss import YOLOLossParameters
-from openmps.selectors import Factory
+from openmps.selectors import Factory, name_arguments
 from openmps.types import MPSCNNLossType, MPSCNNReductionType
 
 _SCALES = ("scale_xy", "scale_wh", "scale_no_object", "scale_object", "scale_class")
 _LIMITS = ("min_iou_for_object_presence", "max_iou_for_object_absence")
 
 
+@name_arguments
 class MPSCNNYOLOLossDescriptor(NamedAttributes):
     """The losses, scales and anchor boxes of an object detector (MPSCNNLoss.h, macOS 10.14).
 
