@@ -41,6 +41,8 @@ def summary(
     from openmps.training.inference import Classifier
 
     if is_onnx(run):
+        if image:
+            raise typer.BadParameter("is for archives: of a model the operators are printed", param_hint="--image")
         _print_operators(run)
         return
     if is_file(run, "openmps"):

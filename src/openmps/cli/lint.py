@@ -45,6 +45,8 @@ def lint(
     from openmps.graph.lint import lint as look
 
     found = open_graph(graph, training=training)
+    if image and samples is not None:
+        raise typer.BadParameter("must be left out: samples have a size", param_hint="--image")
     given = None if samples is None else arrays_in(samples)
     shapes = chosen_images(found, image)
     if given is not None:

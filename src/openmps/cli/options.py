@@ -93,6 +93,19 @@ def sentence(error: MPSError) -> str:
     return text
 
 
+def is_given(context: typer.Context, name: str) -> bool:
+    """Whether a parameter stands on the command line."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def refuse_given(context: typer.Context, names: str, why: str) -> None:
+    """Refuse each of some options that stands on the command line, where nothing would be done with it."""
+    for parameter in context.command.params:
+        if parameter.name in names.split() and is_given(context, parameter.name):
+            raise typer.BadParameter(f"must be left out: {why}", param_hint=parameter.opts[0])
+
+
 def parse_size(text: str | None, option: str) -> tuple[int, int] | None:
     """``28x20`` → (28, 20), ``28`` → (28, 28)."""
     if text is None:

@@ -12,7 +12,7 @@ from openmps.checks import size_text
 from openmps.cli.archives import is_onnx
 from openmps.cli.lint import arrays_in
 from openmps.cli.models import Found, open_graph, open_model
-from openmps.cli.options import format_of, note, open_run
+from openmps.cli.options import format_of, note, open_run, refuse_given
 from openmps.errors import MPSArgumentError, MPSFileError
 
 if TYPE_CHECKING:
@@ -73,6 +73,14 @@ def found_at(
 def chosen_format(text: str | None) -> MPSImageFeatureChannelFormat | None:
     """The format of ``--format``; None for the run's own."""
     return None if text is None else format_of(text)
+
+
+def check_used(context: typer.Context, images: Sequence[Path], samples: Path | None, *, training: bool) -> None:
+    """Refuse options on images that nothing would be done with."""
+    if images or samples is not None:
+        refuse_given(context, "count", "it is for a run's own images, and others are given")
+    if not training or samples is not None:
+        refuse_given(context, "labels", "it is for --training on images, not samples")
 
 
 def given_to(

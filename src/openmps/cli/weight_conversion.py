@@ -81,6 +81,7 @@ def convert_weights(source: Path, destination: Path, options: Conversion) -> Con
     _check_destination(destination, target, options)
     options = replace(options, from_layout=options.from_layout or _layout_said(source, own, target, options))
     layers = _network(source, own, target, options)
+    _check_used(source, own, layers, options)
     prepared = preprocessing_entry(
         None if target is None else target.run, options.mean, options.scale, options.channels
     )
@@ -162,6 +163,27 @@ def _network(
         remedy = "Give a run folder, or an archive of the graph (MPSKeyedArchiver.archive)"
         raise MPSArgumentError(_WHO, "--network", rule, None, remedy)
     return target.layers
+
+
+def _check_used(source: Path, own: KnownNetwork | None, layers: Mapping[str, WeightLayer], options: Conversion) -> None:
+    """Refuse options that nothing would be done with."""
+    from openmps.formats.exchange.layers import LayerKind
+
+    is_named = own is None and not source.is_dir()
+    is_foreign = {options.from_layout, options.to_layout} - {None, Layout.OPENMPS} != set()
+    is_flattened = any(layer.kind is LayerKind.FULLY_CONNECTED for layer in layers.values())
+    named, ours = f"{source} is no file of named arrays", "SOURCE and DEST are openmps' own"
+    for option, is_given, is_used, why in (
+        ("--prefix", options.prefix, is_named, named),
+        ("--leave", options.leave, is_named, named),
+        ("--fold", options.fold, is_named, named),
+        ("--epsilon", options.epsilon is not None, options.fold, "it is that of --fold"),
+        ("--map", options.names, is_foreign or own is None, ours),
+        ("--flatten", options.flatten, is_foreign, ours),
+        ("--flatten", options.flatten, is_flattened, "the network has no fully connected layer"),
+    ):
+        if is_given and not is_used:
+            raise MPSArgumentError(_WHO, option, f"must be left out: {why}")
 
 
 def _flattened(options: Conversion) -> Mapping[str, str] | str | None:

@@ -138,11 +138,18 @@ def shown_arrays(path: Path, network: Path | None, raw: RawFormat | None) -> dic
     """All arrays that a path has, for ``show``."""
     path = found(path)
     known = run_or_archive(path)
+    is_named = path.is_file() and is_tensors(path) and not (path.suffix.lower() == ".bin" and not _is_zip(path))
+    option = "--network" if network is not None else "--as"
+    if (known is not None or is_named) and (network is not None or raw is not None):
+        rule = f"must be raw files where {option} is given"
+        raise MPSFileError(WHO, str(path), rule, "what says itself what it holds", f"Leave {option} out")
+    if network is not None and raw is not None:
+        raise MPSArgumentError(WHO, "--as", "must be left out: --network says what raw files hold", raw.value)
     if known is not None:
         if known.arrays is None:
             raise MPSFileError(WHO, str(path), "must hold weights", "a run that has saved none", "Train it again.")
         return dict(known.arrays)
-    if path.is_file() and is_tensors(path) and not (path.suffix.lower() == ".bin" and not _is_zip(path)):
+    if is_named:
         from openmps.formats.exchange.tensors import load_tensors
 
         return load_tensors(path)

@@ -24,6 +24,13 @@ Size = tuple[int, int, int]
 _RATE = 1e-3
 
 
+def is_by_name(path: Path) -> bool:
+    """Whether it is the name of a network of openmps."""
+    from openmps.training import NETWORKS
+
+    return str(path) in NETWORKS and not path.exists()
+
+
 def workload(
     path: Path,
     device: MTLDevice,
@@ -35,9 +42,7 @@ def workload(
     training: bool,
 ) -> Callable[[CommandBuffer], Any]:
     """What encodes one step of the network."""
-    from openmps.training import NETWORKS
-
-    if str(path) in NETWORKS and not path.exists():
+    if is_by_name(path):
         graph, size = _named(str(path), device, channel_format, batch, image, classes, training=training)
         sizes = [size] * len(graph.source_image_handles)
     else:

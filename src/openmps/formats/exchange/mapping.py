@@ -62,12 +62,15 @@ def import_weights(
     Raises:
         MPSWeightsError: All that does not fit: layers without a tensor, tensors without a layer, shapes, and under
             which layout they would fit.
-        MPSArgumentError: An argument names what is not there, or ``epsilon`` is missing.
+        MPSArgumentError: An argument names what is not there, or would change nothing; ``epsilon`` is missing.
     """
     taking = _Taking(_tensors(tensors), network_layers(network), _layout(_WHO, layout), prefix)
-    taking.names = _checked_names(names or {}, taking)
+    taking.names = _checked_names(_WHO, names or {}, taking.layers)
     taking.flatten = _checked_flatten(_WHO, flatten, taking.layers)
     _check_fold(fold or {}, epsilon, taking)
+    if prefix and not taking.index:
+        remedy = f"There are: {_listed(list(taking.tensors))}"
+        raise MPSArgumentError(_WHO, "prefix", "must stand before names of tensors", repr(prefix), remedy)
     rows: list[WeightRow] = []
     arrays: dict[str, NDArray[Any]] = {}
     for layer in taking.layers.values():
@@ -105,10 +108,11 @@ def export_weights(
     Raises:
         MPSWeightsError: All that does not fit: arrays that are missing, of no layer, or of another shape; two arrays
             for one name.
+        MPSArgumentError: ``names`` names no layer, or gives an empty name.
     """
     who = "export_weights"
     chosen, layers, given = _layout(who, layout), network_layers(network), _tensors(arrays, who, "arrays")
-    orders_of = _checked_flatten(who, flatten, layers)
+    orders_of, called = _checked_flatten(who, flatten, layers), _checked_names(who, names or {}, layers)
     problems: list[str] = []
     rows: list[WeightRow] = []
     found: dict[str, NDArray[Any]] = {}
@@ -121,7 +125,7 @@ def export_weights(
                 has = "is missing" if array is None else f"is {lengths_text(array.shape)}"
                 problems.append(f"{name} {has}, must be {lengths_text(own.shape)}")
             continue
-        tensor = _written_name(chosen, layer, part, names or {})
+        tensor = _written_name(chosen, layer, part, called)
         if tensor in found:
             problems.append(f"{name} would have the name {tensor}, which is taken")
         found[tensor] = rearranged(array, own, theirs)
@@ -179,14 +183,15 @@ def _layout(who: str, layout: WeightLayout | str) -> WeightLayout:
         raise MPSArgumentError(who, "layout", f"must be one of {', '.join(WeightLayout)}", repr(layout)) from None
 
 
-def _checked_names(names: Mapping[str, str], taking: _Taking) -> dict[str, str]:
-    known = {*taking.layers, *(f"{layer.label}.{part}" for layer in taking.layers.values() for part in layer.parts)}
+def _checked_names(who: str, names: Mapping[str, str], layers: Mapping[str, WeightLayer]) -> dict[str, str]:
+    known = {*layers, *(f"{layer.label}.{part}" for layer in layers.values() for part in layer.parts)}
     for name, other in names.items():
         if name not in known:
-            rule = f"must name a layer of the network or one of its arrays: {_listed(list(taking.layers))}"
-            raise MPSArgumentError(_WHO, "names", rule, repr(name))
-        if not other and not name.endswith(".biases"):
-            raise MPSArgumentError(_WHO, "names", "must name a tensor: only biases may be left at 0", repr(name))
+            rule = f"must name a layer of the network or one of its arrays: {_listed(list(layers))}"
+            raise MPSArgumentError(who, "names", rule, repr(name))
+        if not other and (who != _WHO or not name.endswith(".biases")):
+            rule = f"must name a tensor{': only biases may be left at 0' if who == _WHO else ''}"
+            raise MPSArgumentError(who, "names", rule, repr(name))
     return dict(names)
 
 
@@ -209,6 +214,8 @@ def _check_fold(fold: Mapping[str, str], epsilon: float | None, taking: _Taking)
     if fold and epsilon is None:
         rule = "must be given with fold: no file has the epsilon of a batch normalization"
         raise MPSArgumentError(_WHO, "epsilon", rule, None, "PyTorch and MLX have 1e-5 by default, Keras 1e-3")
+    if epsilon is not None and not fold:
+        raise MPSArgumentError(_WHO, "epsilon", "must be left out without fold, which it belongs to", epsilon)
     if epsilon is not None and finite(_WHO, "epsilon", epsilon) < 0:
         raise MPSArgumentError(_WHO, "epsilon", "must be 0 or more", epsilon)
     for label in fold:
@@ -335,6 +342,6 @@ def _left(taking: _Taking, leave: Sequence[str]) -> tuple[str, ...]:
     rest = [name for name in over if name not in left]
     taking.problems += [f"tensor {name} ({lengths_text(taking.tensors[name].shape)}) is of no layer" for name in rest]
     for pattern in leave:
-        if not any(fnmatchcase(name, pattern) for name in taking.tensors):
-            raise MPSArgumentError(_WHO, "leave", "must match names of tensors", repr(pattern))
+        if not any(fnmatchcase(name, pattern) for name in left):
+            raise MPSArgumentError(_WHO, "leave", "must match names of tensors that no layer takes", repr(pattern))
     return tuple(left)
