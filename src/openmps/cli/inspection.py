@@ -16,8 +16,8 @@ from openmps.cli.subjects import (
     Training,
     check_used,
     chosen_format,
+    found_at,
     given_to,
-    graph_at,
     traced,
 )
 
@@ -60,8 +60,8 @@ def trace(
     from openmps.metal.device import mtl_device
 
     check_used(context, images or [], samples, training=training)
-    graph = graph_at(network, mtl_device(device), chosen_format(channel_format), training=training)
-    found = traced(graph, given_to(network, images or [], samples, count, labels, training=training), fused=fused)
+    subject = found_at(network, mtl_device(device), chosen_format(channel_format), training=training)
+    found = traced(subject, given_to(network, images or [], samples, count, labels, training=training), fused=fused)
     print(found)
     if out is not None:
         print(f"{len(found)} values in {save_trace(found, out)}")
@@ -154,8 +154,8 @@ def _side(
 
     if given is None or is_trace(path):
         return load_trace(path)
-    graph = graph_at(path, mtl_device(device or "auto"), chosen_format(form), training=training)
-    return traced(graph, given, fused=fused)
+    subject = found_at(path, mtl_device(device or "auto"), chosen_format(form), training=training)
+    return traced(subject, given, fused=fused)
 
 
 def _two(text: str | None, option: str) -> tuple[str | None, str | None]:

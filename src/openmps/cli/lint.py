@@ -9,7 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from openmps.checks import lengths_text
-from openmps.cli.models import Found, Images, chosen_images, open_graph
+from openmps.cli.models import Found, Images, as_taken, chosen_images, open_graph
+from openmps.cli.options import note
 from openmps.errors import MPSArgumentError, MPSFileError
 
 _HAS_ERRORS = 1
@@ -51,6 +52,9 @@ def lint(
     shapes = chosen_images(found, image)
     if given is not None:
         _check_samples(given, found)
+        given, notes = as_taken(found, given)
+        for text in notes:
+            note(text)
     report = look(found.graph, shapes if given is None else None, target=target, samples=given)
     print(report)
     if not report.ok:

@@ -12,7 +12,7 @@ import typer
 
 from openmps.checks import counted, lengths_text
 from openmps.cli.archives import archived_model, is_onnx
-from openmps.cli.options import Device, format_of, note, require_another, require_new, warned_once
+from openmps.cli.options import Device, format_of, note, require_another, require_new, unorm_notes, warned_once
 from openmps.errors import MPSFileError
 
 if TYPE_CHECKING:
@@ -81,9 +81,10 @@ def run(
     """Run an archive on arrays.
 
     Each result is written as NAME.npy in a folder, with ONNX's axes: either all results are written or none. The
-    archive of a graph takes and gives arrays [images, height, width, channels] by the labels of its images. --input may
-    be given several times. In names of files, characters that do not belong there become underscores,
-    and -2, -3 and so on follow those that are alike then.
+    archive of a graph takes and gives arrays [images, height, width, channels] by the labels of its images. Numbers of
+    uint8 and uint16 stand for 0 to 1, but for inputs of whole numbers. --input may be given several times. In names of
+    files, characters that do not belong there become underscores, and -2, -3 and so on follow those that are alike
+    then.
     """
     files = _named("--input", map(_input, given or ()))
     from openmps.formats.atomic import make_folder, write_all_atomic
@@ -92,8 +93,11 @@ def run(
     model = archived_model(archive, mtl_device(device))
     arrays = {name: _array(path, name) for name, path in files.items()}
     model.check(arrays, "openmps run", "--input ")
+    types = {port.name: port for port in model.inputs}
     for name, array in arrays.items():
         _note_not_finite(f"--input {name}", array)
+        for text in unorm_notes(f"--input {name}", array.dtype) if types[name].is_unorm(array.dtype) else ():
+            note(text)
     paths = _paths(output, [port.name for port in model.outputs])
     for path in paths.values():
         for source, word in ((archive, "ARCHIVE"), *((file, "an input") for file in files.values())):

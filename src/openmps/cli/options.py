@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -18,6 +18,8 @@ from openmps.checks import counted
 from openmps.errors import MPSError, MPSFileError
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from openmps.training.image_folder import Channels
     from openmps.training.run_folder import RunFolder
     from openmps.types import MPSImageFeatureChannelFormat
@@ -171,6 +173,14 @@ def percent(fraction: float) -> str:
 def note(text: str) -> None:
     """A line beside the results."""
     print(f"note: {text}", file=sys.stderr)
+
+
+def unorm_notes(name: str, dtype: np.dtype[Any]) -> list[str]:
+    """What is to be said of images of whole numbers; nothing of others."""
+    largest = {"uint8": 255, "uint16": 65_535}.get(dtype.name)
+    if largest is None:
+        return []
+    return [f"{name}: 0 to {largest:,} stand for 0 to 1, as in an image of unorm{8 * dtype.itemsize}"]
 
 
 @contextmanager

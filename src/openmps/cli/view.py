@@ -139,7 +139,10 @@ def _viewed_file(path: Path, found: Found, asked: _Asked, sizes: list[str] | Non
         what = f"Values, pictures and times need images: openmps view {path} IMAGE…, or --samples FILE.npz."
         return graph_view(found.graph, _FORWARD, descriptors=_sizes(found, sizes), missing=what)
     given = given_to(path, asked.images, asked.samples, asked.count, None, training=False)
-    return graph_view(found.graph, _FORWARD, sources_of(found.graph, given), repeats=asked.repeats)
+    sources, notes = sources_of(found, given)
+    for text in notes:
+        note(text)
+    return graph_view(found.graph, _FORWARD, sources, repeats=asked.repeats)
 
 
 def _sizes(found: Found, sizes: list[str] | None) -> Sequence[Any]:
@@ -183,7 +186,7 @@ def _forward(
     """The graph that classifies."""
     from openmps.debug.page.view import graph_view
 
-    sources = None if given is None else sources_of(found.graph, given)
+    sources = None if given is None else sources_of(found, given)[0]
     return graph_view(
         found.graph, _FORWARD, sources, descriptors=found.images, repeats=asked.repeats, classes=classes, missing=what,
         share=share,
@@ -200,7 +203,7 @@ def _trained(path: Path, asked: _Asked, given: Given | None, what: str) -> Graph
         missing = what or "Gradients need the class of each image: --labels CLASS,…."
         return graph_view(found.graph, _TRAINING, descriptors=found.images, missing=missing)
     states = [MPSCNNLossLabels.batch(asked.device, given.one_hot)]
-    sources = sources_of(found.graph, given)
+    sources, _ = sources_of(found, given)
     return graph_view(found.graph, _TRAINING, sources, states, repeats=asked.repeats, share=_HALF)
 
 
