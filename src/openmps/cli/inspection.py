@@ -20,6 +20,7 @@ from openmps.cli.subjects import (
     given_to,
     traced,
 )
+from openmps.formats.paths import is_file
 
 if TYPE_CHECKING:
     from openmps.cli.subjects import Given
@@ -141,7 +142,7 @@ def _given(
     networks = [path for path in (first, second) if not is_trace(path)]
     if not networks:
         return None
-    runs = [path for path in networks if path.suffix.lower() != ".onnx" and not path.is_file()]
+    runs = [path for path in networks if path.suffix.lower() != ".onnx" and not is_file(path, "openmps")]
     return given_to((runs or networks)[0], images, samples, count, labels, training=training)
 
 
@@ -175,14 +176,14 @@ def _is_on(text: str | None) -> bool:
 def profile(
     context: typer.Context,
     network: Annotated[Path, typer.Argument(metavar=f"{_NETWORKS}|NETWORK", help="What to run.", show_default=False)],
-    batch: Annotated[int, typer.Option(min=1, help="Images at a time.")] = 32,
+    batch: Annotated[int, typer.Option(min=1, max=1 << 16, help="Images at a time.")] = 32,
     training: Training = False,
     image: Annotated[
         str | None,
         typer.Option(metavar="WIDTHxHEIGHTxCHANNELS", help="The size of images, but for runs.", show_default=False),
     ] = None,
-    classes: Annotated[int, typer.Option(min=2, help="Classes, of a NETWORK by name.")] = 10,
-    repeats: Annotated[int, typer.Option(min=1, help="Runs that are timed.")] = 5,
+    classes: Annotated[int, typer.Option(min=2, max=1 << 16, help="Classes, of a NETWORK by name.")] = 10,
+    repeats: Annotated[int, typer.Option(min=1, max=1 << 16, help="Runs that are timed.")] = 5,
     chrome: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A Chrome trace to write.", show_default=False)
     ] = None,

@@ -29,6 +29,7 @@ Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:N, or auto: the first
 RUNS = Path("runs")
 _WHO = "openmps"
 _SHOWN_RUNS = 8
+_MOST_DIGITS = 15
 _API = (
     *("load_dataset", "load_image_folder", "TrainingOptions", "resume", "mtl_device", "optimizer_factory"),
     *("import_weights", "export_weights", "load_raw"),
@@ -113,16 +114,21 @@ def parse_size(text: str | None, option: str) -> tuple[int, int] | None:
     if text is None:
         return None
     parts = text.lower().split("x")
-    if len(parts) not in (1, 2) or not all(part.isascii() and part.isdigit() for part in parts):
-        raise typer.BadParameter(f"{text!r} is no size; write 28x20 or 28", param_hint=option)
+    if len(parts) not in (1, 2) or not all(map(_is_length, parts)):
+        raise typer.BadParameter(f"{text[:80]!r} is no size; write 28x20 or 28", param_hint=option)
     return int(parts[0]), int(parts[-1])
+
+
+def _is_length(text: str) -> bool:
+    """Whether it is a whole number, of no more digits than a length has."""
+    return text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
 
 
 def parse_image_size(text: str) -> tuple[int, int, int]:
     """``224x224x3`` of ``--image`` as width, height and channels."""
     parts = text.lower().split("x")
-    if len(parts) != 3 or not all(part.isascii() and part.isdigit() for part in parts):
-        raise typer.BadParameter(f"{text!r} is no size; write 224x224x3", param_hint="--image")
+    if len(parts) != 3 or not all(map(_is_length, parts)):
+        raise typer.BadParameter(f"{text[:80]!r} is no size; write 224x224x3", param_hint="--image")
     width, height, channels = (int(part) for part in parts)
     return width, height, channels
 

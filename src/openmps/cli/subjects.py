@@ -14,6 +14,7 @@ from openmps.cli.lint import arrays_in
 from openmps.cli.models import Found, as_taken, open_graph, open_model
 from openmps.cli.options import format_of, note, open_run, refuse_given
 from openmps.errors import MPSArgumentError, MPSFileError
+from openmps.formats.paths import is_file
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -83,7 +84,7 @@ def given_to(
         if images:
             raise typer.BadParameter("give images, or samples", param_hint="--samples")
         return Given(arrays_in(samples), None)
-    if path.is_file() or is_onnx(path):
+    if is_file(path, "openmps") or is_onnx(path):
         if not images:
             remedy = "Give images, or --samples FILE.npz"
             raise MPSFileError("openmps", str(path), "has no images of its own", None, remedy)

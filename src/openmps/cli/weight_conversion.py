@@ -13,6 +13,7 @@ from openmps.cli.options import require_new
 from openmps.cli.weight_files import KnownNetwork, found, is_tensors, is_written, named_network, run_or_archive
 from openmps.cli.weight_preprocessing import preprocessing_entry
 from openmps.errors import MPSArgumentError, MPSFileError, MPSWeightsError
+from openmps.formats.paths import is_folder
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -108,7 +109,7 @@ def _check_destination(destination: Path, target: KnownNetwork | None, options: 
     is_file = is_tensors(destination)
     if is_file and not is_written(destination):
         raise MPSFileError(_WHO, str(destination), "must be of a format that is written", destination.suffix, _WRITTEN)
-    if not is_file and target is None and destination.suffix and not destination.is_dir():
+    if not is_file and target is None and destination.suffix and not is_folder(destination, _WHO):
         rule = "must be a folder, an archive that is there, or end in .npz, .safetensors, .pt or .pth"
         raise MPSFileError(_WHO, str(destination), rule)
     if not is_file and options.to_layout not in (None, Layout.OPENMPS):
@@ -116,7 +117,7 @@ def _check_destination(destination: Path, target: KnownNetwork | None, options: 
         raise MPSArgumentError(_WHO, "--to", rule, options.to_layout.value, "Give DEST the suffix .npz or .safetensors")
     if who_has and not options.force and (is_file or target is not None):
         raise MPSFileError(_WHO, str(destination), "must be new", "one that is there", "--force replaces it.")
-    if target is None and not destination.is_dir():
+    if target is None and not is_folder(destination, _WHO):
         require_new(destination, force=True)
     if options.one_file and (is_file or target is not None):
         raise MPSArgumentError(_WHO, "--one-file", "must be left out but for raw files", str(destination))
@@ -133,7 +134,7 @@ def _layout_said(
 
     if own is not None:
         return None
-    if source.is_dir():
+    if is_folder(source, _WHO):
         return Layout.OPENMPS
     if source.suffix.lower() in SUFFIXES:
         return Layout.KERAS
@@ -169,7 +170,7 @@ def _check_used(source: Path, own: KnownNetwork | None, layers: Mapping[str, Wei
     """Refuse options that nothing would be done with."""
     from openmps.formats.exchange.layers import LayerKind
 
-    is_named = own is None and not source.is_dir()
+    is_named = own is None and not is_folder(source, _WHO)
     is_foreign = {options.from_layout, options.to_layout} - {None, Layout.OPENMPS} != set()
     is_flattened = any(layer.kind is LayerKind.FULLY_CONNECTED for layer in layers.values())
     named, ours = f"{source} is no file of named arrays", "SOURCE and DEST are openmps' own"
@@ -214,7 +215,7 @@ def _read(
     assert options.from_layout is not None
     is_from_own = options.from_layout is Layout.OPENMPS
     is_to_own = options.to_layout in (None, Layout.OPENMPS)
-    if source.is_dir():
+    if is_folder(source, _WHO):
         if not is_from_own:
             rule = "must be openmps for raw files, which are OHWI"
             raise MPSArgumentError(_WHO, "--from", rule, options.from_layout.value)
