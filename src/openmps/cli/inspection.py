@@ -20,7 +20,6 @@ from openmps.cli.subjects import (
     given_to,
     traced,
 )
-from openmps.formats.paths import is_file
 
 if TYPE_CHECKING:
     from openmps.cli.subjects import Given
@@ -138,6 +137,7 @@ def _given(
 ) -> Given | None:  # fmt: skip
     """What both are given: of the run among them, if no images are; nothing where both are traces already."""
     from openmps.debug.files import is_trace
+    from openmps.formats.paths import is_file
 
     networks = [path for path in (first, second) if not is_trace(path)]
     if not networks:

@@ -11,7 +11,7 @@ import typer
 from openmps.checks import lengths_text
 from openmps.cli.models import Found, Images, as_taken, chosen_images, open_graph
 from openmps.cli.options import note
-from openmps.errors import MPSArgumentError
+from openmps.errors import MPSArgumentError, MPSFileError
 
 _HAS_ERRORS = 1
 
@@ -76,4 +76,9 @@ def arrays_in(path: Path) -> dict[str, Any]:
     from openmps.formats.exchange.npz import load_npy, load_npz
     from openmps.formats.paths import begins_with
 
-    return load_npz(path) if begins_with(path, "lint", b"PK") else {"image": load_npy(path)}
+    is_zip = begins_with(path, "lint", b"PK")
+    try:
+        return load_npz(path) if is_zip else {"image": load_npy(path)}
+    except MPSFileError as error:
+        why = str(error).removeprefix(f"{error.who}: ")
+        raise MPSFileError("lint", str(path), "must be arrays of NumPy, .npz or .npy", None, why) from error

@@ -112,7 +112,9 @@ def _of_model(model: OnnxModel, notes: Sequence[str]) -> Found:
     from openmps.types import MPSImageFeatureChannelFormat
 
     ports = sorted(model.inputs, key=lambda port: port.image)
-    sources = [Source(port.name, *map(port.length, (port.columns, port.rows, port.channels)), port) for port in ports]
+    sources = [
+        Source(port.name, *map(port.length, (port.columns, port.rows, port.channels)), port=port) for port in ports
+    ]
     known = [
         MPSImageDescriptor(MPSImageFeatureChannelFormat.FLOAT16, each.width, each.height, each.channels)
         for each in sources

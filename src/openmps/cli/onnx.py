@@ -13,7 +13,7 @@ import typer
 from openmps.checks import counted, lengths_text
 from openmps.cli.archives import archived_model, is_onnx
 from openmps.cli.options import Device, format_of, note, require_another, require_new, unorm_notes, warned_once
-from openmps.errors import MPSFileError
+from openmps.errors import MPSFileError, printable
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -221,4 +221,4 @@ def _print_ports(model: OnnxModel) -> None:
 
 
 def _line(word: str, port: OnnxPort) -> str:
-    return f"{word:6} {port.name}: {port.dtype} {port.text}"
+    return printable(f"{word:6} {port.name}: {port.dtype} {port.text}")

@@ -206,6 +206,10 @@ def _tell(texts: list[str]) -> None:
 
 
 def console() -> Console:
-    """Standard output: coloured and as wide as it is on a terminal, plain and never cut elsewhere."""
-    screen = Console(highlight=False)
-    return screen if screen.is_terminal else Console(highlight=False, width=10_000)
+    """Standard output: coloured and as wide as it is on a terminal, plain and never cut elsewhere.
+
+    What it moves the cursor with passes; text from files has to be made `printable` before.
+    """
+    file = getattr(sys.stdout, "unfiltered", sys.stdout)
+    screen = Console(highlight=False, file=file)
+    return screen if screen.is_terminal else Console(highlight=False, file=file, width=10_000)

@@ -14,7 +14,6 @@ from openmps.cli.lint import arrays_in
 from openmps.cli.models import Found, as_taken, open_graph, open_model
 from openmps.cli.options import format_of, note, open_run, refuse_given
 from openmps.errors import MPSArgumentError, MPSFileError
-from openmps.formats.paths import is_file
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -80,6 +79,8 @@ def given_to(
     path: Path, images: Sequence[Path], samples: Path | None, count: int, labels: str | None, *, training: bool
 ) -> Given:
     """Images of files or samples, or of the test images of the run at ``path``."""
+    from openmps.formats.paths import is_file
+
     if samples is not None:
         if images:
             raise typer.BadParameter("give images, or samples", param_hint="--samples")

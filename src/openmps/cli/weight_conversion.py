@@ -13,7 +13,6 @@ from openmps.cli.options import require_new
 from openmps.cli.weight_files import KnownNetwork, found, is_tensors, is_written, named_network, run_or_archive
 from openmps.cli.weight_preprocessing import preprocessing_entry
 from openmps.errors import MPSArgumentError, MPSFileError, MPSWeightsError
-from openmps.formats.paths import is_folder
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -105,6 +104,8 @@ def convert_weights(source: Path, destination: Path, options: Conversion) -> Con
 
 def _check_destination(destination: Path, target: KnownNetwork | None, options: Conversion) -> None:
     """Refuse what cannot be written before anything is read."""
+    from openmps.formats.paths import is_folder
+
     who_has = os.path.lexists(destination)
     is_file = is_tensors(destination)
     if is_file and not is_written(destination):
@@ -131,6 +132,7 @@ def _layout_said(
     """The layout of a SOURCE that shows it: raw files, Keras' files, and arrays with names of the network's own."""
     from openmps.formats.exchange.keras import SUFFIXES
     from openmps.formats.exchange.tensors import load_tensors
+    from openmps.formats.paths import is_folder
 
     if own is not None:
         return None
@@ -169,6 +171,7 @@ def _network(
 def _check_used(source: Path, own: KnownNetwork | None, layers: Mapping[str, WeightLayer], options: Conversion) -> None:
     """Refuse options that nothing would be done with."""
     from openmps.formats.exchange.layers import LayerKind
+    from openmps.formats.paths import is_folder
 
     is_named = own is None and not is_folder(source, _WHO)
     is_foreign = {options.from_layout, options.to_layout} - {None, Layout.OPENMPS} != set()
@@ -207,6 +210,7 @@ def _read(
     from openmps.formats.exchange.mapping import export_weights, import_weights
     from openmps.formats.exchange.raw import load_raw
     from openmps.formats.exchange.tensors import load_tensors
+    from openmps.formats.paths import is_folder
 
     if own is not None:
         if own.arrays is None:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from openmps.cli.archives import conversion, is_onnx
 from openmps.cli.options import RUNS, warned_once
 from openmps.errors import MPSArgumentError, MPSFileError
-from openmps.formats.paths import is_file, is_there
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -43,6 +42,8 @@ def found(path: Path) -> Path:
 
 
 def _place(path: Path) -> Path | None:
+    from openmps.formats.paths import is_there
+
     named = RUNS / path
     if not os.path.lexists(path) and len(path.parts) == 1 and is_there(named, WHO):
         return named
@@ -51,6 +52,8 @@ def _place(path: Path) -> Path | None:
 
 def run_or_archive(path: Path) -> KnownNetwork | None:
     """The network that a path names; None where it is neither a run folder nor an archive."""
+    from openmps.formats.paths import is_file
+
     if is_file(path / "run.json", WHO):
         return _of_run(path)
     return (
@@ -94,6 +97,7 @@ def _of_run(path: Path) -> KnownNetwork:
     import numpy as np
 
     from openmps.formats.exchange.layers import network_layers
+    from openmps.formats.paths import is_file
     from openmps.metal.device import mtl_device
     from openmps.training.inference import described_network
     from openmps.training.network import Network
@@ -139,6 +143,8 @@ class RawFormat(StrEnum):
 
 def shown_arrays(path: Path, network: Path | None, raw: RawFormat | None) -> dict[str, NDArray[Any]]:
     """All arrays that a path has, for ``show``."""
+    from openmps.formats.paths import is_file
+
     path = found(path)
     known = run_or_archive(path)
     is_named = is_file(path, WHO) and is_tensors(path) and not (path.suffix.lower() == ".bin" and not _is_zip(path))
@@ -176,7 +182,7 @@ def _is_zip(path: Path) -> bool:
 
 
 def _raw_files(path: Path) -> list[Path]:
-    from openmps.formats.paths import visible_entries
+    from openmps.formats.paths import is_file, visible_entries
 
     files = [file for file in visible_entries(path, WHO) if file.suffix.lower() in _RAW and is_file(file, WHO)]
     if not files:
