@@ -64,7 +64,7 @@ def load_dat(path: str | os.PathLike[str], shape: Sequence[int]) -> NDArray[np.f
     before anything is read. Raises ``MPSFileError`` naming the file, the bytes expected and the bytes found.
     """
     who = "load_dat"
-    lengths = listed(who, "shape", shape, object, "lengths")
+    lengths: list[Any] = [*listed(who, "shape", shape, object, "lengths")]
     if not lengths or not all(is_whole(as_index(length), 1) for length in lengths):
         raise MPSArgumentError(who, "shape", "must be one or more positive lengths", tuple(lengths))
     expected = 4 * math.prod(int(length) for length in lengths)
@@ -112,9 +112,9 @@ def save_dat_files(folder: str | os.PathLike[str], arrays: Mapping[str, Array]) 
 
     Each file is atomic by itself. Names and arrays are checked before anything is written.
     """
-    arrays = mapped("save_dat_files", "arrays", arrays, object, "arrays")
-    root, files = path_of(folder, "save_dat_files", "folder"), dat_file_names(arrays)
-    contents = {name: to_float32(array, "save_dat_files", name) for name, array in arrays.items()}
+    named: dict[str, Any] = {**mapped("save_dat_files", "arrays", arrays, object, "arrays")}
+    root, files = path_of(folder, "save_dat_files", "folder"), dat_file_names(named)
+    contents = {name: to_float32(array, "save_dat_files", name) for name, array in named.items()}
     for name, values in contents.items():
         write_atomic(root / files[name], values.tobytes())
     return [root / file for file in files.values()]
@@ -167,6 +167,7 @@ def load_safetensors(
     require_file(path, who)
     try:
         with reading(path, who), cast("_Reader", safe_open(os.fspath(path), framework="np")) as reader:
+            check_named_once(path)
             facts = _read_facts(reader.metadata(), str(path), who)
             names = _ordered_names(reader.keys(), facts["layers"], str(path), who)
             _check_names(names, shapes, str(path), who)
@@ -182,6 +183,12 @@ def load_safetensors(
     if facts.get("sha256") not in (None, checksum):
         raise MPSFileError(who, str(path), "must hold what was saved", "another checksum", "Fetch or save it again.")
     return arrays
+
+
+def check_named_once(path: str | os.PathLike[str]) -> None:
+    """Raise `ValueError` where the header of a whole safetensors file has a name twice, of which readers see one."""
+    with Path(path).open("rb") as file:
+        parsed(file.read(int.from_bytes(file.read(8), "little")).decode())
 
 
 def split_name(name: str, who: str = "split_name") -> tuple[str, str]:
