@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import openmps as mps
+import planted_networks as planted
 from onnx_models import model, node, ours, saved
 from openmps.cli import main
 from openmps.formats.onnx import OnnxModel
@@ -109,3 +110,17 @@ def test_what_bytes_stand_for_is_printed(capsys: pytest.CaptureFixture[str]) -> 
         assert capsys.readouterr().err == f"note: {says}\n"
     assert main(["compare", "net.mps", "--samples", "x.npz"]) == 0
     assert capsys.readouterr().out.count(says) == 1
+
+
+@pytest.mark.parametrize("command", ["lint", "trace", "compare", "view"])
+@pytest.mark.parametrize("size", [(8, 8), (16, 16), (12, 16)])
+def test_images_of_another_size_than_the_run_s_are_named_once(
+    command: str, size: tuple[int, int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A network that ends in a mean takes them all."""
+    planted.run("good")
+    np.savez("x.npz", image=np.zeros((1, *size, 3), np.float32))
+    assert main([command, "good", "--samples", "x.npz"]) == 0
+    said = " ".join("".join(capsys.readouterr()).split())
+    name = f"{size[1]}x{size[0]} pixels, and the network was trained on 8x8"
+    assert said.count(name) == (size != (8, 8))

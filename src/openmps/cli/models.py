@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from openmps.checks import size_text
+from openmps.checks import lengths_text, size_text
 from openmps.cli.archives import archived, labels
 from openmps.cli.options import open_run, parse_image_size, unorm_notes, warned_once
 
@@ -127,7 +127,8 @@ def _of_model(model: OnnxModel, notes: Sequence[str]) -> Found:
 def as_taken(found: Found, arrays: Mapping[str, NDArray[Any]]) -> tuple[dict[str, NDArray[Any]], list[str]]:
     """Arrays by the labels of source images as the graph takes them, and what is to be said of them.
 
-    Of a model of whole numbers bytes are numbers; of all others they stand for 0 to 1.
+    That is what numbers stand for, and that a run was trained on images of another size. Of a model of whole numbers
+    bytes are numbers; of all others they stand for 0 to 1.
     """
     import numpy as np
 
@@ -138,6 +139,10 @@ def as_taken(found: Found, arrays: Mapping[str, NDArray[Any]]) -> tuple[dict[str
         is_number = source is not None and source.port is not None and not source.port.is_unorm(array.dtype)
         taken[name] = array.astype(np.float32) if is_number and array.dtype.kind in "iub" else array
         notes += unorm_notes(name or "the images", taken[name].dtype)
+        if source is not None and source.port is None and source.width and source.height and array.ndim == 4:
+            given, trained = lengths_text(array.shape[2:0:-1]), lengths_text((source.width, source.height))
+            if given != trained:
+                notes.append(f"{name or 'the images'}: {given} pixels, and the network was trained on {trained}")
     return taken, notes
 
 

@@ -186,7 +186,9 @@ def _forward(
     """The graph that classifies."""
     from openmps.debug.page.view import graph_view
 
-    sources = None if given is None else sources_of(found, given)[0]
+    sources, notes = (None, []) if given is None else sources_of(found, given)
+    for text in notes:
+        note(text)
     return graph_view(
         found.graph, _FORWARD, sources, descriptors=found.images, repeats=asked.repeats, classes=classes, missing=what,
         share=share,

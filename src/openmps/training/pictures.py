@@ -85,11 +85,9 @@ def draw_misclassified(
     class_names = listed(who, "class_names", class_names, str, "text")
     if confidence is not None:
         of_kind(who, "confidence", confidence, np.ndarray)
-    whole(who, "limit", limit)
+    whole(who, "limit", limit, rule="must be 1 or more")
     if images.ndim != 4 or images.shape[3] not in (1, 3):
         raise MPSArgumentError(who, "images", "must be [N, H, W, C] with 1 or 3 channels", f"shape {images.shape}")
-    if limit < 1:
-        raise MPSArgumentError(who, "limit", "must be 1 or more", limit)
     for argument, values in (("labels", labels), ("predictions", predictions)):
         if values.shape != images.shape[:1]:
             rule = f"must be one for each of {len(images)} images"
