@@ -530,9 +530,8 @@ def test_the_summary_has_a_line_a_layer(capsys, run):
 
 
 def test_the_summary_on_a_terminal(capsys, run, monkeypatch):
-    from rich.console import Console
-
-    monkeypatch.setattr("openmps.cli.layers.console", lambda: Console(force_terminal=True, width=200))
+    for name, value in (("FORCE_COLOR", "1"), ("TERM", "xterm"), ("COLUMNS", "200")):
+        monkeypatch.setenv(name, value)
     out = _call(capsys, "summary", run)[1]
     assert "MPSCNNFullyConnectedNode" in out
     assert "\x1b[1m" in out

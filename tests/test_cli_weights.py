@@ -234,6 +234,62 @@ def test_wrong_usage_names_the_option(arguments, message, run, tmp_path, capsys)
     assert not (tmp_path / "out.npz").exists()
 
 
+OPTIONS = (
+    ("--prefix", "module."), ("--leave", "extra*"), ("--leave", "fc*"), ("--fold", "conv=norm"),
+    ("--epsilon", "nan"), ("--epsilon", "1e-3"), ("--map", "fc=other"), ("--map", "nothing=other"),
+    ("--flatten", "WHC"), ("--flatten", "fc=WHC"), ("--one-file",), ("--half",), ("--mean", "1"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids="=".join)
+@pytest.mark.parametrize("layout", ["openmps", "pytorch", "keras"])
+@pytest.mark.parametrize("kind", ["archive", "raw", "openmps", "pytorch"])
+def test_no_option_is_ignored(kind, layout, option, tmp_path, capsys):
+    network, image = tmp_path / "net.mps", mps.MPSNNImageNode()
+    for node, name, *sizes in (
+        (mps.MPSCNNConvolutionNode, "conv", 3, 3, 2, 4),
+        (mps.MPSCNNFullyConnectedNode, "fc", 2, 4, 4, 3),
+    ):
+        numbers, descriptor = np.arange(float(np.prod(sizes))), mps.MPSCNNConvolutionDescriptor(*sizes)
+        source = mps.ArrayConvolutionDataSource(descriptor, numbers, [1.0] * sizes[-1], name)
+        image = node(image, source).result_image
+    mps.MPSKeyedArchiver.archive(mps.MPSNNGraph(mtl_device("cpu"), image), network)
+    source = {"archive": network, "raw": tmp_path / "raw"}.get(kind, tmp_path / "source.npz")
+    if kind != "archive":
+        _convert(capsys, network, source, *(("--to", kind) if kind != "raw" else ()), "-q")
+    known = () if kind == "archive" else ("--network", network, "--from", "openmps" if kind == "raw" else kind)
+
+    def done(place, more):
+        status, out, err = _convert(capsys, source, tmp_path / place, *known, *more)
+        files = sorted(each for each in (tmp_path / place, *tmp_path.glob(f"{place}/*")) if each.is_file())
+        return status, (out + err).replace(place, ""), [(each.name, each.read_bytes()) for each in files]
+
+    for place in (f"{layout}.npz", *(("files",) if layout == "openmps" else ())):
+        to = ("--to", layout)
+        without, given = done(place, to), done(f"with_{place}", (*to, *option))
+        assert without[0] == 0
+        assert given[0] == 2 or given[1:] != (without[1], [(f"with_{name}", data) for name, data in without[2]])
+        if given[0] == 2:
+            assert option[0] in given[1] and not given[2]
+        else:
+            assert [data for _, data in given[2]] != [data for _, data in without[2]]
+
+
+@pytest.mark.parametrize(
+    "option", [("--network", "{run}"), ("--as", "float32"), ("--network", "{run}", "--as", "float32")]
+)
+def test_show_takes_options_for_raw_files_alone(option, run, archive, tmp_path, capsys):
+    _convert(capsys, run, tmp_path / "w.npz", "-q")
+    _convert(capsys, run, tmp_path / "raw", "-q")
+    given = [each.format(run=run) for each in option]
+    for source in (run, archive, tmp_path / "w.npz"):
+        status, out, err = _call(capsys, "weights", "show", source, *given)
+        assert (status, out) == (2, "")
+        assert f"{source} must be raw files where {option[0]} is given" in err
+    status, _, err = _call(capsys, "weights", "show", tmp_path / "raw", *given)
+    assert (status, "--as must be left out" in err) == ((2, True) if len(option) > 2 else (0, False))
+
+
 # --- show -------------------------------------------------------------------------------------------------------------
 
 

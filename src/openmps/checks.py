@@ -29,7 +29,7 @@ from typing import (
 
 import numpy as np
 
-from openmps.errors import MPSArgumentError, MPSAttributeError, MPSError, MPSMemoryError, MPSTypeError
+from openmps.errors import MPSArgumentError, MPSAttributeError, MPSError, MPSMemoryError, MPSTypeError, shown
 from openmps.spellings import INSTEAD, spellings
 
 T = TypeVar("T")
@@ -378,7 +378,7 @@ def flag(who: str, argument: str, value: Any, rule: str = "must be True or False
     """``value`` as a bool: one of Python's or NumPy's, or 0 or 1, the framework's NO and YES. Text is none."""
     if isinstance(value, int | np.bool_ | np.integer) and value in (0, 1):
         return bool(value)
-    raise MPSTypeError(who, argument, rule, repr(value))
+    raise MPSTypeError(who, argument, rule, shown(value))
 
 
 def optional_flag(who: str, argument: str, value: Any) -> bool | None:
@@ -389,7 +389,7 @@ def optional_flag(who: str, argument: str, value: Any) -> bool | None:
 def optional_text(who: str, argument: str, value: Any) -> str | None:
     """``value`` as text, or None."""
     if value is not None and not isinstance(value, str):
-        raise MPSTypeError(who, argument, "must be text or None", repr(value))
+        raise MPSTypeError(who, argument, "must be text or None", shown(value))
     return value
 
 
@@ -401,11 +401,11 @@ def number(who: str, argument: str, value: Any, *, is_nan_allowed: bool = False)
         MPSArgumentError: It is NaN, or finite and too large for float32.
     """
     if isinstance(value, str | bytes | bool):
-        raise MPSTypeError(who, argument, "must be a number", repr(value))
+        raise MPSTypeError(who, argument, "must be a number", shown(value))
     try:
         found = float(value)
     except (TypeError, ValueError, RuntimeError) as fault:
-        raise MPSTypeError(who, argument, "must be a number", repr(value)) from fault
+        raise MPSTypeError(who, argument, "must be a number", shown(value)) from fault
     except OverflowError as fault:
         raise _too_large(who, argument, "one beyond float64") from fault
     if math.isnan(found) and not is_nan_allowed:
@@ -433,7 +433,7 @@ def is_whole(value: object, least: int | None = None) -> TypeGuard[int]:
 def whole(who: str, argument: str, value: object, least: int = 1, rule: str | None = None) -> int:
     """``value`` if it is an integer of at least ``least``; ``rule`` says so in other words."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise MPSArgumentError(who, argument, rule or f"must be an integer of at least {least}", repr(value))
+        raise MPSArgumentError(who, argument, rule or f"must be an integer of at least {least}", shown(value))
     return value
 
 

@@ -16,8 +16,21 @@ _MOST_PROBLEMS = 1000
 """Lines of an error that lists all that it found."""
 
 
+def shown(value: object) -> str:
+    """``repr(value)``, but of an integer with more digits than Python writes how many it has."""
+    try:
+        return repr(value)
+    except ValueError:
+        if isinstance(value, int):
+            return f"an integer of about {int(value.bit_length() * 0.30103) + 1:,} digits"
+        return f"{type(value).__name__} of a very large integer"
+
+
 def _short(part: object, most: int = _LONGEST_PART) -> str:
-    text = str(part)
+    try:
+        text = str(part)
+    except ValueError:
+        text = shown(part)
     return text if len(text) <= most else f"{text[:most]}…"
 
 

@@ -15,7 +15,7 @@ from openmps.core.padding.explicit import ExplicitPadding
 from openmps.core.padding.geometry import Lengths, Placement, suggested_geometry, window_extent
 from openmps.core.padding.policy import MPSNNDefaultPadding, custom_descriptor
 from openmps.errors import MPSArgumentError, MPSTypeError
-from openmps.types import MPSImageEdgeMode, MPSOffset
+from openmps.types import MPSDataType, MPSImageEdgeMode, MPSOffset
 from oracles import padding as oracle
 
 GRID = list(itertools.product(range(1, 14), range(1, 6), range(1, 5), range(1, 4)))  # source, kernel, stride, dilation
@@ -286,3 +286,16 @@ def test_it_is_a_value() -> None:
     assert one.label() == "explicit: left 1, top 2, right 3, bottom 4, ceil mode"
     assert one.padding_method() == 0x4010
     assert one != MPSNNDefaultPadding(16)
+
+
+@pytest.mark.parametrize("value", ["clamp", "CLAMP", 1, True, MPSDataType.FLOAT32])
+@pytest.mark.parametrize("counts", [None, True])
+@pytest.mark.parametrize("make", ["ExplicitPadding", "pytorch", "onnx"])
+def test_an_edge_mode_is_one(make, counts, value):
+    calls = {
+        "ExplicitPadding": lambda **options: ExplicitPadding(0, 0, 0, 0, **options),
+        "pytorch": lambda **options: ExplicitPadding.pytorch(0, **options),
+        "onnx": lambda **options: ExplicitPadding.onnx([0] * 4, **options),
+    }
+    with pytest.raises(MPSTypeError, match="edge_mode must be an MPSImageEdgeMode"):
+        calls[make](edge_mode=value, count_include_pad=counts)

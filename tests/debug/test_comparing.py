@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
@@ -127,11 +128,24 @@ def test_layers_of_other_names_are_paired_by_shape_and_order(rng: np.random.Gene
 
 
 A = np.random.default_rng(0).normal(size=(3, 6, 6, 3))
+OBLONG = A[:, :, :4, [0, 1, 2, 0, 1]] + np.arange(5)
+"""Of other lengths: where inputs are as many as outputs, IHWO is what exchanges the two."""
+ORDERS = ("HWIO", "OIHW (an image's NCHW)", "IHWO")
+
+
+def _read_as_ours(a: np.ndarray, order: str, *, is_turned: bool = False) -> np.ndarray:
+    """What OHWI numbers are that somebody wrote in another order, and that are read as OHWI."""
+    turned = a[:, ::-1, ::-1] if is_turned else a
+    return turned.transpose(["OHWI".index(letter) for letter in order]).reshape(a.shape)
+
+
 WRONG: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "in reverse order": lambda a: a[..., ::-1],
     "its rows are the columns": lambda a: a.transpose(0, 2, 1, 3),
     "its inputs are the outputs": lambda a: a.transpose(3, 1, 2, 0),
     "turned by 180 degrees": lambda a: a[:, ::-1, ::-1],
+    **{f"in the order {order}: ": partial(_read_as_ours, order=order[:4]) for order in ORDERS},
+    **{f"in the order {order}, turned": partial(_read_as_ours, order=order[:4], is_turned=True) for order in ORDERS},
     "moved by a pixel": lambda a: np.roll(a, (1, -1), (1, 2)),
     "moved on by one": lambda a: np.roll(a, 1, 3),
     "with a constant added to each channel": lambda a: a + np.array([3, 4, 5]),
@@ -142,11 +156,22 @@ WRONG: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 @pytest.mark.parametrize("says", WRONG)
 def test_a_usual_mistake_is_named(says: str) -> None:
-    found = mps.debug.compare(_image(WRONG[says](A)), _image(A))
+    right = OBLONG if "in the order" in says else A
+    found = mps.debug.compare(_image(WRONG[says](right)), _image(right))
     assert found.first is not None
     assert says in found.first.hint
     assert found.first.hint in str(found)
     assert len(WRONG) == len(MISTAKES)
+
+
+@pytest.mark.parametrize("is_turned", [False, True])
+@pytest.mark.parametrize("order", ORDERS)
+def test_the_hint_of_another_order_sets_it_right(order: str, is_turned: bool) -> None:
+    right = np.random.default_rng(1).normal(size=(5, 3, 2, 4))
+    wrong = _read_as_ours(right, order[:4], is_turned=is_turned)
+    say = mps.debug.compare(_image(wrong), _image(right)).first.hint
+    sizes = dict(zip("ohwi", right.shape, strict=True))
+    np.testing.assert_array_equal(eval(say.partition(": ")[2], {"numpy": np, "numbers": wrong, **sizes}), right)
 
 
 def test_what_is_no_usual_mistake_is_not_named(rng: np.random.Generator) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -154,8 +155,9 @@ def test_forms_of_weights(form: str, kind: MPSDataType, rng: np.random.Generator
 
 def test_half_precision_weights_are_rounded() -> None:
     weights = np.full(SHAPE, 1.0 + 2.0**-12, np.float32)
-    kernel = MPSCNNConvolution(CPU, weights=ArraySource(_descriptor(), weights, None, MPSDataType.FLOAT16))
-    np.testing.assert_array_equal(_weights(kernel), 1.0)
+    source = ArraySource(_descriptor(), np.zeros(SHAPE, np.float16), None, MPSDataType.FLOAT16)
+    source.weights = weights.tolist  # plain numbers have no type of their own
+    np.testing.assert_array_equal(_weights(MPSCNNConvolution(CPU, weights=source)), 1.0)
 
 
 def test_the_weights_are_copied() -> None:
@@ -540,3 +542,35 @@ def test_a_copy_asks_the_source_for_a_copy(device: torch.device) -> None:
         assert kind(bench.device, weights=source).copy().data_source is not source
         source = _one(1, 1)
         assert kind(bench.device, weights=source).copy().data_source is source
+
+
+# --- arrays of another type than an app would read ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("as_tensor", [False, True])
+@pytest.mark.parametrize(
+    ("says", "weights", "biases", "argument"),
+    [
+        (MPSDataType.FLOAT16, np.float32, np.float32, "weights()"),
+        (MPSDataType.FLOAT16, np.float64, np.float32, "weights()"),
+        (MPSDataType.FLOAT32, np.float16, np.float32, "weights()"),
+        (MPSDataType.FLOAT32, np.float32, np.float16, "bias_terms()"),
+        (MPSDataType.FLOAT16, np.float16, np.float16, "bias_terms()"),
+        (MPSDataType.FLOAT32, np.float32, np.float32, ""),
+        (MPSDataType.FLOAT16, np.float16, np.float32, ""),
+    ],
+)
+def test_arrays_are_of_the_type_that_the_source_says(
+    says: MPSDataType, weights: Any, biases: Any, argument: str, as_tensor: bool
+) -> None:
+    source = ArraySource(_descriptor(), np.zeros(SHAPE, np.float32), np.zeros(4, np.float32))
+    arrays = np.ones(SHAPE, weights), np.ones(4, biases)
+    given = tuple(map(torch.from_numpy, arrays)) if as_tensor else arrays
+    source.data_type, source.weights, source.bias_terms = lambda: says, lambda: given[0], lambda: given[1]
+    if not argument:
+        assert (_weights(MPSCNNConvolution(CPU, weights=source)) == 1).all()
+        return
+    with pytest.raises(
+        MPSTypeError, match=rf"data source {re.escape(argument)} must be numbers of float.*got an array"
+    ):
+        MPSCNNConvolution(CPU, weights=source)

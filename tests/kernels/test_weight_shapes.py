@@ -58,7 +58,9 @@ def _in_a_graph(weights: Any) -> None:
 
 TAKERS: dict[str, Take] = {
     "data source": lambda weights: mps.MPSCNNConvolution(CPU, weights=_source(weights)),
-    "float16": lambda weights: mps.MPSCNNConvolution(CPU, weights=_source(weights, mps.MPSDataType.FLOAT16)),
+    "float16": lambda weights: mps.MPSCNNConvolution(
+        CPU, weights=_source(weights.astype(np.float16), mps.MPSDataType.FLOAT16)
+    ),
     "bytes": lambda weights: mps.MPSCNNConvolution(CPU, weights=_bytes(weights)),
     "older constructor": lambda weights: mps.MPSCNNConvolution(CPU, _descriptor(), weights),
     "fully connected": lambda weights: mps.MPSCNNFullyConnected(CPU, weights=_source(weights)),

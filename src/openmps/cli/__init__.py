@@ -29,6 +29,7 @@ from openmps.cli.onnx import convert, run
 from openmps.cli.options import sentence
 from openmps.cli.padding import explain_padding
 from openmps.cli.prediction import predict
+from openmps.cli.streams import printable_streams
 from openmps.cli.training import train
 from openmps.cli.view import view
 from openmps.cli.weights import weights_app
@@ -71,8 +72,14 @@ def _options(  # pyright: ignore[reportUnusedFunction]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line (the process's own unless given) and return the exit status."""
-    show, warnings.showwarning = warnings.showwarning, _show_warning
     _open_streams()
+    with printable_streams():
+        return _ended(arguments)
+
+
+def _ended(arguments: Sequence[str] | None) -> int:
+    """The exit status of a command line, after the sentence that says why where it fails."""
+    show, warnings.showwarning = warnings.showwarning, _show_warning
     try:
         status = _status(arguments)
         sys.stdout.flush()

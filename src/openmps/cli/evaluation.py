@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from openmps.cli.options import Device, Run, console, note, open_run, percent, sentence
+from openmps.errors import printable
 
 if TYPE_CHECKING:
     from openmps.training.dataset import Dataset
@@ -79,7 +80,7 @@ def _print_confusion(confusion: ConfusionCounts) -> None:
 
 def _table(confusion: ConfusionCounts) -> Table | None:
     """What was taken for what; classes go by numbers where their names are too long, None where those do not fit."""
-    names = confusion.class_names
+    names = [printable(name) for name in confusion.class_names]
     numbered = [f"{number}" for number in range(len(names))]
     rows = [f"{name} {number}" for name, number in zip(names, numbered, strict=True)]
     for headings, labels in ((names, names), (numbered, rows)):

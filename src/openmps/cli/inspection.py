@@ -7,8 +7,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from openmps.cli.options import Device
-from openmps.cli.subjects import IMAGES, Count, Labels, Samples, Training, chosen_format, given_to, graph_at, traced
+from openmps.cli.options import Device, refuse_given
+from openmps.cli.subjects import (
+    IMAGES,
+    Count,
+    Labels,
+    Samples,
+    Training,
+    check_used,
+    chosen_format,
+    found_at,
+    given_to,
+    traced,
+)
 
 if TYPE_CHECKING:
     from openmps.cli.subjects import Given
@@ -24,6 +35,7 @@ Fused = Annotated[bool, typer.Option("--fused", help="Run what an encode runs: w
 
 
 def trace(
+    context: typer.Context,
     network: Annotated[Path, typer.Argument(metavar=_NETWORKS, help="What to run.", show_default=False)],
     images: Images = None,
     out: Annotated[
@@ -47,14 +59,16 @@ def trace(
     from openmps.debug import save_trace
     from openmps.metal.device import mtl_device
 
-    graph = graph_at(network, mtl_device(device), chosen_format(channel_format), training=training)
-    found = traced(graph, given_to(network, images or [], samples, count, labels, training=training), fused=fused)
+    check_used(context, images or [], samples, training=training)
+    subject = found_at(network, mtl_device(device), chosen_format(channel_format), training=training)
+    found = traced(subject, given_to(network, images or [], samples, count, labels, training=training), fused=fused)
     print(found)
     if out is not None:
         print(f"{len(found)} values in {save_trace(found, out)}")
 
 
 def compare(
+    context: typer.Context,
     first: Annotated[
         Path, typer.Argument(metavar="A", help=f"{_NETWORKS}, or a folder of openmps trace.", show_default=False)
     ],
@@ -87,11 +101,18 @@ def compare(
     named, and the exit status is 1 if there is one.
     """
     from openmps.debug import compare as hold_against
+    from openmps.debug.files import is_trace
 
     images, others = _images_among(more or [])
     if len(others) > 1:
         raise typer.BadParameter(f"{others[1]} is a third one; images end in {', '.join(IMAGES)}", param_hint="B")
     other = others[0] if others else first
+    if is_trace(first) and is_trace(other):
+        why = "both are traces"
+        refuse_given(context, "samples count labels training formats devices fusion", why)
+        if images:
+            raise typer.BadParameter(f"must be left out: {why}", param_hint="IMAGE")
+    check_used(context, images, samples, training=training)
     formats_of, devices_of, fusions = _two(formats, "--format"), _two(devices, "--device"), _two(fusion, "--fusion")
     given = _given(first, other, images, samples, count, labels, training=training)
     sides = (
@@ -116,11 +137,12 @@ def _given(
 ) -> Given | None:  # fmt: skip
     """What both are given: of the run among them, if no images are; nothing where both are traces already."""
     from openmps.debug.files import is_trace
+    from openmps.formats.paths import is_file
 
     networks = [path for path in (first, second) if not is_trace(path)]
     if not networks:
         return None
-    runs = [path for path in networks if path.suffix.lower() != ".onnx" and not path.is_file()]
+    runs = [path for path in networks if path.suffix.lower() != ".onnx" and not is_file(path, "openmps")]
     return given_to((runs or networks)[0], images, samples, count, labels, training=training)
 
 
@@ -133,8 +155,8 @@ def _side(
 
     if given is None or is_trace(path):
         return load_trace(path)
-    graph = graph_at(path, mtl_device(device or "auto"), chosen_format(form), training=training)
-    return traced(graph, given, fused=fused)
+    subject = found_at(path, mtl_device(device or "auto"), chosen_format(form), training=training)
+    return traced(subject, given, fused=fused)
 
 
 def _two(text: str | None, option: str) -> tuple[str | None, str | None]:
@@ -152,15 +174,16 @@ def _is_on(text: str | None) -> bool:
 
 
 def profile(
+    context: typer.Context,
     network: Annotated[Path, typer.Argument(metavar=f"{_NETWORKS}|NETWORK", help="What to run.", show_default=False)],
-    batch: Annotated[int, typer.Option(min=1, help="Images at a time.")] = 32,
+    batch: Annotated[int, typer.Option(min=1, max=1 << 16, help="Images at a time.")] = 32,
     training: Training = False,
     image: Annotated[
         str | None,
         typer.Option(metavar="WIDTHxHEIGHTxCHANNELS", help="The size of images, but for runs.", show_default=False),
     ] = None,
-    classes: Annotated[int, typer.Option(min=2, help="Classes, of a NETWORK by name.")] = 10,
-    repeats: Annotated[int, typer.Option(min=1, help="Runs that are timed.")] = 5,
+    classes: Annotated[int, typer.Option(min=2, max=1 << 16, help="Classes, of a NETWORK by name.")] = 10,
+    repeats: Annotated[int, typer.Option(min=1, max=1 << 16, help="Runs that are timed.")] = 5,
     chrome: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A Chrome trace to write.", show_default=False)
     ] = None,
@@ -174,10 +197,12 @@ def profile(
     The limit is what the machine does in a matrix product and in a copy, measured at the start. NETWORK is a name of
     openmps train --network. Images are random, or a run's. What --training trains is not kept.
     """
-    from openmps.cli.workloads import workload
+    from openmps.cli.workloads import is_by_name, workload
     from openmps.debug import profile as time_steps
     from openmps.metal.device import mtl_device
 
+    if not is_by_name(network):
+        refuse_given(context, "classes", "it is for a NETWORK by name")
     place = mtl_device(device)
     encode = workload(network, place, chosen_format(channel_format), batch, image, classes, training=training)
     found = time_steps(place, encode, repeats=repeats)

@@ -13,6 +13,7 @@ from rich.text import Text
 from openmps.cli.archives import is_onnx
 from openmps.cli.models import Images, chosen_images, open_graph
 from openmps.cli.options import console, note, open_run
+from openmps.errors import printable
 
 if TYPE_CHECKING:
     from openmps.graph.summary import GraphSummary
@@ -41,6 +42,8 @@ def summary(
     from openmps.training.inference import Classifier
 
     if is_onnx(run):
+        if image:
+            raise typer.BadParameter("is for archives: of a model the operators are printed", param_hint="--image")
         _print_operators(run)
         return
     if is_file(run, "openmps"):
@@ -65,7 +68,6 @@ def summary(
 def _print_operators(path: Path) -> None:
     """The operators of an ONNX model, whether they can be converted or not."""
     from openmps.checks import counted
-    from openmps.errors import printable
     from openmps.formats.onnx.ports import shape_text
     from openmps.formats.onnx.reading import read_model
 
@@ -91,5 +93,5 @@ def _table(summary: GraphSummary) -> Table:
         justify = "right" if column.is_number else "left"
         table.add_column(column.heading, footer=Text(total), justify=justify, overflow="fold")
     for row in summary.rows:
-        table.add_row(*(Text(cell) for cell in row.cells()))
+        table.add_row(*(Text(printable(cell)) for cell in row.cells()))
     return table

@@ -9,12 +9,11 @@ from typing import Annotated, Any
 import typer
 
 from openmps.checks import lengths_text
-from openmps.cli.models import Found, Images, chosen_images, open_graph
+from openmps.cli.models import Found, Images, as_taken, chosen_images, open_graph
+from openmps.cli.options import note
 from openmps.errors import MPSArgumentError, MPSFileError
 
 _HAS_ERRORS = 1
-_MOST = 1 << 32
-"""Bytes of a file of samples."""
 
 
 def lint(
@@ -45,10 +44,15 @@ def lint(
     from openmps.graph.lint import lint as look
 
     found = open_graph(graph, training=training)
+    if image and samples is not None:
+        raise typer.BadParameter("must be left out: samples have a size", param_hint="--image")
     given = None if samples is None else arrays_in(samples)
     shapes = chosen_images(found, image)
     if given is not None:
         _check_samples(given, found)
+        given, notes = as_taken(found, given)
+        for text in notes:
+            note(text)
     report = look(found.graph, shapes if given is None else None, target=target, samples=given)
     print(report)
     if not report.ok:
@@ -69,18 +73,12 @@ def _check_samples(samples: Mapping[str, Any], found: Found) -> None:
 
 def arrays_in(path: Path) -> dict[str, Any]:
     """The arrays of a file; objects in it are refused, as they could run code."""
-    import numpy as np
+    from openmps.formats.exchange.npz import load_npy, load_npz
+    from openmps.formats.paths import begins_with
 
-    from openmps.formats.paths import reading, require_file
-
-    require_file(path, "lint", _MOST)
+    is_zip = begins_with(path, "lint", b"PK")
     try:
-        with reading(path, "lint"):
-            loaded = np.load(path, allow_pickle=False)
-            if isinstance(loaded, np.ndarray):
-                return {"image": loaded}
-            return {name: loaded[name] for name in loaded.files}
-    except (ValueError, EOFError, KeyError) as error:
-        if isinstance(error, MPSFileError):
-            raise
-        raise MPSFileError("lint", str(path), "must be arrays of NumPy, .npz or .npy") from error
+        return load_npz(path) if is_zip else {"image": load_npy(path)}
+    except MPSFileError as error:
+        why = str(error).removeprefix(f"{error.who}: ")
+        raise MPSFileError("lint", str(path), "must be arrays of NumPy, .npz or .npy", None, why) from error

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from openmps.checks import size_text
+from openmps.checks import lengths_text, size_text
 from openmps.cli.archives import archived, labels
-from openmps.cli.options import open_run, parse_image_size, warned_once
+from openmps.cli.options import open_run, parse_image_size, unorm_notes, warned_once
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from openmps.core.image.descriptor import MPSImageDescriptor
-    from openmps.formats.onnx import OnnxModel
+    from openmps.formats.onnx import OnnxModel, OnnxPort
     from openmps.formats.swift import SwiftPreprocessing
     from openmps.graph.graph import MPSNNGraph
     from openmps.metal.device import MTLDevice
@@ -33,6 +35,8 @@ class Source(NamedTuple):
     width: int | None
     height: int | None
     channels: int | None
+    port: OnnxPort | None = None
+    """What it is of an ONNX model."""
 
 
 class Found(NamedTuple):
@@ -108,7 +112,9 @@ def _of_model(model: OnnxModel, notes: Sequence[str]) -> Found:
     from openmps.types import MPSImageFeatureChannelFormat
 
     ports = sorted(model.inputs, key=lambda port: port.image)
-    sources = [Source(port.name, *map(port.length, (port.columns, port.rows, port.channels))) for port in ports]
+    sources = [
+        Source(port.name, *map(port.length, (port.columns, port.rows, port.channels)), port=port) for port in ports
+    ]
     known = [
         MPSImageDescriptor(MPSImageFeatureChannelFormat.FLOAT16, each.width, each.height, each.channels)
         for each in sources
@@ -116,6 +122,28 @@ def _of_model(model: OnnxModel, notes: Sequence[str]) -> Found:
     ]
     images = known if len(known) == len(sources) else None
     return Found(model.graph, sources, images, [*notes, *_port_notes(sources, model)])
+
+
+def as_taken(found: Found, arrays: Mapping[str, NDArray[Any]]) -> tuple[dict[str, NDArray[Any]], list[str]]:
+    """Arrays by the labels of source images as the graph takes them, and what is to be said of them.
+
+    That is what numbers stand for, and that a run was trained on images of another size. Of a model of whole numbers
+    bytes are numbers; of all others they stand for 0 to 1.
+    """
+    import numpy as np
+
+    labels = {source.label: source for source in found.sources}
+    taken, notes = dict[str, Any](), list[str]()
+    for name, array in arrays.items():
+        source = found.sources[0] if len(found.sources) == len(arrays) == 1 else labels.get(name)
+        is_number = source is not None and source.port is not None and not source.port.is_unorm(array.dtype)
+        taken[name] = array.astype(np.float32) if is_number and array.dtype.kind in "iub" else array
+        notes += unorm_notes(name or "the images", taken[name].dtype)
+        if source is not None and source.port is None and source.width and source.height and array.ndim == 4:
+            given, trained = lengths_text(array.shape[2:0:-1]), lengths_text((source.width, source.height))
+            if given != trained:
+                notes.append(f"{name or 'the images'}: {given} pixels, and the network was trained on {trained}")
+    return taken, notes
 
 
 def chosen_images(found: Found, given: Sequence[str] | None) -> Sequence[MPSImageDescriptor] | None:
@@ -147,7 +175,7 @@ def required_images(
 
 def _example(source: Source) -> str:
     """A size that a source could have, where its own is open."""
-    return "x".join(str(other if own is None else own) for own, other in zip(source[1:], _USUAL, strict=True))
+    return "x".join(str(other if own is None else own) for own, other in zip(source[1:4], _USUAL, strict=True))
 
 
 def _descriptor(text: str, source: Source) -> MPSImageDescriptor:
@@ -156,7 +184,7 @@ def _descriptor(text: str, source: Source) -> MPSImageDescriptor:
     from openmps.types import MPSImageFeatureChannelFormat
 
     lengths = parse_image_size(text)
-    for own, length, word in zip(source[1:], lengths, ("columns", "rows", "channels"), strict=True):
+    for own, length, word in zip(source[1:4], lengths, ("columns", "rows", "channels"), strict=True):
         if own is not None and own != length:
             raise typer.BadParameter(f"{text!r} must have {own} {word}, as {source.label!r} has", param_hint="--image")
     return MPSImageDescriptor(MPSImageFeatureChannelFormat.FLOAT16, *lengths)
@@ -176,7 +204,7 @@ def _port_notes(sources: Sequence[Source], model: OnnxModel) -> list[str]:
     """What an app has to know of the images of an ONNX model."""
     lines: list[str] = []
     for source, port in zip(sources, sorted(model.inputs, key=lambda port: port.image), strict=True):
-        size = "x".join("?" if each is None else str(each) for each in source[1:])
+        size = "x".join("?" if each is None else str(each) for each in source[1:4])
         lines.append(f"The image {source.label!r} is {size} (width, height, channels), of the model's {port.text}.")
     lines.append("Its numbers are those that the model takes: an app scales and takes means off as the training did.")
     for port in model.outputs:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -12,8 +12,8 @@ import typer
 
 from openmps.checks import counted, lengths_text
 from openmps.cli.archives import archived_model, is_onnx
-from openmps.cli.options import Device, format_of, note, require_another, require_new, warned_once
-from openmps.errors import MPSFileError
+from openmps.cli.options import Device, format_of, note, require_another, require_new, unorm_notes, warned_once
+from openmps.errors import MPSFileError, printable
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from openmps.formats.onnx import OnnxModel, OnnxPort
 
 _Value = TypeVar("_Value")
+_WHO = "openmps run"
 _LONGEST_NAME = 200
 """Bytes of the name of a result's file; systems take 255 with what is added."""
 _MEBIBYTE = 1 << 20
@@ -81,24 +82,32 @@ def run(
     """Run an archive on arrays.
 
     Each result is written as NAME.npy in a folder, with ONNX's axes: either all results are written or none. The
-    archive of a graph takes and gives arrays [images, height, width, channels] by the labels of its images. --input may
-    be given several times. In names of files, characters that do not belong there become underscores,
-    and -2, -3 and so on follow those that are alike then.
+    archive of a graph takes and gives arrays [images, height, width, channels] by the labels of its images. Numbers of
+    uint8 and uint16 stand for 0 to 1, but for inputs of whole numbers. --input may be given several times. In names of
+    files, characters that do not belong there become underscores, and -2, -3 and so on follow those that are alike
+    then.
     """
-    files = _named("--input", map(_input, given or ()))
+    for text in given or ():
+        _check_input(text)
     from openmps.formats.atomic import make_folder, write_all_atomic
+    from openmps.formats.paths import is_there
     from openmps.metal.device import mtl_device
 
     model = archived_model(archive, mtl_device(device))
+    names = [port.name for port in model.inputs]
+    files = _named("--input", (_input(text, names) for text in given or ()))
     arrays = {name: _array(path, name) for name, path in files.items()}
-    model.check(arrays, "openmps run", "--input ")
+    model.check(arrays, _WHO, "--input ")
+    types = {port.name: port for port in model.inputs}
     for name, array in arrays.items():
         _note_not_finite(f"--input {name}", array)
+        for text in unorm_notes(f"--input {name}", array.dtype) if types[name].is_unorm(array.dtype) else ():
+            note(text)
     paths = _paths(output, [port.name for port in model.outputs])
     for path in paths.values():
         for source, word in ((archive, "ARCHIVE"), *((file, "an input") for file in files.values())):
             require_another(path, source, word)
-        require_new(path, force=force, is_made=not output.exists())
+        require_new(path, force=force, is_made=not is_there(output, _WHO))
     make_folder(output, parents=True)
     results = model.run(arrays)
     write_all_atomic({paths[name]: _npy(array) for name, array in results.items()})
@@ -117,12 +126,17 @@ def _shape(text: str) -> tuple[str, tuple[int, ...]]:
     return name, tuple(int(length) for length in lengths.split(","))
 
 
-def _input(text: str) -> tuple[str, Path]:
-    """``x=x.npy`` → ("x", Path("x.npy")); the name ends at the first ``=``."""
+def _check_input(text: str) -> None:
     name, _, path = text.partition("=")
     if not name or not path:
         raise typer.BadParameter(f"{text!r} is no input; write NAME=x.npy", param_hint="--input")
-    return name, Path(path)
+
+
+def _input(text: str, names: Sequence[str]) -> tuple[str, Path]:
+    """``x=x.npy`` → ("x", Path("x.npy")); names may hold ``=``, then it is the longest that the model has."""
+    known = [name for name in names if text.startswith(f"{name}=")]
+    name = max(known, key=len, default=text.partition("=")[0])
+    return name, Path(text[len(name) + 1 :])
 
 
 def _named(option: str, pairs: Iterable[tuple[str, _Value]]) -> dict[str, _Value]:
@@ -170,7 +184,7 @@ def _array(path: Path, name: str) -> NDArray[Any]:
     require_file(path, who)
     try:
         with reading(path, who):
-            return np.load(path, mmap_mode="r", allow_pickle=False)
+            return np.lib.format.open_memmap(path, mode="r")
     except (ValueError, EOFError, TypeError) as error:
         remedy = "Write it with numpy.save(path, array)"
         raise MPSFileError(who, str(path), "must be an array in a .npy file", "something else", remedy) from error
@@ -207,4 +221,4 @@ def _print_ports(model: OnnxModel) -> None:
 
 
 def _line(word: str, port: OnnxPort) -> str:
-    return f"{word:6} {port.name}: {port.dtype} {port.text}"
+    return printable(f"{word:6} {port.name}: {port.dtype} {port.text}")

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -18,6 +18,8 @@ from openmps.checks import counted
 from openmps.errors import MPSError, MPSFileError
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from openmps.training.image_folder import Channels
     from openmps.training.run_folder import RunFolder
     from openmps.types import MPSImageFeatureChannelFormat
@@ -27,6 +29,7 @@ Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:N, or auto: the first
 RUNS = Path("runs")
 _WHO = "openmps"
 _SHOWN_RUNS = 8
+_MOST_DIGITS = 15
 _API = (
     *("load_dataset", "load_image_folder", "TrainingOptions", "resume", "mtl_device", "optimizer_factory"),
     *("import_weights", "export_weights", "load_raw"),
@@ -93,21 +96,39 @@ def sentence(error: MPSError) -> str:
     return text
 
 
+def is_given(context: typer.Context, name: str) -> bool:
+    """Whether a parameter stands on the command line."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def refuse_given(context: typer.Context, names: str, why: str) -> None:
+    """Refuse each of some options that stands on the command line, where nothing would be done with it."""
+    for parameter in context.command.params:
+        if parameter.name in names.split() and is_given(context, parameter.name):
+            raise typer.BadParameter(f"must be left out: {why}", param_hint=parameter.opts[0])
+
+
 def parse_size(text: str | None, option: str) -> tuple[int, int] | None:
     """``28x20`` → (28, 20), ``28`` → (28, 28)."""
     if text is None:
         return None
     parts = text.lower().split("x")
-    if len(parts) not in (1, 2) or not all(part.isascii() and part.isdigit() for part in parts):
-        raise typer.BadParameter(f"{text!r} is no size; write 28x20 or 28", param_hint=option)
+    if len(parts) not in (1, 2) or not all(map(_is_length, parts)):
+        raise typer.BadParameter(f"{text[:80]!r} is no size; write 28x20 or 28", param_hint=option)
     return int(parts[0]), int(parts[-1])
+
+
+def _is_length(text: str) -> bool:
+    """Whether it is a whole number, of no more digits than a length has."""
+    return text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
 
 
 def parse_image_size(text: str) -> tuple[int, int, int]:
     """``224x224x3`` of ``--image`` as width, height and channels."""
     parts = text.lower().split("x")
-    if len(parts) != 3 or not all(part.isascii() and part.isdigit() for part in parts):
-        raise typer.BadParameter(f"{text!r} is no size; write 224x224x3", param_hint="--image")
+    if len(parts) != 3 or not all(map(_is_length, parts)):
+        raise typer.BadParameter(f"{text[:80]!r} is no size; write 224x224x3", param_hint="--image")
     width, height, channels = (int(part) for part in parts)
     return width, height, channels
 
@@ -160,6 +181,14 @@ def note(text: str) -> None:
     print(f"note: {text}", file=sys.stderr)
 
 
+def unorm_notes(name: str, dtype: np.dtype[Any]) -> list[str]:
+    """What is to be said of images of whole numbers; nothing of others."""
+    largest = {"uint8": 255, "uint16": 65_535}.get(dtype.name)
+    if largest is None:
+        return []
+    return [f"{name}: 0 to {largest:,} stand for 0 to 1, as in an image of unorm{8 * dtype.itemsize}"]
+
+
 @contextmanager
 def warned_once() -> Generator[None]:
     """Say what is warned of within in one line: the first of it, and how many more layers it is said of."""
@@ -177,6 +206,10 @@ def _tell(texts: list[str]) -> None:
 
 
 def console() -> Console:
-    """Standard output: coloured and as wide as it is on a terminal, plain and never cut elsewhere."""
-    screen = Console(highlight=False)
-    return screen if screen.is_terminal else Console(highlight=False, width=10_000)
+    """Standard output: coloured and as wide as it is on a terminal, plain and never cut elsewhere.
+
+    What it moves the cursor with passes; text from files has to be made `printable` before.
+    """
+    file = getattr(sys.stdout, "unfiltered", sys.stdout)
+    screen = Console(highlight=False, file=file)
+    return screen if screen.is_terminal else Console(highlight=False, file=file, width=10_000)

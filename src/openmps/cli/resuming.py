@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from openmps.cli.options import parse_size
+from openmps.cli.options import is_given, parse_size
 from openmps.errors import MPSArgumentError
 
 if TYPE_CHECKING:
@@ -23,13 +23,8 @@ _FREE = (
 
 def given_options(context: typer.Context) -> dict[str, Any]:
     """What stands on the command line, by the name of the parameter."""
-    names = [name for name in context.params if _is_given(context, name)]
+    names = [name for name in context.params if is_given(context, name)]
     return {name: context.params[name] for name in names}
-
-
-def _is_given(context: typer.Context, name: str) -> bool:
-    source = context.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
 
 
 def check_options(run: RunFolder, given: Mapping[str, Any]) -> None:

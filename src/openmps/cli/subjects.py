@@ -11,14 +11,13 @@ import typer
 from openmps.checks import size_text
 from openmps.cli.archives import is_onnx
 from openmps.cli.lint import arrays_in
-from openmps.cli.models import Found, open_graph, open_model
-from openmps.cli.options import format_of, note, open_run
+from openmps.cli.models import Found, as_taken, open_graph, open_model
+from openmps.cli.options import format_of, note, open_run, refuse_given
 from openmps.errors import MPSArgumentError, MPSFileError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from openmps.graph.graph import MPSNNGraph
     from openmps.graph.trace import Trace
     from openmps.metal.device import MTLDevice
     from openmps.training.dataset import Dataset
@@ -52,17 +51,10 @@ class Given(NamedTuple):
     """A row an image, for graphs that train."""
 
 
-def graph_at(
-    path: Path, device: MTLDevice, channel_format: MPSImageFeatureChannelFormat | None, *, training: bool
-) -> MPSNNGraph:
-    """The graph of a run, of an archive or of an ONNX model, whose layers have nodes of their own."""
-    return found_at(path, device, channel_format, training=training).graph
-
-
 def found_at(
     path: Path, device: MTLDevice, channel_format: MPSImageFeatureChannelFormat | None, *, training: bool
 ) -> Found:
-    """The graph of `graph_at`, and what is known of its source images."""
+    """The graph of a run, of an archive or of an ONNX model, whose layers have nodes of their own."""
     if not is_onnx(path):
         return open_graph(path, training=training, device=device, channel_format=channel_format)
     if training:
@@ -75,15 +67,25 @@ def chosen_format(text: str | None) -> MPSImageFeatureChannelFormat | None:
     return None if text is None else format_of(text)
 
 
+def check_used(context: typer.Context, images: Sequence[Path], samples: Path | None, *, training: bool) -> None:
+    """Refuse options on images that nothing would be done with."""
+    if images or samples is not None:
+        refuse_given(context, "count", "it is for a run's own images, and others are given")
+    if not training or samples is not None:
+        refuse_given(context, "labels", "it is for --training on images, not samples")
+
+
 def given_to(
     path: Path, images: Sequence[Path], samples: Path | None, count: int, labels: str | None, *, training: bool
 ) -> Given:
     """Images of files or samples, or of the test images of the run at ``path``."""
+    from openmps.formats.paths import is_file
+
     if samples is not None:
         if images:
             raise typer.BadParameter("give images, or samples", param_hint="--samples")
         return Given(arrays_in(samples), None)
-    if path.is_file() or is_onnx(path):
+    if is_file(path, "openmps") or is_onnx(path):
         if not images:
             remedy = "Give images, or --samples FILE.npz"
             raise MPSFileError("openmps", str(path), "has no images of its own", None, remedy)
@@ -153,23 +155,26 @@ def _loaded(images: Sequence[Path], wanted: tuple[int, int, int] | None) -> NDAr
     return np.stack(found)
 
 
-def traced(graph: MPSNNGraph, given: Given, *, fused: bool) -> Trace:
-    """The trace of a graph over what it is given."""
+def traced(found: Found, given: Given, *, fused: bool) -> Trace:
+    """The trace of a graph over what it is given; its notes say what numbers stand for."""
+    from openmps.graph.trace import Trace
     from openmps.kernels.loss.labels import MPSCNNLossLabels
 
-    sources = sources_of(graph, given)
+    graph, (sources, notes) = found.graph, sources_of(found, given)
     states = [] if given.one_hot is None else [MPSCNNLossLabels.batch(graph.device, given.one_hot)]
-    return graph.trace(sources, states, fused=fused)
+    trace = graph.trace(sources, states, fused=fused)
+    return Trace(trace.entries, (*notes, *trace.notes))
 
 
-def sources_of(graph: MPSNNGraph, given: Given) -> list[NDArray[Any]]:
-    """The arrays in the order of the graph's sources."""
-    handles = graph.source_image_handles
-    if len(handles) == 1 and len(given.sources) == 1:
-        return list(given.sources.values())
+def sources_of(found: Found, given: Given) -> tuple[list[NDArray[Any]], list[str]]:
+    """The arrays in the order of the graph's sources, as it takes them, and what is to be said of them."""
+    handles = found.graph.source_image_handles
+    arrays, notes = as_taken(found, given.sources)
+    if len(handles) == 1 and len(arrays) == 1:
+        return list(arrays.values()), notes
     names = [handle.label() or "" for handle in handles]
     missing = [name for name in names if name not in given.sources]
     if missing:
         rule = f"must have an array for each source image: {', '.join(map(repr, names))}"
         raise MPSArgumentError("openmps", "samples", rule, f"{', '.join(map(repr, given.sources))}")
-    return [given.sources[name] for name in names]
+    return [arrays[name] for name in names], notes

@@ -13,7 +13,7 @@ from openmps.checks import counted
 from openmps.cli.archives import is_onnx
 from openmps.cli.models import Found, open_graph, open_model, required_images
 from openmps.cli.models import Images as Sizes
-from openmps.cli.options import Device, note, open_run, require_another, require_new, sentence
+from openmps.cli.options import Device, note, open_run, refuse_given, require_another, require_new, sentence
 from openmps.cli.subjects import Count, Samples, chosen_format, given_to, images_of, sources_of
 from openmps.errors import MPSError
 
@@ -54,6 +54,7 @@ class _Asked:
 
 
 def view(
+    context: typer.Context,
     network: Annotated[Path, typer.Argument(metavar=_NETWORKS, help="What to show.", show_default=False)],
     images: Annotated[
         list[Path] | None,
@@ -95,9 +96,15 @@ def view(
     asked = _Asked(
         images or [], samples, count, labels, repeats, mistakes, chosen_format(channel_format), mtl_device(device)
     )
+    if asked.has_images:
+        refuse_given(context, "count", "it is for a run's own images, and others are given")
+        refuse_given(context, "image", "the images that are given have a size")
     if is_onnx(network) or is_file(network, "openmps"):
         if labels is not None:
             raise typer.BadParameter("is for run folders, which have classes", param_hint="--labels")
+        refuse_given(context, "count mistakes", "it is for run folders, which have images of their own")
+        if not asked.has_images:
+            refuse_given(context, "repeats", "times need images")
         views, extras = _of_file(network, asked, image)
     else:
         if image:
@@ -132,7 +139,10 @@ def _viewed_file(path: Path, found: Found, asked: _Asked, sizes: list[str] | Non
         what = f"Values, pictures and times need images: openmps view {path} IMAGE…, or --samples FILE.npz."
         return graph_view(found.graph, _FORWARD, descriptors=_sizes(found, sizes), missing=what)
     given = given_to(path, asked.images, asked.samples, asked.count, None, training=False)
-    return graph_view(found.graph, _FORWARD, sources_of(found.graph, given), repeats=asked.repeats)
+    sources, notes = sources_of(found, given)
+    for text in notes:
+        note(text)
+    return graph_view(found.graph, _FORWARD, sources, repeats=asked.repeats)
 
 
 def _sizes(found: Found, sizes: list[str] | None) -> Sequence[Any]:
@@ -176,7 +186,9 @@ def _forward(
     """The graph that classifies."""
     from openmps.debug.page.view import graph_view
 
-    sources = None if given is None else sources_of(found.graph, given)
+    sources, notes = (None, []) if given is None else sources_of(found, given)
+    for text in notes:
+        note(text)
     return graph_view(
         found.graph, _FORWARD, sources, descriptors=found.images, repeats=asked.repeats, classes=classes, missing=what,
         share=share,
@@ -193,7 +205,7 @@ def _trained(path: Path, asked: _Asked, given: Given | None, what: str) -> Graph
         missing = what or "Gradients need the class of each image: --labels CLASS,…."
         return graph_view(found.graph, _TRAINING, descriptors=found.images, missing=missing)
     states = [MPSCNNLossLabels.batch(asked.device, given.one_hot)]
-    sources = sources_of(found.graph, given)
+    sources, _ = sources_of(found, given)
     return graph_view(found.graph, _TRAINING, sources, states, repeats=asked.repeats, share=_HALF)
 
 

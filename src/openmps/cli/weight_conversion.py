@@ -81,6 +81,7 @@ def convert_weights(source: Path, destination: Path, options: Conversion) -> Con
     _check_destination(destination, target, options)
     options = replace(options, from_layout=options.from_layout or _layout_said(source, own, target, options))
     layers = _network(source, own, target, options)
+    _check_used(source, own, layers, options)
     prepared = preprocessing_entry(
         None if target is None else target.run, options.mean, options.scale, options.channels
     )
@@ -103,11 +104,13 @@ def convert_weights(source: Path, destination: Path, options: Conversion) -> Con
 
 def _check_destination(destination: Path, target: KnownNetwork | None, options: Conversion) -> None:
     """Refuse what cannot be written before anything is read."""
+    from openmps.formats.paths import is_folder
+
     who_has = os.path.lexists(destination)
     is_file = is_tensors(destination)
     if is_file and not is_written(destination):
         raise MPSFileError(_WHO, str(destination), "must be of a format that is written", destination.suffix, _WRITTEN)
-    if not is_file and target is None and destination.suffix and not destination.is_dir():
+    if not is_file and target is None and destination.suffix and not is_folder(destination, _WHO):
         rule = "must be a folder, an archive that is there, or end in .npz, .safetensors, .pt or .pth"
         raise MPSFileError(_WHO, str(destination), rule)
     if not is_file and options.to_layout not in (None, Layout.OPENMPS):
@@ -115,7 +118,7 @@ def _check_destination(destination: Path, target: KnownNetwork | None, options: 
         raise MPSArgumentError(_WHO, "--to", rule, options.to_layout.value, "Give DEST the suffix .npz or .safetensors")
     if who_has and not options.force and (is_file or target is not None):
         raise MPSFileError(_WHO, str(destination), "must be new", "one that is there", "--force replaces it.")
-    if target is None and not destination.is_dir():
+    if target is None and not is_folder(destination, _WHO):
         require_new(destination, force=True)
     if options.one_file and (is_file or target is not None):
         raise MPSArgumentError(_WHO, "--one-file", "must be left out but for raw files", str(destination))
@@ -129,10 +132,11 @@ def _layout_said(
     """The layout of a SOURCE that shows it: raw files, Keras' files, and arrays with names of the network's own."""
     from openmps.formats.exchange.keras import SUFFIXES
     from openmps.formats.exchange.tensors import load_tensors
+    from openmps.formats.paths import is_folder
 
     if own is not None:
         return None
-    if source.is_dir():
+    if is_folder(source, _WHO):
         return Layout.OPENMPS
     if source.suffix.lower() in SUFFIXES:
         return Layout.KERAS
@@ -164,6 +168,28 @@ def _network(
     return target.layers
 
 
+def _check_used(source: Path, own: KnownNetwork | None, layers: Mapping[str, WeightLayer], options: Conversion) -> None:
+    """Refuse options that nothing would be done with."""
+    from openmps.formats.exchange.layers import LayerKind
+    from openmps.formats.paths import is_folder
+
+    is_named = own is None and not is_folder(source, _WHO)
+    is_foreign = {options.from_layout, options.to_layout} - {None, Layout.OPENMPS} != set()
+    is_flattened = any(layer.kind is LayerKind.FULLY_CONNECTED for layer in layers.values())
+    named, ours = f"{source} is no file of named arrays", "SOURCE and DEST are openmps' own"
+    for option, is_given, is_used, why in (
+        ("--prefix", options.prefix, is_named, named),
+        ("--leave", options.leave, is_named, named),
+        ("--fold", options.fold, is_named, named),
+        ("--epsilon", options.epsilon is not None, options.fold, "it is that of --fold"),
+        ("--map", options.names, is_foreign or own is None, ours),
+        ("--flatten", options.flatten, is_foreign, ours),
+        ("--flatten", options.flatten, is_flattened, "the network has no fully connected layer"),
+    ):
+        if is_given and not is_used:
+            raise MPSArgumentError(_WHO, option, f"must be left out: {why}")
+
+
 def _flattened(options: Conversion) -> Mapping[str, str] | str | None:
     """``CHW`` for all, or ``fc1=WHC``."""
     orders: dict[str, str] = {}
@@ -184,6 +210,7 @@ def _read(
     from openmps.formats.exchange.mapping import export_weights, import_weights
     from openmps.formats.exchange.raw import load_raw
     from openmps.formats.exchange.tensors import load_tensors
+    from openmps.formats.paths import is_folder
 
     if own is not None:
         if own.arrays is None:
@@ -192,7 +219,7 @@ def _read(
     assert options.from_layout is not None
     is_from_own = options.from_layout is Layout.OPENMPS
     is_to_own = options.to_layout in (None, Layout.OPENMPS)
-    if source.is_dir():
+    if is_folder(source, _WHO):
         if not is_from_own:
             rule = "must be openmps for raw files, which are OHWI"
             raise MPSArgumentError(_WHO, "--from", rule, options.from_layout.value)

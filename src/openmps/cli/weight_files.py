@@ -42,17 +42,23 @@ def found(path: Path) -> Path:
 
 
 def _place(path: Path) -> Path | None:
+    from openmps.formats.paths import is_there
+
     named = RUNS / path
-    if not os.path.lexists(path) and len(path.parts) == 1 and named.exists():
+    if not os.path.lexists(path) and len(path.parts) == 1 and is_there(named, WHO):
         return named
     return path if os.path.lexists(path) else None
 
 
 def run_or_archive(path: Path) -> KnownNetwork | None:
     """The network that a path names; None where it is neither a run folder nor an archive."""
-    if (path / "run.json").is_file():
+    from openmps.formats.paths import is_file
+
+    if is_file(path / "run.json", WHO):
         return _of_run(path)
-    return _of_archive(path) if path.is_file() and not is_tensors(path) and path.suffix.lower() not in _RAW else None
+    return (
+        _of_archive(path) if is_file(path, WHO) and not is_tensors(path) and path.suffix.lower() not in _RAW else None
+    )
 
 
 def named_network(path: Path) -> KnownNetwork:
@@ -91,6 +97,7 @@ def _of_run(path: Path) -> KnownNetwork:
     import numpy as np
 
     from openmps.formats.exchange.layers import network_layers
+    from openmps.formats.paths import is_file
     from openmps.metal.device import mtl_device
     from openmps.training.inference import described_network
     from openmps.training.network import Network
@@ -100,7 +107,7 @@ def _of_run(path: Path) -> KnownNetwork:
     run = RunFolder.open(path)
     shape, _ = described_network(run)
     shapes = shape.arrays()
-    arrays = run.load_weights(shapes) if run.weights_path.exists() else None
+    arrays = run.load_weights(shapes) if is_file(run.weights_path, WHO) else None
     ones = {name: np.ones(lengths, np.float32) for name, lengths in shapes.items()}
     # What the layers are, whatever the numbers are.
     graph = Network.from_arrays(shape, ones).inference_graph(mtl_device("cpu"), MPSImageFeatureChannelFormat.FLOAT32)
@@ -136,13 +143,22 @@ class RawFormat(StrEnum):
 
 def shown_arrays(path: Path, network: Path | None, raw: RawFormat | None) -> dict[str, NDArray[Any]]:
     """All arrays that a path has, for ``show``."""
+    from openmps.formats.paths import is_file
+
     path = found(path)
     known = run_or_archive(path)
+    is_named = is_file(path, WHO) and is_tensors(path) and not (path.suffix.lower() == ".bin" and not _is_zip(path))
+    option = "--network" if network is not None else "--as"
+    if (known is not None or is_named) and (network is not None or raw is not None):
+        rule = f"must be raw files where {option} is given"
+        raise MPSFileError(WHO, str(path), rule, "what says itself what it holds", f"Leave {option} out")
+    if network is not None and raw is not None:
+        raise MPSArgumentError(WHO, "--as", "must be left out: --network says what raw files hold", raw.value)
     if known is not None:
         if known.arrays is None:
             raise MPSFileError(WHO, str(path), "must hold weights", "a run that has saved none", "Train it again.")
         return dict(known.arrays)
-    if path.is_file() and is_tensors(path) and not (path.suffix.lower() == ".bin" and not _is_zip(path)):
+    if is_named:
         from openmps.formats.exchange.tensors import load_tensors
 
         return load_tensors(path)
@@ -150,7 +166,7 @@ def shown_arrays(path: Path, network: Path | None, raw: RawFormat | None) -> dic
         from openmps.formats.exchange.raw import load_raw
 
         return dict(load_raw(path, named_network(network).layers).arrays)
-    files = [path] if path.suffix.lower() in _RAW and path.is_file() else _raw_files(path)
+    files = [path] if path.suffix.lower() in _RAW and is_file(path, WHO) else _raw_files(path)
     if raw is None:
         rule = "must be given, or --as: raw files do not say what they hold"
         raise MPSArgumentError(WHO, "--network", rule, None, "Give a run or an archive, or --as float32")
@@ -166,9 +182,9 @@ def _is_zip(path: Path) -> bool:
 
 
 def _raw_files(path: Path) -> list[Path]:
-    from openmps.formats.paths import visible_entries
+    from openmps.formats.paths import is_file, visible_entries
 
-    files = [file for file in visible_entries(path, WHO) if file.suffix.lower() in _RAW and file.is_file()]
+    files = [file for file in visible_entries(path, WHO) if file.suffix.lower() in _RAW and is_file(file, WHO)]
     if not files:
         rule = "must be a run folder, or hold raw files, .dat or .bin"
         raise MPSFileError(WHO, str(path), rule, "a folder without them")

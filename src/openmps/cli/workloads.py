@@ -12,6 +12,8 @@ import typer
 from openmps.cli.models import required_images
 from openmps.cli.options import open_run, parse_image_size
 from openmps.cli.subjects import found_at
+from openmps.errors import MPSArgumentError
+from openmps.formats.paths import is_file, is_there
 
 if TYPE_CHECKING:
     from openmps.cli.models import Found
@@ -22,6 +24,13 @@ if TYPE_CHECKING:
 Size = tuple[int, int, int]
 """Width, height and channels."""
 _RATE = 1e-3
+
+
+def is_by_name(path: Path) -> bool:
+    """Whether it is the name of a network of openmps."""
+    from openmps.training import NETWORKS
+
+    return str(path) in NETWORKS and not is_there(path, "openmps")
 
 
 def workload(
@@ -35,9 +44,7 @@ def workload(
     training: bool,
 ) -> Callable[[CommandBuffer], Any]:
     """What encodes one step of the network."""
-    from openmps.training import NETWORKS
-
-    if str(path) in NETWORKS and not path.exists():
+    if is_by_name(path):
         graph, size = _named(str(path), device, channel_format, batch, image, classes, training=training)
         sizes = [size] * len(graph.source_image_handles)
     else:
@@ -81,7 +88,7 @@ def _classes(path: Path) -> int:
     """How many classes a run has, 0 for what is none."""
     from openmps.training.inference import described_network
 
-    return 0 if path.is_file() else len(described_network(open_run(path))[1])
+    return 0 if is_file(path, "openmps") else len(described_network(open_run(path))[1])
 
 
 def _encoder(
@@ -90,12 +97,17 @@ def _encoder(
     from openmps.core.image.batch import MPSImageBatch
     from openmps.kernels.loss.labels import MPSCNNLossLabels
 
+    needed = 4 * batch * sum(width * height * channels for width, height, channels in sizes)
+    if needed > graph.device.max_buffer_length:
+        rule = f"must be of images that fit the {graph.device.max_buffer_length:,} bytes of memory"
+        raise MPSArgumentError("openmps profile", "--batch and --image", rule, f"{needed:,} bytes as float32")
     rng, given = np.random.default_rng(0), list[MPSImageBatch]()
     for width, height, channels in sizes:
-        pixels = rng.integers(0, 256, (batch, height, width, channels)).astype(np.uint8)
+        pixels = rng.integers(0, 256, (batch, height, width, channels), np.uint8)
         given.append(MPSImageBatch.from_numpy(graph.device, pixels))
     states: list[Any] = []
     if training:
-        one_hot = np.eye(classes, dtype=np.float32)[rng.integers(0, classes, batch)]
+        one_hot = np.zeros((batch, classes), np.float32)
+        one_hot[np.arange(batch), rng.integers(0, classes, batch)] = 1
         states.append(MPSCNNLossLabels.batch(graph.device, one_hot))
     return lambda command_buffer: graph.encode_batch(command_buffer, given, states)

@@ -12,7 +12,7 @@ import operator
 from typing import Any
 
 from openmps.checks import number
-from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.errors import MPSArgumentError, MPSTypeError, shown
 
 
 def not_negative(who: str, argument: str, value: Any) -> float:
@@ -34,7 +34,7 @@ def integer(
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         is_large = isinstance(value, int) and value > most
         bound = f"most {most}" if is_large else f"least {least}"
-        raise MPSArgumentError(who, argument, rule or f"must be an integer of at {bound}", repr(value))
+        raise MPSArgumentError(who, argument, rule or f"must be an integer of at {bound}", shown(value))
     return value
 
 

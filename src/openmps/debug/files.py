@@ -15,8 +15,19 @@ from numpy.typing import NDArray
 
 from openmps.errors import MPSFileError
 from openmps.formats.atomic import write_atomic
+from openmps.formats.exchange.npz import load_npy
 from openmps.formats.folders import whole_folder
-from openmps.formats.paths import is_there, path_of, read_file, reading, require_file, require_folder
+from openmps.formats.json_text import parsed
+from openmps.formats.paths import (
+    is_file,
+    is_folder,
+    is_there,
+    path_of,
+    read_file,
+    reading,
+    require_file,
+    require_folder,
+)
 from openmps.graph.trace import Trace, TracedKind, TracedValue, check_trace
 from openmps.types import MPSImageFeatureChannelFormat
 
@@ -75,7 +86,7 @@ def load_trace(folder: str | os.PathLike[str]) -> Trace:
 
 def is_trace(path: Path) -> bool:
     """Whether there is a folder with the index of a trace."""
-    return path.is_dir() and (path / _INDEX).is_file() and not (path / "run.json").exists()
+    return is_folder(path, _WHO) and is_file(path / _INDEX, _WHO) and not is_there(path / "run.json", _WHO)
 
 
 def _described(entry: TracedValue, number: int) -> dict[str, Any]:
@@ -112,7 +123,7 @@ def _as_npy(array: NDArray[Any]) -> bytes:
 def _index(file: Path) -> dict[str, Any]:
     try:
         with reading(file, _WHO):
-            found: object = json.loads(read_file(file, _WHO, _LONGEST_INDEX).decode())
+            found: object = parsed(read_file(file, _WHO, _LONGEST_INDEX).decode())
     except (ValueError, RecursionError) as error:
         if isinstance(error, MPSFileError):
             raise
@@ -128,8 +139,8 @@ def _restored(folder: Path, row: Mapping[str, Any]) -> TracedValue:
     path, form = folder / Path(str(row["file"])).name, row["format"]
     require_file(path, _WHO)
     with reading(path, _WHO):
-        array = np.load(path, allow_pickle=False)
-    if not isinstance(array, np.ndarray) or list(array.shape) != list(row["shape"]):
+        array = load_npy(path)
+    if list(array.shape) != list(row["shape"]):
         raise MPSFileError(_WHO, str(path), f"must be an array of shape {row['shape']}", "something else")
     channel_format = None if form is None else MPSImageFeatureChannelFormat[str(form).upper()]
     texts = (str(row["label"]), str(row["layer"]))

@@ -92,11 +92,32 @@ def _scaled_and_offset(a: Array, b: Array) -> Iterator[tuple[Array, Array]]:
         yield from ((mine + means[1], other + means[1]) for mine, other in _scaled(a - means[0], b - means[1]))
 
 
+_OWN = "OHWI"
+_ORDERS = {"HWIO": "HWIO", "OIHW": "OIHW (an image's NCHW)", "IHWO": "IHWO"}
+"""Orders in which others keep the axes of weights, and what they are called; the second is that of images, too."""
+
+
+def _reordered(order: str, *, is_turned: bool) -> Mistake:
+    """Numbers that were written in an order and read in openmps' own."""
+    axes = [_OWN.index(letter) for letter in order]
+    back, turn = tuple(order.index(letter) for letter in _OWN), (slice(None), *(slice(None, None, -1),) * 2)
+
+    def undo(a: Array, b: Array) -> Iterator[tuple[Array, Array]]:
+        if a.size == b.size:
+            yield a.ravel(), (b[turn] if is_turned else b).transpose(axes).ravel()
+
+    shape = ", ".join(order.lower())
+    does = f"numpy.transpose(numbers.reshape({shape}), {back}){'[:, ::-1, ::-1]' * is_turned}"
+    turned = ", turned by 180 degrees" if is_turned else ""
+    return Mistake(f"its numbers are those of the other one in the order {_ORDERS[order]}{turned}: {does}", undo)
+
+
 MISTAKES: tuple[Mistake, ...] = (
     Mistake("its channels are those of the other one in reverse order", _reversed_channels),
     Mistake("its rows are the columns of the other one", _transposed),
     Mistake("its inputs are the outputs of the other one", _exchanged),
     Mistake("it is the other one turned by 180 degrees", _turned),
+    *(_reordered(order, is_turned=is_turned) for is_turned in (False, True) for order in _ORDERS),
     Mistake("it is the other one moved by a pixel", _shifted),
     Mistake("its channels are those of the other one moved on by one", _moved_on),
     Mistake("it is the other one with a constant added to each channel", _offset),

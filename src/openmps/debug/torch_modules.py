@@ -26,9 +26,9 @@ _PARAMETERS = {"weight": "weights", "bias": "biases"}
 def trace_torch(module: torch.nn.Module, images: object) -> Trace:
     """What a PyTorch module computes of images ``[images, height, width, channels]``, by the names of its layers.
 
-    ``images`` are numbers as a graph sees them, uint8 ones standing for 0 to 1. The module gets them as N, C, H, W, in
-    evaluation mode, and is left as it was. Results of layers become images again: ``[N, channels]`` is one pixel.
-    Weights of convolutions are given as OHWI. Our addition.
+    ``images`` are numbers as a graph sees them, uint8 and uint16 ones standing for 0 to 1. The module gets them as
+    N, C, H, W, in evaluation mode, and is left as it was. Results of layers become images again: ``[N, channels]`` is
+    one pixel. Weights of convolutions are given as OHWI. Our addition.
 
     Raises:
         MPSTypeError: It is no module, or the images are no array.
@@ -68,12 +68,12 @@ def trace_torch(module: torch.nn.Module, images: object) -> Trace:
 
 
 def _pixels(images: object) -> NDArray[np.float32]:
-    is_bytes = isinstance(images, np.ndarray) and images.dtype == np.uint8
+    kind = images.dtype if isinstance(images, np.ndarray) else None
     given = numbers(_WHO, "images", images).astype(np.float32)
     if given.ndim != 4 or not given.size:
         rule = "must be an array [images, height, width, channels]"
         raise MPSArgumentError(_WHO, "images", rule, f"shape {given.shape}")
-    return given / np.float32(255) if is_bytes else given
+    return given / np.float32(np.iinfo(kind).max) if kind in (np.uint8, np.uint16) else given
 
 
 def _image(result: Tensor) -> NDArray[Any]:

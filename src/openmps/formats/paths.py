@@ -117,6 +117,13 @@ def read_file(
         return file.read(length)
 
 
+def begins_with(path: str | os.PathLike[str], who: str, start: bytes) -> bool:
+    """Whether the plain file at ``path`` begins with some bytes."""
+    require_file(path, who)
+    with reading(path, who), Path(path).open("rb") as file:
+        return file.read(len(start)) == start
+
+
 def visible_entries(path: str | os.PathLike[str], who: str) -> list[Path]:
     """What the folder at ``path`` holds, by name, without hidden files and folders."""
     require_folder(path, who)

@@ -22,10 +22,12 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from openmps.checks import memory_for
+from openmps.checks import as_index, is_whole, memory_for
+from openmps.core.kinds import listed, mapped, text
 from openmps.errors import MPSArgumentError, MPSError, MPSFileError
 from openmps.formats.arrays import Array, to_float32
 from openmps.formats.atomic import write_atomic
+from openmps.formats.json_text import parsed
 from openmps.formats.paths import path_of, reading, require_file
 
 VERSION = 1
@@ -62,9 +64,10 @@ def load_dat(path: str | os.PathLike[str], shape: Sequence[int]) -> NDArray[np.f
     before anything is read. Raises ``MPSFileError`` naming the file, the bytes expected and the bytes found.
     """
     who = "load_dat"
-    if not shape or any(isinstance(length, bool) or length < 1 for length in shape):
-        raise MPSArgumentError(who, "shape", "must be one or more positive lengths", tuple(shape))
-    expected = 4 * math.prod(int(length) for length in shape)
+    lengths: list[Any] = [*listed(who, "shape", shape, object, "lengths")]
+    if not lengths or not all(is_whole(as_index(length), 1) for length in lengths):
+        raise MPSArgumentError(who, "shape", "must be one or more positive lengths", tuple(lengths))
+    expected = 4 * math.prod(int(length) for length in lengths)
     found = require_file(path, who)
     if found != expected:
         hint = (
@@ -76,7 +79,7 @@ def load_dat(path: str | os.PathLike[str], shape: Sequence[int]) -> NDArray[np.f
         values = np.fromfile(path, dtype="<f4", count=expected // 4)
     if values.size * 4 != expected:
         raise MPSFileError(who, str(path), f"must hold {expected} bytes", f"{values.size * 4} bytes while reading")
-    return values.astype(np.float32, copy=False).reshape(tuple(shape))
+    return values.astype(np.float32, copy=False).reshape(tuple(lengths))
 
 
 def dat_file_name(name: str) -> str:
@@ -93,7 +96,8 @@ def dat_file_name(name: str) -> str:
 
 def dat_file_names(names: Iterable[str]) -> dict[str, str]:
     """The raw file of each named array; ``MPSArgumentError`` where two share one (or but for case, as on macOS)."""
-    files = {name: dat_file_name(name) for name in names}
+    plain = [*names] if isinstance(names, Mapping) else names
+    files = {name: dat_file_name(name) for name in listed("dat_file_names", "names", plain, str, "text")}
     owners: dict[str, str] = {}
     for name, file in files.items():
         other = owners.setdefault(file.casefold(), name)
@@ -108,8 +112,9 @@ def save_dat_files(folder: str | os.PathLike[str], arrays: Mapping[str, Array]) 
 
     Each file is atomic by itself. Names and arrays are checked before anything is written.
     """
-    root, files = path_of(folder, "save_dat_files", "folder"), dat_file_names(arrays)
-    contents = {name: to_float32(array, "save_dat_files", name) for name, array in arrays.items()}
+    named: dict[str, Any] = {**mapped("save_dat_files", "arrays", arrays, object, "arrays")}
+    root, files = path_of(folder, "save_dat_files", "folder"), dat_file_names(named)
+    contents = {name: to_float32(array, "save_dat_files", name) for name, array in named.items()}
     for name, values in contents.items():
         write_atomic(root / files[name], values.tobytes())
     return [root / file for file in files.values()]
@@ -119,8 +124,9 @@ def load_dat_files(
     folder: str | os.PathLike[str], shapes: Mapping[str, Sequence[int]]
 ) -> dict[str, NDArray[np.float32]]:
     """Read the raw file of each array named in ``shapes`` from ``folder``; see :func:`load_dat`."""
-    root = path_of(folder, "load_dat_files", "folder")
-    return {name: load_dat(root / dat_file_name(name), shape) for name, shape in shapes.items()}
+    who = "load_dat_files"
+    root, wanted = path_of(folder, who, "folder"), mapped(who, "shapes", shapes, Iterable, "lengths")
+    return {name: load_dat(root / dat_file_name(name), [*shape]) for name, shape in wanted.items()}
 
 
 def save_safetensors(path: str | os.PathLike[str], arrays: Mapping[str, Array]) -> None:
@@ -136,7 +142,8 @@ def save_safetensors(path: str | os.PathLike[str], arrays: Mapping[str, Array]) 
 
 
 def _packed(arrays: Mapping[str, Array], who: str) -> bytes:
-    values = {name: to_float32(array, who, name) for name, array in arrays.items()}
+    named = mapped(who, "arrays", arrays, object, "arrays")
+    values = {name: to_float32(array, who, name) for name, array in named.items()}
     layers = list(dict.fromkeys(split_name(name, who)[0] for name in values))
     # One key: safetensors writes several in an order that changes from call to call.
     facts = {"version": VERSION, "layout": _LAYOUT, "layers": layers, "sha256": _checksum(layers, values)}
@@ -155,9 +162,12 @@ def load_safetensors(
     fault.
     """
     who = "load_safetensors"
+    if shapes is not None:
+        shapes = {name: [*shape] for name, shape in mapped(who, "shapes", shapes, Iterable, "lengths").items()}
     require_file(path, who)
     try:
         with reading(path, who), cast("_Reader", safe_open(os.fspath(path), framework="np")) as reader:
+            check_named_once(path)
             facts = _read_facts(reader.metadata(), str(path), who)
             names = _ordered_names(reader.keys(), facts["layers"], str(path), who)
             _check_names(names, shapes, str(path), who)
@@ -175,9 +185,15 @@ def load_safetensors(
     return arrays
 
 
+def check_named_once(path: str | os.PathLike[str]) -> None:
+    """Raise `ValueError` where the header of a whole safetensors file has a name twice, of which readers see one."""
+    with Path(path).open("rb") as file:
+        parsed(file.read(int.from_bytes(file.read(8), "little")).decode())
+
+
 def split_name(name: str, who: str = "split_name") -> tuple[str, str]:
     """``conv1.weights`` → ``("conv1", "weights")``: the part follows the last dot, the label may contain others."""
-    label, dot, part = name.rpartition(".")
+    label, dot, part = text(who, "array name", name).rpartition(".")
     if not dot or not label or not part:
         raise MPSArgumentError(who, "array name", "must be a layer's label, a dot and a part", repr(name))
     return label, part
@@ -224,7 +240,7 @@ def _read_facts(metadata: dict[str, str] | None, path: str, who: str) -> dict[st
         remedy = "Convert the arrays to OHWI (openmps.formats.layouts) and write them with save_safetensors."
         raise MPSFileError(who, path, rule, f"the keys {sorted(metadata or {})}", remedy)
     try:
-        found: object = json.loads(text)
+        found = parsed(text)
     except (ValueError, RecursionError) as error:
         raise MPSFileError(who, path, f"must have JSON as metadata {METADATA_KEY!r}", error) from error
     facts = cast("dict[str, Any]", found) if isinstance(found, dict) else {}

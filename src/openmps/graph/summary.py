@@ -12,8 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from openmps.checks import lengths_text
-from openmps.core.image.descriptor import MPSImageDescriptor
+from openmps.checks import lengths_text, of_kind
+from openmps.core.image.descriptor import MPSImageDescriptor, descriptors_of
 from openmps.core.image.storage import Extent
 from openmps.core.padding.policy import padding_label
 from openmps.graph.graph import MPSNNGraph
@@ -145,7 +145,8 @@ def graph_summary(
     One descriptor for each of ``graph.source_image_handles``. Raises what an encode of such images would: the shapes
     are planned, nothing is computed.
     """
-    given = [image_descriptors] if isinstance(image_descriptors, MPSImageDescriptor) else list(image_descriptors)
+    of_kind("graph_summary", "graph", graph, MPSNNGraph)
+    given = descriptors_of("graph_summary", image_descriptors)
     return GraphSummary(summary_rows(graph.program_for(given, count)), count)
 
 

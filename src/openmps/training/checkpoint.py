@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from openmps.checks import NamedAttributes, is_whole, whole
+from openmps.checks import NamedAttributes, is_whole, of_kind, whole
 from openmps.core.training_state import Checkpointed, TrainingState
 from openmps.errors import MPSArgumentError, MPSFileError, MPSTrainingWarning, MPSTypeError
 from openmps.formats.archive.container import pack, read_archive, unpack
@@ -167,6 +167,7 @@ def graph_parts(graph: MPSNNGraph) -> dict[str, Checkpointed]:
     graph needs ``reload_from_data_sources()``. A data source without ``training_state()`` keeps its own affairs.
     """
     parts: dict[str, Checkpointed] = {}
+    of_kind("graph_parts", "graph", graph, MPSNNGraph)
     for kernel in graph.kernels.values():
         for thing in (getattr(kernel, "data_source", None), kernel):
             if isinstance(thing, Checkpointed) and not any(thing is part for part in parts.values()):

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from openmps.checks import described, number, store
+from openmps.checks import described, number, of_kind, optional_text, store
 from openmps.core.arrays import in_shape, numbers, row
 from openmps.core.data_source import ArraySource
 from openmps.core.kernel.encoding import Numbers
@@ -41,6 +41,7 @@ class ArrayConvolutionDataSource(ArraySource):
         biases: NDArray[Any] | Sequence[float] | None = None,
         label: str | None = None,
     ) -> None:
+        of_kind(type(self).__name__, "descriptor", descriptor, MPSCNNConvolutionDescriptor)
         descriptor.validate(type(self).__name__)
         shape = descriptor.weight_shape()
         name, rule = type(self).__name__, f"must hold {shape[0]} numbers"
@@ -50,7 +51,7 @@ class ArrayConvolutionDataSource(ArraySource):
             self._biases = row(name, "biases", numbers(name, "biases", biases), shape[0], rule)
         self._descriptor = descriptor.copy()
         self._weights = np.array(array, dtype=np.float32, order="C")
-        self._label = label
+        self._label = optional_text(name, "label", label)
 
     @classmethod
     def uniform(

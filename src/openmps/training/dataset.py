@@ -9,13 +9,15 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from openmps.checks import flag, size_text
-from openmps.errors import MPSArgumentError, MPSFileError, MPSTypeError
+from openmps.checks import flag, of_kind, size_text
+from openmps.core.kinds import listed
+from openmps.errors import MPSArgumentError, MPSFileError, MPSTypeError, shown
 
 LastBatch: TypeAlias = Literal["keep", "drop"]
 """What becomes of the images left when the batch size does not divide their number."""
 
 _HOLD_OUT_STREAM = 0
+_MOST_IMAGES = 1 << 40
 _SHUFFLE_STREAM = 1
 
 
@@ -109,6 +111,8 @@ def epoch_order(count: int, *, seed: int, epoch: int) -> NDArray[np.int64]:
     """
     who = "epoch_order"
     _check_count(count, 0, who, "count")
+    if count > _MOST_IMAGES:
+        raise MPSArgumentError(who, "count", f"must be at most {_MOST_IMAGES:,}", count)
     _check_count(seed, 0, who, "seed")
     _check_count(epoch, 0, who, "epoch")
     return _permutation(count, seed, _SHUFFLE_STREAM, epoch)
@@ -120,9 +124,10 @@ def batches_per_epoch(count: int, batch_size: int, *, last_batch: LastBatch) -> 
     Raises ``MPSArgumentError`` where dropping leaves none.
     """
     who = "iterate_batches"
+    _check_count(count, 0, who, "count")
     _check_count(batch_size, 1, who, "batch_size")
     if last_batch not in ("keep", "drop"):
-        raise MPSArgumentError(who, "last_batch", "must be 'keep' or 'drop'", repr(last_batch))
+        raise MPSArgumentError(who, "last_batch", "must be 'keep' or 'drop'", shown(last_batch))
     if last_batch == "keep":
         return -(-count // batch_size)
     if count < batch_size:
@@ -151,6 +156,7 @@ def iterate_batches(
     0, where n processes share it: together they read the batches that one would. Arguments are checked by the call,
     not by the first batch.
     """
+    of_kind("iterate_batches", "dataset", dataset, Dataset)
     total = batches_per_epoch(len(dataset), batch_size, last_batch=last_batch)
     _check_count(first_batch, 0, "iterate_batches", "first_batch")
     shuffle = flag("iterate_batches", "shuffle", shuffle)
@@ -169,7 +175,10 @@ def iterate_batches(
 
 def _share(share: tuple[int, int], batch_size: int, last_batch: LastBatch) -> tuple[int, int]:
     who = "iterate_batches"
-    part, parts = share
+    given = listed(who, "share", share, int)
+    if len(given) != 2:
+        raise MPSArgumentError(who, "share", "must be two whole numbers, (i, n)", tuple(given))
+    part, parts = given
     _check_count(parts, 1, who, "share")
     _check_count(part, 0, who, "share")
     if part >= parts:
@@ -178,7 +187,7 @@ def _share(share: tuple[int, int], batch_size: int, last_batch: LastBatch) -> tu
         raise MPSArgumentError(who, "batch_size", f"must be a multiple of the {parts} shares", batch_size)
     if parts > 1 and last_batch != "drop":
         rule = "must be 'drop' where a batch is shared: a smaller one has no equal parts"
-        raise MPSArgumentError(who, "last_batch", rule, repr(last_batch))
+        raise MPSArgumentError(who, "last_batch", rule, shown(last_batch))
     return part, parts
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from openmps.checks import flag, is_whole, size_text
-from openmps.errors import MPSArgumentError, MPSFileError, MPSMemoryError
+from openmps.errors import MPSArgumentError, MPSFileError, MPSMemoryError, shown
 from openmps.formats.paths import is_folder, is_forbidden, path_of, require_file, shortage, visible_entries
 from openmps.training.dataset import Dataset
 from openmps.training.extras import missing_package
@@ -149,7 +149,7 @@ def _class_folders(folder: Path, who: str) -> list[Path]:
         raise MPSFileError(who, str(folder), rule, f"{len(found)} folders")
     for path in found:
         if not path.name.isprintable():
-            raise MPSFileError(who, repr(str(path)), "must have a printable name, being a class folder")
+            raise MPSFileError(who, shown(str(path)), "must have a printable name, being a class folder")
     return found
 
 
@@ -224,6 +224,6 @@ def _pixels(image: PillowImage.Image, size: tuple[int, int] | None, channels: Ch
 def _check_options(size: object, channels: object, who: str) -> None:
     lengths = tuple(size) if isinstance(size, Sequence) else ()
     if size is not None and (len(lengths) != 2 or not all(is_whole(n, 1) and n <= 65535 for n in lengths)):
-        raise MPSArgumentError(who, "size", "must be (height, width), each 1 to 65535", repr(size))
+        raise MPSArgumentError(who, "size", "must be (height, width), each 1 to 65535", shown(size))
     if channels not in (None, 1, 3):
-        raise MPSArgumentError(who, "channels", "must be 1 (grey), 3 (red green blue) or None", repr(channels))
+        raise MPSArgumentError(who, "channels", "must be 1 (grey), 3 (red green blue) or None", shown(channels))

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from openmps.checks import memory_for
+from openmps.checks import memory_for, of_kind
 from openmps.core.training_state import Checkpointed, TrainingState, check_names, finite_number, numbers, whole_number
 from openmps.errors import MPSArgumentError, MPSError, MPSFileError, MPSNonFiniteError, MPSTrainingWarning
 from openmps.metal.device import MTLDevice
@@ -108,6 +108,8 @@ def train(
     writes; the others get a `FollowedRun`. Ctrl-C in one ends all. With ``shards_optimizer_state`` each keeps what the
     optimizers keep of its share of the weights only; numbers and checkpoints are the same.
     """
+    _check_kinds("train", data, run, device)
+    of_kind("train", "options", options, TrainingOptions)
 
     def begin() -> TrainingOptions:
         if isinstance(run, FollowedRun):  # the first process looks into the folder
@@ -123,6 +125,12 @@ def train(
         kept = together(processes, begin)
         session = _Session(data, run, kept, device, observer, processes, shards=shards_optimizer_state)
         return session.finish(interrupt, tensorboard=tensorboard)
+
+
+def _check_kinds(who: str, data: object, run: object, device: object) -> None:
+    of_kind(who, "data", data, DataSplit)
+    of_kind(who, "run", run, RunFolder)
+    of_kind(who, "device", device, MTLDevice)
 
 
 def resume(
@@ -155,6 +163,9 @@ def resume(
     the first one. Warns (``MPSTrainingWarning``) of damaged checkpoints, and of another device, version of PyTorch,
     number of threads or of processes. Otherwise as `train`.
     """
+    _check_kinds("resume", data, run, device)
+    if checkpoint is not None:
+        of_kind("resume", "checkpoint", checkpoint, Checkpoint)
     changes = {"epochs": epochs, "checkpoint_every": checkpoint_every, "checkpoints_kept": checkpoints_kept}
     check_plain_preprocessing(run, "resume")
     own = run_options(run)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from openmps.checks import NamedAttributes, described, finite
 from openmps.core.image.image import MPSImage, MPSImageDescriptor
-from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.errors import MPSArgumentError, MPSTypeError, shown
 from openmps.graph.graph import MPSNNGraph
 from openmps.graph.loss_nodes import MPSCNNLossNode
 from openmps.graph.nodes import Handle, MPSNNFilterNode, MPSNNImageNode
@@ -64,7 +64,7 @@ class NetworkShape:
         for name, bound in least.items():
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int):
-                raise MPSTypeError("NetworkShape", name, "must be a whole number", repr(value))
+                raise MPSTypeError("NetworkShape", name, "must be a whole number", shown(value))
             if value < bound:
                 remedy = "Give larger images, or resize them" if name in ("height", "width") else ""
                 raise MPSArgumentError("NetworkShape", name, f"must be {bound} or more", value, remedy)
@@ -106,7 +106,7 @@ def smallest_side(who: str, network: object) -> int:
         return row.smallest_side
     if not is_imported(network):
         rule = f"must be one of {', '.join(NETWORKS)}, or the path of an .onnx file"
-        raise MPSArgumentError(who, "network", rule, repr(network))
+        raise MPSArgumentError(who, "network", rule, shown(network))
     return 1
 
 
@@ -114,7 +114,7 @@ def optimizer_factory(name: str, learning_rate: float) -> OptimizerFactory:
     """Makes the optimizer of one layer; see `OptimizerName`."""
     if name not in get_args(OptimizerName):
         rule = f"must be one of {', '.join(get_args(OptimizerName))}"
-        raise MPSArgumentError("optimizer_factory", "name", rule, repr(name))
+        raise MPSArgumentError("optimizer_factory", "name", rule, shown(name))
     if not finite("optimizer_factory", "learning_rate", learning_rate) > 0:
         raise MPSArgumentError("optimizer_factory", "learning_rate", "must be above 0 and finite", learning_rate)
     return lambda device: _OPTIMIZERS[name](device, learning_rate)

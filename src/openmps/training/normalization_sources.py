@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from openmps.checks import Shown, described, number, store, whole
+from openmps.checks import Shown, described, number, optional_text, store, whole
 from openmps.core.arrays import numbers, row, variances
 from openmps.core.data_source import ArraySource
 from openmps.core.kernel.encoding import Encoding, Number, Numbers, prepared_step
@@ -58,7 +58,7 @@ class ArrayBatchNormalizationDataSource(ArraySource):
         given = dict(zip(_DEFAULTS, (gamma, beta, mean, variance), strict=True))
         self._rows = {part: _row(name, part, each, self._channels) for part, each in given.items()}
         self._epsilon = not_negative(name, "epsilon", epsilon)
-        self._label = label
+        self._label = optional_text(type(self).__name__, "label", label)
 
     def __repr__(self) -> str:
         channels = f"{self._channels} channels"

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from openmps.checks import of_kind, whole
+from openmps.core.kinds import listed, text
 from openmps.errors import MPSArgumentError
 from openmps.formats.atomic import write_atomic
 from openmps.training.extras import missing_package
@@ -41,6 +43,8 @@ def draw_curve(path: str | os.PathLike[str], metrics: Sequence[Mapping[str, obje
     are not finite, are left out; a panel without any says so. Raises ``MPSError`` naming the extra to install where
     matplotlib is missing.
     """
+    metrics = listed("draw_curve", "metrics", metrics, Mapping, "mappings")
+    text("draw_curve", "title", title)
     figure = _figure("draw_curve", (10, 4))
     position, label = next(
         ((key, label) for key, label in _POSITIONS if any(key in line for line in metrics)), _POSITIONS[-1]
@@ -76,10 +80,14 @@ def draw_misclassified(
     wrong, the sheet says so. Raises ``MPSError`` naming the extra to install where matplotlib is missing.
     """
     who = "draw_misclassified"
+    for argument, array in (("images", images), ("labels", labels), ("predictions", predictions)):
+        of_kind(who, argument, array, np.ndarray)
+    class_names = listed(who, "class_names", class_names, str, "text")
+    if confidence is not None:
+        of_kind(who, "confidence", confidence, np.ndarray)
+    whole(who, "limit", limit, rule="must be 1 or more")
     if images.ndim != 4 or images.shape[3] not in (1, 3):
         raise MPSArgumentError(who, "images", "must be [N, H, W, C] with 1 or 3 channels", f"shape {images.shape}")
-    if limit < 1:
-        raise MPSArgumentError(who, "limit", "must be 1 or more", limit)
     for argument, values in (("labels", labels), ("predictions", predictions)):
         if values.shape != images.shape[:1]:
             rule = f"must be one for each of {len(images)} images"

@@ -11,6 +11,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
+from openmps.checks import of_kind
 from openmps.errors import MPSArgumentError, MPSFileError
 from openmps.metal.device import MTLDevice
 from openmps.training.data import has_class_folders, load_dataset
@@ -29,6 +30,8 @@ _FREE = ("epochs", "checkpoint_every", "checkpoints_kept")
 
 def describe_run(data: DataSplit, options: TrainingOptions, /, **more: object) -> dict[str, object]:
     """The description for `RunFolder.create` of a run that `train` is to fill; refuses what `train` would refuse."""
+    of_kind("describe_run", "data", data, DataSplit)
+    of_kind("describe_run", "options", options, TrainingOptions)
     check_batch_size(data, options)
     names = data.training.class_names
     network = describe_network(NetworkShape.of(data.training.images, len(names), options.network), names)
@@ -48,6 +51,7 @@ def check_batch_size(data: DataSplit, options: TrainingOptions) -> None:
 
 def run_options(run: RunFolder) -> TrainingOptions:
     """The options that a run was started with; ``MPSFileError`` where its ``run.json`` has none."""
+    of_kind("run_options", "run", run, RunFolder)
     options = TrainingOptions.from_description(_mapping(run.config.get("options")), str(run.path / "run.json"))
     shape, _ = described_network(run)
     return replace(options, network=shape.network)
@@ -55,7 +59,7 @@ def run_options(run: RunFolder) -> TrainingOptions:
 
 def run_data(run: RunFolder, path: str | os.PathLike[str] | None = None) -> DataSplit:
     """The images of a run, from where its description says (``path`` overrules it), with the same hold-out."""
-    config = run.config
+    config = of_kind("run_data", "run", run, RunFolder).config
     options, source = (_mapping(config.get(key)) for key in ("options", "data"))
     seed, own = options.get("seed"), source.get("path")
     shape, _ = described_network(run)

@@ -23,6 +23,7 @@ from openmps.checks import NamedAttributes, Shown
 from openmps.errors import MPSArgumentError, MPSFileError
 from openmps.formats.arrays import Array
 from openmps.formats.atomic import remove_leftovers, write_atomic
+from openmps.formats.json_text import parsed
 from openmps.formats.locks import folder_lock
 from openmps.formats.paths import is_there, path_of, read_file, reading, require_folder
 from openmps.formats.weights import dat_file_names, load_safetensors, save_dat_files, save_safetensors
@@ -253,9 +254,7 @@ def _make_folder(parent: Path, name: str | None, who: str) -> Path:
 def _read_description(file: Path, who: str) -> dict[str, object]:
     try:
         with reading(file, who):
-            found: object = json.loads(
-                read_file(file, who, _LONGEST_DESCRIPTION).decode()
-            )  # of bytes, it would guess the encoding
+            found = parsed(read_file(file, who, _LONGEST_DESCRIPTION).decode())  # of bytes, it would guess the encoding
     except (ValueError, RecursionError) as error:
         raise MPSFileError(who, str(file), "must be JSON", error) from error
     description = cast("dict[str, object]", found) if isinstance(found, dict) else {}

@@ -250,6 +250,12 @@ def test_an_export_of_other_arrays():
         export_weights(own, both, "pytorch", names={"a": "c", "b": "c"})
 
 
+@pytest.mark.parametrize("names", [{"cnov": "x"}, {"conv": ""}, {"conv.biases": ""}])
+def test_an_export_under_names_that_are_none(names):
+    with pytest.raises(MPSArgumentError, match="export_weights: names must name a"):
+        export_weights({"conv.weights": np.zeros((4, 3, 3, 2))}, CONVOLUTION, "pytorch", names=names)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -257,8 +263,11 @@ def test_an_export_of_other_arrays():
         ({"names": {"cnov": "x"}}, "names must name a layer of the network or one of its arrays: conv, got 'cnov'"),
         ({"names": {"conv": ""}}, "names must name a tensor: only biases may be left at 0, got 'conv'"),
         ({"names": {"conv.weights": "nope"}}, r"names must name tensors of the file, for conv\.weights, got 'nope'"),
-        ({"leave": ["x*"]}, r"leave must match names of tensors, got 'x\*'"),
+        ({"leave": ["x*"]}, r"leave must match names of tensors that no layer takes, got 'x\*'"),
+        ({"leave": ["conv*"]}, r"leave must match names of tensors that no layer takes, got 'conv\*'"),
+        ({"prefix": "net."}, r"prefix must stand before names of tensors, got 'net\.'"),
         ({"flatten": {"conv": "CHW"}}, "flatten must name fully connected layers: the network has none, got 'conv'"),
+        ({"epsilon": 1.0}, "epsilon must be left out without fold"),
         ({"fold": {"conv": "bn"}}, "epsilon must be given with fold"),
         ({"fold": {"nope": "bn"}, "epsilon": 1.0}, "fold must name convolutions with biases"),
         ({"fold": {"conv": "bn"}, "epsilon": -1.0}, "epsilon must be 0 or more, got -1"),

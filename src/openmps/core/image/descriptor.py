@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from openmps.checks import KnownAttributes, as_index, store
 from openmps.core.image.storage import Extent
-from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.core.kinds import listed
+from openmps.errors import MPSArgumentError, MPSTypeError, shown
 from openmps.metal.device import MTLDevice
 from openmps.selectors import Factory, name_arguments
 from openmps.types import (
@@ -67,7 +68,7 @@ class MPSImageDescriptor(KnownAttributes):
             store(self, "channel_format", MPSImageFeatureChannelFormat(channel_format))
         except ValueError as fault:
             rule = "must be a value of MPSImageFeatureChannelFormat"
-            raise MPSArgumentError("MPSImageDescriptor", "channel_format", rule, repr(channel_format)) from fault
+            raise MPSArgumentError("MPSImageDescriptor", "channel_format", rule, shown(channel_format)) from fault
         store(self, "width", width)
         store(self, "height", height)
         store(self, "feature_channels", feature_channels)
@@ -155,6 +156,13 @@ def check_is_descriptor(who: str, argument: str, descriptor: object) -> MPSImage
     return descriptor
 
 
+def descriptors_of(who: str, given: object) -> list[MPSImageDescriptor]:
+    """The descriptors of source images, one or a sequence of them."""
+    if isinstance(given, MPSImageDescriptor):
+        return [given]
+    return listed(who, "image_descriptors", given, MPSImageDescriptor)
+
+
 def check_fits(who: str, device: MTLDevice, channel_format: MPSImageFeatureChannelFormat, extent: Extent) -> None:
     """Raise `MPSArgumentError` if images of this shape are larger than all the memory of the device."""
     limit = device.max_buffer_length
@@ -182,5 +190,5 @@ def _name(member: object) -> str:
 def _size(who: str, name: str, value: object) -> int:
     number = value if type(value) is int else as_index(value)
     if number is None or number < 1:
-        raise MPSArgumentError(who, f"image_descriptor.{name}", "must be an integer of at least 1", repr(value))
+        raise MPSArgumentError(who, f"image_descriptor.{name}", "must be an integer of at least 1", shown(value))
     return number

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Self
 
-from openmps.checks import flag, optional_flag, whole
+from openmps.checks import flag, of_kind, optional_flag, whole
 from openmps.core.padding.geometry import Axis, Placement, window_extent
 from openmps.core.padding.policy import checked_integer, set_edge_mode
 from openmps.errors import MPSArgumentError, MPSTypeError
@@ -50,6 +50,8 @@ class ExplicitPadding:
         for name in ("left", "top", "right", "bottom"):
             object.__setattr__(self, name, checked_integer("ExplicitPadding", name, getattr(self, name)))
         object.__setattr__(self, "ceil_mode", flag("ExplicitPadding", "ceil_mode", self.ceil_mode))
+        if self.edge_mode is not None:
+            of_kind("ExplicitPadding", "edge_mode", self.edge_mode, MPSImageEdgeMode)
         counts = optional_flag("ExplicitPadding", "count_include_pad", self.count_include_pad)
         object.__setattr__(self, "count_include_pad", counts)
         if counts is None:

@@ -6,10 +6,11 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from openmps.core.image.descriptor import MPSImageDescriptor
+from openmps.core.image.descriptor import MPSImageDescriptor, descriptors_of
+from openmps.core.kinds import listed, text
 from openmps.debug.page.document import save_document
 from openmps.debug.page.view import graph_view
-from openmps.errors import MPSTypeError
+from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.graph.graph import MPSNNGraph
 
 _WHO = "openmps.debug.save_page"
@@ -41,7 +42,13 @@ def save_page(
     """
     if not isinstance(graph, MPSNNGraph):
         raise MPSTypeError(_WHO, "graph", "must be an MPSNNGraph", type(graph).__name__)
-    name = title or graph.label or "Network"
+    name = (None if title is None else text(_WHO, "title", title)) or graph.label or "Network"
+    if image_descriptors is not None:
+        image_descriptors = descriptors_of(_WHO, image_descriptors)
+    if source_images is not None:
+        source_images = listed(_WHO, "source_images", source_images, object, "images")
+        if not source_images:
+            raise MPSArgumentError(_WHO, "source_images", "must be one or more", "none", "Leave them out for no values")
     seen = graph_view(
         graph, "Graph", source_images, source_states, descriptors=image_descriptors, repeats=repeats,
         classes=class_names, missing="" if source_images is not None else _MISSING,

@@ -18,6 +18,7 @@ from safetensors.numpy import load, save
 
 from openmps.checks import memory_for
 from openmps.errors import MPSFileError
+from openmps.formats.json_text import parsed
 from openmps.formats.paths import reading, require_file
 
 Arrays = dict[str, NDArray[Any]]
@@ -62,7 +63,7 @@ def _unpacked(data: bytes, who: str, what: str) -> tuple[dict[str, Any], Arrays]
     if _checksum(text, arrays) != checksum:
         raise _damaged(who, what, "its checksum differs")
     try:
-        document = json.loads(text)
+        document: Any = parsed(text)
     except (ValueError, RecursionError) as fault:
         raise _damaged(who, what, "its document is no JSON", fault) from fault
     if not isinstance(document, dict):
@@ -96,7 +97,7 @@ def _header(data: bytes, who: str, what: str) -> tuple[str, str]:
     """The document and the checksum in the header, whose length is checked against the bytes that are there."""
     length = _header_length(data, len(data), who, what)
     try:
-        header = json.loads(data[_HEADER_LENGTH : _HEADER_LENGTH + length].decode())
+        header: Any = parsed(data[_HEADER_LENGTH : _HEADER_LENGTH + length].decode())
         checksum, _, text = header["__metadata__"][_KEY].partition(" ")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as fault:
         raise _damaged(who, what, "its header is not that of an archive", fault) from fault

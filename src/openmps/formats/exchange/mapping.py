@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from openmps.checks import finite, lengths_text
-from openmps.errors import MPSArgumentError, MPSTypeError, MPSWeightsError
+from openmps.core.kinds import listed, optional_mapping, text
+from openmps.errors import MPSArgumentError, MPSTypeError, MPSWeightsError, shown
 from openmps.formats.arrays import Array, to_numpy
 from openmps.formats.exchange.conventions import COUNTERS, SEPARATORS, WeightLayout, orders, suffixes
 from openmps.formats.exchange.folding import folded
@@ -62,16 +63,21 @@ def import_weights(
     Raises:
         MPSWeightsError: All that does not fit: layers without a tensor, tensors without a layer, shapes, and under
             which layout they would fit.
-        MPSArgumentError: An argument names what is not there, or ``epsilon`` is missing.
+        MPSArgumentError: An argument names what is not there, or would change nothing; ``epsilon`` is missing.
     """
+    called, behind_of = optional_mapping(_WHO, "names", names), optional_mapping(_WHO, "fold", fold)
+    prefix, leave = text(_WHO, "prefix", prefix), listed(_WHO, "leave", leave, str, "patterns")
     taking = _Taking(_tensors(tensors), network_layers(network), _layout(_WHO, layout), prefix)
-    taking.names = _checked_names(names or {}, taking)
+    taking.names = _checked_names(_WHO, called, taking.layers)
     taking.flatten = _checked_flatten(_WHO, flatten, taking.layers)
-    _check_fold(fold or {}, epsilon, taking)
+    _check_fold(behind_of, epsilon, taking)
+    if prefix and not taking.index:
+        remedy = f"There are: {_listed(list(taking.tensors))}"
+        raise MPSArgumentError(_WHO, "prefix", "must stand before names of tensors", shown(prefix), remedy)
     rows: list[WeightRow] = []
     arrays: dict[str, NDArray[Any]] = {}
     for layer in taking.layers.values():
-        behind = (fold or {}).get(layer.label)
+        behind = behind_of.get(layer.label)
         if behind is not None:
             layer = replace(layer, optional=layer.optional | {"biases"})
         found = {part: each for part in layer.parts if (each := _taken(taking, layer, part)) is not None}
@@ -105,10 +111,12 @@ def export_weights(
     Raises:
         MPSWeightsError: All that does not fit: arrays that are missing, of no layer, or of another shape; two arrays
             for one name.
+        MPSArgumentError: ``names`` names no layer, or gives an empty name.
     """
     who = "export_weights"
     chosen, layers, given = _layout(who, layout), network_layers(network), _tensors(arrays, who, "arrays")
     orders_of = _checked_flatten(who, flatten, layers)
+    called = _checked_names(who, optional_mapping(who, "names", names), layers)
     problems: list[str] = []
     rows: list[WeightRow] = []
     found: dict[str, NDArray[Any]] = {}
@@ -121,7 +129,7 @@ def export_weights(
                 has = "is missing" if array is None else f"is {lengths_text(array.shape)}"
                 problems.append(f"{name} {has}, must be {lengths_text(own.shape)}")
             continue
-        tensor = _written_name(chosen, layer, part, names or {})
+        tensor = _written_name(chosen, layer, part, called)
         if tensor in found:
             problems.append(f"{name} would have the name {tensor}, which is taken")
         found[tensor] = rearranged(array, own, theirs)
@@ -176,17 +184,18 @@ def _layout(who: str, layout: WeightLayout | str) -> WeightLayout:
     try:
         return WeightLayout(layout)
     except ValueError:
-        raise MPSArgumentError(who, "layout", f"must be one of {', '.join(WeightLayout)}", repr(layout)) from None
+        raise MPSArgumentError(who, "layout", f"must be one of {', '.join(WeightLayout)}", shown(layout)) from None
 
 
-def _checked_names(names: Mapping[str, str], taking: _Taking) -> dict[str, str]:
-    known = {*taking.layers, *(f"{layer.label}.{part}" for layer in taking.layers.values() for part in layer.parts)}
+def _checked_names(who: str, names: Mapping[str, str], layers: Mapping[str, WeightLayer]) -> dict[str, str]:
+    known = {*layers, *(f"{layer.label}.{part}" for layer in layers.values() for part in layer.parts)}
     for name, other in names.items():
         if name not in known:
-            rule = f"must name a layer of the network or one of its arrays: {_listed(list(taking.layers))}"
-            raise MPSArgumentError(_WHO, "names", rule, repr(name))
-        if not other and not name.endswith(".biases"):
-            raise MPSArgumentError(_WHO, "names", "must name a tensor: only biases may be left at 0", repr(name))
+            rule = f"must name a layer of the network or one of its arrays: {_listed(list(layers))}"
+            raise MPSArgumentError(who, "names", rule, shown(name))
+        if not other and (who != _WHO or not name.endswith(".biases")):
+            rule = f"must name a tensor{': only biases may be left at 0' if who == _WHO else ''}"
+            raise MPSArgumentError(who, "names", rule, shown(name))
     return dict(names)
 
 
@@ -195,13 +204,13 @@ def _checked_flatten(
 ) -> dict[str, str]:
     """The order of each fully connected layer for which one was given."""
     connected = [layer.label for layer in layers.values() if layer.kind is LayerKind.FULLY_CONNECTED]
-    given = dict.fromkeys(connected, flatten) if isinstance(flatten, str) else dict(flatten or {})
+    given = dict.fromkeys(connected, flatten) if isinstance(flatten, str) else optional_mapping(who, "flatten", flatten)
     for label, order in given.items():
         if label not in connected:
             rule = f"must name fully connected layers: {_listed(connected) or 'the network has none'}"
-            raise MPSArgumentError(who, "flatten", rule, repr(label))
+            raise MPSArgumentError(who, "flatten", rule, shown(label))
         if order not in _FLATTENS:
-            raise MPSArgumentError(who, "flatten", f"must be one of {', '.join(_FLATTENS)}", repr(order))
+            raise MPSArgumentError(who, "flatten", f"must be one of {', '.join(_FLATTENS)}", shown(order))
     return given
 
 
@@ -209,13 +218,15 @@ def _check_fold(fold: Mapping[str, str], epsilon: float | None, taking: _Taking)
     if fold and epsilon is None:
         rule = "must be given with fold: no file has the epsilon of a batch normalization"
         raise MPSArgumentError(_WHO, "epsilon", rule, None, "PyTorch and MLX have 1e-5 by default, Keras 1e-3")
+    if epsilon is not None and not fold:
+        raise MPSArgumentError(_WHO, "epsilon", "must be left out without fold, which it belongs to", epsilon)
     if epsilon is not None and finite(_WHO, "epsilon", epsilon) < 0:
         raise MPSArgumentError(_WHO, "epsilon", "must be 0 or more", epsilon)
     for label in fold:
         layer = taking.layers.get(label)
         if layer is None or "biases" not in layer.parts or layer.kind is LayerKind.SUB_PIXEL:
             rule = "must name convolutions with biases, which take up the shift"
-            raise MPSArgumentError(_WHO, "fold", rule, repr(label))
+            raise MPSArgumentError(_WHO, "fold", rule, shown(label))
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -269,7 +280,7 @@ def _tensor_of(taking: _Taking, layer: WeightLayer, part: str) -> str | None:
         found = taking.find(whole)
         if found is None:
             rule = f"must name tensors of the file, for {layer.label}.{part}"
-            raise MPSArgumentError(_WHO, "names", rule, repr(whole), f"There are: {_listed(list(taking.tensors))}")
+            raise MPSArgumentError(_WHO, "names", rule, shown(whole), f"There are: {_listed(list(taking.tensors))}")
         return found
     stem = taking.names.get(layer.label, layer.label)
     # In Keras 2 a layer is a group, and its weights have the layer's name, too: conv1/conv1/kernel:0.
@@ -335,6 +346,6 @@ def _left(taking: _Taking, leave: Sequence[str]) -> tuple[str, ...]:
     rest = [name for name in over if name not in left]
     taking.problems += [f"tensor {name} ({lengths_text(taking.tensors[name].shape)}) is of no layer" for name in rest]
     for pattern in leave:
-        if not any(fnmatchcase(name, pattern) for name in taking.tensors):
-            raise MPSArgumentError(_WHO, "leave", "must match names of tensors", repr(pattern))
+        if not any(fnmatchcase(name, pattern) for name in left):
+            raise MPSArgumentError(_WHO, "leave", "must match names of tensors that no layer takes", shown(pattern))
     return tuple(left)

@@ -8,6 +8,7 @@ import os
 import re
 import zipfile
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,13 @@ def load_npz(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
             raise MPSFileError(who, os.fspath(path), "must hold arrays, .npy, alone", repr(name)[:200])
         found[name.removesuffix(_SUFFIX)] = _array(archive.read(name), name, who, os.fspath(path))
     return found
+
+
+def load_npy(path: str | os.PathLike[str]) -> NDArray[Any]:
+    """The array of a .npy file, as ``np.save`` writes it; raises as `load_npz`."""
+    who = "load_npy"
+    data = read_file(path, who, begins=(_MAGIC,), what="an array of NumPy's, .npy or .npz")
+    return _array(memoryview(data), Path(path).name, who, os.fspath(path))
 
 
 def npz_bytes(tensors: Mapping[str, NDArray[Any]]) -> bytes:

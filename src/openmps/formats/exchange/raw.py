@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from openmps.checks import flag
+from openmps.core.kinds import mapped, optional_mapping
 from openmps.errors import MPSArgumentError, MPSFileError, MPSWeightsError
 from openmps.formats.arrays import Array, to_numpy
 from openmps.formats.atomic import write_all_atomic
@@ -43,13 +45,14 @@ def load_raw(
     who = "load_raw"
     root, layers = path_of(folder, who, "folder"), network_layers(network)
     require_folder(root, who)
-    _check_names(names or {}, layers)
+    called = optional_mapping(who, "names", names)
+    _check_names(called, layers)
     stems = file_stems(layer.label for layer in layers.values())
     problems: list[MPSFileError] = []
     rows: list[WeightRow] = []
     arrays: dict[str, NDArray[Any]] = {}
     for layer in layers.values():
-        for file, parts in _files(root, layer, stems[layer.label], names or {}):
+        for file, parts in _files(root, layer, stems[layer.label], called):
             try:
                 found = (
                     _cut(file, layer, parts) if file is not None else _absent(root, layer, stems[layer.label], parts)
@@ -86,7 +89,9 @@ def save_raw(
     """
     who = "save_raw"
     root = path_of(folder, who, "folder")
-    plain = {name: to_numpy(array, who, name) for name, array in arrays.items()}
+    half, one_file = flag(who, "half", half), flag(who, "one_file", one_file)
+    named = mapped(who, "arrays", arrays, object, "arrays")
+    plain = {name: to_numpy(array, who, name) for name, array in named.items()}
     numbers = stored(plain, who, half=half or None, allow_rounding=allow_rounding)
     return write_all_atomic({root / file: data for file, data in raw_files(numbers, one_file=one_file).items()})
 

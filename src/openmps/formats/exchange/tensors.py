@@ -22,7 +22,7 @@ from openmps.formats.exchange.keras import load_keras
 from openmps.formats.exchange.npz import load_npz, npz_bytes
 from openmps.formats.exchange.state_dict import load_state_dict, state_dict_bytes
 from openmps.formats.paths import path_of, reading, require_file
-from openmps.formats.weights import METADATA_KEY, load_safetensors
+from openmps.formats.weights import METADATA_KEY, check_named_once, load_safetensors
 
 Tensors = dict[str, NDArray[Any]]
 _KINDS = ("F16", "BF16", "F32", "F64", "I8", "I16", "I32", "I64", "U8", "U16", "U32", "U64", "BOOL")
@@ -85,6 +85,7 @@ def _load_safetensors(path: Path) -> Tensors:
     who = "load_tensors"
     try:
         with cast("_Reader", safe_open(os.fspath(path), framework="pt")) as reader:
+            check_named_once(path)
             if METADATA_KEY in (reader.metadata() or {}):
                 return dict(load_safetensors(path))
             found: Tensors = {}

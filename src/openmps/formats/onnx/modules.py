@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from openmps.core.kinds import listed
 from openmps.errors import MPSOperatorError, MPSTypeError
 from openmps.formats.onnx.build import build
 from openmps.formats.onnx.constants import lengths
@@ -42,7 +43,8 @@ def from_torch(
             traced.
         MPSTypeError: ``module`` is no module, or an example no tensor.
     """
-    examples = (example,) if isinstance(example, Tensor) else tuple(example)
+    given = [example] if isinstance(example, Tensor) else listed(WHO, "example", example, object, "tensors")
+    examples: tuple[Any, ...] = tuple(given)
     if not isinstance(module, torch.nn.Module):
         raise MPSTypeError(WHO, "module", "must be a torch.nn.Module", type(module).__name__)
     if not examples or not all(isinstance(each, Tensor) and each.ndim for each in examples):

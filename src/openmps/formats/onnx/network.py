@@ -105,6 +105,8 @@ class OnnxModel:
     def run(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """The outputs for some inputs, by name, with ONNX's axes and in its order.
 
+        Uint8 and uint16 numbers stand for 0 to 1, as in `MPSImage.from_numpy`, but where the model takes whole numbers.
+
         Raises:
             MPSArgumentError: An input is missing or of another shape, or a name is none of an input.
             MPSTypeError: An input is no array of real numbers.

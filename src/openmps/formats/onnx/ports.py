@@ -30,6 +30,7 @@ _TYPES = (
     "uint64",
     "bool",
 )
+_UNORM = (np.dtype(np.uint8), np.dtype(np.uint16))
 _MOST = 64
 _FEW_CHANNELS = 8
 _EXACT = 1 << 24
@@ -82,7 +83,7 @@ class OnnxPort:
     # --- arrays and images --------------------------------------------------------------------------------------------
 
     def pixels(self, array: object, who: str, argument: str) -> NDArray[Any]:
-        """An array with ONNX's axes as ``[N, H, W, C]``.
+        """An array with ONNX's axes as ``[N, H, W, C]``: float32, or what an image stores as it is; see `is_unorm`.
 
         Raises:
             MPSTypeError: It holds no real numbers.
@@ -103,7 +104,11 @@ class OnnxPort:
         moved = flat.transpose([order.index(place) for place in wanted])
         lengths = [math.prod(sizes[place] for place in axis) for axis in ((0,), self.rows, self.columns, self.channels)]
         with np.errstate(over="ignore"):
-            return _together(moved.reshape(lengths))
+            return _together(moved.reshape(lengths), given.dtype if self.is_unorm(given.dtype) else np.float32)
+
+    def is_unorm(self, dtype: np.dtype[Any]) -> bool:
+        """Whether numbers of a type stand for 0 to 1: uint8 and uint16, unless the model takes whole numbers."""
+        return dtype in _UNORM and self.dtype.startswith("float")
 
     def array(self, pixels: NDArray[Any]) -> NDArray[Any]:
         """``[N, H, W, C]`` as an array with ONNX's axes."""
@@ -177,14 +182,14 @@ class OnnxPort:
         )
 
 
-def _together(image: NDArray[Any]) -> NDArray[np.float32]:
-    """``[N, H, W, C]`` as float32, with the channels of a pixel side by side.
+def _together(image: NDArray[Any], dtype: Any) -> NDArray[Any]:
+    """``[N, H, W, C]`` of a type, with the channels of a pixel side by side.
 
     NumPy copies as many numbers at a time as the last axis has: few channels are faster one by one.
     """
     if image.shape[3] > _FEW_CHANNELS or image.flags.c_contiguous:
-        return np.ascontiguousarray(image, np.float32)
-    result = np.empty(image.shape, np.float32)
+        return np.ascontiguousarray(image, dtype)
+    result = np.empty(image.shape, dtype)
     for channel in range(image.shape[3]):
         result[..., channel] = image[..., channel]
     return result

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from openmps.core.image.descriptor import MPSImageDescriptor
+from openmps.checks import of_kind
+from openmps.core.image.descriptor import MPSImageDescriptor, descriptors_of
 from openmps.errors import MPSOperatorError
 from openmps.formats.atomic import write_atomic
 from openmps.formats.onnx.layers import LAYERS
@@ -40,7 +41,8 @@ def save(
 def exported(graph: MPSNNGraph, image_descriptors: MPSImageDescriptor | Sequence[MPSImageDescriptor]) -> bytes:
     """The bytes that `save` writes."""
     onnx = require_onnx(WRITER)
-    given = [image_descriptors] if isinstance(image_descriptors, MPSImageDescriptor) else list(image_descriptors)
+    of_kind(WRITER, "graph", graph, MPSNNGraph)
+    given = descriptors_of(WRITER, image_descriptors)
     writer = Writer(onnx, graph, graph.program_for(given, allow_fusion=False))
     problems: list[dict[str, str]] = []
     for node, kernel in graph.kernels.items():

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from openmps.checks import flag, of_kind
-from openmps.errors import MPSArgumentError
+from openmps.core.kinds import listed
+from openmps.errors import MPSArgumentError, shown
 from openmps.formats.atomic import write_atomic
 from openmps.formats.folders import require_new_folder, whole_folder
 from openmps.formats.swift.literals import is_class_name
@@ -33,8 +34,8 @@ def source(
     of_kind(_WHO, "graph", graph, MPSNNGraph)
     if not isinstance(name, str) or not is_class_name(name):
         rule, remedy = "must be a name for a class of Swift: a capital, then letters and digits", "For example Digits"
-        raise MPSArgumentError(_WHO, "name", rule, repr(name), remedy)
-    half = flag(_WHO, "half", half)
+        raise MPSArgumentError(_WHO, "name", rule, shown(name), remedy)
+    half, notes = flag(_WHO, "half", half), listed(_WHO, "notes", notes, str, "text")
     if optimizer is not None:
         of_kind(_WHO, "optimizer", optimizer, MPSNNOptimizer)
     if preprocessing is not None:

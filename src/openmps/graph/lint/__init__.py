@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from openmps.checks import of_kind
 from openmps.core.image.batch import MPSImageBatch
-from openmps.core.image.descriptor import MPSImageDescriptor
+from openmps.core.image.descriptor import MPSImageDescriptor, descriptors_of
 from openmps.graph.graph import MPSNNGraph
 from openmps.graph.lint import limits, numbers, placing, system
 from openmps.graph.lint.findings import Finding, LintReport, Magnitude, Severity, sorted_findings
@@ -97,10 +97,8 @@ def _descriptors(
     graph: MPSNNGraph, given: MPSImageDescriptor | Sequence[MPSImageDescriptor] | None, arrays: Sequence[object] | None
 ) -> list[MPSImageDescriptor] | None:
     """The shapes that were given, or those of the samples."""
-    if isinstance(given, MPSImageDescriptor):
-        return [given]
     if given is not None:
-        return list(given)
+        return descriptors_of("lint", given)
     if arrays is None:
         return None
     return [MPSImageBatch.from_numpy(graph.device, array)[0].descriptor() for array in arrays]

@@ -33,7 +33,7 @@ class MPSCNNConvolutionDataSource(Protocol):
     """
 
     def data_type(self) -> MPSDataType:
-        """FLOAT32, FLOAT16, or UINT8 with ranges or a lookup table."""
+        """FLOAT32, FLOAT16, or UINT8 with ranges or a lookup table; where ``weights()`` is an array, its own type."""
         ...
 
     def descriptor(self) -> MPSCNNConvolutionDescriptor:
@@ -153,7 +153,7 @@ def _weights(
     shape = descriptor.weight_shape()
     decode = _DECODERS[kind]
     argument = "data source weights()"
-    array = elements(who, argument, source.weights(), _ELEMENTS[kind])
+    array = elements(who, argument, _of_type(who, argument, source.weights(), kind), _ELEMENTS[kind])
     return np.array(decode(who, source, in_shape(who, argument, array, shape)), dtype=np.float32, order="C")
 
 
@@ -161,7 +161,20 @@ def _biases(who: str, data: Any, channels: int) -> NDArray[np.float32] | None:
     if data is None:
         return None
     argument, rule = "data source bias_terms()", f"must hold one number an output channel, {channels}"
-    return row(who, argument, elements(who, argument, data, np.float32), channels, rule)
+    given = _of_type(who, argument, data, MPSDataType.FLOAT32)
+    return row(who, argument, elements(who, argument, given, np.float32), channels, rule)
+
+
+def _of_type(who: str, argument: str, data: Any, kind: MPSDataType) -> Any:
+    """What a data source gives, unless it is an array of another width than an app would read it with."""
+    found = str(getattr(data, "dtype", "")).removeprefix("torch.")
+    if found in _OTHER_WIDTHS.get(kind, ()):
+        says = "data_type() says" if argument.endswith("weights()") else "biases always are"
+        rule = f"must be numbers of {kind.name.lower()}, as {says}: an app reads the bytes as that"
+        raise MPSTypeError(
+            who, argument, rule, f"an array of {found}", f"Convert them: array.astype('{kind.name.lower()}')"
+        )
+    return data
 
 
 def _as_given(who: str, source: MPSCNNConvolutionDataSource, array: NDArray[Any]) -> NDArray[Any]:
@@ -215,6 +228,8 @@ _ELEMENTS: dict[MPSDataType, type[np.generic]] = {
     MPSDataType.FLOAT16: np.float16,
     MPSDataType.UINT8: np.uint8,
 }
+_OTHER_WIDTHS = {MPSDataType.FLOAT32: ("float16",), MPSDataType.FLOAT16: ("float32", "float64")}
+"""Types of arrays that are none of a data type; of Python's own float64 nobody takes the bytes for float32."""
 _DECODERS: dict[MPSDataType, Callable[[str, Any, NDArray[Any]], NDArray[Any]]] = {
     MPSDataType.FLOAT32: _as_given,
     MPSDataType.FLOAT16: _as_given,
