@@ -26,7 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import openmps as mps
 from openmps.ops import triton
-from openmps.ops.optimizers import Adam, GradientRule
+from openmps.ops.update.optimizers import Adam, GradientRule
 from openmps.training.network import NetworkShape, SampleNetwork, optimizer_factory
 
 FLOAT16 = mps.MPSImageFeatureChannelFormat.FLOAT16

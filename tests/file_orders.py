@@ -26,7 +26,7 @@ from openmps.distributed import launch as launching
 from openmps.distributed.launch import Place
 from openmps.errors import MPSProcessError
 from openmps.metal.device import mtl_device
-from openmps.ops.collectives import Processes, alone
+from openmps.ops.update.collectives import Processes, alone
 from openmps.training import DataSplit
 
 COUNT = 2

@@ -13,15 +13,15 @@ import torch.nn.functional as F
 from encoding import Bench, finish, numbers
 from openmps.core.image.image import MPSImage
 from openmps.core.padding.policy import MPSNNDefaultPadding
-from openmps.graph.arithmetic_nodes import MPSNNAdditionNode
-from openmps.graph.concatenation_nodes import MPSNNConcatenationNode
-from openmps.graph.convolution_nodes import MPSCNNConvolutionNode, MPSCNNFullyConnectedNode
-from openmps.graph.dropout_nodes import MPSCNNDropoutNode
 from openmps.graph.graph import MPSNNGraph
-from openmps.graph.loss_nodes import MPSCNNLossNode
-from openmps.graph.neuron_nodes import MPSCNNNeuronLinearNode, MPSCNNNeuronReLUNode
-from openmps.graph.nodes import Handle, MPSNNFilterNode, MPSNNImageNode
-from openmps.graph.pooling_nodes import MPSCNNPoolingMaxNode
+from openmps.graph.nodes.arithmetic import MPSNNAdditionNode
+from openmps.graph.nodes.concatenation import MPSNNConcatenationNode
+from openmps.graph.nodes.convolution import MPSCNNConvolutionNode, MPSCNNFullyConnectedNode
+from openmps.graph.nodes.dropout import MPSCNNDropoutNode
+from openmps.graph.nodes.loss import MPSCNNLossNode
+from openmps.graph.nodes.neuron import MPSCNNNeuronLinearNode, MPSCNNNeuronReLUNode
+from openmps.graph.nodes.node import Handle, MPSNNFilterNode, MPSNNImageNode
+from openmps.graph.nodes.pooling import MPSCNNPoolingMaxNode
 from openmps.kernels.convolution import MPSCNNConvolutionDescriptor
 from openmps.kernels.loss import MPSCNNLossDataDescriptor, MPSCNNLossDescriptor, MPSCNNLossLabels
 from openmps.types import (

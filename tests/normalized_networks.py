@@ -11,7 +11,7 @@ import torch
 
 import openmps as mps
 from encoding import Bench, finish, numbers
-from openmps.graph.program import Program
+from openmps.graph.compile.program import Program
 from openmps.training import TrainableBatchNormalizationDataSource
 from replay_twin import replaying_queue
 from rounding import rounded_once

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from openmps.ops.geometry import Axis, Window
-from openmps.ops.pooling import average_pooling
+from openmps.ops.pooling.pooling import average_pooling
 from openmps.types import MPSImageEdgeMode
 from rounding import largest_difference, rounded_by_layout, rounded_once
 

@@ -71,7 +71,7 @@ from openmps.errors import (
     MTLExecutionError as MTLExecutionError,
 )
 from openmps.formats.archive import MPSKeyedArchiver as MPSKeyedArchiver, MPSKeyedUnarchiver as MPSKeyedUnarchiver
-from openmps.graph.arithmetic_nodes import (
+from openmps.graph.nodes.arithmetic import (
     MPSNNAdditionGradientNode as MPSNNAdditionGradientNode,
     MPSNNAdditionNode as MPSNNAdditionNode,
     MPSNNArithmeticGradientNode as MPSNNArithmeticGradientNode,
@@ -83,16 +83,16 @@ from openmps.graph.arithmetic_nodes import (
     MPSNNSubtractionGradientNode as MPSNNSubtractionGradientNode,
     MPSNNSubtractionNode as MPSNNSubtractionNode,
 )
-from openmps.graph.callbacks import (
+from openmps.graph.run.callbacks import (
     MPSImageTransformProvider as MPSImageTransformProvider,
     MPSNNGramMatrixCallback as MPSNNGramMatrixCallback,
     MPSNNLossCallback as MPSNNLossCallback,
 )
-from openmps.graph.concatenation_nodes import (
+from openmps.graph.nodes.concatenation import (
     MPSNNConcatenationGradientNode as MPSNNConcatenationGradientNode,
     MPSNNConcatenationNode as MPSNNConcatenationNode,
 )
-from openmps.graph.convolution_nodes import (
+from openmps.graph.nodes.convolution import (
     MPSCNNBinaryConvolutionNode as MPSCNNBinaryConvolutionNode,
     MPSCNNBinaryFullyConnectedNode as MPSCNNBinaryFullyConnectedNode,
     MPSCNNConvolutionGradientNode as MPSCNNConvolutionGradientNode,
@@ -102,11 +102,11 @@ from openmps.graph.convolution_nodes import (
     MPSCNNFullyConnectedGradientNode as MPSCNNFullyConnectedGradientNode,
     MPSCNNFullyConnectedNode as MPSCNNFullyConnectedNode,
 )
-from openmps.graph.dropout_nodes import (
+from openmps.graph.nodes.dropout import (
     MPSCNNDropoutGradientNode as MPSCNNDropoutGradientNode,
     MPSCNNDropoutNode as MPSCNNDropoutNode,
 )
-from openmps.graph.gram_matrix_nodes import (
+from openmps.graph.nodes.gram_matrix import (
     MPSNNGramMatrixCalculationGradientNode as MPSNNGramMatrixCalculationGradientNode,
     MPSNNGramMatrixCalculationNode as MPSNNGramMatrixCalculationNode,
 )
@@ -117,7 +117,7 @@ from openmps.graph.lint import (
     Severity as Severity,
     lint as lint,
 )
-from openmps.graph.local_normalization_nodes import (
+from openmps.graph.nodes.local_normalization import (
     MPSCNNCrossChannelNormalizationGradientNode as MPSCNNCrossChannelNormalizationGradientNode,
     MPSCNNCrossChannelNormalizationNode as MPSCNNCrossChannelNormalizationNode,
     MPSCNNLocalContrastNormalizationGradientNode as MPSCNNLocalContrastNormalizationGradientNode,
@@ -126,14 +126,14 @@ from openmps.graph.local_normalization_nodes import (
     MPSCNNSpatialNormalizationGradientNode as MPSCNNSpatialNormalizationGradientNode,
     MPSCNNSpatialNormalizationNode as MPSCNNSpatialNormalizationNode,
 )
-from openmps.graph.loss_nodes import (
+from openmps.graph.nodes.loss import (
     MPSCNNLossNode as MPSCNNLossNode,
     MPSCNNYOLOLossNode as MPSCNNYOLOLossNode,
     MPSNNForwardLossNode as MPSNNForwardLossNode,
     MPSNNInitialGradientNode as MPSNNInitialGradientNode,
     MPSNNLossGradientNode as MPSNNLossGradientNode,
 )
-from openmps.graph.neuron_nodes import (
+from openmps.graph.nodes.neuron import (
     MPSCNNNeuronAbsoluteNode as MPSCNNNeuronAbsoluteNode,
     MPSCNNNeuronELUNode as MPSCNNNeuronELUNode,
     MPSCNNNeuronExponentialNode as MPSCNNNeuronExponentialNode,
@@ -152,7 +152,7 @@ from openmps.graph.neuron_nodes import (
     MPSCNNNeuronSoftSignNode as MPSCNNNeuronSoftSignNode,
     MPSCNNNeuronTanHNode as MPSCNNNeuronTanHNode,
 )
-from openmps.graph.nodes import (
+from openmps.graph.nodes.node import (
     Handle as Handle,
     MPSCNNConvolutionGradientStateNode as MPSCNNConvolutionGradientStateNode,
     MPSCNNConvolutionTransposeGradientStateNode as MPSCNNConvolutionTransposeGradientStateNode,
@@ -167,7 +167,7 @@ from openmps.graph.nodes import (
     MPSNNMultiaryGradientStateNode as MPSNNMultiaryGradientStateNode,
     MPSNNStateNode as MPSNNStateNode,
 )
-from openmps.graph.normalization_nodes import (
+from openmps.graph.nodes.normalization import (
     MPSCNNBatchNormalizationGradientNode as MPSCNNBatchNormalizationGradientNode,
     MPSCNNBatchNormalizationNode as MPSCNNBatchNormalizationNode,
     MPSCNNGroupNormalizationGradientNode as MPSCNNGroupNormalizationGradientNode,
@@ -175,7 +175,7 @@ from openmps.graph.normalization_nodes import (
     MPSCNNInstanceNormalizationGradientNode as MPSCNNInstanceNormalizationGradientNode,
     MPSCNNInstanceNormalizationNode as MPSCNNInstanceNormalizationNode,
 )
-from openmps.graph.pooling_nodes import (
+from openmps.graph.nodes.pooling import (
     MPSCNNDilatedPoolingMaxGradientNode as MPSCNNDilatedPoolingMaxGradientNode,
     MPSCNNDilatedPoolingMaxNode as MPSCNNDilatedPoolingMaxNode,
     MPSCNNPoolingAverageGradientNode as MPSCNNPoolingAverageGradientNode,
@@ -187,7 +187,7 @@ from openmps.graph.pooling_nodes import (
     MPSCNNPoolingMaxNode as MPSCNNPoolingMaxNode,
     MPSCNNPoolingNode as MPSCNNPoolingNode,
 )
-from openmps.graph.reduction_nodes import (
+from openmps.graph.nodes.reduction import (
     MPSNNReductionColumnMaxNode as MPSNNReductionColumnMaxNode,
     MPSNNReductionColumnMeanNode as MPSNNReductionColumnMeanNode,
     MPSNNReductionColumnMinNode as MPSNNReductionColumnMinNode,
@@ -206,7 +206,7 @@ from openmps.graph.reduction_nodes import (
     MPSNNReductionSpatialMeanNode as MPSNNReductionSpatialMeanNode,
     MPSNNUnaryReductionNode as MPSNNUnaryReductionNode,
 )
-from openmps.graph.shape_nodes import (
+from openmps.graph.nodes.shape import (
     MPSCNNUpsamplingBilinearGradientNode as MPSCNNUpsamplingBilinearGradientNode,
     MPSCNNUpsamplingBilinearNode as MPSCNNUpsamplingBilinearNode,
     MPSCNNUpsamplingNearestGradientNode as MPSCNNUpsamplingNearestGradientNode,
@@ -219,19 +219,19 @@ from openmps.graph.shape_nodes import (
     MPSNNReshapeNode as MPSNNReshapeNode,
     MPSNNScaleNode as MPSNNScaleNode,
 )
-from openmps.graph.softmax_nodes import (
+from openmps.graph.nodes.softmax import (
     MPSCNNLogSoftMaxGradientNode as MPSCNNLogSoftMaxGradientNode,
     MPSCNNLogSoftMaxNode as MPSCNNLogSoftMaxNode,
     MPSCNNSoftMaxGradientNode as MPSCNNSoftMaxGradientNode,
     MPSCNNSoftMaxNode as MPSCNNSoftMaxNode,
 )
 from openmps.graph.summary import GraphSummary as GraphSummary, graph_summary as graph_summary
-from openmps.graph.trace import (
+from openmps.graph.run.trace import (
     Trace as Trace,
     TracedKind as TracedKind,
     TracedValue as TracedValue,
 )
-from openmps.graph.trainable import MPSNNTrainableNode as MPSNNTrainableNode
+from openmps.graph.nodes.trainable import MPSNNTrainableNode as MPSNNTrainableNode
 from openmps.kernels.arithmetic import (
     MPSCNNAdd as MPSCNNAdd,
     MPSCNNAddGradient as MPSCNNAddGradient,

@@ -14,8 +14,8 @@ import torch
 
 import openmps as mps
 from openmps.core.kernel.replay import rehearsal
-from openmps.ops.collectives import Processes, alone
 from openmps.ops.triton.ahead import Compiling, Launched
+from openmps.ops.update.collectives import Processes, alone
 from openmps.training.network import NetworkShape, SampleNetwork, optimizer_factory
 from replay_twin import outcomes, replaying_queue
 

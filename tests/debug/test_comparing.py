@@ -10,7 +10,7 @@ import pytest
 
 import openmps as mps
 from openmps.debug.hints import MISTAKES, hint
-from openmps.graph.trace import Trace
+from openmps.graph.run.trace import Trace
 
 FLOAT32, FLOAT16 = mps.MPSImageFeatureChannelFormat.FLOAT32, mps.MPSImageFeatureChannelFormat.FLOAT16
 Kind = mps.TracedKind

@@ -14,12 +14,12 @@ import torch
 import openmps as mps
 from openmps.debug.limits import MachineLimits
 from openmps.debug.work import bytes_of, operations_of
-from openmps.ops.convolution import Convolution, ConvolutionGradient, FullyConnected, FullyConnectedGradient
-from openmps.ops.convolution_transpose import ConvolutionTranspose, ConvolutionTransposeGradient
+from openmps.ops.convolution.convolution import Convolution, ConvolutionGradient, FullyConnected, FullyConnectedGradient
+from openmps.ops.convolution.convolution_transpose import ConvolutionTranspose, ConvolutionTransposeGradient
 from openmps.ops.geometry import Axis, Window
-from openmps.ops.gram_matrix import GramMatrix
-from openmps.ops.neuron import Neuron
 from openmps.ops.op import Action, Op
+from openmps.ops.pointwise.neuron import Neuron
+from openmps.ops.reduce.gram_matrix import GramMatrix
 from openmps.training import Network, NetworkShape, optimizer_factory
 from openmps.types import MPSCNNNeuronType, MPSImageEdgeMode
 from planted_networks import program

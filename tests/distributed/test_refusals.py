@@ -7,8 +7,8 @@ import pytest
 
 import openmps as mps
 from openmps.distributed import Group, Sharing
-from openmps.graph.shards import Shards
-from openmps.ops.collectives import Processes
+from openmps.graph.compile.shards import Shards
+from openmps.ops.update.collectives import Processes
 from openmps.training import TrainableConvolutionDataSource
 
 CPU = mps.mtl_device("cpu")

@@ -21,9 +21,9 @@ from openmps.core.vector import MPSVectorDescriptor
 from openmps.errors import MPSArgumentError, MPSDeviceError, MPSError, MPSFileError, MPSTypeError
 from openmps.formats.archive import MPSKeyedArchiver, MPSKeyedUnarchiver, forms
 from openmps.formats.archive.container import pack, unpack
-from openmps.graph.convolution_nodes import MPSCNNConvolutionNode
 from openmps.graph.graph import MPSNNGraph
-from openmps.graph.nodes import MPSNNImageNode
+from openmps.graph.nodes.convolution import MPSCNNConvolutionNode
+from openmps.graph.nodes.node import MPSNNImageNode
 from openmps.kernels.batch_normalization import MPSCNNBatchNormalization
 from openmps.kernels.convolution import MPSCNNConvolution, MPSCNNConvolutionDescriptor, MPSCNNConvolutionGradient
 from openmps.kernels.dropout import MPSCNNDropout

@@ -32,14 +32,14 @@ from openmps.core.padding.policy import MPSNNDefaultPadding
 from openmps.errors import MPSFileError, MPSTypeError
 from openmps.formats.archive import MPSKeyedArchiver, MPSKeyedUnarchiver
 from openmps.formats.archive.container import pack, unpack
-from openmps.graph.arithmetic_nodes import MPSNNAdditionNode
-from openmps.graph.concatenation_nodes import MPSNNConcatenationNode
-from openmps.graph.convolution_nodes import MPSCNNConvolutionNode
 from openmps.graph.graph import MPSNNGraph
-from openmps.graph.neuron_nodes import MPSCNNNeuronPReLUNode, MPSCNNNeuronReLUNode, MPSCNNNeuronTanHNode
-from openmps.graph.nodes import Handle, MPSNNImageNode
-from openmps.graph.pooling_nodes import MPSCNNPoolingAverageNode
-from openmps.graph.softmax_nodes import MPSCNNLogSoftMaxNode, MPSCNNSoftMaxNode
+from openmps.graph.nodes.arithmetic import MPSNNAdditionNode
+from openmps.graph.nodes.concatenation import MPSNNConcatenationNode
+from openmps.graph.nodes.convolution import MPSCNNConvolutionNode
+from openmps.graph.nodes.neuron import MPSCNNNeuronPReLUNode, MPSCNNNeuronReLUNode, MPSCNNNeuronTanHNode
+from openmps.graph.nodes.node import Handle, MPSNNImageNode
+from openmps.graph.nodes.pooling import MPSCNNPoolingAverageNode
+from openmps.graph.nodes.softmax import MPSCNNLogSoftMaxNode, MPSCNNSoftMaxNode
 from openmps.graph.summary import graph_summary
 from openmps.kernels.convolution import MPSCNNConvolutionDescriptor
 from openmps.kernels.optimizers import MPSNNOptimizerAdam

@@ -15,8 +15,8 @@ from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.errors import MPSArgumentError, MPSOperatorError, MPSTypeError
 from openmps.formats import onnx as reader
 from openmps.formats.onnx import OnnxModel
-from openmps.graph.convolution_nodes import MPSCNNConvolutionNode
-from openmps.graph.normalization_nodes import MPSCNNBatchNormalizationNode
+from openmps.graph.nodes.convolution import MPSCNNConvolutionNode
+from openmps.graph.nodes.normalization import MPSCNNBatchNormalizationNode
 from openmps.metal.device import MTLCreateSystemDefaultDevice
 from openmps.training.data_sources import ArrayConvolutionDataSource
 from openmps.training.normalization_sources import ArrayBatchNormalizationDataSource

@@ -19,9 +19,9 @@ from networks import NETWORKS, Weights, convolution, training_graph
 from openmps.formats import swift
 from openmps.formats.archive.values import Writer
 from openmps.formats.swift.forms import FORMS, NOT_EXPORTABLE
-from openmps.graph.catalog import rows
-from openmps.graph.neuron_nodes import MPSCNNNeuronNode
-from openmps.graph.releases import IOS, SINCE, newest
+from openmps.graph.nodes.catalog import rows
+from openmps.graph.nodes.neuron import MPSCNNNeuronNode
+from openmps.graph.nodes.releases import IOS, SINCE, newest
 from openmps.training.network import Network, NetworkShape, optimizer_factory
 from swift_samples import CPU, POLICIES, descriptors, graph_of, graphs, images, others, with_gradients
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from openmps.graph import compiler
-from openmps.graph import fusion as rules
+from openmps.graph.compile import compiler
+from openmps.graph.compile.fusions import fusion as rules
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

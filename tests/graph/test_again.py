@@ -15,7 +15,7 @@ import torch
 
 import openmps as mps
 from openmps.core.kernel.configuration import changes
-from openmps.graph import again, repeats
+from openmps.graph.run import again, repeats
 from openmps.training.network import NetworkShape, SampleNetwork
 from replay_twin import assert_same, outcomes, replaying_queue
 

@@ -13,7 +13,7 @@ import torch
 import openmps as mps
 from encoding import Bench, finish, numbers
 from openmps.core.padding.explicit import ExplicitPadding
-from openmps.ops.fused_convolution import PrepareConvolution
+from openmps.ops.convolution.fused_convolution import PrepareConvolution
 from replay_twin import outcomes, replaying_queue
 
 pytestmark = pytest.mark.filterwarnings("ignore::openmps.errors.MPSTrainingWarning", "ignore:.*channels a group")

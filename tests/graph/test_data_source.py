@@ -11,9 +11,9 @@ import torch
 from encoding import Bench, finish
 from networks import NETWORKS, Weights, digits, labels, shared, training_graph
 from openmps.errors import MPSArgumentError, MPSError, MPSTypeError
-from openmps.graph.convolution_nodes import MPSCNNConvolutionGradientNode, MPSCNNConvolutionNode
 from openmps.graph.graph import MPSNNGraph
-from openmps.graph.nodes import MPSNNImageNode
+from openmps.graph.nodes.convolution import MPSCNNConvolutionGradientNode, MPSCNNConvolutionNode
+from openmps.graph.nodes.node import MPSNNImageNode
 from openmps.types import MPSNNTrainingStyle
 
 

@@ -14,19 +14,19 @@ from helpers import assert_close
 from networks import Weights, convolution, diamond, digits, labels, one_hot, residual, softmax_loss
 from openmps.core.image.image import MPSImage
 from openmps.errors import MPSTypeError
-from openmps.graph.arithmetic_nodes import MPSNNAdditionGradientNode, MPSNNAdditionNode
-from openmps.graph.convolution_nodes import (
+from openmps.graph.graph import MPSNNGraph
+from openmps.graph.nodes.arithmetic import MPSNNAdditionGradientNode, MPSNNAdditionNode
+from openmps.graph.nodes.convolution import (
     MPSCNNConvolutionGradientNode,
     MPSCNNConvolutionNode,
     MPSCNNFullyConnectedGradientNode,
     MPSCNNFullyConnectedNode,
 )
-from openmps.graph.dropout_nodes import MPSCNNDropoutGradientNode
-from openmps.graph.graph import MPSNNGraph
-from openmps.graph.neuron_nodes import MPSCNNNeuronGradientNode, MPSCNNNeuronReLUNode, MPSCNNNeuronTanHNode
-from openmps.graph.nodes import Handle, MPSNNFilterNode, MPSNNImageNode
-from openmps.graph.pooling_nodes import MPSCNNPoolingMaxGradientNode
-from openmps.graph.softmax_nodes import MPSCNNSoftMaxNode
+from openmps.graph.nodes.dropout import MPSCNNDropoutGradientNode
+from openmps.graph.nodes.neuron import MPSCNNNeuronGradientNode, MPSCNNNeuronReLUNode, MPSCNNNeuronTanHNode
+from openmps.graph.nodes.node import Handle, MPSNNFilterNode, MPSNNImageNode
+from openmps.graph.nodes.pooling import MPSCNNPoolingMaxGradientNode
+from openmps.graph.nodes.softmax import MPSCNNSoftMaxNode
 from openmps.types import MPSImageFeatureChannelFormat, MPSNNTrainingStyle
 
 Format = MPSImageFeatureChannelFormat

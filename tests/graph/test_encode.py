@@ -34,14 +34,14 @@ from openmps.errors import (
     MPSTypeError,
     MTLCommandBufferError,
 )
-from openmps.graph.arithmetic_nodes import MPSNNAdditionNode
-from openmps.graph.concatenation_nodes import MPSNNConcatenationNode
-from openmps.graph.convolution_nodes import MPSCNNConvolutionNode, MPSCNNFullyConnectedNode
 from openmps.graph.graph import MPSNNGraph
-from openmps.graph.neuron_nodes import MPSCNNNeuronAbsoluteNode
-from openmps.graph.nodes import Handle, MPSNNImageNode
-from openmps.graph.pooling_nodes import MPSCNNPoolingMaxNode
-from openmps.graph.softmax_nodes import MPSCNNSoftMaxNode
+from openmps.graph.nodes.arithmetic import MPSNNAdditionNode
+from openmps.graph.nodes.concatenation import MPSNNConcatenationNode
+from openmps.graph.nodes.convolution import MPSCNNConvolutionNode, MPSCNNFullyConnectedNode
+from openmps.graph.nodes.neuron import MPSCNNNeuronAbsoluteNode
+from openmps.graph.nodes.node import Handle, MPSNNImageNode
+from openmps.graph.nodes.pooling import MPSCNNPoolingMaxNode
+from openmps.graph.nodes.softmax import MPSCNNSoftMaxNode
 from openmps.metal.mps_command_buffer import MPSCommandBuffer
 from openmps.types import MPSImageFeatureChannelFormat, MPSNNPaddingMethod, MTLCommandBufferStatus
 

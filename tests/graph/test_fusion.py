@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 import torch
 
-from openmps.graph.fusion import pools_before_relus
-from openmps.graph.pooled_convolution_fusion import pooled_convolutions
-from openmps.ops.fused_convolution import Activation, Fused, FusedConvolution
+from openmps.graph.compile.fusions.fusion import pools_before_relus
+from openmps.graph.compile.fusions.pooled_convolution import pooled_convolutions
+from openmps.ops.convolution.fused_convolution import Activation, Fused, FusedConvolution
 from openmps.ops.geometry import Axis, Window
-from openmps.ops.neuron import Neuron, neuron, neuron_gradient
 from openmps.ops.op import Body, Input, Kind, Op, Role, Step
-from openmps.ops.pooling import MaxPooling, max_pooling, max_pooling_gradient
-from openmps.ops.relu_pooling import ReluPoolGradient
+from openmps.ops.pointwise.neuron import Neuron, neuron, neuron_gradient
+from openmps.ops.pooling.pooling import MaxPooling, max_pooling, max_pooling_gradient
+from openmps.ops.pooling.relu_pooling import ReluPoolGradient
 from openmps.types import MPSCNNNeuronType, MPSImageEdgeMode
 
 RELU = MPSCNNNeuronType.RELU

@@ -26,12 +26,12 @@ from openmps.errors import (
     MPSDeviceError,
     MPSError,
 )
-from openmps.graph.arithmetic_nodes import MPSNNAdditionNode
-from openmps.graph.convolution_nodes import MPSCNNConvolutionNode
+from openmps.graph.compile.interface import Results
+from openmps.graph.compile.passes import Network
 from openmps.graph.graph import MPSNNGraph
-from openmps.graph.interface import Results
-from openmps.graph.nodes import Handle, MPSNNImageNode
-from openmps.graph.passes import Network
+from openmps.graph.nodes.arithmetic import MPSNNAdditionNode
+from openmps.graph.nodes.convolution import MPSCNNConvolutionNode
+from openmps.graph.nodes.node import Handle, MPSNNImageNode
 from openmps.kernels.convolution import MPSCNNConvolution
 from openmps.metal.device import MTLDevice
 from openmps.types import MPSImageFeatureChannelFormat, MPSNNTrainingStyle

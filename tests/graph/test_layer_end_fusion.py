@@ -11,9 +11,9 @@ import torch
 
 import openmps as mps
 from encoding import Bench, finish, numbers
-from openmps.graph.program import Program
-from openmps.ops.layer_end import LayerEnd, LayerEndGradient
+from openmps.graph.compile.program import Program
 from openmps.ops.op import Op
+from openmps.ops.pointwise.layer_end import LayerEnd, LayerEndGradient
 from replay_twin import replaying_queue
 
 pytestmark = pytest.mark.usefixtures("rules_of_a_gpu")

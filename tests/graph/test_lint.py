@@ -13,7 +13,7 @@ import pytest
 import openmps as mps
 from networks import NETWORKS, Weights, training_graph
 from openmps.graph.lint import RULES
-from openmps.graph.releases import FIRST, IOS, SINCE
+from openmps.graph.nodes.releases import FIRST, IOS, SINCE
 from openmps.metal.device import mtl_device
 
 CPU = mtl_device("cpu")

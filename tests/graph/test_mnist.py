@@ -14,13 +14,13 @@ from encoding import Bench
 from networks import POOL, convolution, softmax_loss
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.image.image import MPSImage
-from openmps.graph.convolution_nodes import MPSCNNFullyConnectedNode
-from openmps.graph.dropout_nodes import MPSCNNDropoutNode
 from openmps.graph.graph import MPSNNGraph
-from openmps.graph.neuron_nodes import MPSCNNNeuronReLUNode
-from openmps.graph.nodes import MPSNNFilterNode, MPSNNImageNode
-from openmps.graph.pooling_nodes import MPSCNNPoolingMaxNode
-from openmps.graph.softmax_nodes import MPSCNNSoftMaxNode
+from openmps.graph.nodes.convolution import MPSCNNFullyConnectedNode
+from openmps.graph.nodes.dropout import MPSCNNDropoutNode
+from openmps.graph.nodes.neuron import MPSCNNNeuronReLUNode
+from openmps.graph.nodes.node import MPSNNFilterNode, MPSNNImageNode
+from openmps.graph.nodes.pooling import MPSCNNPoolingMaxNode
+from openmps.graph.nodes.softmax import MPSCNNSoftMaxNode
 from openmps.kernels.convolution import MPSCNNConvolutionDescriptor
 from openmps.kernels.loss import MPSCNNLossDataDescriptor, MPSCNNLossLabels
 from openmps.kernels.optimizers import MPSNNOptimizerAdam

@@ -11,8 +11,8 @@ import openmps as mps
 from graph.node_initializers import INITIALIZERS
 from networks import Weights
 from node_catalogue import mps_source
-from openmps.graph.catalog import NODES, rows
-from openmps.graph.nodes import MPSNNFilterNode, MPSNNGradientFilterNode
+from openmps.graph.nodes.catalog import NODES, rows
+from openmps.graph.nodes.node import MPSNNFilterNode, MPSNNGradientFilterNode
 from openmps.kernels.convolution import MPSCNNConvolutionDescriptor
 from openmps.types import (
     MPSCNNBinaryConvolutionFlags,

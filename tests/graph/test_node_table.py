@@ -13,7 +13,7 @@ from encoding import Bench, finish, numbers, parameter_gradients, train
 from helpers import assert_close
 from node_catalogue import APART, NODE_SAMPLES, NodeSamples
 from openmps.formats.archive.forms import properties
-from openmps.graph.catalog import NODES, make_kernel
+from openmps.graph.nodes.catalog import NODES, make_kernel
 from openmps.metal.device import mtl_device
 from samples.sample import Sample, readings
 

@@ -15,25 +15,25 @@ from openmps.core.image.temporary import MPSTemporaryImage
 from openmps.core.neuron import DEFAULT_PARAMETERS, MPSNNNeuronDescriptor
 from openmps.core.padding.policy import MPSNNDefaultPadding
 from openmps.errors import MPSArgumentError, MPSError, MPSTypeError
-from openmps.graph import neuron_nodes
-from openmps.graph.arithmetic_nodes import (
+from openmps.graph.graph import MPSNNGraph
+from openmps.graph.nodes import neuron as neuron_nodes
+from openmps.graph.nodes.arithmetic import (
     MPSNNAdditionGradientNode,
     MPSNNAdditionNode,
     MPSNNBinaryArithmeticNode,
 )
-from openmps.graph.catalog import make_kernel, rows
-from openmps.graph.concatenation_nodes import MPSNNConcatenationGradientNode, MPSNNConcatenationNode
-from openmps.graph.convolution_nodes import (
+from openmps.graph.nodes.catalog import make_kernel, rows
+from openmps.graph.nodes.concatenation import MPSNNConcatenationGradientNode, MPSNNConcatenationNode
+from openmps.graph.nodes.convolution import (
     MPSCNNConvolutionGradientNode,
     MPSCNNConvolutionNode,
     MPSCNNFullyConnectedGradientNode,
     MPSCNNFullyConnectedNode,
 )
-from openmps.graph.dropout_nodes import MPSCNNDropoutGradientNode, MPSCNNDropoutNode
-from openmps.graph.graph import MPSNNGraph
-from openmps.graph.loss_nodes import MPSCNNLossNode
-from openmps.graph.neuron_nodes import MPSCNNNeuronGradientNode, MPSCNNNeuronNode, MPSCNNNeuronReLUNode
-from openmps.graph.nodes import (
+from openmps.graph.nodes.dropout import MPSCNNDropoutGradientNode, MPSCNNDropoutNode
+from openmps.graph.nodes.loss import MPSCNNLossNode
+from openmps.graph.nodes.neuron import MPSCNNNeuronGradientNode, MPSCNNNeuronNode, MPSCNNNeuronReLUNode
+from openmps.graph.nodes.node import (
     Handle,
     MPSCNNConvolutionGradientStateNode,
     MPSHandle,
@@ -45,14 +45,14 @@ from openmps.graph.nodes import (
     MPSNNMultiaryGradientStateNode,
     MPSNNStateNode,
 )
-from openmps.graph.pooling_nodes import (
+from openmps.graph.nodes.pooling import (
     MPSCNNPoolingAverageGradientNode,
     MPSCNNPoolingAverageNode,
     MPSCNNPoolingMaxGradientNode,
     MPSCNNPoolingMaxNode,
     MPSCNNPoolingNode,
 )
-from openmps.graph.softmax_nodes import (
+from openmps.graph.nodes.softmax import (
     MPSCNNLogSoftMaxGradientNode,
     MPSCNNLogSoftMaxNode,
     MPSCNNSoftMaxGradientNode,

@@ -11,10 +11,10 @@ import torch
 from encoding import Bench, finish
 from networks import Format, Network, digits, labels, training_graph
 from openmps.errors import MPSNonFiniteError, MTLExecutionError
-from openmps.graph.convolution_nodes import MPSCNNConvolutionNode
 from openmps.graph.graph import MPSNNGraph
-from openmps.graph.neuron_nodes import MPSCNNNeuronExponentialNode, MPSCNNNeuronLinearNode
-from openmps.graph.nodes import MPSNNImageNode
+from openmps.graph.nodes.convolution import MPSCNNConvolutionNode
+from openmps.graph.nodes.neuron import MPSCNNNeuronExponentialNode, MPSCNNNeuronLinearNode
+from openmps.graph.nodes.node import MPSNNImageNode
 from openmps.types import MPSCNNNeuronType, MPSNNTrainingStyle
 from trainable_sources import DeviceSgd, HostSgd
 

@@ -22,9 +22,9 @@ from normalized_networks import (
     count,
     programs,
 )
-from openmps.ops.batch_normalization import Normalize
-from openmps.ops.normalized_neuron import NormalizedNeuron, NormalizedNeuronSums, PassedSums
-from openmps.ops.projected_neuron import ProjectedGradients, ProjectedNeuron, ProjectedSums, SpreadSums
+from openmps.ops.normalization.batch_normalization import Normalize
+from openmps.ops.normalization.normalized_neuron import NormalizedNeuron, NormalizedNeuronSums, PassedSums
+from openmps.ops.normalization.projected_neuron import ProjectedGradients, ProjectedNeuron, ProjectedSums, SpreadSums
 
 pytestmark = pytest.mark.usefixtures("rules_of_a_gpu")
 

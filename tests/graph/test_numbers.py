@@ -13,10 +13,10 @@ from encoding import Bench, encode, finish, numbers
 from helpers import assert_close
 from networks import NETWORKS, Format, Network, Weights, digits, labels, losses, named_gradients, run, training_graph
 from openmps.core.image.image import MPSImage
-from openmps.graph.convolution_nodes import MPSCNNConvolutionNode
 from openmps.graph.graph import MPSNNGraph
-from openmps.graph.nodes import MPSNNFilterNode, MPSNNGradientFilterNode, MPSNNImageNode
-from openmps.graph.softmax_nodes import MPSCNNSoftMaxGradientNode, MPSCNNSoftMaxNode
+from openmps.graph.nodes.convolution import MPSCNNConvolutionNode
+from openmps.graph.nodes.node import MPSNNFilterNode, MPSNNGradientFilterNode, MPSNNImageNode
+from openmps.graph.nodes.softmax import MPSCNNSoftMaxGradientNode, MPSCNNSoftMaxNode
 from openmps.kernels.loss import MPSCNNLoss
 
 Array = np.ndarray

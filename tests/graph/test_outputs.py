@@ -24,12 +24,12 @@ from openmps.errors import (
     MPSLifetimeError,
     MPSTypeError,
 )
-from openmps.graph.arithmetic_nodes import MPSNNAdditionNode
-from openmps.graph.concatenation_nodes import MPSNNConcatenationNode
-from openmps.graph.dropout_nodes import MPSCNNDropoutNode
 from openmps.graph.graph import MPSNNGraph
-from openmps.graph.neuron_nodes import MPSCNNNeuronReLUNode
-from openmps.graph.nodes import Handle, MPSNNImageNode
+from openmps.graph.nodes.arithmetic import MPSNNAdditionNode
+from openmps.graph.nodes.concatenation import MPSNNConcatenationNode
+from openmps.graph.nodes.dropout import MPSCNNDropoutNode
+from openmps.graph.nodes.neuron import MPSCNNNeuronReLUNode
+from openmps.graph.nodes.node import Handle, MPSNNImageNode
 from openmps.kernels.neuron import MPSCNNNeuron, MPSNNNeuronDescriptor
 from openmps.types import MPSImageFeatureChannelFormat
 

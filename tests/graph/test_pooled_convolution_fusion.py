@@ -12,8 +12,8 @@ import torch
 import openmps as mps
 from encoding import Bench, finish
 from openmps.debug.work import operations_of
-from openmps.ops.convolution import convolution, with_biases
-from openmps.ops.fused_convolution import (
+from openmps.ops.convolution.convolution import convolution, with_biases
+from openmps.ops.convolution.fused_convolution import (
     Activation,
     Fused,
     FusedConvolution,
@@ -25,7 +25,7 @@ from openmps.ops.fused_convolution import (
 )
 from openmps.ops.geometry import Axis, Window
 from openmps.ops.op import Action
-from openmps.ops.pooling import MaxPooling
+from openmps.ops.pooling.pooling import MaxPooling
 from openmps.training import ArrayConvolutionDataSource
 from openmps.types import MPSCNNNeuronType, MPSImageEdgeMode
 

@@ -10,8 +10,12 @@ import torch
 
 import openmps as mps
 from normalized_networks import FLOAT32, FORMATS, NEURONS, NormalizedNetwork, assert_alike, both, count
-from openmps.ops.normalized_pooling import NormalizedPooling, NormalizedPoolingGradient, NormalizedPoolingSums
-from openmps.ops.pooling import MaxPoolingGradient
+from openmps.ops.normalization.normalized_pooling import (
+    NormalizedPooling,
+    NormalizedPoolingGradient,
+    NormalizedPoolingSums,
+)
+from openmps.ops.pooling.pooling import MaxPoolingGradient
 
 pytestmark = pytest.mark.usefixtures("rules_of_a_gpu")
 

@@ -12,7 +12,7 @@ import torch
 
 import openmps as mps
 from encoding import Bench, finish
-from openmps.ops.preactivated_convolution import Bounds, PreactivatedConvolution
+from openmps.ops.convolution.preactivated_convolution import Bounds, PreactivatedConvolution
 from openmps.training import ArrayBatchNormalizationDataSource, ArrayConvolutionDataSource
 
 INPUTS, OUTPUTS, EPSILON = 5, 6, 1e-3

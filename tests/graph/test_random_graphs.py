@@ -16,8 +16,8 @@ import torch
 import openmps as mps
 from encoding import Bench, encode, finish, numbers
 from networks import named_gradients
-from openmps.graph.nodes import row_of
-from openmps.graph.rows import Reads
+from openmps.graph.nodes.node import row_of
+from openmps.graph.nodes.rows import Reads
 from random_graphs import CHANNELS, IMAGES, SIZE, Grown
 
 Array = np.ndarray

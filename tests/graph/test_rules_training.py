@@ -13,7 +13,7 @@ from channel_sources import NORMALIZATIONS
 from encoding import Bench, finish, numbers
 from helpers import assert_close
 from networks import Weights, convolution, labels, one_hot, scaled, softmax_loss
-from openmps.graph.nodes import MPSNNGradientFilterNode
+from openmps.graph.nodes.node import MPSNNGradientFilterNode
 from openmps.types import MPSImageFeatureChannelFormat, MPSNNTrainingStyle
 from trainable_sources import RATE, DeviceSgd, HostSgd
 

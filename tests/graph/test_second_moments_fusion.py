@@ -12,12 +12,12 @@ import torch
 import openmps as mps
 from encoding import Bench, finish
 from normalized_networks import FLOAT16, FLOAT32, FORMATS, NEURONS, Format, NormalizedNetwork, count, programs, trained
-from openmps.graph import compiler
-from openmps.graph import fusion as rules
-from openmps.graph.program import Program
-from openmps.graph.sharing import Sharing
-from openmps.ops.collectives import Processes
-from openmps.ops.second_moments import FoldByMoments, MomentsEnd, MomentsGradient, MomentsPassed
+from openmps.graph.compile import compiler
+from openmps.graph.compile.fusions import fusion as rules
+from openmps.graph.compile.program import Program
+from openmps.graph.compile.sharing import Sharing
+from openmps.ops.normalization.second_moments import FoldByMoments, MomentsEnd, MomentsGradient, MomentsPassed
+from openmps.ops.update.collectives import Processes
 from openmps.training import TrainableBatchNormalizationDataSource, architectures
 from openmps.training.architectures import NETWORKS, NetworkRow
 from openmps.training.network import Network, NetworkShape

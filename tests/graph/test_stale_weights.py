@@ -14,8 +14,8 @@ from encoding import Bench, finish
 from networks import Format, Network, digits, labels, training_graph
 from openmps.errors import MPSTrainingWarning
 from openmps.graph.graph import MPSNNGraph
-from openmps.graph.neuron_nodes import MPSCNNNeuronReLUNode
-from openmps.graph.nodes import MPSNNImageNode
+from openmps.graph.nodes.neuron import MPSCNNNeuronReLUNode
+from openmps.graph.nodes.node import MPSNNImageNode
 from openmps.kernels.convolution import MPSCNNConvolution
 from openmps.kernels.optimizers import MPSNNOptimizerStochasticGradientDescent
 from openmps.types import MPSNNTrainingStyle

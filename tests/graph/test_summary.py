@@ -10,13 +10,13 @@ import pytest
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.padding.policy import MPSNNDefaultPadding
 from openmps.errors import MPSArgumentError, MPSError
-from openmps.graph.arithmetic_nodes import MPSNNAdditionNode
-from openmps.graph.concatenation_nodes import MPSNNConcatenationNode
-from openmps.graph.convolution_nodes import MPSCNNConvolutionNode
 from openmps.graph.graph import MPSNNGraph
-from openmps.graph.neuron_nodes import MPSCNNNeuronReLUNode
-from openmps.graph.nodes import MPSNNImageNode
-from openmps.graph.pooling_nodes import MPSCNNPoolingMaxNode
+from openmps.graph.nodes.arithmetic import MPSNNAdditionNode
+from openmps.graph.nodes.concatenation import MPSNNConcatenationNode
+from openmps.graph.nodes.convolution import MPSCNNConvolutionNode
+from openmps.graph.nodes.neuron import MPSCNNNeuronReLUNode
+from openmps.graph.nodes.node import MPSNNImageNode
+from openmps.graph.nodes.pooling import MPSCNNPoolingMaxNode
 from openmps.graph.summary import COLUMNS, graph_summary
 from openmps.kernels.convolution import MPSCNNConvolutionDescriptor
 from openmps.metal.device import mtl_device

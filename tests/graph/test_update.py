@@ -26,9 +26,9 @@ from networks import (
     training_graph,
 )
 from openmps.errors import MPSArgumentError, MPSTypeError
-from openmps.graph.convolution_nodes import MPSCNNFullyConnectedNode
 from openmps.graph.graph import MPSNNGraph
-from openmps.graph.nodes import MPSNNImageNode
+from openmps.graph.nodes.convolution import MPSCNNFullyConnectedNode
+from openmps.graph.nodes.node import MPSNNImageNode
 from openmps.kernels.convolution import MPSCNNConvolutionWeightsAndBiasesState
 from openmps.kernels.optimizers import MPSNNOptimizerAdam, MPSNNOptimizerStochasticGradientDescent
 from openmps.metal.mps_command_buffer import MPSCommandBuffer

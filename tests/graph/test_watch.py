@@ -13,10 +13,10 @@ import torch
 from encoding import Bench, finish
 from networks import Network, Weights, convolution, digits, labels, one_hot, residual, softmax_loss, training_graph
 from openmps.errors import MPSTrainingWarning
-from openmps.graph.arithmetic_nodes import MPSNNAdditionNode
-from openmps.graph.convolution_nodes import MPSCNNFullyConnectedNode
 from openmps.graph.graph import MPSNNGraph
-from openmps.graph.nodes import MPSNNFilterNode, MPSNNImageNode
+from openmps.graph.nodes.arithmetic import MPSNNAdditionNode
+from openmps.graph.nodes.convolution import MPSCNNFullyConnectedNode
+from openmps.graph.nodes.node import MPSNNFilterNode, MPSNNImageNode
 from openmps.types import MPSNNTrainingStyle
 from trainable_sources import DeviceSgd, values
 

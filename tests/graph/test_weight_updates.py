@@ -18,10 +18,10 @@ from networks import Format, Weights, convolution, labels, losses, one_hot, soft
 from openmps.core.image.batch import MPSImageBatchIncrementReadCount
 from openmps.core.vector import MPSVector, MPSVectorDescriptor
 from openmps.errors import MPSTrainingWarning
-from openmps.graph.convolution_nodes import MPSCNNConvolutionGradientNode, MPSCNNFullyConnectedNode
 from openmps.graph.graph import MPSNNGraph
-from openmps.graph.neuron_nodes import MPSCNNNeuronReLUNode
-from openmps.graph.nodes import MPSNNImageNode
+from openmps.graph.nodes.convolution import MPSCNNConvolutionGradientNode, MPSCNNFullyConnectedNode
+from openmps.graph.nodes.neuron import MPSCNNNeuronReLUNode
+from openmps.graph.nodes.node import MPSNNImageNode
 from openmps.kernels.convolution import (
     MPSCNNConvolution,
     MPSCNNConvolutionGradient,

@@ -22,7 +22,7 @@ from openmps.kernels.loss import (
 )
 from openmps.metal.device import mtl_device
 from openmps.ops.elements import DTYPES
-from openmps.ops.loss import Loss
+from openmps.ops.loss.loss import Loss
 from openmps.types import (
     MPSCNNLossType,
     MPSCNNReductionType,

@@ -23,8 +23,8 @@ from openmps.core.state.batch import (
 )
 from openmps.errors import MPSArgumentError, MPSDeviceError, MPSLifetimeError, MPSTypeError
 from openmps.graph.graph import MPSNNGraph
-from openmps.graph.loss_nodes import MPSCNNLossNode
-from openmps.graph.nodes import MPSNNImageNode
+from openmps.graph.nodes.loss import MPSCNNLossNode
+from openmps.graph.nodes.node import MPSNNImageNode
 from openmps.kernels.loss import MPSCNNLoss, MPSCNNLossDataDescriptor, MPSCNNLossDescriptor, MPSCNNLossLabels
 from openmps.kernels.loss.labels import LabelBlocks
 from openmps.metal.device import MTLDevice, mtl_device

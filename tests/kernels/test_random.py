@@ -38,7 +38,7 @@ from openmps.kernels.random import (
     MPSMatrixRandomPhilox,
 )
 from openmps.metal.device import MTLDevice
-from openmps.ops.mtgp32_parameters import PARAMETERS
+from openmps.ops.random.mtgp32_parameters import PARAMETERS
 from openmps.types import MPSDataType, MPSMatrixRandomDistribution, MTLResourceOptions
 from oracles import mtgp32 as mtgp_oracle
 from oracles import random as oracle

@@ -10,8 +10,8 @@ import torch
 
 from helpers import LAYOUTS, TOLERANCE, assert_close, inner, tensor
 from openmps.errors import MPSArgumentError
-from openmps.ops import arithmetic as ops
-from openmps.ops.arithmetic import Arithmetic
+from openmps.ops.pointwise import arithmetic as ops
+from openmps.ops.pointwise.arithmetic import Arithmetic
 from openmps.types import MPSNNComparisonType
 from oracles import arithmetic as oracle
 from oracles import finite_difference

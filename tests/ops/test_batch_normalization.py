@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from helpers import LAYOUTS, TOLERANCE, array, assert_close, assert_digits, tensor
-from openmps.ops import batch_normalization as ops
-from openmps.ops.batch_normalization import (
+from openmps.ops.normalization import batch_normalization as ops
+from openmps.ops.normalization.batch_normalization import (
     BatchMoments,
     DataGradient,
     MergedMoments,
@@ -23,8 +23,8 @@ from openmps.ops.batch_normalization import (
     merged_moments,
     normalize,
 )
-from openmps.ops.batch_normalization import data_gradient as ops_data_gradient
-from openmps.ops.batch_normalization import parameter_gradients as ops_parameter_gradients
+from openmps.ops.normalization.batch_normalization import data_gradient as ops_data_gradient
+from openmps.ops.normalization.batch_normalization import parameter_gradients as ops_parameter_gradients
 from oracles import batch_normalization as oracle
 from oracles import finite_difference
 

@@ -9,7 +9,13 @@ import pytest
 import torch
 
 from helpers import TOLERANCE, array, assert_close, tensor
-from openmps.ops.binary_convolution import NO_TERMS, BinaryTerms, binary_convolution, binary_weights, mean_magnitude
+from openmps.ops.convolution.binary_convolution import (
+    NO_TERMS,
+    BinaryTerms,
+    binary_convolution,
+    binary_weights,
+    mean_magnitude,
+)
 from openmps.types import MPSCNNBinaryConvolutionType as Type
 from oracles import binary_convolution as oracle
 from oracles.geometry import Axis

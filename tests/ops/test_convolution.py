@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from helpers import TOLERANCE, array, assert_close, inner, tensor
-from openmps.ops import convolution as ops
 from openmps.ops import geometry
+from openmps.ops.convolution import convolution as ops
+from openmps.ops.convolution.library_convolution import library_padding, placed
 from openmps.ops.geometry import Window
-from openmps.ops.library_convolution import library_padding, placed
 from openmps.types import MPSImageEdgeMode
 from oracles import convolution as oracle
 from oracles import finite_difference

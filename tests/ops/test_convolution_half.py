@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from helpers import array, assert_close, tensor
-from openmps.ops import convolution_half as ops
-from openmps.ops.convolution import convolution
+from openmps.ops.convolution import convolution_half as ops
+from openmps.ops.convolution.convolution import convolution
 from openmps.types import MPSImageEdgeMode
 from oracles import convolution as oracle
 from oracles.geometry import CLAMP, ZERO, Axis

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from helpers import LAYOUTS, TOLERANCE, array, assert_close, inner, tensor
-from openmps.ops import convolution_transpose as ops
 from openmps.ops import geometry
+from openmps.ops.convolution import convolution_transpose as ops
 from openmps.ops.geometry import Window
 from oracles import convolution as oracle
 from oracles import finite_difference

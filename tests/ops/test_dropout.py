@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from helpers import LAYOUTS, TOLERANCE, assert_close, inner, tensor
-from openmps.ops import dropout as ops
-from openmps.ops.random import philox
+from openmps.ops.pointwise import dropout as ops
+from openmps.ops.random.random import philox
 from oracles import dropout as oracle
 
 ONES = 0xFFFFFFFF

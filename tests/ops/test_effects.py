@@ -10,15 +10,15 @@ import torch
 
 import openmps  # noqa: F401 - all operations
 from openmps.core.kernel.preparation import Refresh
-from openmps.ops.batch_normalization import RunningAverages
-from openmps.ops.convolution import CopyNumbers, TakeWeights
+from openmps.ops.convolution.convolution import CopyNumbers, TakeWeights
 from openmps.ops.elements import Clear, Overwrite, RowSums
-from openmps.ops.image_copy import ImagesToRows
-from openmps.ops.joined_updates import JoinedUpdate
+from openmps.ops.layout.image_copy import ImagesToRows
+from openmps.ops.normalization.batch_normalization import RunningAverages
 from openmps.ops.op import Kind, Op
-from openmps.ops.optimizers import Adam, GradientRule, HandOn, RmsProp, StochasticGradientDescent
-from openmps.ops.random_distributions import FillByPhilox, FillBySequence, Integers
-from openmps.ops.shards import RoundGathered
+from openmps.ops.random.random_distributions import FillByPhilox, FillBySequence, Integers
+from openmps.ops.update.joined_updates import JoinedUpdate
+from openmps.ops.update.optimizers import Adam, GradientRule, HandOn, RmsProp, StochasticGradientDescent
+from openmps.ops.update.shards import RoundGathered
 
 
 class Words:

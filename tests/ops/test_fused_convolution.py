@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from helpers import array, assert_close, tensor
-from openmps.ops.fused_convolution import (
+from openmps.ops.convolution.fused_convolution import (
     Activation,
     Fused,
     PrepareConvolution,

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from helpers import LAYOUTS, TOLERANCE, array, assert_close, assert_digits, inner, tensor
-from openmps.ops.gram_matrix import gram_matrix, gram_matrix_gradient
+from openmps.ops.reduce.gram_matrix import gram_matrix, gram_matrix_gradient
 from oracles import finite_difference
 from oracles import gram_matrix as oracle
 

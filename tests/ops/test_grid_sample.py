@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 
 from helpers import LAYOUTS, TOLERANCE, array, assert_close, tensor
-from openmps.ops.grid_sample import grid_sample
+from openmps.ops.resample.grid_sample import grid_sample
 from openmps.types import MPSImageEdgeMode
 from oracles import grid_sample as oracle
 from oracles.geometry import CLAMP, ZERO

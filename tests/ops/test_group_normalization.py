@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from helpers import LAYOUTS, TOLERANCE, array, assert_close, assert_digits, inner, tensor
 from openmps.ops import geometry
-from openmps.ops import group_normalization as ops
+from openmps.ops.normalization import group_normalization as ops
 from openmps.types import MPSImageEdgeMode
 from oracles import finite_difference
 from oracles import group_normalization as oracle

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from helpers import LAYOUTS, TOLERANCE, array, assert_close, tensor
 from openmps.ops import geometry
-from openmps.ops.image_scale import ScaleFilter, Scaling, scale_image
+from openmps.ops.resample.image_scale import ScaleFilter, Scaling, scale_image
 from openmps.types import MPSImageEdgeMode
 from oracles import image_scale as oracle
 from oracles.geometry import CLAMP, ZERO, Axis

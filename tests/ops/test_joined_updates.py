@@ -10,13 +10,14 @@ import pytest
 import torch
 
 from interpreter import triton_place
-from openmps.ops import joined_updates, triton
-from openmps.ops.batch_normalization import RunningAverages
+from openmps.ops import triton
 from openmps.ops.elements import Overwrite
-from openmps.ops.joined_updates import JoinedUpdate, join_updates
+from openmps.ops.normalization.batch_normalization import RunningAverages
 from openmps.ops.op import Body, Builder, Role
-from openmps.ops.optimizers import Adam, GradientRule, RmsProp, StochasticGradientDescent, Update
-from openmps.ops.shards import Shard
+from openmps.ops.update import joined_updates
+from openmps.ops.update.joined_updates import JoinedUpdate, join_updates
+from openmps.ops.update.optimizers import Adam, GradientRule, RmsProp, StochasticGradientDescent, Update
+from openmps.ops.update.shards import Shard
 
 RULE = GradientRule(rescale=0.5)
 MAKERS: dict[str, tuple[Callable[[int], Update], int]] = {

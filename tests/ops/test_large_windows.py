@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from helpers import assert_close, tensor
-from openmps.ops import geometry, pooling
-from openmps.ops import local_normalization as normalization
+from openmps.ops import geometry
 from openmps.ops.geometry import Axis, Window
+from openmps.ops.normalization import local_normalization as normalization
+from openmps.ops.pooling import pooling
 from openmps.types import MPSImageEdgeMode
 from oracles import finite_difference
 

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from interpreter import triton_place
 from openmps.ops import triton
-from openmps.ops.dropout import DropoutMask, dropout
 from openmps.ops.geometry import Axis, Window
-from openmps.ops.layer_end import LayerEnd, LayerEndGradient, can_pool
-from openmps.ops.neuron import neuron, neuron_gradient
-from openmps.ops.pooling import first_pixels, max_pooling, max_pooling_gradient
+from openmps.ops.pointwise.dropout import DropoutMask, dropout
+from openmps.ops.pointwise.layer_end import LayerEnd, LayerEndGradient, can_pool
+from openmps.ops.pointwise.neuron import neuron, neuron_gradient
+from openmps.ops.pooling.pooling import first_pixels, max_pooling, max_pooling_gradient
 from openmps.types import MPSCNNNeuronType, MPSImageEdgeMode
 
 HALF, CLAMP, RELU, NONE = torch.float16, MPSImageEdgeMode.CLAMP, MPSCNNNeuronType.RELU, MPSCNNNeuronType.NONE

@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 
 from helpers import LAYOUTS, TOLERANCE, assert_close, tensor
-from openmps.ops.local_correlation import local_correlation
+from openmps.ops.reduce.local_correlation import local_correlation
 from openmps.types import MPSImageEdgeMode
 from oracles import reduce as oracle
 

@@ -13,8 +13,8 @@ from torch.nn import functional
 
 from helpers import LAYOUTS, TOLERANCE, assert_close, assert_digits, inner, tensor
 from openmps.errors import MPSArgumentError
-from openmps.ops import local_normalization as ops
-from openmps.ops.local_normalization import Contrast, Divisor
+from openmps.ops.normalization import local_normalization as ops
+from openmps.ops.normalization.local_normalization import Contrast, Divisor
 from openmps.types import MPSImageEdgeMode
 from oracles import finite_difference
 from oracles import local_normalization as oracle

@@ -10,7 +10,7 @@ import torch
 
 from helpers import LAYOUTS, TOLERANCE, array, assert_close, assert_digits, tensor
 from openmps.errors import MPSArgumentError
-from openmps.ops import loss as ops
+from openmps.ops.loss import loss as ops
 from openmps.types import MPSCNNLossType, MPSCNNReductionType
 from oracles import finite_difference
 from oracles import loss as oracle

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from openmps.ops.mtgp32 import GENERATORS, STATE_WORDS, STEP_WORDS, constants, initial_state, mtgp32
-from openmps.ops.mtgp32_parameters import PARAMETERS
+from openmps.ops.random.mtgp32 import GENERATORS, STATE_WORDS, STEP_WORDS, constants, initial_state, mtgp32
+from openmps.ops.random.mtgp32_parameters import PARAMETERS
 from oracles import mtgp32 as oracle
 
 ROWS = [oracle.parse(line) for line in PARAMETERS.split("\n") if line]

@@ -10,7 +10,7 @@ import torch
 
 from helpers import LAYOUTS, TOLERANCE, array, assert_close, assert_digits, on_a_cpu_of, tensor
 from openmps.errors import MPSArgumentError
-from openmps.ops import neuron as ops
+from openmps.ops.pointwise import neuron as ops
 from openmps.types import MPSCNNNeuronType
 from oracles import neuron as oracle
 

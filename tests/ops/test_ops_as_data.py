@@ -11,16 +11,16 @@ import pytest
 import torch
 
 from openmps.ops.geometry import Axis, Window
-from openmps.ops.grid_sample import GridSample
-from openmps.ops.image_copy import RowsToImages
-from openmps.ops.image_scale import ScaleFilter, ScaleImage, Scaling
-from openmps.ops.local_correlation import LocalCorrelation
+from openmps.ops.layout.image_copy import RowsToImages
+from openmps.ops.layout.pad import Pad, PadGradient
+from openmps.ops.layout.reshape import Reshape
 from openmps.ops.op import Op
-from openmps.ops.pad import Pad, PadGradient
-from openmps.ops.reduce import CHANNELS, COLUMNS, ROWS, Reduce, ReduceWeighted, Reduction, Weighting
-from openmps.ops.resample import CropAndResize, Enlarge, EnlargeGradient, Interpolate, InterpolateGradient
-from openmps.ops.reshape import Reshape
-from openmps.ops.stretch import Stretch
+from openmps.ops.reduce.local_correlation import LocalCorrelation
+from openmps.ops.reduce.reduce import CHANNELS, COLUMNS, ROWS, Reduce, ReduceWeighted, Reduction, Weighting
+from openmps.ops.resample.grid_sample import GridSample
+from openmps.ops.resample.image_scale import ScaleFilter, ScaleImage, Scaling
+from openmps.ops.resample.resample import CropAndResize, Enlarge, EnlargeGradient, Interpolate, InterpolateGradient
+from openmps.ops.resample.stretch import Stretch
 from openmps.types import MPSImageEdgeMode as Edge
 
 IMAGE, SMALL = (2, 6, 5, 4), (2, 6, 7, 9)

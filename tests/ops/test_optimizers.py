@@ -11,7 +11,7 @@ import torch
 
 from helpers import TOLERANCE, assert_close, assert_digits, tensor
 from openmps.errors import MPSArgumentError
-from openmps.ops import optimizers as ops
+from openmps.ops.update import optimizers as ops
 from openmps.types import MPSNNRegularizationType
 from oracles import optimizers as oracle
 from oracles.optimizers import Common

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from openmps.ops.convolution.packed_weights import packed_weights
 from openmps.ops.geometry import Axis, Window
-from openmps.ops.packed_weights import packed_weights
 from openmps.types import MPSImageEdgeMode
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from helpers import LAYOUTS, TOLERANCE, array, assert_close, inner, tensor
-from openmps.ops.pad import pad, pad_gradient
+from openmps.ops.layout.pad import pad, pad_gradient
 from openmps.types import MPSImageEdgeMode
 from oracles import pad as oracle
 from oracles.geometry import Axis

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from helpers import LAYOUTS, array, assert_close, on_a_cpu_of, tensor
-from openmps.ops import convolution as ops
-from openmps.ops import pixel_products
+from openmps.ops.convolution import convolution as ops
+from openmps.ops.convolution import pixel_products
 from openmps.ops.geometry import Axis, Window
 from openmps.types import MPSImageEdgeMode
 from rounding import likely_error

@@ -8,7 +8,7 @@ import torch
 
 from helpers import TOLERANCE, array, assert_close, assert_digits, inner, tensor
 from openmps.errors import MPSArgumentError
-from openmps.ops import pooling as ops
+from openmps.ops.pooling import pooling as ops
 from openmps.types import MPSImageEdgeMode
 from oracles import finite_difference
 from oracles import pooling as oracle

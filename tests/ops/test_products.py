@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from helpers import on_a_cpu_of
-from openmps.ops import products
+from openmps.ops.matrix import products
 
 
 @pytest.fixture(params=[True, False], ids=["Intel", "another maker"])

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from helpers import array
-from openmps.ops.random import philox_words
-from openmps.ops.random_distributions import integers, normal, probability, truncated_normal, uniform
+from openmps.ops.random.random import philox_words
+from openmps.ops.random.random_distributions import integers, normal, probability, truncated_normal, uniform
 from oracles import random as oracle
 
 EDGES = [0, 1, 2, 2**31 - 1, 2**31, 2**31 + 1, 2**32 - 2, 2**32 - 1]

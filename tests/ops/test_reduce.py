@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from helpers import LAYOUTS, TOLERANCE, assert_close, tensor
-from openmps.ops import reduce as ops
-from openmps.ops.reduce import Reduction
+from openmps.ops.reduce import reduce as ops
+from openmps.ops.reduce.reduce import Reduction
 from oracles import reduce as oracle
 
 AXES = {"channels": ops.CHANNELS, "rows": ops.ROWS, "columns": ops.COLUMNS}

@@ -10,11 +10,11 @@ import torch
 from torch.nn import functional
 
 from helpers import LAYOUTS, TOLERANCE, array, assert_close, assert_digits, inner, tensor
-from openmps.ops import aligned_interpolation
-from openmps.ops import resample as ops
 from openmps.ops.geometry import Axis as GeometryAxis
 from openmps.ops.geometry import Window
-from openmps.ops.stretch import Stretch
+from openmps.ops.resample import aligned_interpolation
+from openmps.ops.resample import resample as ops
+from openmps.ops.resample.stretch import Stretch
 from openmps.types import MPSImageEdgeMode
 from oracles import resample as oracle
 from oracles.geometry import CLAMP, ZERO, Axis

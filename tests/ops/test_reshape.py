@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from helpers import LAYOUTS, assert_close, tensor
-from openmps.ops.reshape import reshape
+from openmps.ops.layout.reshape import reshape
 from oracles import reshape as oracle
 
 SHAPES = [(6, 3, 4), (1, 1, 1), (5, 1, 1), (1, 4, 3), (4, 2, 3), (3, 5, 2)]

@@ -9,14 +9,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from openmps.ops.batch_normalization import BatchMoments, DataGradient
-from openmps.ops.convolution import Convolution, ConvolutionGradient
+from openmps.ops.convolution.convolution import Convolution, ConvolutionGradient
 from openmps.ops.geometry import Axis, Window
-from openmps.ops.neuron import Neuron
-from openmps.ops.normalized_neuron import NormalizedNeuron, PassedSums
-from openmps.ops.pooling import AveragePoolingGradient
-from openmps.ops.projected_neuron import SpreadSums
-from openmps.ops.second_moments import FoldByMoments, MomentsEnd, MomentsGradient, MomentsPassed
+from openmps.ops.normalization.batch_normalization import BatchMoments, DataGradient
+from openmps.ops.normalization.normalized_neuron import NormalizedNeuron, PassedSums
+from openmps.ops.normalization.projected_neuron import SpreadSums
+from openmps.ops.normalization.second_moments import FoldByMoments, MomentsEnd, MomentsGradient, MomentsPassed
+from openmps.ops.pointwise.neuron import Neuron
+from openmps.ops.pooling.pooling import AveragePoolingGradient
 from openmps.types import MPSCNNNeuronType, MPSImageEdgeMode
 from oracles import finite_difference
 from oracles import second_moments as oracle

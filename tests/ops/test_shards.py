@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from openmps.ops.shards import Shard
+from openmps.ops.update.shards import Shard
 
 
 @pytest.mark.parametrize("length", [0, 1, 15, 16, 17, 33, 100, 1024, 4640])

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from helpers import LAYOUTS, TOLERANCE, array, assert_close, assert_digits, inner, tensor
-from openmps.ops import softmax as ops
+from openmps.ops.pointwise import softmax as ops
 from oracles import finite_difference
 from oracles import softmax as oracle
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from openmps.ops import triton
-from openmps.ops.batch_normalization import (
+from openmps.ops.normalization.batch_normalization import (
     BatchMoments,
     DataGradient,
     Moments,
@@ -16,14 +16,14 @@ from openmps.ops.batch_normalization import (
     ParameterSums,
     batch_moments,
 )
-from openmps.ops.neuron import Neuron, neuron_gradient
-from openmps.ops.normalized_neuron import (
+from openmps.ops.normalization.normalized_neuron import (
     NormalizedNeuron,
     NormalizedNeuronGradient,
     NormalizedNeuronSums,
     PassedSums,
     unpacked,
 )
+from openmps.ops.pointwise.neuron import Neuron, neuron_gradient
 from openmps.types import MPSCNNNeuronType
 from triton_images import EPSILON, TYPES, assert_alike, image, rows
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from openmps.ops import triton
-from openmps.ops.convolution import fully_connected, fully_connected_gradient
-from openmps.ops.loss import LossParameters, loss
+from openmps.ops.convolution.convolution import fully_connected, fully_connected_gradient
+from openmps.ops.loss.loss import LossParameters, loss
 from openmps.types import MPSCNNLossType, MPSCNNReductionType
 
 HALF, SINGLE = torch.float16, torch.float32

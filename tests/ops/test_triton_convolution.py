@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from openmps.ops import convolution as ops
 from openmps.ops import triton
+from openmps.ops.convolution import convolution as ops
 from openmps.ops.geometry import Axis, Window
 from openmps.types import MPSImageEdgeMode
 
@@ -81,7 +81,7 @@ def test_the_same_sums_of_few_channels(
     axes, channels, more: int, place: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A network's first convolution, whose images are stored with four channels."""
-    from openmps.ops.triton import convolution_few_channels as form
+    from openmps.ops.triton.convolution import convolution_few_channels as form
 
     monkeypatch.setattr(form, "_LEAST_PIXELS", 1)
     monkeypatch.setattr(form, "_PROGRAMS", 3)

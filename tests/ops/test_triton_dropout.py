@@ -1,12 +1,12 @@
-"""Dropout in Triton against `openmps.ops.dropout`: on CUDA, or by Triton's interpreter."""
+"""Dropout in Triton against `openmps.ops.pointwise.dropout`: on CUDA, or by Triton's interpreter."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from openmps.ops import dropout as ops
 from openmps.ops import triton
+from openmps.ops.pointwise import dropout as ops
 
 CASES = [(0.5, 0, 0, 0), (0.3, 2**40 + 5, 3, 7), (0.9, 2**63 + 1, 2**33 + 1, 2), (1.0, 2**64 - 1, 2**63 - 1, 0)]
 """Probability, seed, step, first image."""
@@ -30,7 +30,7 @@ def test_the_same_bits(shape, strides, is_held: bool, place: torch.device, monke
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 def test_what_is_kept_and_dropped(dtype: torch.dtype, place: torch.device) -> None:
-    from openmps.ops.triton import dropout as fast
+    from openmps.ops.triton.pointwise import dropout as fast
 
     generator = torch.Generator().manual_seed(4)
     x = torch.randn((3, 5, 7, 11), generator=generator).to(place, dtype).contiguous(memory_format=torch.channels_last)

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from openmps.ops.convolution import convolution, with_biases
-from openmps.ops.fused_convolution import Activation
-from openmps.ops.neuron import neuron
+from openmps.ops.convolution.convolution import convolution, with_biases
+from openmps.ops.convolution.fused_convolution import Activation
+from openmps.ops.pointwise.neuron import neuron
 from openmps.types import MPSCNNNeuronType, MPSImageEdgeMode
 from placements import Case, cases
 
@@ -51,7 +51,7 @@ def _behind(y: Tensor, biases: Tensor | None, residual: Tensor | None, name: str
 @pytest.mark.parametrize("name", RECTIFIERS)
 @pytest.mark.parametrize("shape", [(2, 5, 3, 4), (1, 300, 2, 7), (0, 3, 2, 2)], ids=str)
 def test_what_stands_behind(name: str, shape: tuple[int, ...], dtype: torch.dtype, place: torch.device) -> None:
-    from openmps.ops.triton.fused_convolution import finish
+    from openmps.ops.triton.convolution.fused_convolution import finish
 
     y, residual = _last(shape, dtype, place), _last((*shape[:3], shape[3] + 1), dtype, place)[..., 1:]
     residual = residual.contiguous(memory_format=torch.channels_last)
@@ -66,7 +66,7 @@ def test_what_stands_behind(name: str, shape: tuple[int, ...], dtype: torch.dtyp
 
 
 def _assert_is_convolution(form: str, case: Case, dtype: torch.dtype, place: torch.device, number: int) -> None:
-    from openmps.ops.triton import fused_convolution as fast
+    from openmps.ops.triton.convolution import fused_convolution as fast
 
     name = list(RECTIFIERS)[number % len(RECTIFIERS)]
     inputs, multiplier = (1, 3, 4, 5, 17)[number % 5], 1 + number % 2

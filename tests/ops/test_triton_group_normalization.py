@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from openmps.ops import group_normalization as ops
 from openmps.ops import triton
 from openmps.ops.geometry import Axis, Window
+from openmps.ops.normalization import group_normalization as ops
 from openmps.types import MPSImageEdgeMode
 
 ZERO = MPSImageEdgeMode.ZERO
@@ -61,7 +61,7 @@ def test_a_constant_image_has_no_variance(place: torch.device, monkeypatch: pyte
 
 
 def test_what_is_not_taken(place: torch.device) -> None:
-    from openmps.ops.triton import group_normalization as fast
+    from openmps.ops.triton.normalization import group_normalization as fast
 
     x = _packed(torch.ones((1, 4, 3, 3)), place)
     row = torch.ones(4, device=place)

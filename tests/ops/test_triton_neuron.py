@@ -1,11 +1,11 @@
-"""Gradients of neurons in Triton against `openmps.ops.neuron` in float64: on CUDA, or by Triton's interpreter."""
+"""Gradients of neurons in Triton against `ops.pointwise.neuron` in float64: on CUDA, or by Triton's interpreter."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from openmps.ops.neuron import neuron_gradient
+from openmps.ops.pointwise.neuron import neuron_gradient
 from openmps.types import MPSCNNNeuronType as Kind
 
 CASES = [
@@ -23,7 +23,7 @@ CASES = [
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_gradients(case: tuple[Kind, float, float, float], place: torch.device) -> None:
-    from openmps.ops.triton import neuron as fast
+    from openmps.ops.triton.pointwise import neuron as fast
 
     kind, a, b, c = case
     generator = torch.Generator().manual_seed(2)
@@ -41,7 +41,7 @@ def test_gradients(case: tuple[Kind, float, float, float], place: torch.device) 
 
 
 def test_what_is_not_taken(place: torch.device) -> None:
-    from openmps.ops.triton import neuron as fast
+    from openmps.ops.triton.pointwise import neuron as fast
 
     x = torch.ones((1, 2, 3, 3), device=place).contiguous(memory_format=torch.channels_last)
     assert fast.takes(x, x, Kind.SIGMOID, 0.0)

@@ -6,11 +6,15 @@ import pytest
 import torch
 
 from openmps.ops import triton
-from openmps.ops.batch_normalization import batch_moments
 from openmps.ops.geometry import Axis, Window
-from openmps.ops.neuron import Neuron
-from openmps.ops.normalized_neuron import NormalizedNeuron, NormalizedNeuronGradient, NormalizedNeuronSums
-from openmps.ops.normalized_pooling import NormalizedPooling, NormalizedPoolingGradient, NormalizedPoolingSums
+from openmps.ops.normalization.batch_normalization import batch_moments
+from openmps.ops.normalization.normalized_neuron import NormalizedNeuron, NormalizedNeuronGradient, NormalizedNeuronSums
+from openmps.ops.normalization.normalized_pooling import (
+    NormalizedPooling,
+    NormalizedPoolingGradient,
+    NormalizedPoolingSums,
+)
+from openmps.ops.pointwise.neuron import Neuron
 from openmps.types import MPSCNNNeuronType, MPSImageEdgeMode
 from triton_images import EPSILON, TYPES, assert_alike, image, rows
 

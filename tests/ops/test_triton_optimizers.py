@@ -1,4 +1,4 @@
-"""The updates in Triton against the functions of `openmps.ops.optimizers`: on CUDA, or by Triton's interpreter."""
+"""The updates in Triton against the functions of `ops.update.optimizers`: on CUDA, or by Triton's interpreter."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import torch
 
 from helpers import TOLERANCE, assert_close
 from interpreter import triton_place
-from openmps.ops import optimizers as ops
 from openmps.ops import triton
+from openmps.ops.update import optimizers as ops
 from openmps.types import MPSNNRegularizationType as Regularization
 
 RULES = {
@@ -158,11 +158,11 @@ def test_triton_is_imported_where_it_runs_only() -> None:
     program = (
         "import sys, torch\n"
         "import openmps\n"
-        "from openmps.ops.optimizers import GradientRule, StochasticGradientDescent\n"
+        "from openmps.ops.update.optimizers import GradientRule, StochasticGradientDescent\n"
         "x = torch.ones(2)\n"
         "StochasticGradientDescent(1, GradientRule(), 0.0, False).run((), 0.5, x, x, x, None)\n"
         "assert x.tolist() == [0.5, 0.5]\n"
-        "assert 'openmps.ops.triton.optimizers' not in sys.modules\n"
+        "assert 'openmps.ops.triton.update.optimizers' not in sys.modules\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr

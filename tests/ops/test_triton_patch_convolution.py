@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from interpreter import triton_place
-from openmps.ops import patch_convolution as ops
-from openmps.ops.convolution import convolution
-from openmps.ops.fused_convolution import (
+from openmps.ops.convolution import patch_convolution as ops
+from openmps.ops.convolution.convolution import convolution
+from openmps.ops.convolution.fused_convolution import (
     Activation,
     Fused,
     PrepareConvolution,
@@ -19,16 +19,16 @@ from openmps.ops.fused_convolution import (
     fused_convolution,
     pooled_convolution,
 )
-from openmps.ops.geometry import Axis, Window
-from openmps.ops.neuron import neuron
-from openmps.ops.patch_convolution import (
+from openmps.ops.convolution.patch_convolution import (
     Patches,
     Rectifier,
     patch_convolution,
     prepared_matrix,
     small_convolution,
 )
-from openmps.ops.pooling import MaxPooling, max_pooling
+from openmps.ops.geometry import Axis, Window
+from openmps.ops.pointwise.neuron import neuron
+from openmps.ops.pooling.pooling import MaxPooling, max_pooling
 from openmps.types import MPSCNNNeuronType, MPSImageEdgeMode
 
 pytestmark = pytest.mark.filterwarnings("ignore:invalid value encountered")
@@ -157,7 +157,7 @@ def test_what_is_not_finite_stays_in_the_windows_that_read_it(
 @pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
 def test_tiles_are_as_many_as_there_are_numbers(dtype: torch.dtype, place: torch.device) -> None:
     """More patches, terms and outputs than a program has, of all tiles that are chosen."""
-    from openmps.ops.triton import convolution_patches as kernels
+    from openmps.ops.triton.convolution import convolution_patches as kernels
 
     for case in (CASES[0], CASES[3], CASES[1]):
         x, weights, biases = drawn(case, dtype, place)

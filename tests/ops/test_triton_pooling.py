@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from openmps.ops.pooling import average_pooling, l2_norm_pooling, max_pooling
+from openmps.ops.pooling.pooling import average_pooling, l2_norm_pooling, max_pooling
 from openmps.types import MPSImageEdgeMode
 from placements import cases
 
@@ -17,7 +17,7 @@ PLAIN = [case for case in PLAIN if case.rows.dilation == case.columns.dilation =
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 @pytest.mark.parametrize("number", range(len(PLACED)))
 def test_the_same_bits(number: int, dtype: torch.dtype, place: torch.device) -> None:
-    from openmps.ops.triton.pooling import max_pooling as at_once
+    from openmps.ops.triton.pooling.pooling import max_pooling as at_once
 
     case, channels = PLACED[number], (1, 3, 4, 70)[number % 4]
     x = torch.randn((case.images, channels, case.height, case.width), generator=torch.Generator().manual_seed(number))
@@ -34,7 +34,7 @@ def test_the_same_bits(number: int, dtype: torch.dtype, place: torch.device) -> 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 @pytest.mark.parametrize("number", range(len(PLAIN)))
 def test_averages(number: int, dtype: torch.dtype, place: torch.device) -> None:
-    from openmps.ops.triton.pooling import average_pooling as at_once
+    from openmps.ops.triton.pooling.pooling import average_pooling as at_once
 
     case = PLAIN[number]
     x = torch.randn((case.images, 5, case.height, case.width), generator=torch.Generator().manual_seed(number))
@@ -47,8 +47,8 @@ def test_averages(number: int, dtype: torch.dtype, place: torch.device) -> None:
 
 @pytest.mark.parametrize("number", range(len(PLAIN)))
 def test_sums_and_norms(number: int, place: torch.device) -> None:
-    from openmps.ops.triton.pooling import l2_norm_pooling as norms
-    from openmps.ops.triton.pooling import sum_pooling as sums
+    from openmps.ops.triton.pooling.pooling import l2_norm_pooling as norms
+    from openmps.ops.triton.pooling.pooling import sum_pooling as sums
 
     case, channels = PLAIN[number], (1, 3, 70)[number % 3]
     window, taps = case.window(), case.window().size[0] * case.window().size[1]

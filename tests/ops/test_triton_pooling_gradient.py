@@ -7,7 +7,7 @@ import torch
 
 from openmps.ops import triton
 from openmps.ops.geometry import Axis, Window
-from openmps.ops.pooling import max_pooling, max_pooling_gradient
+from openmps.ops.pooling.pooling import max_pooling, max_pooling_gradient
 from openmps.types import MPSImageEdgeMode
 
 AXES = [

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from interpreter import IS_INTERPRETED, triton_place
-from openmps.ops.convolution import convolution, convolution_gradient
+from openmps.ops.convolution.convolution import convolution, convolution_gradient
 from openmps.ops.geometry import Axis, Window
-from openmps.ops.products import product, product_of_rows
+from openmps.ops.matrix.products import product, product_of_rows
 from openmps.types import MPSImageEdgeMode
 
 ZERO, CLAMP = MPSImageEdgeMode.ZERO, MPSImageEdgeMode.CLAMP
@@ -42,7 +42,7 @@ def assert_exact(found: torch.Tensor | None, expected: torch.Tensor | None) -> N
 @pytest.mark.parametrize("size", [(40, 300, 70), (1, 3, 1), (70, 40, 33), (5, 700, 3)], ids=str)
 def test_products_of_matrices(size: tuple[int, int, int], place: torch.device, monkeypatch) -> None:
     if IS_INTERPRETED:
-        monkeypatch.setattr("openmps.ops.products._takes_onednn", lambda left: False)
+        monkeypatch.setattr("openmps.ops.matrix.products._takes_onednn", lambda left: False)
     rows, terms, columns = size
     left, right = numbers(rows, terms, place=place, seed=1), numbers(terms, columns, place=place, seed=2)
     biases = numbers(columns, place=place, seed=3)
@@ -76,6 +76,6 @@ def test_the_forms_are_asked(place: torch.device, monkeypatch: pytest.MonkeyPatc
     x = numbers(2, *window.source, 16, place=place, seed=1).permute(0, 3, 1, 2)
     weights, gradient = numbers(16, 3, 3, 16, place=place, seed=2), numbers(2, 6, 7, 16, place=place, seed=4)
     monkeypatch.setattr(torch, "conv2d", None)
-    monkeypatch.setattr("openmps.ops.convolution.backward", None)
+    monkeypatch.setattr("openmps.ops.convolution.convolution.backward", None)
     convolution(x, weights, None, window)
     convolution_gradient(gradient.permute(0, 3, 1, 2), x, weights, window)

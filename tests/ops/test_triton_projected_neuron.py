@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from openmps.ops import triton
-from openmps.ops.batch_normalization import DataGradient, Normalize, ParameterSums, batch_moments
 from openmps.ops.geometry import Axis, Window
-from openmps.ops.neuron import Neuron
-from openmps.ops.normalized_neuron import NormalizedNeuron, PassedSums
-from openmps.ops.pooling import AveragePoolingGradient
-from openmps.ops.projected_neuron import ProjectedGradients, ProjectedNeuron, ProjectedSums, SpreadSums
+from openmps.ops.normalization.batch_normalization import DataGradient, Normalize, ParameterSums, batch_moments
+from openmps.ops.normalization.normalized_neuron import NormalizedNeuron, PassedSums
+from openmps.ops.normalization.projected_neuron import ProjectedGradients, ProjectedNeuron, ProjectedSums, SpreadSums
+from openmps.ops.pointwise.neuron import Neuron
+from openmps.ops.pooling.pooling import AveragePoolingGradient
 from openmps.types import MPSCNNNeuronType, MPSImageEdgeMode
 from triton_images import EPSILON, TYPES, assert_alike, image, rows
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from openmps.ops import resample as slow
 from openmps.ops import triton
 from openmps.ops.geometry import Axis, Window
-from openmps.ops.stretch import Stretch
+from openmps.ops.resample import resample as slow
+from openmps.ops.resample.stretch import Stretch
 from openmps.types import MPSImageEdgeMode
 
 ZERO, CLAMP = MPSImageEdgeMode.ZERO, MPSImageEdgeMode.CLAMP
@@ -32,7 +32,7 @@ def _images(seed: int, *shape: int, place: torch.device) -> torch.Tensor:
 @pytest.mark.parametrize("channels", [1, 3, 70])
 @pytest.mark.parametrize("number", range(len(AXES)))
 def test_interpolation_and_its_gradient(number: int, channels: int, place: torch.device) -> None:
-    from openmps.ops.triton import resample as fast
+    from openmps.ops.triton.resample import resample as fast
 
     rows, columns = AXES[number]
     x = _images(number, 2, channels, rows.source, columns.source, place=place)
@@ -52,7 +52,7 @@ def test_interpolation_and_its_gradient(number: int, channels: int, place: torch
 
 
 def test_a_result_on_a_pixel_is_that_pixel(place: torch.device) -> None:
-    from openmps.ops.triton import resample as fast
+    from openmps.ops.triton.resample import resample as fast
 
     x = _images(1, 1, 4, 3, 3, place=place)
     x[0, :, 1, 1] = float("inf")
@@ -61,7 +61,7 @@ def test_a_result_on_a_pixel_is_that_pixel(place: torch.device) -> None:
 
 
 def test_what_is_not_taken(place: torch.device) -> None:
-    from openmps.ops.triton import resample as fast
+    from openmps.ops.triton.resample import resample as fast
 
     x, inside = _images(1, 1, 4, 3, 3, place=place), Stretch(3, 6, 1, 2)
     assert fast.takes(x, inside, inside)
@@ -81,7 +81,7 @@ def test_what_is_not_taken(place: torch.device) -> None:
 @pytest.mark.parametrize("size", [(6, 5), (1, 1), (1, 8)], ids=str)
 @pytest.mark.parametrize("channels", [1, 3, 70])
 def test_sampling(channels: int, size: tuple[int, int], edge: MPSImageEdgeMode, place: torch.device) -> None:
-    from openmps.ops.triton import resample as fast
+    from openmps.ops.triton.resample import resample as fast
 
     x = _images(5, 3, channels, *size, place=place)
     generator = torch.Generator().manual_seed(3)

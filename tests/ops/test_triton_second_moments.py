@@ -11,11 +11,11 @@ from torch import Tensor
 
 from interpreter import triton_place
 from openmps.ops import triton
+from openmps.ops.convolution.stepped_pixels import PickedPixels, SpreadPixels
 from openmps.ops.geometry import Axis, Window
-from openmps.ops.neuron import Neuron
-from openmps.ops.pooling import AveragePoolingGradient
-from openmps.ops.second_moments import FoldByMoments, MomentsEnd, MomentsGradient, MomentsPassed
-from openmps.ops.stepped_pixels import PickedPixels, SpreadPixels
+from openmps.ops.normalization.second_moments import FoldByMoments, MomentsEnd, MomentsGradient, MomentsPassed
+from openmps.ops.pointwise.neuron import Neuron
+from openmps.ops.pooling.pooling import AveragePoolingGradient
 from openmps.types import MPSCNNNeuronType, MPSImageEdgeMode
 
 EPSILON = 1e-3
@@ -110,7 +110,7 @@ def test_weights_beyond_float16(place: torch.device, monkeypatch: pytest.MonkeyP
 def test_ends_and_what_passes(
     shape, dtype, neuron: Neuron, kind: str, place: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from openmps.ops.triton import second_moments as kernels
+    from openmps.ops.triton.normalization import second_moments as kernels
 
     monkeypatch.setattr(kernels, "library_end", _by_hand)
     monkeypatch.setattr(kernels, "has_library", lambda x: True)
@@ -164,7 +164,7 @@ def test_gradients_of_any_size(size: float, place: torch.device, monkeypatch: py
     case = Case((2, 40, 70, 3, 5), HALF, place)
     monkeypatch.setattr(triton, "runs_on", lambda device: False)
     folded = case.fold(has_biases=False)
-    from openmps.ops.triton import second_moments as kernels
+    from openmps.ops.triton.normalization import second_moments as kernels
 
     slopes = torch.randn(70, 40, generator=torch.Generator().manual_seed(1)).to(place) * size
     slopes = case.weights.flatten(1).float() * slopes[:, :1]

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from interpreter import triton_place
-from openmps.ops import convolution as ops
+from openmps.ops.convolution import convolution as ops
+from openmps.ops.convolution.small_gradients import small_gradients
 from openmps.ops.geometry import Axis, Window
-from openmps.ops.small_gradients import small_gradients
 from openmps.types import MPSImageEdgeMode
 
 ZERO, CLAMP = MPSImageEdgeMode.ZERO, MPSImageEdgeMode.CLAMP

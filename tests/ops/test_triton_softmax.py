@@ -9,7 +9,7 @@ import torch
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 @pytest.mark.parametrize("shape", [(1, 1000, 1, 1), (3, 128, 2, 5), (2, 257, 1, 3)], ids=str)
 def test_equals_float64(shape: tuple[int, ...], dtype: torch.dtype, place: torch.device) -> None:
-    from openmps.ops.triton import softmax as fast
+    from openmps.ops.triton.pointwise import softmax as fast
 
     x = torch.randn(shape, generator=torch.Generator().manual_seed(1)) * 9
     x[0, :3] = torch.tensor([-float("inf"), 0.0, 30.0])[:, None, None]
@@ -25,7 +25,7 @@ def test_equals_float64(shape: tuple[int, ...], dtype: torch.dtype, place: torch
 
 
 def test_what_is_not_taken(place: torch.device) -> None:
-    from openmps.ops.triton import softmax as fast
+    from openmps.ops.triton.pointwise import softmax as fast
 
     x = torch.ones((1, 1000, 1, 1), device=place).contiguous(memory_format=torch.channels_last)
     assert fast.takes(x)

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from helpers import array, assert_close, tensor
-from openmps.ops import winograd
-from openmps.ops.fused_convolution import Activation
-from openmps.ops.packed_weights import packed_weights
-from openmps.ops.winograd import Tiles, side_of_tiles
+from openmps.ops.convolution import winograd
+from openmps.ops.convolution.fused_convolution import Activation
+from openmps.ops.convolution.packed_weights import packed_weights
+from openmps.ops.convolution.winograd import Tiles, side_of_tiles
 from openmps.types import MPSCNNNeuronType, MPSImageEdgeMode
 from oracles import convolution as oracle
 from oracles.geometry import Axis

@@ -12,8 +12,8 @@ import torch
 
 from helpers import LAYOUTS, TOLERANCE, array, assert_close, tensor
 from openmps.errors import MPSArgumentError
-from openmps.ops import loss as losses
-from openmps.ops import yolo_loss as ops
+from openmps.ops.loss import loss as losses
+from openmps.ops.loss import yolo_loss as ops
 from openmps.types import MPSCNNLossType, MPSCNNReductionType
 from oracles import finite_difference
 from oracles import loss as loss_oracle

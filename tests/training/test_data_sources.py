@@ -8,10 +8,10 @@ import pytest
 from openmps.core.image.batch import MPSImageBatch
 from openmps.core.image.image import MPSImage
 from openmps.errors import MPSArgumentError, MPSTypeError
-from openmps.graph.convolution_nodes import MPSCNNConvolutionNode
 from openmps.graph.graph import MPSNNGraph
-from openmps.graph.loss_nodes import MPSCNNLossNode
-from openmps.graph.nodes import MPSNNImageNode
+from openmps.graph.nodes.convolution import MPSCNNConvolutionNode
+from openmps.graph.nodes.loss import MPSCNNLossNode
+from openmps.graph.nodes.node import MPSNNImageNode
 from openmps.kernels.convolution import MPSCNNConvolution, MPSCNNConvolutionDescriptor, MPSCNNConvolutionGradient
 from openmps.kernels.loss import MPSCNNLossDescriptor, MPSCNNLossLabels
 from openmps.kernels.optimizers import (

@@ -12,7 +12,7 @@ from openmps.errors import MPSArgumentError, MPSError
 from openmps.formats import ohwi_to_oihw
 from openmps.kernels.loss import MPSCNNLossLabels
 from openmps.metal.device import mtl_device
-from openmps.ops.dropout import dropout_mask
+from openmps.ops.pointwise.dropout import dropout_mask
 from openmps.training.network import NetworkShape, SampleNetwork, optimizer_factory
 from openmps.types import MPSImageFeatureChannelFormat as Format
 

@@ -8,9 +8,9 @@ import pytest
 from openmps.core.image.batch import MPSImageBatch
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.graph.graph import MPSNNGraph
-from openmps.graph.loss_nodes import MPSCNNLossNode
-from openmps.graph.nodes import MPSNNImageNode
-from openmps.graph.normalization_nodes import MPSCNNBatchNormalizationNode
+from openmps.graph.nodes.loss import MPSCNNLossNode
+from openmps.graph.nodes.node import MPSNNImageNode
+from openmps.graph.nodes.normalization import MPSCNNBatchNormalizationNode
 from openmps.kernels.batch_normalization import MPSCNNBatchNormalizationDataSource
 from openmps.kernels.loss import MPSCNNLossDescriptor, MPSCNNLossLabels
 from openmps.kernels.optimizers import MPSNNOptimizerAdam, MPSNNOptimizerStochasticGradientDescent

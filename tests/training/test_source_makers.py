@@ -13,7 +13,7 @@ from openmps.core.image.image import MPSImage
 from openmps.errors import MPSError, MPSTypeError
 from openmps.formats import onnx as reader
 from openmps.graph.graph import MPSNNGraph
-from openmps.graph.loss_nodes import MPSCNNLossNode
+from openmps.graph.nodes.loss import MPSCNNLossNode
 from openmps.kernels.loss import MPSCNNLossDescriptor, MPSCNNLossLabels
 from openmps.kernels.optimizers import MPSNNOptimizerAdam
 from openmps.training.source_makers import TrainableDataSources

@@ -13,11 +13,11 @@ from openmps.core.state.rows import MPSCNNNormalizationGammaAndBetaState
 from openmps.core.training_state import Checkpointed, numbers
 from openmps.core.vector import MPSVector, MPSVectorDescriptor
 from openmps.errors import MPSArgumentError, MPSFileError, MPSTypeError
-from openmps.graph.convolution_nodes import MPSCNNConvolutionNode
-from openmps.graph.dropout_nodes import MPSCNNDropoutNode
 from openmps.graph.graph import MPSNNGraph
-from openmps.graph.loss_nodes import MPSCNNLossNode
-from openmps.graph.nodes import MPSNNImageNode
+from openmps.graph.nodes.convolution import MPSCNNConvolutionNode
+from openmps.graph.nodes.dropout import MPSCNNDropoutNode
+from openmps.graph.nodes.loss import MPSCNNLossNode
+from openmps.graph.nodes.node import MPSNNImageNode
 from openmps.kernels.batch_normalization import (
     MPSCNNBatchNormalization,
     MPSCNNBatchNormalizationGradient,

@@ -12,12 +12,12 @@ from faults.job import Job
 from faults.strike import reach
 from openmps.core.image.batch import MPSImageBatch
 from openmps.core.image.image import MPSImage
-from openmps.graph.convolution_nodes import MPSCNNConvolutionNode
 from openmps.graph.graph import MPSNNGraph
-from openmps.graph.loss_nodes import MPSCNNLossNode
-from openmps.graph.neuron_nodes import MPSCNNNeuronReLUNode
-from openmps.graph.nodes import MPSNNImageNode
-from openmps.graph.pooling_nodes import MPSCNNPoolingMaxNode
+from openmps.graph.nodes.convolution import MPSCNNConvolutionNode
+from openmps.graph.nodes.loss import MPSCNNLossNode
+from openmps.graph.nodes.neuron import MPSCNNNeuronReLUNode
+from openmps.graph.nodes.node import MPSNNImageNode
+from openmps.graph.nodes.pooling import MPSCNNPoolingMaxNode
 from openmps.kernels.convolution import MPSCNNConvolution, MPSCNNConvolutionDescriptor
 from openmps.kernels.loss import MPSCNNLossDescriptor, MPSCNNLossLabels
 from openmps.kernels.optimizers import MPSNNOptimizerDescriptor, MPSNNOptimizerStochasticGradientDescent

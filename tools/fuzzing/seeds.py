@@ -11,16 +11,16 @@ from openmps.core.image.image import MPSImage
 from openmps.core.neuron import MPSNNNeuronDescriptor
 from openmps.core.padding.explicit import ExplicitPadding
 from openmps.core.padding.policy import MPSNNDefaultPadding
-from openmps.graph.arithmetic_nodes import MPSNNAdditionNode
-from openmps.graph.concatenation_nodes import MPSNNConcatenationNode
-from openmps.graph.convolution_nodes import MPSCNNConvolutionNode, MPSCNNFullyConnectedNode
-from openmps.graph.dropout_nodes import MPSCNNDropoutNode
 from openmps.graph.graph import MPSNNGraph
-from openmps.graph.loss_nodes import MPSCNNLossNode
-from openmps.graph.neuron_nodes import MPSCNNNeuronPReLUNode, MPSCNNNeuronReLUNode
-from openmps.graph.nodes import Handle, MPSNNImageNode
-from openmps.graph.pooling_nodes import MPSCNNPoolingAverageNode, MPSCNNPoolingMaxNode
-from openmps.graph.softmax_nodes import MPSCNNSoftMaxNode
+from openmps.graph.nodes.arithmetic import MPSNNAdditionNode
+from openmps.graph.nodes.concatenation import MPSNNConcatenationNode
+from openmps.graph.nodes.convolution import MPSCNNConvolutionNode, MPSCNNFullyConnectedNode
+from openmps.graph.nodes.dropout import MPSCNNDropoutNode
+from openmps.graph.nodes.loss import MPSCNNLossNode
+from openmps.graph.nodes.neuron import MPSCNNNeuronPReLUNode, MPSCNNNeuronReLUNode
+from openmps.graph.nodes.node import Handle, MPSNNImageNode
+from openmps.graph.nodes.pooling import MPSCNNPoolingAverageNode, MPSCNNPoolingMaxNode
+from openmps.graph.nodes.softmax import MPSCNNSoftMaxNode
 from openmps.kernels.arithmetic import MPSCNNAdd, MPSCNNDivide
 from openmps.kernels.batch_normalization import MPSCNNBatchNormalization
 from openmps.kernels.convolution import (

@@ -43,8 +43,8 @@ from openmps.formats.exchange.raw import load_raw
 from openmps.formats.exchange.tensors import load_tensors, save_tensors
 from openmps.formats.onnx import OnnxModel, network
 from openmps.formats.weights import load_dat_files, load_safetensors, save_dat_files, save_safetensors
-from openmps.graph.catalog import rows
 from openmps.graph.graph import MPSNNGraph
+from openmps.graph.nodes.catalog import rows
 from openmps.kernels.convolution import MPSCNNConvolutionDescriptor
 from openmps.kernels.loss import MPSCNNLossLabels
 from openmps.metal.device import mtl_device

@@ -12,7 +12,7 @@ from openmps.errors import MPSFileError
 if TYPE_CHECKING:
     from openmps.formats.onnx import OnnxModel, OnnxPort
     from openmps.graph.graph import MPSNNGraph
-    from openmps.graph.nodes import MPSNNImageNode
+    from openmps.graph.nodes.node import MPSNNImageNode
     from openmps.metal.device import MTLDevice
 
 _WHO = "openmps"

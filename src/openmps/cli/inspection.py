@@ -23,7 +23,7 @@ from openmps.cli.subjects import (
 
 if TYPE_CHECKING:
     from openmps.cli.subjects import Given
-    from openmps.graph.trace import Trace
+    from openmps.graph.run.trace import Trace
 
 _DEPARTS = 1
 _NETWORKS = "RUN|ARCHIVE|MODEL.onnx"

@@ -18,7 +18,7 @@ from openmps.errors import MPSArgumentError, MPSFileError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from openmps.graph.trace import Trace
+    from openmps.graph.run.trace import Trace
     from openmps.metal.device import MTLDevice
     from openmps.training.dataset import Dataset
     from openmps.training.run_folder import RunFolder
@@ -157,7 +157,7 @@ def _loaded(images: Sequence[Path], wanted: tuple[int, int, int] | None) -> NDAr
 
 def traced(found: Found, given: Given, *, fused: bool) -> Trace:
     """The trace of a graph over what it is given; its notes say what numbers stand for."""
-    from openmps.graph.trace import Trace
+    from openmps.graph.run.trace import Trace
     from openmps.kernels.loss.labels import MPSCNNLossLabels
 
     graph, (sources, notes) = found.graph, sources_of(found, given)

@@ -17,7 +17,7 @@ from openmps.debug.profiling import (
 )
 from openmps.debug.torch_modules import trace_torch as trace_torch
 from openmps.debug.watching import Watch as Watch, watch as watch
-from openmps.graph.trace import (
+from openmps.graph.run.trace import (
     TraceStatistics as TraceStatistics,
     Trace as Trace,
     TracedKind as TracedKind,

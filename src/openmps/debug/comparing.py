@@ -13,7 +13,7 @@ from openmps.checks import finite, lengths_text
 from openmps.debug.hints import hint
 from openmps.debug.pairing import is_inner, pairs
 from openmps.errors import MPSArgumentError, MPSTypeError
-from openmps.graph.trace import Trace, TracedKind, TracedValue, check_trace
+from openmps.graph.run.trace import Trace, TracedKind, TracedValue, check_trace
 from openmps.tables import note_text, printed_html, short, table
 from openmps.types import MPSImageFeatureChannelFormat
 

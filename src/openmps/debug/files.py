@@ -28,7 +28,7 @@ from openmps.formats.paths import (
     require_file,
     require_folder,
 )
-from openmps.graph.trace import Trace, TracedKind, TracedValue, check_trace
+from openmps.graph.run.trace import Trace, TracedKind, TracedValue, check_trace
 from openmps.types import MPSImageFeatureChannelFormat
 
 FORMAT = "openmps.trace"

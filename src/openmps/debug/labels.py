@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from openmps.graph.program import Program
-from openmps.graph.trace import layer_names, program_of
+from openmps.graph.compile.program import Program
+from openmps.graph.run.trace import layer_names, program_of
 from openmps.ops.op import Body, Step
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from openmps.graph.trace import Trace, TracedKind, TracedValue
+from openmps.graph.run.trace import Trace, TracedKind, TracedValue
 
 _INNER = ("saved", "correction")
 """What is kept for gradients, choices and rounding errors: they mean nothing side by side."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from openmps.core.arrays import numbers
 from openmps.errors import MPSArgumentError, MPSTypeError
-from openmps.graph.trace import Trace, TracedKind, TracedValue
+from openmps.graph.run.trace import Trace, TracedKind, TracedValue
 from openmps.types import MPSImageFeatureChannelFormat
 
 _WHO = "openmps.debug.trace_torch"

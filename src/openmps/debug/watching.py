@@ -6,7 +6,7 @@ from openmps.checks import NamedAttributes, described
 from openmps.core.kernel.observation import ObservingPlayer, observe
 from openmps.core.lifetime import check_is_open
 from openmps.errors import MTLCommandBufferError
-from openmps.graph.trace import Trace, Tracer
+from openmps.graph.run.trace import Trace, Tracer
 from openmps.metal.device import CommandBuffer
 from openmps.types import MTLCommandBufferStatus
 

@@ -8,19 +8,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from openmps.ops.convolution import (
+from openmps.ops.convolution.convolution import (
     Convolution,
     ConvolutionGradient,
     FullyConnected,
     FullyConnectedGradient,
 )
-from openmps.ops.convolution_half import ConvolutionHalf, ConvolutionTransposeHalf
-from openmps.ops.convolution_transpose import ConvolutionTranspose, ConvolutionTransposeGradient
-from openmps.ops.fused_convolution import FusedConvolution, PooledConvolution
+from openmps.ops.convolution.convolution_half import ConvolutionHalf, ConvolutionTransposeHalf
+from openmps.ops.convolution.convolution_transpose import ConvolutionTranspose, ConvolutionTransposeGradient
+from openmps.ops.convolution.fused_convolution import FusedConvolution, PooledConvolution
+from openmps.ops.convolution.preactivated_convolution import PreactivatedConvolution
 from openmps.ops.geometry import Window
-from openmps.ops.gram_matrix import GramMatrix, GramMatrixGradient
 from openmps.ops.op import Action, Kind, Op
-from openmps.ops.preactivated_convolution import PreactivatedConvolution
+from openmps.ops.reduce.gram_matrix import GramMatrix, GramMatrixGradient
 
 Counter = Callable[[Any, Sequence[Any], Sequence[Any], tuple[bool, ...]], int]
 """Operations of a step: of its operation, operands, results, and which results are wanted."""

@@ -25,15 +25,15 @@ from openmps.core.state.state import MPSState
 from openmps.distributed.launch import Place, meet, place_from_environment
 from openmps.distributed.sums import Gradients, gradients_of
 from openmps.errors import MPSArgumentError, MPSError, MPSProcessError, MPSTypeError
+from openmps.graph.compile.shards import Shards
+from openmps.graph.compile.sharing import BUCKET_BYTES, Sharing
 from openmps.graph.graph import MPSNNGraph
-from openmps.graph.nodes import MPSNNGradientFilterNode
-from openmps.graph.shards import Shards
-from openmps.graph.sharing import BUCKET_BYTES, Sharing
+from openmps.graph.nodes.node import MPSNNGradientFilterNode
 from openmps.kernels.batch_normalization import MPSCNNBatchNormalizationState
 from openmps.metal.device import CommandBuffer, MTLDevice, mtl_device
 from openmps.metal.lane import forget_captures
-from openmps.ops.collectives import FinishSum, Processes, SharedMoments, StartSum
 from openmps.ops.op import Body, Input, Role, Step
+from openmps.ops.update.collectives import FinishSum, Processes, SharedMoments, StartSum
 
 T = TypeVar("T")
 _VERSION: str = import_module("openmps").__version__

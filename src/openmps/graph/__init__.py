@@ -1,7 +1,7 @@
 """The graph: nodes that describe a network, the training graph derived from them, and the compiler that runs them."""
 
-from openmps.graph import catalog as catalog
-from openmps.graph.derive import training_graph
-from openmps.graph.nodes import derive_by
+from openmps.graph.compile.derive import training_graph
+from openmps.graph.nodes import catalog as catalog
+from openmps.graph.nodes.node import derive_by
 
 derive_by(training_graph)

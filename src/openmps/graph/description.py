@@ -7,8 +7,8 @@ from typing import Any
 
 from openmps.checks import html_table
 from openmps.core.padding.policy import padding_label
-from openmps.graph.interface import Interface, source_label
-from openmps.graph.nodes import MPSNNFilterNode, MPSNNGradientFilterNode, MPSNNImageNode, MPSNNStateNode
+from openmps.graph.compile.interface import Interface, source_label
+from openmps.graph.nodes.node import MPSNNFilterNode, MPSNNGradientFilterNode, MPSNNImageNode, MPSNNStateNode
 from openmps.types import MPSImageFeatureChannelFormat
 
 _Node = MPSNNImageNode | MPSNNStateNode

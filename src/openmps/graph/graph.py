@@ -21,10 +21,24 @@ from openmps.core.numbers import integer
 from openmps.core.state.batch import MPSStateBatch
 from openmps.core.state.state import MPSState
 from openmps.errors import MPSArgumentError, MPSTrainingWarning, MPSTypeError
-from openmps.graph.again import Again
-from openmps.graph.compiler import Compiler, copy_kernels, make_kernels
+from openmps.graph.compile.compiler import Compiler, copy_kernels, make_kernels
+from openmps.graph.compile.interface import Interface, Results
+from openmps.graph.compile.passes import Network, check_gradients, check_listed, reachable, required
+from openmps.graph.compile.program import Program
+from openmps.graph.compile.sharing import Sharing
 from openmps.graph.description import description, table
-from openmps.graph.encoding import (
+from openmps.graph.nodes.node import (
+    MPSHandle,
+    MPSNNFilterNode,
+    MPSNNGradientFilterNode,
+    MPSNNImageNode,
+    MPSNNStateNode,
+    checked_allocator,
+    checked_format,
+)
+from openmps.graph.nodes.trainable import training_of
+from openmps.graph.run.again import Again
+from openmps.graph.run.encoding import (
     Formats,
     Images,
     StagesStates,
@@ -46,25 +60,11 @@ from openmps.graph.encoding import (
     traced_sources,
     traced_states,
 )
-from openmps.graph.interface import Interface, Results
-from openmps.graph.nodes import (
-    MPSHandle,
-    MPSNNFilterNode,
-    MPSNNGradientFilterNode,
-    MPSNNImageNode,
-    MPSNNStateNode,
-    checked_allocator,
-    checked_format,
-)
-from openmps.graph.non_finite import encoding_of
-from openmps.graph.passes import Network, check_gradients, check_listed, reachable, required
-from openmps.graph.program import Program
-from openmps.graph.sharing import Sharing
-from openmps.graph.stale_weights import StaleWeights
-from openmps.graph.trace import Trace, Tracer, without_steps
-from openmps.graph.trainable import training_of
-from openmps.graph.update import Updates
-from openmps.graph.working_set import working_set
+from openmps.graph.run.non_finite import encoding_of
+from openmps.graph.run.stale_weights import StaleWeights
+from openmps.graph.run.trace import Trace, Tracer, without_steps
+from openmps.graph.run.update import Updates
+from openmps.graph.run.working_set import working_set
 from openmps.metal.device import CommandBuffer, MTLCommandQueue, MTLDevice
 from openmps.ops import triton
 from openmps.selectors import Factory, takes

@@ -16,9 +16,9 @@ from openmps.checks import lengths_text, of_kind
 from openmps.core.image.descriptor import MPSImageDescriptor, descriptors_of
 from openmps.core.image.storage import Extent
 from openmps.core.padding.policy import padding_label
+from openmps.graph.compile.program import Program, Stage
 from openmps.graph.graph import MPSNNGraph
-from openmps.graph.nodes import MPSNNGradientFilterNode
-from openmps.graph.program import Program, Stage
+from openmps.graph.nodes.node import MPSNNGradientFilterNode
 from openmps.kernels.batch_normalization import MPSCNNBatchNormalization
 from openmps.kernels.convolution import MPSCNNConvolutionGradient
 from openmps.kernels.convolution.weighted import WeightedKernel

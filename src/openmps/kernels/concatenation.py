@@ -13,7 +13,7 @@ from openmps.core.kernel.scene import GradientScene, Scene
 from openmps.core.state.gradient import ForwardRecord, MPSNNMultiaryGradientState
 from openmps.errors import MPSArgumentError
 from openmps.metal.device import MTLDevice
-from openmps.ops.concatenation import Concatenate
+from openmps.ops.layout.concatenation import Concatenate
 from openmps.ops.op import Slot
 
 

@@ -18,8 +18,8 @@ from openmps.core.training_state import TrainingState, check_names, whole_number
 from openmps.errors import MPSArgumentError
 from openmps.metal.device import MTLDevice
 from openmps.metal.pending import settle
-from openmps.ops.dropout import Dropout, DropoutMask
 from openmps.ops.op import Slot
+from openmps.ops.pointwise.dropout import Dropout, DropoutMask
 from openmps.selectors import takes
 from openmps.types import MTLSize
 

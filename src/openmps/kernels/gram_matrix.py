@@ -16,8 +16,8 @@ from openmps.core.state.batch import MPSStateBatch
 from openmps.core.state.gradient import ForwardRecord, MPSNNGradientState
 from openmps.errors import MPSArgumentError
 from openmps.metal.device import MTLDevice
-from openmps.ops.gram_matrix import GramMatrix, GramMatrixGradient
 from openmps.ops.op import Slot
+from openmps.ops.reduce.gram_matrix import GramMatrix, GramMatrixGradient
 from openmps.selectors import takes
 
 

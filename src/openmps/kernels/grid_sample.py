@@ -11,8 +11,8 @@ from openmps.core.kernel.configuration import KernelProperty
 from openmps.core.kernel.scene import Scene
 from openmps.core.state.gradient import SourceRecord
 from openmps.errors import MPSArgumentError
-from openmps.ops.grid_sample import GridSample
 from openmps.ops.op import Slot
+from openmps.ops.resample.grid_sample import GridSample
 
 
 class MPSNNGridSample(MPSCNNBinaryKernel):

@@ -19,7 +19,7 @@ from openmps.core.vector import MPSMatrix
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.device import CommandBuffer, MTLBuffer, MTLDevice
 from openmps.metal.pending import Region
-from openmps.ops.image_copy import ImagesToRows, RowsToImages
+from openmps.ops.layout.image_copy import ImagesToRows, RowsToImages
 from openmps.selectors import takes
 from openmps.types import MPSDataLayout, MPSDataType, MPSImageFeatureChannelFormat, MTLOrigin
 

@@ -16,8 +16,8 @@ from openmps.core.kernel.unary import OneSource
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.ops.geometry import Axis
-from openmps.ops.image_scale import ScaleFilter, ScaleImage, Scaling
 from openmps.ops.op import Slot
+from openmps.ops.resample.image_scale import ScaleFilter, ScaleImage, Scaling
 from openmps.types import MPSImageEdgeMode, MPSOrigin, MPSRegion, MPSScaleTransform, MPSSize, MTLSize
 
 _LEAST_SCALE = 2.0**-16

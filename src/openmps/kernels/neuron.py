@@ -20,8 +20,8 @@ from openmps.core.neuron import MPSNNNeuronDescriptor, NeuronParameters
 from openmps.core.numbers import integer
 from openmps.core.state.gradient import MPSNNGradientState
 from openmps.metal.device import MTLDevice
-from openmps.ops.neuron import Neuron
 from openmps.ops.op import Slot
+from openmps.ops.pointwise.neuron import Neuron
 from openmps.selectors import takes
 from openmps.types import MPSCNNNeuronType
 

@@ -16,7 +16,7 @@ from openmps.core.numbers import integer
 from openmps.core.state.gradient import ForwardRecord, MPSNNGradientState
 from openmps.errors import MPSArgumentError
 from openmps.metal.device import MTLDevice
-from openmps.ops.local_normalization import (
+from openmps.ops.normalization.local_normalization import (
     Contrast,
     CrossChannelNormalization,
     CrossChannelNormalizationGradient,

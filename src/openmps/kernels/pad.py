@@ -20,8 +20,8 @@ from openmps.core.kernel.unary import MPSCNNKernel
 from openmps.core.state.gradient import MPSNNGradientState, SourceRecord
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.device import MTLDevice
+from openmps.ops.layout.pad import Pad, PadGradient
 from openmps.ops.op import Slot
-from openmps.ops.pad import Pad, PadGradient
 from openmps.types import MPSImageCoordinate, MPSImageEdgeMode, MPSOffset, MPSRectNoClip, MTLOrigin, MTLRegion, MTLSize
 
 _NOTHING = MPSImageCoordinate(0, 0, 0)

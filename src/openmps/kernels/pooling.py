@@ -12,7 +12,7 @@ from openmps.core.padding.geometry import exclude_edges_zero_pad
 from openmps.core.state.gradient import ForwardRecord, MPSNNGradientState
 from openmps.metal.device import MTLDevice
 from openmps.ops.op import Slot
-from openmps.ops.pooling import (
+from openmps.ops.pooling.pooling import (
     AveragePooling,
     AveragePoolingGradient,
     L2NormPooling,

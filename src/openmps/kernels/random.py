@@ -24,10 +24,10 @@ from openmps.core.vector import MPSMatrix, MPSVector
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.metal.pending import Region
-from openmps.ops.mtgp32 import STEP_WORDS, constants, initial_state, mtgp32
 from openmps.ops.op import Op
-from openmps.ops.random import WORD_MASK
-from openmps.ops.random_distributions import (
+from openmps.ops.random.mtgp32 import STEP_WORDS, constants, initial_state, mtgp32
+from openmps.ops.random.random import WORD_MASK
+from openmps.ops.random.random_distributions import (
     Distribution,
     FillByPhilox,
     FillBySequence,

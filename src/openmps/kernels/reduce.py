@@ -22,9 +22,19 @@ from openmps.core.kernel.unary import MPSCNNKernel
 from openmps.core.state.gradient import MPSNNGradientState, SourceRecord
 from openmps.errors import MPSArgumentError
 from openmps.metal.device import MTLDevice
-from openmps.ops.local_correlation import LocalCorrelation
 from openmps.ops.op import Slot
-from openmps.ops.reduce import CHANNELS, COLUMNS, PIXELS, ROWS, Reduce, ReduceWeighted, Reduction, Spread, Weighting
+from openmps.ops.reduce.local_correlation import LocalCorrelation
+from openmps.ops.reduce.reduce import (
+    CHANNELS,
+    COLUMNS,
+    PIXELS,
+    ROWS,
+    Reduce,
+    ReduceWeighted,
+    Reduction,
+    Spread,
+    Weighting,
+)
 from openmps.types import MPSOffset, MPSRectNoClip, MTLRegion
 
 _PIXELS = "The pixels and images of the {} that are read, cut to it. Default: all. It replaces the offset."

@@ -17,8 +17,8 @@ from openmps.core.state.gradient import MPSNNGradientState, SourceRecord
 from openmps.core.state.state import MPSState
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.device import CommandBuffer
+from openmps.ops.layout.reshape import Reshape
 from openmps.ops.op import Slot
-from openmps.ops.reshape import Reshape
 
 
 class _Reshaped(NamedTuple):

@@ -16,8 +16,8 @@ from openmps.core.numbers import integer
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.device import MTLDevice
 from openmps.ops.op import Slot
-from openmps.ops.resample import CropAndResize, Interpolate
-from openmps.ops.stretch import Stretch
+from openmps.ops.resample.resample import CropAndResize, Interpolate
+from openmps.ops.resample.stretch import Stretch
 from openmps.types import MPSRegion
 
 

@@ -10,7 +10,7 @@ from openmps.core.kernel.scene import GradientScene, Scene
 from openmps.core.kernel.unary import MPSCNNKernel
 from openmps.core.state.gradient import ForwardRecord, MPSNNGradientState
 from openmps.ops.op import Op, Slot
-from openmps.ops.softmax import LogSoftMax, LogSoftMaxGradient, SoftMax, SoftMaxGradient
+from openmps.ops.pointwise.softmax import LogSoftMax, LogSoftMaxGradient, SoftMax, SoftMaxGradient
 from openmps.types import MPSOffset
 
 

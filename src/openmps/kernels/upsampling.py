@@ -17,8 +17,8 @@ from openmps.errors import MPSArgumentError
 from openmps.metal.device import MTLDevice
 from openmps.ops.geometry import Window
 from openmps.ops.op import Slot
-from openmps.ops.resample import Enlarge, EnlargeGradient, Interpolate, InterpolateGradient
-from openmps.ops.stretch import Stretch
+from openmps.ops.resample.resample import Enlarge, EnlargeGradient, Interpolate, InterpolateGradient
+from openmps.ops.resample.stretch import Stretch
 from openmps.selectors import takes
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from openmps.graph.pooling_nodes import MPSCNNPoolingAverageNode
+from openmps.graph.nodes.pooling import MPSCNNPoolingAverageNode
 from openmps.training.topology import Architecture, Description, Value
 
 _KEEP_PROBABILITY = 0.5

@@ -18,7 +18,7 @@ from openmps.checks import size_text
 from openmps.errors import MPSArgumentError
 from openmps.formats.atomic import write_atomic
 from openmps.formats.paths import path_of, require_file
-from openmps.graph.nodes import MPSNNImageNode
+from openmps.graph.nodes.node import MPSNNImageNode
 from openmps.kernels.convolution import MPSCNNConvolutionDescriptor, MPSCNNDepthWiseConvolutionDescriptor
 from openmps.training.data_sources import ArrayConvolutionDataSource, TrainableConvolutionDataSource
 from openmps.training.normalization_sources import (

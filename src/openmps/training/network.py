@@ -14,9 +14,9 @@ from openmps.checks import NamedAttributes, described, finite
 from openmps.core.image.image import MPSImage, MPSImageDescriptor
 from openmps.errors import MPSArgumentError, MPSTypeError, shown
 from openmps.graph.graph import MPSNNGraph
-from openmps.graph.loss_nodes import MPSCNNLossNode
-from openmps.graph.nodes import Handle, MPSNNFilterNode, MPSNNImageNode
-from openmps.graph.softmax_nodes import MPSCNNSoftMaxNode
+from openmps.graph.nodes.loss import MPSCNNLossNode
+from openmps.graph.nodes.node import Handle, MPSNNFilterNode, MPSNNImageNode
+from openmps.graph.nodes.softmax import MPSCNNSoftMaxNode
 from openmps.kernels.loss import MPSCNNLossDescriptor
 from openmps.kernels.optimizers import (
     MPSNNOptimizerAdam,

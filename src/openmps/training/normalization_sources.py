@@ -22,7 +22,7 @@ from openmps.core.state.rows import (
 from openmps.errors import MPSArgumentError, MPSMemoryError
 from openmps.kernels.batch_normalization import MPSCNNBatchNormalizationState
 from openmps.metal.device import CommandBuffer, MTLBuffer, MTLDevice
-from openmps.ops.batch_normalization import RunningAverages
+from openmps.ops.normalization.batch_normalization import RunningAverages
 from openmps.selectors import name_arguments
 from openmps.training.optimized import Optimized, OptimizerFactory
 

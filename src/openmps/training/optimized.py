@@ -15,7 +15,7 @@ from openmps.core.kernel.encoding import Encoding
 from openmps.core.training_state import TrainingState, check_names, finite_number, numbers
 from openmps.core.vector import MPSVector, MPSVectorDescriptor
 from openmps.errors import MPSArgumentError, MPSTypeError
-from openmps.graph.shards import Shards
+from openmps.graph.compile.shards import Shards
 from openmps.kernels.optimizers import (
     MPSNNOptimizer,
     MPSNNOptimizerAdam,
@@ -44,7 +44,7 @@ class _Settled(NamedTuple):
 
 
 class Repeat:
-    """An update of a data source by the gradients of one state that is encoded again and again; see `graph.repeats`."""
+    """A source's update by the gradients of one state that is encoded again and again (`graph.run.repeats`)."""
 
     __slots__ = ("_encode", "_own", "_settled", "_source", "_update", "operands")
 

@@ -15,7 +15,7 @@ from openmps.errors import MPSArgumentError, MPSFileError
 from openmps.formats.arrays import Array
 from openmps.formats.atomic import write_atomic
 from openmps.graph.graph import MPSNNGraph
-from openmps.ops.collectives import Processes
+from openmps.ops.update.collectives import Processes
 from openmps.training.checkpoint import Checkpoint, CheckpointFolder
 from openmps.training.imported import KEPT
 from openmps.training.run_folder import RunFolder

@@ -18,8 +18,8 @@ from openmps.errors import MPSError, MTLExecutionError
 from openmps.kernels.loss import MPSCNNLossLabels
 from openmps.metal.device import MTLBuffer, MTLDevice
 from openmps.metal.mps_command_buffer import MPSCommandBuffer
-from openmps.ops.collectives import TotalFigures
 from openmps.ops.op import Kind, Op
+from openmps.ops.update.collectives import TotalFigures
 from openmps.training.checkpoint import graph_parts
 from openmps.training.dataset import Batch
 from openmps.training.network import Network

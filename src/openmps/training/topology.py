@@ -15,14 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from openmps.core.padding.policy import MPSNNDefaultPadding
-from openmps.graph.arithmetic_nodes import MPSNNAdditionNode
-from openmps.graph.concatenation_nodes import MPSNNConcatenationNode
-from openmps.graph.convolution_nodes import MPSCNNConvolutionNode, MPSCNNFullyConnectedNode
-from openmps.graph.dropout_nodes import MPSCNNDropoutNode
-from openmps.graph.neuron_nodes import MPSCNNNeuronReLUNNode, MPSCNNNeuronReLUNode, MPSCNNNeuronTanHNode
-from openmps.graph.nodes import Handle, MPSNNFilterNode, MPSNNImageNode
-from openmps.graph.normalization_nodes import MPSCNNBatchNormalizationNode
-from openmps.graph.pooling_nodes import MPSCNNPoolingAverageNode, MPSCNNPoolingMaxNode
+from openmps.graph.nodes.arithmetic import MPSNNAdditionNode
+from openmps.graph.nodes.concatenation import MPSNNConcatenationNode
+from openmps.graph.nodes.convolution import MPSCNNConvolutionNode, MPSCNNFullyConnectedNode
+from openmps.graph.nodes.dropout import MPSCNNDropoutNode
+from openmps.graph.nodes.neuron import MPSCNNNeuronReLUNNode, MPSCNNNeuronReLUNode, MPSCNNNeuronTanHNode
+from openmps.graph.nodes.node import Handle, MPSNNFilterNode, MPSNNImageNode
+from openmps.graph.nodes.normalization import MPSCNNBatchNormalizationNode
+from openmps.graph.nodes.pooling import MPSCNNPoolingAverageNode, MPSCNNPoolingMaxNode
 from openmps.kernels.convolution import MPSCNNConvolutionDescriptor, MPSCNNDepthWiseConvolutionDescriptor
 from openmps.training.data_sources import ArrayConvolutionDataSource, TrainableConvolutionDataSource
 from openmps.training.normalization_sources import (

@@ -5,8 +5,8 @@ from __future__ import annotations
 from openmps.core.kernel.scene import Scene
 from openmps.core.neuron import MPSNNNeuronDescriptor, NeuronParameters
 from openmps.errors import MPSTypeError
-from openmps.ops.neuron import Neuron, NeuronGradient
 from openmps.ops.op import Slot
+from openmps.ops.pointwise.neuron import Neuron, NeuronGradient
 
 
 def neuron_parameters(who: str, argument: str, descriptor: object) -> NeuronParameters:

@@ -9,12 +9,12 @@ from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.padding.policy import padding_label
 from openmps.debug.labels import step_places
 from openmps.debug.page.placement import is_placed, placement, sides
+from openmps.graph.compile.program import Program, Stage
 from openmps.graph.graph import MPSNNGraph
-from openmps.graph.nodes import MPSNNGradientFilterNode, MPSNNImageNode, row_of
-from openmps.graph.program import Program, Stage
-from openmps.graph.rows import Row
+from openmps.graph.nodes.node import MPSNNGradientFilterNode, MPSNNImageNode, row_of
+from openmps.graph.nodes.rows import Row
+from openmps.graph.run.trace import gradient_images, layer_names
 from openmps.graph.summary import SummaryRow, summary_rows
-from openmps.graph.trace import gradient_images, layer_names
 
 _FAMILIES = (
     ("FullyConnected", "weights"),

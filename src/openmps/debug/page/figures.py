@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from openmps.graph.trace import statistics_of
+from openmps.graph.run.trace import statistics_of
 
 Array = NDArray[Any]
 _BINS = 48

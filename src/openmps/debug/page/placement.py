@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from openmps.core.state.gradient import SourceRecord
-from openmps.graph.nodes import MPSNNGradientFilterNode
-from openmps.graph.program import Stage
+from openmps.graph.compile.program import Stage
+from openmps.graph.nodes.node import MPSNNGradientFilterNode
 from openmps.kernels.pooling import MPSCNNPoolingAverage
 from openmps.ops.geometry import Axis
 from openmps.types import MPSImageEdgeMode

@@ -17,7 +17,7 @@ from openmps.debug.page.figures import feature_maps, filters, histogram
 from openmps.debug.profiling import Profile, profile
 from openmps.errors import MPSArgumentError
 from openmps.graph.graph import MPSNNGraph
-from openmps.graph.trace import Trace, TracedKind, TracedValue
+from openmps.graph.run.trace import Trace, TracedKind, TracedValue
 
 _WHO = "openmps.debug.save_page"
 _PIXELS = 2_400_000

@@ -17,7 +17,7 @@ from openmps.core.padding.explicit import ExplicitPadding
 from openmps.core.padding.policy import MPSNNDefaultPadding
 from openmps.errors import MPSTypeError
 from openmps.formats.archive.sources import SOURCES, StandIns
-from openmps.graph.nodes import Handle
+from openmps.graph.nodes.node import Handle
 from openmps.kernels.batch_normalization import MPSCNNBatchNormalization
 from openmps.kernels.convolution import (
     MPSCNNBinaryConvolution,

@@ -13,11 +13,11 @@ from typing import Any, Protocol
 from openmps.errors import MPSTypeError
 from openmps.formats.archive import forms
 from openmps.formats.archive.sources import StandIns
-from openmps.graph.catalog import rows
+from openmps.graph.compile.interface import Results
+from openmps.graph.compile.passes import Network
 from openmps.graph.graph import MPSNNGraph
-from openmps.graph.interface import Results
-from openmps.graph.nodes import MPSNNFilterNode, MPSNNImageNode, MPSNNLabelsNode, MPSNNStateNode
-from openmps.graph.passes import Network
+from openmps.graph.nodes.catalog import rows
+from openmps.graph.nodes.node import MPSNNFilterNode, MPSNNImageNode, MPSNNLabelsNode, MPSNNStateNode
 from openmps.metal.device import MTLDevice
 
 _NODES: Mapping[str, type[MPSNNFilterNode]] = {row.node.__name__: row.node for row in rows()}

@@ -15,7 +15,7 @@ from openmps.formats.arrays import Array
 from openmps.formats.exchange.layers import WeightLayer, labelled_kernels, network_arrays
 from openmps.formats.exchange.mapping import export_weights
 from openmps.graph.graph import MPSNNGraph
-from openmps.graph.neuron_nodes import MPSCNNNeuronNode
+from openmps.graph.nodes.neuron import MPSCNNNeuronNode
 from openmps.metal.device import mtl_device
 
 _WHO = "archive_with_arrays"

@@ -17,14 +17,14 @@ from openmps.formats.onnx.pictures import OpenArithmetic, Picture, vector
 from openmps.formats.onnx.pointwise import limited
 from openmps.formats.onnx.problems import NodeError
 from openmps.formats.onnx.site import Builder, Site
-from openmps.graph.arithmetic_nodes import (
+from openmps.graph.nodes.arithmetic import (
     MPSNNAdditionNode,
     MPSNNBinaryArithmeticNode,
     MPSNNDivisionNode,
     MPSNNMultiplicationNode,
     MPSNNSubtractionNode,
 )
-from openmps.graph.neuron_nodes import MPSCNNNeuronLinearNode, MPSCNNNeuronNode, MPSCNNNeuronReLUNNode
+from openmps.graph.nodes.neuron import MPSCNNNeuronLinearNode, MPSCNNNeuronNode, MPSCNNNeuronReLUNNode
 from openmps.types import MPSCNNNeuronType
 
 _ONE, _NONE = np.ones((), np.float32), np.zeros((), np.float32)

@@ -35,8 +35,8 @@ from openmps.formats.onnx.problems import READER, Budget, NodeError, Problem, Sh
 from openmps.formats.onnx.site import Builder, Site, Value
 from openmps.formats.onnx.sources import DataSources
 from openmps.formats.onnx.tensors import dtype_of
-from openmps.graph.neuron_nodes import MPSCNNNeuronNode
-from openmps.graph.nodes import Handle, MPSNNImageNode
+from openmps.graph.nodes.neuron import MPSCNNNeuronNode
+from openmps.graph.nodes.node import Handle, MPSNNImageNode
 from openmps.types import MPSCNNNeuronType
 
 BUILDERS: Mapping[str, Builder] = {

@@ -15,7 +15,7 @@ from openmps.formats.onnx.pictures import Picture, channels_of
 from openmps.formats.onnx.problems import NodeError, ShapeError
 from openmps.formats.onnx.site import Builder, Site
 from openmps.formats.onnx.windows import Window, placed, window_of
-from openmps.graph.convolution_nodes import (
+from openmps.graph.nodes.convolution import (
     MPSCNNConvolutionNode,
     MPSCNNConvolutionTransposeNode,
     MPSCNNFullyConnectedNode,

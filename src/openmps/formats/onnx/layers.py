@@ -12,17 +12,19 @@ from openmps.core.neuron import MPSNNNeuronDescriptor
 from openmps.formats.onnx.model import Array
 from openmps.formats.onnx.problems import NodeError
 from openmps.formats.onnx.writing import Layer, Writer
-from openmps.graph import arithmetic_nodes as arithmetic
-from openmps.graph import concatenation_nodes as concatenation
-from openmps.graph import convolution_nodes as convolution
-from openmps.graph import dropout_nodes as dropout
-from openmps.graph import local_normalization_nodes as local
-from openmps.graph import neuron_nodes as neuron
-from openmps.graph import normalization_nodes as normalization
-from openmps.graph import pooling_nodes as pooling
-from openmps.graph import reduction_nodes as reduction
-from openmps.graph import shape_nodes as shape
-from openmps.graph import softmax_nodes as softmax
+from openmps.graph.nodes import (
+    arithmetic,
+    concatenation,
+    convolution,
+    dropout,
+    neuron,
+    normalization,
+    pooling,
+    reduction,
+    shape,
+    softmax,
+)
+from openmps.graph.nodes import local_normalization as local
 from openmps.kernels.convolution import MPSCNNDepthWiseConvolutionDescriptor, MPSCNNSubPixelConvolutionDescriptor
 from openmps.kernels.convolution.descriptor import sub_pixel_factor
 from openmps.types import MPSCNNNeuronType, MPSImageEdgeMode, MPSRectNoClip

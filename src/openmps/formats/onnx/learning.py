@@ -13,8 +13,8 @@ from openmps.core.arrays import numbers
 from openmps.formats.onnx.model import Array, Node
 from openmps.formats.onnx.problems import READER, NodeError
 from openmps.formats.onnx.sources import DataSources, FixedSources, ImageNormalizationSources
-from openmps.graph.nodes import MPSNNFilterNode, MPSNNImageNode
-from openmps.graph.trainable import TrainableNode, offered_updates, training_of
+from openmps.graph.nodes.node import MPSNNFilterNode, MPSNNImageNode
+from openmps.graph.nodes.trainable import TrainableNode, offered_updates, training_of
 from openmps.kernels.convolution import MPSCNNConvolutionDescriptor
 from openmps.types import MPSNNTrainingStyle
 

@@ -23,7 +23,7 @@ from openmps.formats.onnx.sources import DataSources, FixedSources
 from openmps.formats.paths import path_of
 from openmps.graph.description import table
 from openmps.graph.graph import MPSNNGraph
-from openmps.graph.nodes import MPSNNImageNode, checked_format
+from openmps.graph.nodes.node import MPSNNImageNode, checked_format
 from openmps.metal.device import MTLCreateSystemDefaultDevice, MTLDevice
 from openmps.types import MPSImageFeatureChannelFormat
 

@@ -9,8 +9,8 @@ from openmps.formats.onnx.model import Node
 from openmps.formats.onnx.pictures import Picture, channels_of
 from openmps.formats.onnx.problems import NodeError, ShapeError
 from openmps.formats.onnx.site import Builder, Row, Site
-from openmps.graph.local_normalization_nodes import MPSCNNCrossChannelNormalizationNode
-from openmps.graph.normalization_nodes import MPSCNNGroupNormalizationNode, MPSCNNInstanceNormalizationNode
+from openmps.graph.nodes.local_normalization import MPSCNNCrossChannelNormalizationNode
+from openmps.graph.nodes.normalization import MPSCNNGroupNormalizationNode, MPSCNNInstanceNormalizationNode
 
 
 def batch(at: Site, node: Node) -> Picture:

@@ -14,11 +14,11 @@ from openmps.formats.onnx.pictures import Picture, channels_of
 from openmps.formats.onnx.problems import NodeError
 from openmps.formats.onnx.shapes import axis_of, is_everything
 from openmps.formats.onnx.site import Builder, Site
-from openmps.graph.arithmetic_nodes import MPSNNAdditionNode
-from openmps.graph.concatenation_nodes import MPSNNConcatenationNode
-from openmps.graph.convolution_nodes import MPSCNNConvolutionNode
-from openmps.graph.pooling_nodes import MPSCNNPoolingMaxNode
-from openmps.graph.shape_nodes import MPSNNPadNode
+from openmps.graph.nodes.arithmetic import MPSNNAdditionNode
+from openmps.graph.nodes.concatenation import MPSNNConcatenationNode
+from openmps.graph.nodes.convolution import MPSCNNConvolutionNode
+from openmps.graph.nodes.pooling import MPSCNNPoolingMaxNode
+from openmps.graph.nodes.shape import MPSNNPadNode
 from openmps.kernels.convolution import MPSCNNConvolutionDescriptor, MPSCNNSubPixelConvolutionDescriptor
 from openmps.types import MPSImageCoordinate, MPSImageEdgeMode
 

@@ -13,10 +13,10 @@ from openmps.formats.archive.sources import ArchivedConvolutionWeights, Archived
 from openmps.formats.onnx.layout import Atom, Atoms, Layout, size_of
 from openmps.formats.onnx.model import Array
 from openmps.formats.onnx.problems import Budget, NodeError
-from openmps.graph.arithmetic_nodes import MPSNNAdditionNode, MPSNNBinaryArithmeticNode, MPSNNSubtractionNode
-from openmps.graph.convolution_nodes import MPSCNNConvolutionNode
-from openmps.graph.nodes import MPSNNImageNode
-from openmps.graph.shape_nodes import MPSNNReshapeNode
+from openmps.graph.nodes.arithmetic import MPSNNAdditionNode, MPSNNBinaryArithmeticNode, MPSNNSubtractionNode
+from openmps.graph.nodes.convolution import MPSCNNConvolutionNode
+from openmps.graph.nodes.node import MPSNNImageNode
+from openmps.graph.nodes.shape import MPSNNReshapeNode
 from openmps.kernels.convolution import MPSCNNConvolutionDescriptor, MPSCNNSubPixelConvolutionDescriptor
 
 

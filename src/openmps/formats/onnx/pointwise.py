@@ -13,8 +13,8 @@ from openmps.formats.onnx.pictures import Picture
 from openmps.formats.onnx.problems import NodeError
 from openmps.formats.onnx.site import Builder, Site
 from openmps.formats.onnx.tensors import dtype_of
-from openmps.graph.arithmetic_nodes import MPSNNAdditionNode, MPSNNMultiplicationNode
-from openmps.graph.softmax_nodes import MPSCNNLogSoftMaxNode, MPSCNNSoftMaxNode
+from openmps.graph.nodes.arithmetic import MPSNNAdditionNode, MPSNNMultiplicationNode
+from openmps.graph.nodes.softmax import MPSCNNLogSoftMaxNode, MPSCNNSoftMaxNode
 from openmps.types import MPSCNNNeuronType
 
 Kind = MPSCNNNeuronType

@@ -13,19 +13,19 @@ from openmps.formats.onnx.pictures import Picture, channels_of
 from openmps.formats.onnx.problems import NodeError
 from openmps.formats.onnx.site import Builder, Site
 from openmps.formats.onnx.windows import Window, window_of
-from openmps.graph.nodes import MPSNNFilterNode
-from openmps.graph.pooling_nodes import (
+from openmps.graph.nodes.node import MPSNNFilterNode
+from openmps.graph.nodes.pooling import (
     MPSCNNDilatedPoolingMaxNode,
     MPSCNNPoolingAverageNode,
     MPSCNNPoolingL2NormNode,
     MPSCNNPoolingMaxNode,
 )
-from openmps.graph.reduction_nodes import (
+from openmps.graph.nodes.reduction import (
     MPSNNReductionColumnMaxNode,
     MPSNNReductionRowMaxNode,
     MPSNNReductionSpatialMeanNode,
 )
-from openmps.graph.shape_nodes import MPSNNPadNode
+from openmps.graph.nodes.shape import MPSNNPadNode
 from openmps.types import MPSImageCoordinate, MPSImageEdgeMode
 
 

@@ -10,7 +10,7 @@ from openmps.formats.onnx.model import Node
 from openmps.formats.onnx.pictures import Picture
 from openmps.formats.onnx.problems import NodeError
 from openmps.formats.onnx.site import Builder, Site
-from openmps.graph import reduction_nodes as nodes
+from openmps.graph.nodes import reduction as nodes
 from openmps.types import MPSImageFeatureChannelFormat
 
 _Kinds = Mapping[str, Any]

@@ -14,7 +14,7 @@ from openmps.formats.onnx.pictures import Picture, channels_of
 from openmps.formats.onnx.problems import NodeError
 from openmps.formats.onnx.shapes import axis_of
 from openmps.formats.onnx.site import Builder, Site
-from openmps.graph.shape_nodes import (
+from openmps.graph.nodes.shape import (
     MPSCNNUpsamplingBilinearNode,
     MPSCNNUpsamplingNearestNode,
     MPSNNBilinearScaleNode,

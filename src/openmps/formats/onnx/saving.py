@@ -14,7 +14,7 @@ from openmps.formats.onnx.problems import NodeError
 from openmps.formats.onnx.reading import require_onnx
 from openmps.formats.onnx.writing import Layer, Writer
 from openmps.graph.graph import MPSNNGraph
-from openmps.graph.nodes import MPSNNFilterNode, MPSNNGradientFilterNode
+from openmps.graph.nodes.node import MPSNNFilterNode, MPSNNGradientFilterNode
 
 WRITER = "openmps.formats.onnx.save"
 

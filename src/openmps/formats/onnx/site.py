@@ -27,10 +27,10 @@ from openmps.formats.onnx.pictures import (
     vector,
 )
 from openmps.formats.onnx.problems import Budget, NodeError, ShapeError
-from openmps.graph.convolution_nodes import MPSCNNConvolutionNode
-from openmps.graph.neuron_nodes import MPSCNNNeuronLinearNode, MPSCNNNeuronNode
-from openmps.graph.nodes import MPSNNFilterNode, MPSNNImageNode
-from openmps.graph.normalization_nodes import MPSCNNBatchNormalizationNode
+from openmps.graph.nodes.convolution import MPSCNNConvolutionNode
+from openmps.graph.nodes.neuron import MPSCNNNeuronLinearNode, MPSCNNNeuronNode
+from openmps.graph.nodes.node import MPSNNFilterNode, MPSNNImageNode
+from openmps.graph.nodes.normalization import MPSCNNBatchNormalizationNode
 from openmps.kernels.convolution import MPSCNNConvolutionDescriptor, MPSCNNDepthWiseConvolutionDescriptor
 from openmps.types import MPSCNNBatchNormalizationFlags, MPSCNNNeuronType
 

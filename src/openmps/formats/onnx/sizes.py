@@ -13,9 +13,9 @@ from openmps.checks import lengths_text, store
 from openmps.core.image.storage import Shape
 from openmps.errors import MPSArgumentError
 from openmps.formats.onnx.ports import OnnxPort
-from openmps.graph.arithmetic_nodes import MPSNNBinaryArithmeticNode
+from openmps.graph.compile.program import Program, Stage
 from openmps.graph.graph import MPSNNGraph
-from openmps.graph.program import Program, Stage
+from openmps.graph.nodes.arithmetic import MPSNNBinaryArithmeticNode
 
 _STRIDES = ("stride_in_pixels_x", "stride_in_pixels_y")
 

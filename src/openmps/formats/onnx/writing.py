@@ -9,9 +9,9 @@ import numpy as np
 
 from openmps.formats.archive.sources import StandIns
 from openmps.formats.onnx.model import Array
+from openmps.graph.compile.program import Program
 from openmps.graph.graph import MPSNNGraph
-from openmps.graph.nodes import MPSNNImageNode
-from openmps.graph.program import Program
+from openmps.graph.nodes.node import MPSNNImageNode
 
 _OPSET, _IR = 21, 10
 _BATCH = "N"

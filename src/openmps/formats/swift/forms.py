@@ -8,20 +8,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from openmps.graph import arithmetic_nodes as arithmetic
-from openmps.graph import concatenation_nodes as concatenation
-from openmps.graph import convolution_nodes as convolution
-from openmps.graph import dropout_nodes as dropout
-from openmps.graph import gram_matrix_nodes as gram_matrix
-from openmps.graph import local_normalization_nodes as local_normalization
-from openmps.graph import loss_nodes as loss
-from openmps.graph import neuron_nodes as neuron
-from openmps.graph import normalization_nodes as normalization
-from openmps.graph import pooling_nodes as pooling
-from openmps.graph import reduction_nodes as reduction
-from openmps.graph import shape_nodes as shape
-from openmps.graph import softmax_nodes as softmax
-from openmps.graph.nodes import MPSNNFilterNode
+from openmps.graph.nodes import (
+    arithmetic,
+    concatenation,
+    convolution,
+    dropout,
+    gram_matrix,
+    local_normalization,
+    loss,
+    neuron,
+    normalization,
+    pooling,
+    reduction,
+    shape,
+    softmax,
+)
+from openmps.graph.nodes.node import MPSNNFilterNode
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from openmps.formats.swift import classes
 from openmps.formats.swift.literals import camel, case, float32, literal, string, whole
 from openmps.formats.swift.text import Text
 from openmps.formats.swift.trained import Trained
-from openmps.graph.nodes import MPSNNFilterNode
-from openmps.graph.releases import FIRST
+from openmps.graph.nodes.node import MPSNNFilterNode
+from openmps.graph.nodes.releases import FIRST
 from openmps.kernels.batch_normalization import MPSCNNBatchNormalization
 from openmps.kernels.convolution import MPSCNNBinaryConvolution, MPSCNNConvolutionDescriptor
 from openmps.kernels.convolution.descriptor import (

@@ -16,7 +16,7 @@ from openmps.formats.swift.nodes import Nodes
 from openmps.formats.swift.text import Text, call, laid_out
 from openmps.formats.swift.trained import Trained
 from openmps.graph.graph import MPSNNGraph
-from openmps.graph.releases import IOS, order_of
+from openmps.graph.nodes.releases import IOS, order_of
 from openmps.kernels.optimizers import MPSNNOptimizer
 
 _WIDTH = 95

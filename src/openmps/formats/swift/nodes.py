@@ -14,11 +14,11 @@ from openmps.formats.swift.forms import Form, form_of
 from openmps.formats.swift.layers import Layers
 from openmps.formats.swift.literals import camel, case, float32, literal, options, string
 from openmps.formats.swift.text import Text
+from openmps.graph.compile.interface import source_label
 from openmps.graph.graph import MPSNNGraph
-from openmps.graph.interface import source_label
-from openmps.graph.nodes import MPSNNFilterNode, MPSNNGradientFilterNode, MPSNNImageNode, MPSNNStateNode, row_of
-from openmps.graph.releases import SINCE
-from openmps.graph.rows import Row
+from openmps.graph.nodes.node import MPSNNFilterNode, MPSNNGradientFilterNode, MPSNNImageNode, MPSNNStateNode, row_of
+from openmps.graph.nodes.releases import SINCE
+from openmps.graph.nodes.rows import Row
 from openmps.kernels.loss import MPSCNNLossDescriptor, MPSCNNYOLOLossDescriptor
 from openmps.types import (
     MPSCNNBatchNormalizationFlags,

@@ -10,8 +10,8 @@ from itertools import pairwise
 from openmps.formats.paths import file_stem
 from openmps.formats.swift import classes
 from openmps.formats.swift.literals import Names, string
-from openmps.graph.nodes import MPSNNFilterNode
-from openmps.graph.releases import FIRST, newest
+from openmps.graph.nodes.node import MPSNNFilterNode
+from openmps.graph.nodes.releases import FIRST, newest
 
 _INDENT = "  "
 _WIDTH = 99

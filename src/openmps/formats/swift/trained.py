@@ -12,9 +12,9 @@ from openmps.formats.swift import training_classes as classes
 from openmps.formats.swift.literals import case, float32, float64, literal, string, whole
 from openmps.formats.swift.text import Text
 from openmps.graph.graph import MPSNNGraph
-from openmps.graph.nodes import MPSNNFilterNode, MPSNNGradientFilterNode
-from openmps.graph.trainable import TrainableNode, offered_updates, training_of
-from openmps.graph.training import STATES_OF_IMAGES
+from openmps.graph.nodes.node import MPSNNFilterNode, MPSNNGradientFilterNode
+from openmps.graph.nodes.trainable import TrainableNode, offered_updates, training_of
+from openmps.graph.nodes.training import STATES_OF_IMAGES
 from openmps.kernels.optimizers import (
     MPSNNOptimizer,
     MPSNNOptimizerAdam,

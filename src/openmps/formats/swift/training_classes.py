@@ -1,6 +1,6 @@
 """Swift of the data sources that are trained, and of their optimizers; ``NAME`` is the model's.
 
-The CPU's steps are those of the framework's optimizers (MPSNNOptimizers.h, macOS 10.14); see `openmps.ops.optimizers`.
+The CPU's steps are those of the framework's optimizers (MPSNNOptimizers.h, macOS 10.14); see `ops.update.optimizers`.
 """
 
 from __future__ import annotations

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from openmps.graph.concatenation_nodes import MPSNNConcatenationNode
-from openmps.graph.convolution_nodes import MPSCNNConvolutionGradientNode
 from openmps.graph.lint.findings import Finding, Severity
 from openmps.graph.lint.view import View
-from openmps.graph.nodes import MPSNNFilterNode
-from openmps.graph.shape_nodes import MPSNNPadNode
+from openmps.graph.nodes.concatenation import MPSNNConcatenationNode
+from openmps.graph.nodes.convolution import MPSCNNConvolutionGradientNode
+from openmps.graph.nodes.node import MPSNNFilterNode
+from openmps.graph.nodes.shape import MPSNNPadNode
 
 _SLICE = 4
 """Feature channels of a texture slice."""

@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
-from openmps.graph.convolution_nodes import MPSCNNConvolutionGradientNode
 from openmps.graph.lint.findings import Finding, Severity
 from openmps.graph.lint.view import FLOAT16_LIMIT, View, numbers_of
-from openmps.graph.nodes import MPSNNFilterNode
-from openmps.graph.reduction_nodes import (
+from openmps.graph.nodes.convolution import MPSCNNConvolutionGradientNode
+from openmps.graph.nodes.node import MPSNNFilterNode
+from openmps.graph.nodes.reduction import (
     MPSNNReductionFeatureChannelsArgumentMaxNode,
     MPSNNReductionFeatureChannelsArgumentMinNode,
 )

@@ -8,10 +8,10 @@ from typing import Any
 from openmps.core.padding.explicit import ExplicitPadding
 from openmps.core.padding.geometry import axis_placement, window_extent
 from openmps.core.padding.policy import MPSNNDefaultPadding
-from openmps.graph.convolution_nodes import MPSCNNConvolutionTransposeNode, MPSCNNFullyConnectedNode
 from openmps.graph.lint.findings import Finding, Severity
 from openmps.graph.lint.view import View
-from openmps.graph.nodes import MPSNNFilterNode, MPSNNGradientFilterNode
+from openmps.graph.nodes.convolution import MPSCNNConvolutionTransposeNode, MPSCNNFullyConnectedNode
+from openmps.graph.nodes.node import MPSNNFilterNode, MPSNNGradientFilterNode
 from openmps.types import MPSNNPaddingMethod
 
 _AXES = (("x", "width"), ("y", "height"))

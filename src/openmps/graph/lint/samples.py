@@ -12,11 +12,11 @@ import torch
 from openmps.core.image.batch import MPSImageBatch
 from openmps.core.image.image import MPSImage
 from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.graph.compile.interface import Results
+from openmps.graph.compile.passes import Network
 from openmps.graph.graph import MPSNNGraph
-from openmps.graph.interface import Results
 from openmps.graph.lint.view import Peak
-from openmps.graph.nodes import MPSNNImageNode
-from openmps.graph.passes import Network
+from openmps.graph.nodes.node import MPSNNImageNode
 from openmps.types import MPSImageFeatureChannelFormat
 
 _FULL = MPSImageFeatureChannelFormat.FLOAT32

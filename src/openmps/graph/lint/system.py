@@ -7,13 +7,13 @@ from typing import Any
 
 from openmps.core.image.temporary import MPSTemporaryImage
 from openmps.core.padding.policy import MPSNNDefaultPadding
-from openmps.graph.convolution_nodes import MPSCNNConvolutionGradientNode
 from openmps.graph.lint.findings import Finding, Severity
 from openmps.graph.lint.view import View
-from openmps.graph.loss_nodes import MPSCNNYOLOLossNode
-from openmps.graph.nodes import MPSNNFilterNode, MPSNNGradientFilterNode
-from openmps.graph.releases import FIRST, SINCE
-from openmps.graph.trainable import TrainableNode
+from openmps.graph.nodes.convolution import MPSCNNConvolutionGradientNode
+from openmps.graph.nodes.loss import MPSCNNYOLOLossNode
+from openmps.graph.nodes.node import MPSNNFilterNode, MPSNNGradientFilterNode
+from openmps.graph.nodes.releases import FIRST, SINCE
+from openmps.graph.nodes.trainable import TrainableNode
 from openmps.types import (
     MPSCNNNeuronType,
     MPSImageEdgeMode,

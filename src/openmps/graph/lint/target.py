@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from openmps.errors import MPSArgumentError
-from openmps.graph.releases import IOS, order_of
+from openmps.graph.nodes.releases import IOS, order_of
 
 _SYSTEMS = {"macos": "macOS", "ios": "iOS", "tvos": "tvOS"}
 _IOS = (*map(str, range(11, 19)), "26")

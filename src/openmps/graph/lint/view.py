@@ -9,11 +9,11 @@ from typing import Any
 import torch
 
 from openmps.core.image.descriptor import MPSImageDescriptor
+from openmps.graph.compile.program import Program
 from openmps.graph.graph import MPSNNGraph
 from openmps.graph.lint.findings import Finding, Severity
 from openmps.graph.lint.target import Target
-from openmps.graph.nodes import MPSNNFilterNode, MPSNNImageNode
-from openmps.graph.program import Program
+from openmps.graph.nodes.node import MPSNNFilterNode, MPSNNImageNode
 from openmps.types import MPSImageFeatureChannelFormat
 
 FLOAT16_LIMIT = 65504.0

@@ -13,8 +13,8 @@ from openmps.core.kernel.configuration import KernelProperty
 from openmps.core.kernel.scene import Scene
 from openmps.core.state.gradient import MPSNNBinaryGradientState
 from openmps.errors import MPSArgumentError
-from openmps.ops.arithmetic import Arithmetic, Combination, Comparison, Stretch, open_limits
 from openmps.ops.op import Slot
+from openmps.ops.pointwise.arithmetic import Arithmetic, Combination, Comparison, Stretch, open_limits
 from openmps.types import MPSNNComparisonType
 
 

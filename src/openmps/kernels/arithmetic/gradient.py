@@ -19,9 +19,9 @@ from openmps.kernels.arithmetic.forward import (
     zero_or_one,
 )
 from openmps.metal.device import MTLDevice
-from openmps.ops.arithmetic import Arithmetic, CombinationGradient, ProductGradient
 from openmps.ops.geometry import Axis, Window
 from openmps.ops.op import Slot
+from openmps.ops.pointwise.arithmetic import Arithmetic, CombinationGradient, ProductGradient
 from openmps.types import MPSOffset
 
 

@@ -31,7 +31,7 @@ from openmps.kernels.batch_normalization.stages import (
     statistics,
 )
 from openmps.metal.device import CommandBuffer, MTLDevice
-from openmps.ops.batch_normalization import DataGradient, ParameterSums
+from openmps.ops.normalization.batch_normalization import DataGradient, ParameterSums
 from openmps.ops.op import Slot
 from openmps.selectors import takes
 from openmps.types import MPSOffset, MPSRectNoClip

@@ -12,7 +12,7 @@ from openmps.core.neuron import MPSNNNeuronDescriptor, NeuronParameters
 from openmps.core.state.batch import MPSStateBatch
 from openmps.errors import MPSTypeError
 from openmps.metal.device import CommandBuffer
-from openmps.ops.batch_normalization import Normalize
+from openmps.ops.normalization.batch_normalization import Normalize
 from openmps.ops.op import Slot
 
 

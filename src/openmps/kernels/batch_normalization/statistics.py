@@ -21,8 +21,8 @@ from openmps.errors import MPSArgumentError
 from openmps.kernels.batch_normalization.forward import MPSCNNBatchNormalizationState, check_state
 from openmps.kernels.batch_normalization.stages import OfBatches, check_usable, refuse, refuse_arguments
 from openmps.metal.device import CommandBuffer
-from openmps.ops.batch_normalization import BatchMoments, MergedMoments
 from openmps.ops.elements import Channels
+from openmps.ops.normalization.batch_normalization import BatchMoments, MergedMoments
 from openmps.ops.op import Slot
 from openmps.types import MPSOffset, MPSRectNoClip
 

@@ -24,7 +24,7 @@ from openmps.kernels.batch_normalization.data_source import MPSCNNBatchNormaliza
 from openmps.kernels.batch_normalization.forward import MPSCNNBatchNormalization, check_state
 from openmps.kernels.batch_normalization.gradient import MPSCNNBatchNormalizationGradient
 from openmps.metal.device import MTLDevice
-from openmps.ops.batch_normalization import (
+from openmps.ops.normalization.batch_normalization import (
     BatchMoments,
     DataGradient,
     JoinRows,
@@ -32,8 +32,8 @@ from openmps.ops.batch_normalization import (
     ParameterSums,
     SplitRows,
 )
-from openmps.ops.collectives import Processes, SharedMoments, SharedSums
 from openmps.ops.op import Slot
+from openmps.ops.update.collectives import Processes, SharedMoments, SharedSums
 
 
 @cache

@@ -26,7 +26,7 @@ from openmps.kernels.convolution.data_source import MPSCNNConvolutionDataSource,
 from openmps.kernels.convolution.descriptor import MPSCNNConvolutionDescriptor, sub_pixel_factor
 from openmps.kernels.convolution.whole_image import WholeImageKernel
 from openmps.metal.device import MTLBuffer, MTLDevice
-from openmps.ops.binary_convolution import BinaryConvolution, BinaryTerms, binary_weights
+from openmps.ops.convolution.binary_convolution import BinaryConvolution, BinaryTerms, binary_weights
 from openmps.ops.op import Slot
 from openmps.selectors import takes
 from openmps.types import MPSCNNBinaryConvolutionFlags, MPSCNNBinaryConvolutionType, MPSDataType

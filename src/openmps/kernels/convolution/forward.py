@@ -21,8 +21,8 @@ from openmps.kernels.convolution.descriptor import MPSCNNConvolutionDescriptor, 
 from openmps.kernels.convolution.weights import ConvolutionWeights
 from openmps.kernels.convolution.whole_image import WholeImageKernel
 from openmps.metal.device import MTLDevice
-from openmps.ops.convolution import Convolution, FullyConnected, SubPixels
-from openmps.ops.convolution_half import ConvolutionHalf
+from openmps.ops.convolution.convolution import Convolution, FullyConnected, SubPixels
+from openmps.ops.convolution.convolution_half import ConvolutionHalf
 from openmps.ops.op import Slot
 from openmps.selectors import takes
 from openmps.types import MPSCNNConvolutionFlags, MPSCNNNeuronType

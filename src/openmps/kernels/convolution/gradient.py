@@ -12,7 +12,7 @@ from openmps.kernels.convolution.forward import MPSCNNConvolution
 from openmps.kernels.convolution.gradient_base import ConvolutionGradientKernel
 from openmps.kernels.convolution.whole_image import whole_image_axis
 from openmps.metal.device import MTLDevice
-from openmps.ops.convolution import ConvolutionGradient, FullyConnectedGradient
+from openmps.ops.convolution.convolution import ConvolutionGradient, FullyConnectedGradient
 from openmps.ops.geometry import Window
 from openmps.ops.op import Slot
 

@@ -24,8 +24,8 @@ from openmps.kernels.convolution.data_source import MPSCNNConvolutionDataSource
 from openmps.kernels.convolution.descriptor import MPSCNNConvolutionDescriptor, refuse_sub_pixels
 from openmps.kernels.convolution.forward import MPSCNNConvolution, MPSCNNConvolutionGradientState
 from openmps.metal.device import CommandBuffer, MTLDevice
-from openmps.ops.convolution_half import ConvolutionTransposeHalf
-from openmps.ops.convolution_transpose import ConvolutionTranspose
+from openmps.ops.convolution.convolution_half import ConvolutionTransposeHalf
+from openmps.ops.convolution.convolution_transpose import ConvolutionTranspose
 from openmps.ops.geometry import Axis, Window
 from openmps.ops.op import Slot
 from openmps.types import MPSDataType, MPSOffset

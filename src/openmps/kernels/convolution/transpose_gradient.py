@@ -11,7 +11,7 @@ from openmps.kernels.convolution.transpose import (
     TransposePlacement,
     stuffed_window,
 )
-from openmps.ops.convolution_transpose import ConvolutionTransposeGradient
+from openmps.ops.convolution.convolution_transpose import ConvolutionTransposeGradient
 from openmps.ops.op import Slot
 from openmps.types import MPSDataType, MPSOffset
 

@@ -25,8 +25,8 @@ from openmps.kernels.convolution.state import MPSCNNConvolutionWeightsAndBiasesS
 from openmps.metal.device import CommandBuffer, MTLBuffer, MTLDevice
 from openmps.metal.pending import Region
 from openmps.metal.resource import epoch
-from openmps.ops.convolution import CopyNumbers, TakeWeights
-from openmps.ops.fused_convolution import Unrounded
+from openmps.ops.convolution.convolution import CopyNumbers, TakeWeights
+from openmps.ops.convolution.fused_convolution import Unrounded
 from openmps.types import MPSDataType
 
 

@@ -24,7 +24,7 @@ from openmps.kernels.group_normalization.parameters import GammaAndBeta, Setting
 from openmps.kernels.group_normalization.state import Added, ImageNormalizationState, adder, filled_rows
 from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.ops.elements import Clear, Overwrite
-from openmps.ops.group_normalization import GroupNormalization, GroupNormalizationGradient
+from openmps.ops.normalization.group_normalization import GroupNormalization, GroupNormalizationGradient
 from openmps.ops.op import Slot
 
 

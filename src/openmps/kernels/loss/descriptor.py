@@ -6,7 +6,7 @@ from numbers import Integral
 
 from openmps.checks import NamedAttributes
 from openmps.errors import MPSArgumentError, MPSTypeError
-from openmps.ops.loss import LossParameters
+from openmps.ops.loss.loss import LossParameters
 from openmps.selectors import Factory, name_arguments
 from openmps.types import MPSCNNLossType, MPSCNNReductionType
 

@@ -17,7 +17,7 @@ from openmps.kernels.loss.descriptor import MPSCNNLossDescriptor
 from openmps.kernels.loss.image_loss import GivenImages, ImageLoss
 from openmps.kernels.loss.properties import checked_descriptor
 from openmps.metal.device import CommandBuffer, MTLDevice
-from openmps.ops.loss import ForwardLoss, LossParameters
+from openmps.ops.loss.loss import ForwardLoss, LossParameters
 from openmps.ops.op import Slot
 from openmps.types import MPSCNNReductionType
 

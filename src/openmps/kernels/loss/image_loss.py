@@ -19,7 +19,7 @@ from openmps.kernels.loss.labels import too_few_channels
 from openmps.kernels.loss.properties import AdjustableLossProperties
 from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.ops.elements import Channels, Load
-from openmps.ops.loss import LabelChannels, LossParameters
+from openmps.ops.loss.loss import LabelChannels, LossParameters
 from openmps.ops.op import Slot
 from openmps.types import MPSCNNLossType, MPSImageFeatureChannelFormat
 

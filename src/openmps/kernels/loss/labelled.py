@@ -29,7 +29,7 @@ from openmps.kernels.loss.labels import (
 from openmps.kernels.loss.properties import LossProperties, checked_descriptor
 from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.ops.elements import Channels
-from openmps.ops.loss import LabelChannels, Loss
+from openmps.ops.loss.loss import LabelChannels, Loss
 from openmps.ops.op import Slot
 from openmps.types import MPSCNNLossType, MPSCNNReductionType
 

@@ -10,7 +10,7 @@ from openmps.checks import Shown, number, of_kind
 from openmps.core.kernel.configuration import Configured, Setting, T
 from openmps.errors import MPSArgumentError
 from openmps.kernels.loss.descriptor import MPSCNNLossDescriptor
-from openmps.ops.loss import LossParameters
+from openmps.ops.loss.loss import LossParameters
 from openmps.types import MPSCNNLossType, MPSCNNReductionType
 
 _VALUES = ("weight", "label_smoothing", "number_of_classes", "epsilon", "delta", "reduce_across_batch")

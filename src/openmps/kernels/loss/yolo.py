@@ -17,8 +17,8 @@ from openmps.kernels.loss.labelled import LabelledLoss, MPSCNNLoss
 from openmps.kernels.loss.labels import GivenLabels
 from openmps.kernels.loss.yolo_descriptor import MPSCNNYOLOLossDescriptor
 from openmps.metal.device import MTLDevice
+from openmps.ops.loss.yolo_loss import BOX_CHANNELS, YOLOLoss, YOLOLossParameters
 from openmps.ops.op import Slot
-from openmps.ops.yolo_loss import BOX_CHANNELS, YOLOLoss, YOLOLossParameters
 from openmps.types import MPSCNNReductionType
 
 
@@ -39,7 +39,7 @@ class MPSCNNYOLOLoss(LabelledLoss):
     `loss_classes`; only boxes with an object have more than a loss of confidence. In the labels X and Y are the place
     of an object's centre in the cell, 0 to 1, W and H its size in the units of the anchor boxes, cells, C is 1 for an
     object, and the classes are one-hot. The framework does not say how boxes are decoded, matched and masked:
-    `openmps.ops.yolo_loss.yolo_loss` has the formulas chosen. No reduction divides the gradient.
+    `openmps.ops.loss.yolo_loss.yolo_loss` has the formulas chosen. No reduction divides the gradient.
     """
 
     _parts = Setting[YOLOLossParameters]()

@@ -12,7 +12,7 @@ from openmps.core.arrays import numbers
 from openmps.core.numbers import integer
 from openmps.errors import MPSArgumentError
 from openmps.kernels.loss.descriptor import MPSCNNLossDescriptor
-from openmps.ops.yolo_loss import YOLOLossParameters
+from openmps.ops.loss.yolo_loss import YOLOLossParameters
 from openmps.selectors import Factory, name_arguments
 from openmps.types import MPSCNNLossType, MPSCNNReductionType
 

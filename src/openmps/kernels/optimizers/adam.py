@@ -15,7 +15,7 @@ from openmps.errors import MPSArgumentError
 from openmps.kernels.optimizers.descriptor import MPSNNOptimizerDescriptor, described
 from openmps.kernels.optimizers.optimizer import MPSNNOptimizer
 from openmps.metal.device import CommandBuffer, MTLDevice
-from openmps.ops import optimizers as ops
+from openmps.ops.update import optimizers as ops
 from openmps.selectors import takes
 
 

@@ -27,8 +27,8 @@ from openmps.kernels.optimizers.parameters import (
 )
 from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.ops.op import Body
-from openmps.ops.optimizers import GradientRule, HandOn, Update
-from openmps.ops.shards import Shard
+from openmps.ops.update.optimizers import GradientRule, HandOn, Update
+from openmps.ops.update.shards import Shard
 from openmps.types import MPSNNRegularizationType
 
 _LayerOf = Callable[[str, Mapping[str, Any], "CommandBuffer"], Layer]

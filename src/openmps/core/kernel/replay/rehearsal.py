@@ -19,8 +19,8 @@ from openmps.core.kernel.replay.sight import cells_of, is_own_cell, stay, traits
 from openmps.core.kernel.replay.tape import Reader, over_nothing
 from openmps.core.kernel.replay.updates import TapeStep, Touched, joined
 from openmps.ops import triton
-from openmps.ops.collectives import alone
 from openmps.ops.op import Body, Role
+from openmps.ops.update.collectives import alone
 
 _LEAST_STEPS = 16
 """Of fewer operations the kernels are compiled as they come."""

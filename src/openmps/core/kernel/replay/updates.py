@@ -1,7 +1,7 @@
 """Updates at the end of a tape, brought together: a network's are many, each little more than its launch.
 
 Works that do nothing but write memory that stays may change places, unless one writes what another one reads or writes.
-Those of a kind come together (`openmps.ops.joined_updates`), and become one work with what lies between them.
+Those of a kind come together (`openmps.ops.update.joined_updates`), and become one work with what lies between them.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from openmps.core.kernel.encoding import Encoding
-from openmps.ops.joined_updates import join_updates, kind_of
 from openmps.ops.op import Body, Builder
+from openmps.ops.update.joined_updates import join_updates, kind_of
 
 
 class TapeStep(NamedTuple):

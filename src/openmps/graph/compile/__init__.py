@@ -1,0 +1,1 @@
+"""From nodes to a program: the training graph derived, kernels planned, one body fused."""

@@ -1,0 +1,1 @@
+"""Fusions: rules over operations, each with the steps that it must equal."""

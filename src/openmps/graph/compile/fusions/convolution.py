@@ -1,0 +1,215 @@
+"""Convolutions of inference with what stands behind them; see `openmps.graph.compile.fusions.fusion`.
+
+The slow steps of a `FusedConvolution` are those of the chain that it replaces: a convolution, a batch normalization
+with stored statistics, the addition of an image, an activation, each of which may be missing, and the roundings
+between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from openmps.graph.compile.preparations import Recipe
+from openmps.graph.compile.readers import Readers
+from openmps.kernels.convolution.weights import UNROUNDED
+from openmps.ops.convolution.convolution import ContractionGradient, Convolution
+from openmps.ops.convolution.fused_convolution import (
+    ACTIVATIONS,
+    GATES,
+    Activation,
+    Fused,
+    FusedConvolution,
+    PrepareConvolution,
+    Source,
+)
+from openmps.ops.normalization.batch_normalization import Normalize
+from openmps.ops.op import Body, Input, Role, Step
+from openmps.ops.pointwise.arithmetic import Arithmetic, Combination
+from openmps.ops.pointwise.neuron import Neuron
+
+
+class FusedBody(NamedTuple):
+    """A body after fusions."""
+
+    body: Body
+    gone: set[int]
+    """The slots that are never filled any more."""
+    recipes: Mapping[Input, Recipe]
+
+
+@dataclass(slots=True)
+class _Chain:
+    """A convolution and the steps behind it that it takes in."""
+
+    convolution: Step
+    end: int
+    """The slot of its result."""
+    steps: list[Step] = field(default_factory=list[Step])
+    """All that is replaced."""
+    normalization: Step | None = None
+    residual: int | None = None
+    activation: Activation | None = None
+    addend: _Chain | None = None
+    """The chain that makes the image which is added, if that has no other reader: its biases are added here."""
+    keeps_biases: bool = True
+    is_of_memory: bool = False
+    """Whether weights and biases are memory that stays."""
+    is_half: bool = False
+    """Whether a number between two steps is stored as float16; then the result must be, too."""
+
+
+def fuse_convolutions(body: Body, images: int, apart: Container[Input] = (), *, packs: bool = False) -> FusedBody:
+    """The body with its convolutions fused, for so many images; itself where gradients are computed.
+
+    Weights that would be prepared as one of ``apart`` are not folded. ``packs`` says that convolutions with nothing
+    behind them gain, too: by weights as a library wants them.
+    """
+    if any(isinstance(step.op, ContractionGradient) for step in body.steps):
+        return FusedBody(body, set(), {})
+    readers, inputs = Readers(body), dict(zip(body.input_slots, body.inputs, strict=True))
+    taken: set[int] = set()
+    chains: list[_Chain] = []
+    for step in body.steps:
+        if type(step.op) is Convolution and id(step) not in taken:
+            chain = _chain(readers, step, inputs, taken)
+            if chain.normalization is not None and _prepared(chain, inputs) in apart:
+                continue
+            if len(chain.steps) > 1 or (packs and chain.is_of_memory):
+                chains.append(chain)
+                taken |= {*map(id, chain.steps)}
+    _join_biases(readers, chains)
+    return _replaced(body, chains, inputs, images)
+
+
+def _join_biases(readers: Readers, chains: Sequence[_Chain]) -> None:
+    """Have a convolution add the biases of the one whose result it adds."""
+    makers = {readers.stored(chain.end): chain for chain in chains}
+    for chain in chains:
+        maker = None if chain.residual is None else makers.get(chain.residual)
+        if maker is None or readers.only(readers.stored(maker.end)) not in chain.steps:
+            continue
+        if maker is not chain and maker.activation is None and maker.residual is None:
+            chain.addend, maker.keeps_biases = maker, False
+
+
+def _chain(readers: Readers, convolution: Step, inputs: Mapping[int, Input], taken: set[int]) -> _Chain:
+    chain = _Chain(convolution, convolution.writes[0], [convolution])
+    if not all(is_memory(inputs, slot) for slot in convolution.reads[1:]):
+        return chain
+    chain.is_of_memory = True
+    while chain.activation is None:
+        source = readers.stored(chain.end)
+        step = readers.only(source)
+        if step is None or id(step) in taken or not _takes_in(chain, step, source, readers, inputs):
+            _take_gate(chain, readers)
+            break
+    return chain
+
+
+def _takes_in(chain: _Chain, step: Step, source: int, readers: Readers, inputs: Mapping[int, Input]) -> bool:
+    """Whether the step that reads ``source`` joins the chain; it has then."""
+    is_half = chain.is_half or source != chain.end
+    if is_half and readers.stored(step.writes[0]) == step.writes[0]:
+        return False  # It would be given with more digits than the steps keep.
+    op, more = step.op, [slot for slot in step.reads if slot != source]
+    if isinstance(op, Normalize):
+        is_stored = all(is_memory(inputs, slot) for slot in more) and more[1] == -1
+        if not is_stored or chain.normalization is not None or chain.residual is not None:
+            return False
+        chain.normalization = step
+    elif op == Combination(Arithmetic.ADD):
+        mask = step.writes[1]
+        if chain.residual is not None or len(more) != 1 or readers.is_read(mask):
+            return False
+        chain.residual = more[0]
+    elif isinstance(op, Neuron) and op.function in ACTIVATIONS and not more:
+        chain.activation = Activation(op.function, op.a, op.b)
+    else:
+        return False
+    between = readers.only(chain.end)
+    if source != chain.end and between is not None:
+        chain.steps.append(between)
+    chain.steps.append(step)
+    chain.end, chain.is_half = step.writes[0], is_half
+    return True
+
+
+def _take_gate(chain: _Chain, readers: Readers) -> None:
+    """Take in the neuron of a result and their product, if nothing else reads either."""
+    steps = sorted(readers.of(chain.end), key=lambda step: len(step.reads))
+    if len(steps) != 2 or chain.end in readers.outputs:
+        return
+    neuron, product = steps
+    op, made, between = neuron.op, product.op, neuron.writes[0]
+    if not isinstance(op, Neuron) or op.function not in GATES or not isinstance(made, Combination):
+        return
+    is_product = made == Combination(Arithmetic.MULTIPLY, made.primary_scale, made.secondary_scale, made.bias)
+    is_own = {*product.reads} == {chain.end, between} and readers.only(between) is product
+    if is_product and is_own and not readers.is_read(product.writes[1]):
+        scale = made.primary_scale * made.secondary_scale
+        chain.activation = Activation(op.function, op.a, op.b, is_gate=True, scale=scale, bias=made.bias)
+        chain.steps += steps
+        chain.end = product.writes[0]
+
+
+def is_memory(inputs: Mapping[int, Input], slot: int) -> bool:
+    """Whether a slot is memory that stays, or left out."""
+    found = inputs.get(slot)
+    return slot == -1 or (found is not None and found.role is Role.BUFFER)
+
+
+def _replaced(body: Body, chains: Sequence[_Chain], inputs: Mapping[int, Input], images: int) -> FusedBody:
+    last = {id(chain.steps[-1]): chain for chain in chains}
+    dropped = {id(step) for chain in chains for step in chain.steps}
+    gone = {slot for chain in chains for step in chain.steps for slot in step.writes if slot != chain.end}
+    slots, steps, recipes = body.slots, list[Step](), dict[Input, Recipe]()
+    places: dict[Input, int] = {}
+    for step in body.steps:
+        chain = last.get(id(step))
+        if chain is None:
+            if id(step) not in dropped:
+                steps.append(step)
+            continue
+        prepared = _prepared(chain, inputs)
+        recipes[prepared], places[prepared] = _recipe(chain, inputs, images), slots
+        steps.append(_fused(chain, slots))
+        slots += 1
+    read = set(body.output_slots).union(*(step.reads for step in steps))
+    folded = {slot for chain in chains for step in chain.steps for slot in step.reads} - read
+    kept = {each: slot for slot, each in inputs.items() if slot not in folded}
+    return FusedBody(body.with_steps(steps, slots, kept | places), gone, recipes)
+
+
+def _prepared(chain: _Chain, inputs: Mapping[int, Input]) -> Input:
+    return Input(Role.PREPARED, inputs[chain.convolution.reads[1]].name)
+
+
+def _recipe(chain: _Chain, inputs: Mapping[int, Input], images: int) -> Recipe:
+    op, addend = chain.convolution.op, chain.addend
+    assert isinstance(op, Convolution)
+    other = None if addend is None else Source(_epsilon(addend))
+    how = op.window, op.edge_mode, op.groups, images
+    prepare = PrepareConvolution(*how, _epsilon(chain), other, chain.keeps_biases)
+    return Recipe(prepare, (*_memory(chain, inputs), *(() if addend is None else _memory(addend, inputs))))
+
+
+def _epsilon(chain: _Chain) -> float | None:
+    op = None if chain.normalization is None else chain.normalization.op
+    return op.epsilon if isinstance(op, Normalize) else None
+
+
+def _memory(chain: _Chain, inputs: Mapping[int, Input]) -> list[Input | None]:
+    """Weights before they are rounded, biases, and the rows of the normalization."""
+    rows = () if chain.normalization is None else chain.normalization.reads[1:]
+    _, weights, *more = (*chain.convolution.reads, *rows)
+    return [inputs[weights]._replace(name=inputs[weights].name + UNROUNDED), *map(inputs.get, more)]
+
+
+def _fused(chain: _Chain, prepared: int) -> Step:
+    op = chain.convolution.op
+    assert isinstance(op, Convolution)
+    fused = FusedConvolution(Fused(op.window, op.edge_mode, op.groups, op.allow_tf32, chain.activation))
+    residual = () if chain.residual is None else (chain.residual,)
+    return Step(fused, (chain.convolution.reads[0], prepared, *residual), (chain.end,))

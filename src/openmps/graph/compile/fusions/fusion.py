@@ -1,0 +1,168 @@
+"""Fusions: rules over the kinds and fields of operations, each with the steps that it must equal.
+
+`pools_before_relus`: max pooling behind a ReLU runs before it, since ``max(f(x)) = f(max(x))`` for a function that
+never falls. The ReLU then works on the pooled image, and the image between the two never exists; in the gradient pass
+the mask is applied to the pooled gradient. It needs a max pooling that is the only reader of the ReLU's result besides
+its own gradient, which must be followed by the ReLU's alone; images that come out stand in its way.
+
+`identities`, and on a GPU `normalized_neurons` and `normalized_poolings`: see `graph.compile.fusions.normalization`;
+`added_normalizations` and `spread_gradients`: see `graph.compile.fusions.projection`; `layer_ends` and `wide_products`:
+see `openmps.graph.compile.fusions.layer_end`.
+
+`fuse_convolutions`: where no gradients are computed, a convolution takes in the batch normalization with stored
+statistics behind it, the addition of another image, and a neuron (`ACTIVATIONS`) or the product of a number and its
+neuron (`GATES`), each if nothing else reads the image between. On the CPU one with nothing behind it is prepared, too.
+Normalizations are folded into its weights and biases, which are prepared again only when they change. On a GPU
+`pooled_convolutions`, see `graph.compile.fusions.pooled_convolution`, brings the max pooling behind it to its products,
+and prepares its weights for that.
+
+`fuse_stored_normalizations`: there, on the CPU, the normalizations that are left have their factors prepared, and take
+in a neuron; see `openmps.graph.compile.fusions.stored_normalization`. `fuse_preactivations`, see
+`openmps.graph.compile.fusions.preactivation`, has the convolution behind such a normalization take it in.
+`growing_concatenations`, see `graph.compile.fusions.concatenation`, lets concatenations between them share memory.
+
+`ends_by_moments`, on a GPU and if it is asked for: see `openmps.graph.compile.fusions.second_moments`.
+
+Every fusion is turned off with ``MPSNNGraph.allow_fusion``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from functools import partial
+from typing import NamedTuple
+
+from openmps.graph.compile.fusions.concatenation import growing_concatenations
+from openmps.graph.compile.fusions.convolution import FusedBody, fuse_convolutions
+from openmps.graph.compile.fusions.layer_end import layer_ends, wide_products
+from openmps.graph.compile.fusions.normalization import identities, normalized_neurons, normalized_poolings
+from openmps.graph.compile.fusions.pooled_convolution import pooled_convolutions, pooled_recipes
+from openmps.graph.compile.fusions.preactivation import fuse_preactivations
+from openmps.graph.compile.fusions.projection import added_normalizations, spread_gradients
+from openmps.graph.compile.fusions.second_moments import ends_by_moments
+from openmps.graph.compile.fusions.stored_normalization import fuse_stored_normalizations
+from openmps.graph.compile.passes import verify
+from openmps.graph.compile.readers import Readers
+from openmps.ops.op import Body, Input, Step
+from openmps.ops.pointwise.neuron import Neuron, NeuronGradient
+from openmps.ops.pooling.pooling import MaxPooling, MaxPoolingGradient
+from openmps.ops.pooling.relu_pooling import ReluPoolGradient
+from openmps.types import MPSCNNNeuronType
+
+_RELU = MPSCNNNeuronType.RELU
+
+
+def fuse(
+    body: Body,
+    images: int,
+    apart: Container[Input] = (),
+    *,
+    in_passes: bool = False,
+    packs: bool = False,
+    moments: Container[Input] = (),
+) -> FusedBody:
+    """The body after every fusion, for so many images.
+
+    ``apart`` are prepared inputs that it must do without; ``in_passes`` says that fused operations run in one pass over
+    memory each, as they do in Triton; ``packs`` that convolutions gain by prepared weights alone, as on the CPU.
+    ``moments`` are weights of convolutions that may take part in `ends_by_moments`.
+    """
+    body, gone, recipes = fuse_convolutions(body, images, apart, packs=packs)
+    if packs:
+        body, never, more = fuse_stored_normalizations(body)
+        gone |= never
+        body, never, recipes = fuse_preactivations(body, {**recipes, **more})
+        gone |= never
+        body, _ = growing_concatenations(body)
+    for rule in (*_NORMALIZATIONS, partial(ends_by_moments, eligible=moments), *_OTHERS) if in_passes else _RULES:
+        body, never = rule(body)
+        gone |= never
+    verify(body)
+    return FusedBody(body, gone, pooled_recipes(body, recipes) if in_passes else recipes)
+
+
+def pools_before_relus(body: Body) -> tuple[Body, set[int]]:
+    """The body with its poolings before its ReLUs, and the slots that are never filled any more."""
+    gone: set[int] = set()
+    readers = Readers(body)
+    for step in body.steps:
+        match = _match(readers, step)
+        if match is not None:
+            body = _pool_before_relu(body, match)
+            readers = Readers(body)
+            gone |= {*match.relu.writes, match.stored, *match.between}
+    return body, gone
+
+
+_RULES = (identities, pools_before_relus)
+_NORMALIZATIONS = (identities, normalized_neurons, normalized_poolings, added_normalizations, spread_gradients)
+_OTHERS = (pools_before_relus, pooled_convolutions, layer_ends, wide_products)
+"""What is done to a body, in order. Where a fused operation is no pass of its own, it costs a gradient the numbers that
+it computes again."""
+
+
+class _Match(NamedTuple):
+    """The four steps, or two where nothing is trained, that one fusion replaces."""
+
+    relu: Step
+    stored: int
+    """The ReLU's result as the pooling reads it."""
+    pool: Step
+    pool_gradient: Step | None
+    relu_gradient: Step | None
+    between: tuple[int, ...]
+    """The slots between the two gradients."""
+
+
+def _match(readers: Readers, relu: Step) -> _Match | None:
+    op = relu.op
+    if not isinstance(op, Neuron) or op.function is not _RELU or op.a < 0:
+        return None
+    stored = readers.stored(relu.writes[0])
+    pools = [step for step in readers.of(stored) if isinstance(step.op, MaxPooling)]
+    others = [step for step in readers.uses(stored) if step not in pools]
+    if not readers.inner(stored, [*pools, *others]) or len(pools) != 1 or pools[0].writes[1] in readers.outputs:
+        return None
+    pool = pools[0]
+    if stored != relu.writes[0] and readers.stored(pool.writes[0]) == pool.writes[0]:
+        return None  # The pooled image is stored with more digits than the ReLU's was.
+    relu_gradients = [step for step in readers.uses(relu.reads[0]) if isinstance(step.op, NeuronGradient)]
+    if not others and not relu_gradients:
+        return _Match(relu, stored, pool, None, None, ())
+    if len(others) != 1 or len(relu_gradients) != 1:
+        return None
+    if op.a not in (0.0, 1.0):
+        return (
+            None  # Rounding can make two results equal whose sources are not, and the first of them takes the gradient.
+        )
+    pool_gradient, relu_gradient = others[0], relu_gradients[0]
+    read = tuple(map(readers.origin, pool_gradient.reads[1:]))
+    if not isinstance(pool_gradient.op, MaxPoolingGradient) or read != (stored, pool.writes[1]):
+        return None
+    end = readers.stored(pool_gradient.writes[0])
+    source = readers.origin(relu_gradient.reads[1])
+    if readers.only(end) is not relu_gradient or relu_gradient.reads[0] != end or source != relu.reads[0]:
+        return None
+    return _Match(relu, stored, pool, pool_gradient, relu_gradient, (pool_gradient.writes[0], end))
+
+
+def _pool_before_relu(body: Body, match: _Match) -> Body:
+    """The pooling on the ReLU's source, the ReLU on what it gives."""
+    assert isinstance(match.relu.op, Neuron)
+    assert isinstance(match.pool.op, MaxPooling)
+    result, choice = match.pool.writes
+    pooled = body.slots
+    dropped = {id(match.relu), id(match.pool), id(match.pool_gradient)}
+    passed = {match.relu.writes[0], match.stored, *match.between}
+    steps: list[Step] = []
+    for step in body.steps:
+        if id(step) == id(match.pool):
+            steps.append(Step(match.pool.op, match.relu.reads, (pooled, choice)))
+            steps.append(Step(match.relu.op, (pooled,), (result,)))
+        elif match.pool_gradient is not None and id(step) == id(match.relu_gradient):
+            op = ReluPoolGradient(match.pool.op.window, match.pool.op.edge_mode, match.relu.op.a)
+            reads = (match.pool_gradient.reads[0], pooled, match.relu.reads[0], choice)
+            steps.append(Step(op, reads, step.writes))
+        elif id(step) not in dropped and passed.isdisjoint(step.writes):
+            steps.append(step)
+    return body.with_steps(steps, body.slots + 1)

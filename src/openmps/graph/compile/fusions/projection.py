@@ -1,0 +1,144 @@
+"""Fusions around the ends of blocks: images that are normalized before they are added, and means of whole images.
+
+`added_normalizations`: a normalization whose result is only added in a `NormalizedNeuron` becomes a part of it. The
+sums for its gamma and beta become a part of the other normalization's, and the gradients of both images one step.
+
+`spread_gradients`: the gradient of an average pooling over whole images, read by `PassedSums` alone, stays one pixel
+an image.
+
+Images that come out, and images that others read, stand in their way.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from openmps.graph.compile.flow import Flow, filled
+from openmps.ops.normalization.batch_normalization import DataGradient, Normalize, ParameterSums
+from openmps.ops.normalization.normalized_neuron import NormalizedNeuron, PassedSums
+from openmps.ops.normalization.projected_neuron import ProjectedGradients, ProjectedNeuron, ProjectedSums, SpreadSums
+from openmps.ops.op import Body, Step
+from openmps.ops.pooling.pooling import AveragePoolingGradient
+
+_ADDED = 6
+"""Where the image that is added stands among what a `NormalizedNeuron` reads."""
+_GRADIENT = 5
+"""Where gradients begin among what `PassedSums` read."""
+
+
+def added_normalizations(body: Body) -> tuple[Body, set[int]]:
+    """The body with these fusions, and the slots that are never filled any more."""
+    flow = Flow(body)
+    changes: dict[int, Step | None] = {}
+    for step in body.steps:
+        if isinstance(step.op, NormalizedNeuron) and len(step.reads) > _ADDED:
+            changes |= _changes(flow, step, step.op)
+    return _changed(body, changes)
+
+
+def spread_gradients(body: Body) -> tuple[Body, set[int]]:
+    """The body with these fusions, and the slots that are never filled any more."""
+    flow = Flow(body)
+    changes: dict[int, Step | None] = {}
+    for step in body.steps:
+        if isinstance(step.op, PassedSums) and len(step.reads) == _GRADIENT + 1:
+            gradient = step.reads[_GRADIENT]
+            maker, rounds = flow.made(gradient)
+            if maker is None or flow.uses(flow.origin(gradient)) != [step] or not _is_whole(maker):
+                continue
+            assert isinstance(maker.op, AveragePoolingGradient)
+            op = SpreadSums(step.op, maker.op, rounds)
+            reads = (*step.reads[:_GRADIENT], flow.origin(maker.reads[0]))
+            changes[id(step)] = Step(op, reads, step.writes)
+    return _changed(body, changes)
+
+
+def _changed(body: Body, changes: dict[int, Step | None]) -> tuple[Body, set[int]]:
+    if not changes:
+        return body, set()
+    found = (changes.get(id(step), step) for step in body.steps)
+    fused = body.with_steps([step for step in found if step is not None], body.slots)
+    return fused, filled(body) - filled(fused)
+
+
+def _is_whole(step: Step) -> bool:
+    """Whether a step is the gradient of one mean of all pixels of an image."""
+    if not isinstance(step.op, AveragePoolingGradient):
+        return False
+    window = step.op.window
+    return window.result == (1, 1) and window.size == window.source and not window.leaves_source
+
+
+class _Pair(NamedTuple):
+    """Two normalizations whose results are added."""
+
+    first: tuple[int, ...]
+    """Images, mean, correction, variance, gamma and beta."""
+    second: tuple[int, ...]
+    op: Normalize
+    """The second one."""
+
+
+def _changes(flow: Flow, neuron: Step, op: NormalizedNeuron) -> dict[int, Step | None]:
+    """What becomes of steps, by their identity, if the image that is added can be normalized with the other one."""
+    added = neuron.reads[_ADDED]
+    maker, rounds = flow.made(added)
+    if maker is None or not isinstance(maker.op, Normalize) or flow.uses(flow.origin(added)) != [neuron]:
+        return {}
+    pair = _Pair(neuron.reads[:_ADDED], maker.reads, maker.op)
+    fused = Step(ProjectedNeuron(op, maker.op, rounds), (*pair.first, *pair.second), neuron.writes)
+    changes: dict[int, Step | None] = {id(neuron): fused}
+    sums = [step for step in flow.uses(neuron.writes[1]) or () if isinstance(step.op, PassedSums)]
+    return changes | _backward(flow, sums[0], pair) if len(sums) == 1 else changes
+
+
+def _backward(flow: Flow, sums: Step, pair: _Pair) -> dict[int, Step | None]:
+    """The same of the gradient pass: the sums of both, and the gradients of both images."""
+    passed, users = sums.writes[0], flow.uses(sums.writes[0]) or ()
+    others = [step for step in users if isinstance(step.op, ParameterSums) and len(step.reads) == _GRADIENT]
+    others = [step for step in others if _is_of(flow, step, passed, pair.second)]
+    if not isinstance(sums.op, PassedSums) or len(others) != 1:
+        return {}
+    (other,) = others
+    assert isinstance(other.op, ParameterSums)
+    kept, x, *rest = sums.reads
+    reads = (kept, x, *rest[:3], flow.origin(pair.second[0]), *pair.second[1:4], *rest[3:])
+    step = Step(ProjectedSums(sums.op, other.op), reads, (*sums.writes, *other.writes))
+    changes: dict[int, Step | None] = {id(sums): step, id(other): None}
+    return changes | _data(flow, users, passed, pair, (sums.writes[1:], other.writes))
+
+
+def _data(
+    flow: Flow, users: list[Step] | tuple[()], passed: int, pair: _Pair, sums: tuple[tuple[int, ...], tuple[int, ...]]
+) -> dict[int, Step | None]:
+    """The gradients of both images, where the first of the two was."""
+    given = [step for step in users if isinstance(step.op, DataGradient) and len(step.reads) == _GRADIENT + 4]
+    found = [
+        next((each for each in given if _is_of(flow, each, passed, rows) and each.reads[6:8] == mine), None)
+        for rows, mine in zip((pair.first, pair.second), sums, strict=True)
+    ]
+    first, second = found
+    if first is None or second is None or first is second:
+        return {}
+    is_wide = {flow.origin(each.reads[1]) != each.reads[1] for each in (first, second)}
+    if len(is_wide) > 1:
+        return {}
+    assert isinstance(first.op, DataGradient)
+    assert isinstance(second.op, DataGradient)
+    images = [(flow.origin(rows[0]), *rows[1:5]) for rows in (pair.first, pair.second)]
+    reads = (passed, *images[0], *images[1], *sums[0], *sums[1], first.reads[8], second.reads[8])
+    op = ProjectedGradients(first.op, second.op, is_wide.pop())
+    step = Step(op, reads, (*first.writes, *second.writes))
+    earlier, later = (each for each in given if each is first or each is second)
+    return {id(earlier): step, id(later): None}
+
+
+def _is_of(flow: Flow, step: Step, passed: int, rows: tuple[int, ...]) -> bool:
+    """Whether a step is a gradient, of ``passed``, of the normalization of these images and rows."""
+    gradient, source, *its = step.reads
+    known = 3 if isinstance(step.op, ParameterSums) else 4
+    return (
+        flow.origin(gradient) == passed
+        and flow.origin(source) == flow.origin(rows[0])
+        and [flow.row(slot) for slot in its[:known]] == list(rows[1 : known + 1])
+    )

@@ -1,0 +1,229 @@
+"""Ends of blocks by second moments: a switchable rewrite, see `ops.normalization.second_moments` for its mathematics.
+
+`ends_by_moments`: a 1 x 1 convolution, its normalization by the batch's own statistics, another image added, and the
+rectifier behind become two steps, and their gradients two more; neither what the convolution gives nor its gradient
+exists. The image that is added may come from such a convolution and normalization, too. Pixels that a stride picks are
+brought together first. It works on what `openmps.graph.compile.fusions.normalization` and `projection_fusion` make.
+
+It needs convolutions of one pixel and one group, whose weights are ``eligible``: few enough channels read that products
+with their covariance cost less than the passes over memory that go. Whatever else reads the result or the gradient of
+one stands in its way, and so do statistics that are not this batch's alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from typing import NamedTuple
+
+from openmps.graph.compile.flow import Flow, filled
+from openmps.ops.convolution.convolution import Convolution, ConvolutionGradient
+from openmps.ops.convolution.stepped_pixels import PickedPixels, SpreadPixels
+from openmps.ops.geometry import Window
+from openmps.ops.normalization.batch_normalization import BatchMoments, DataGradient
+from openmps.ops.normalization.normalized_neuron import NormalizedNeuron, PassedSums
+from openmps.ops.normalization.projected_neuron import ProjectedGradients, ProjectedNeuron, ProjectedSums, SpreadSums
+from openmps.ops.normalization.second_moments import FoldByMoments, MomentsEnd, MomentsGradient, MomentsPassed
+from openmps.ops.op import Body, Input, Step
+
+_ROWS = 6
+"""What a normalization reads: the images, mean, correction, variance, gamma and beta."""
+_KNOWN = 4
+"""How many of these its sums read."""
+
+
+def ends_by_moments(body: Body, eligible: Container[Input]) -> tuple[Body, set[int]]:
+    """The body with these fusions, and the slots that are never filled any more.
+
+    ``eligible`` are the weights of convolutions that may be rewritten.
+    """
+    flow = Flow(body)
+    fit = {slot for slot, each in zip(body.input_slots, body.inputs, strict=True) if each in eligible}
+    changes: dict[int, list[Step]] = {}
+    slots = body.slots
+    for step in body.steps:
+        end = _match(flow, step)
+        if end is not None and all(each.convolution.reads[1] in fit for each in end.branches):
+            changes |= end.steps(slots)
+            slots += end.spare
+    if not changes:
+        return body, set()
+    steps = [new for step in body.steps for new in changes.get(id(step), [step])]
+    fused = body.with_steps(steps, slots)
+    return fused, filled(body) - filled(fused)
+
+
+class _Branch(NamedTuple):
+    """A convolution and its normalization before the end of a block."""
+
+    convolution: Step
+    moments: Step
+    gradient: Step
+    """The convolution's."""
+    rows: tuple[int, ...]
+    """What the normalization reads."""
+    parameters: tuple[int, ...]
+    """The gradients of gamma and beta."""
+    epsilon: float
+
+    def steps(self, flow: int, sums: int, spare: Sequence[int]) -> tuple[dict[int, list[Step]], tuple[int, int, int]]:
+        """What becomes of its steps, and what the end reads of it: images, weights and shift.
+
+        ``flow`` and ``sums`` are what the neuron lets pass and its sums; ``spare`` are slots that nobody uses.
+        """
+        (source, *parameters), back = self.convolution.reads, self.gradient
+        weights, shift, means, cross, read, found = spare
+        _, mean, correction, variance, gamma, beta = self.rows
+        window = _window(self.convolution)
+        is_whole = window.is_whole and window.stride == (1, 1)
+        first: list[Step] = [] if is_whole else [Step(PickedPixels(window), (source,), (read,))]
+        last: list[Step] = [] if is_whole else [Step(SpreadPixels(window), (found,), back.writes[:1])]
+        x, dx = (source, back.writes[0]) if is_whole else (read, found)
+        made = (mean, correction, variance, weights, shift, means, cross)
+        fold = Step(FoldByMoments(self.epsilon), (x, *parameters, gamma, beta), made)
+        known = (flow, sums, x, back.reads[2], gamma, variance, means, cross)
+        gradient = Step(MomentsGradient(self.epsilon), known, (dx, *back.writes[1:], *self.parameters))
+        steps = {id(self.convolution): first, id(self.moments): [fold], id(back): [gradient, *last]}
+        return steps, (x, weights, shift)
+
+
+_OF_BRANCH = 6
+"""Slots that a branch needs of its own, at most."""
+
+
+class _End(NamedTuple):
+    """What one fusion replaces."""
+
+    branches: list[_Branch]
+    end: Step
+    sums: Step
+    data: Step
+
+    @property
+    def spare(self) -> int:
+        """How many slots it needs."""
+        return _OF_BRANCH * len(self.branches) + 1
+
+    def steps(self, spare: int) -> dict[int, list[Step]]:
+        """What becomes of steps, by their identity; from ``spare`` on are slots that nobody uses."""
+        first, reads, count = _first(self.end), self.sums.reads, len(self.branches)
+        flow, sums = self.sums.writes[0], spare + self.spare - 1
+        steps: dict[int, list[Step]] = {id(self.data): []}
+        ends: list[int] = []
+        for place, branch in enumerate(self.branches):
+            made, given = branch.steps(flow, sums, range(spare + _OF_BRANCH * place, spare + _OF_BRANCH * (place + 1)))
+            steps |= made
+            ends += given
+        ends += self.end.reads[_ROWS * count :]
+        steps[id(self.end)] = [Step(MomentsEnd(first.neuron, first.rounds_neuron), tuple(ends), self.end.writes)]
+        given = (self.end.writes[1], *reads[1 + _KNOWN * count :])
+        steps[id(self.sums)] = [Step(_passed(self.sums, first), given, (flow, sums))]
+        return steps
+
+
+def _first(end: Step) -> NormalizedNeuron:
+    op = end.op.first if isinstance(end.op, ProjectedNeuron) else end.op
+    assert isinstance(op, NormalizedNeuron)
+    return op
+
+
+def _passed(sums: Step, end: NormalizedNeuron) -> MomentsPassed:
+    """What is left of the sums in the gradient pass."""
+    if isinstance(sums.op, SpreadSums):
+        return MomentsPassed(end.neuron, sums.op.rounds, sums.op.first.rounds_neuron, sums.op.spread)
+    op = sums.op.first if isinstance(sums.op, ProjectedSums) else sums.op
+    assert isinstance(op, PassedSums)
+    return MomentsPassed(end.neuron, op.rounds_sum, op.rounds_neuron)
+
+
+def _match(flow: Flow, end: Step) -> _End | None:
+    """The end of a block that a step is a part of; None if there is none that can be rewritten."""
+    normalizations = _normalizations(end)
+    readers = flow.uses(end.writes[1]) or () if normalizations else ()
+    if len(readers) != 1 or not isinstance(readers[0].op, PassedSums | SpreadSums | ProjectedSums):
+        return None
+    (sums,), rows = readers, [each for each, _ in normalizations]
+    data = _data(flow, sums, rows)
+    if data is None or (isinstance(sums.op, ProjectedSums) != (len(rows) > 1)):
+        return None
+    branches: list[_Branch] = []
+    for place, (row, epsilon) in enumerate(normalizations):
+        parameters = sums.writes[1 + 2 * place : 3 + 2 * place]
+        branch = _branch(flow, (end, sums, data), place, row, parameters, epsilon)
+        if branch is None:
+            return None
+        branches.append(branch)
+    return _End(branches, end, sums, data)
+
+
+def _normalizations(end: Step) -> list[tuple[tuple[int, ...], float]]:
+    """What the normalizations of an end read, and their epsilons; none if it is no end with an image added."""
+    if isinstance(end.op, ProjectedNeuron):
+        return [(end.reads[:_ROWS], end.op.first.epsilon), (end.reads[_ROWS:], end.op.second.epsilon)]
+    if isinstance(end.op, NormalizedNeuron) and len(end.reads) == _ROWS + 1:
+        return [(end.reads[:_ROWS], end.op.epsilon)]
+    return []
+
+
+def _data(flow: Flow, sums: Step, rows: Sequence[tuple[int, ...]]) -> Step | None:
+    """The gradient of the images of all branches, if that is all that reads the sums for gamma and beta."""
+    passed, *parameters = sums.writes
+    found = [each for each in flow.readers(parameters[0]) if isinstance(each.op, DataGradient | ProjectedGradients)]
+    if len(found) != 1 or any(flow.readers(slot) != found for slot in parameters):
+        return None
+    (data,) = found
+    known = [slot for each in rows for slot in each[: _ROWS - 1]]
+    expected = [passed, *known, *parameters]
+    if len(data.reads) != len(expected) + len(rows):
+        return None
+    read = [flow.row(flow.origin(slot)) for slot in data.reads[: len(expected)]]
+    return data if read == expected else None
+
+
+def _branch(
+    flow: Flow, users: tuple[Step, Step, Step], place: int, rows: tuple[int, ...], parameters: tuple[int, ...],
+    epsilon: float,
+) -> _Branch | None:  # fmt: skip
+    """A branch, if nothing but its own steps reads what is not to be made."""
+    x, *statistics = rows[:_KNOWN]
+    convolution, is_stored = flow.made(x)
+    moments = flow.makers.get(statistics[0])
+    if convolution is None or not _is_pixelwise(convolution) or flow.origin(x) != x:
+        return None
+    if is_stored and flow.stored(convolution.writes[0]) != x:
+        return None
+    if moments is None or not isinstance(moments.op, BatchMoments) or list(moments.writes) != statistics:
+        return None
+    uses = flow.uses(x)
+    if uses is None or {id(each) for each in uses} != {id(each) for each in (moments, *users)}:
+        return None
+    gradient = _gradient(flow, users[2].writes[place], convolution)
+    return None if gradient is None else _Branch(convolution, moments, gradient, rows, parameters, epsilon)
+
+
+def _is_pixelwise(step: Step) -> bool:
+    """Whether a step is a convolution of single pixels, all inside the source, with all channels."""
+    if not isinstance(step.op, Convolution) or step.op.groups != 1:
+        return False
+    return step.op.window.size == (1, 1) and not step.op.window.leaves_source
+
+
+def _window(step: Step) -> Window:
+    assert isinstance(step.op, Convolution)
+    return step.op.window
+
+
+def _gradient(flow: Flow, made: int, convolution: Step) -> Step | None:
+    """The gradient of a convolution, if nothing else reads that of its result."""
+    stored = flow.stored(made)
+    result = made if stored is None else stored
+    behind = flow.uses(result) or ()
+    if len(behind) != 1 or not isinstance(behind[0].op, ConvolutionGradient):
+        return None
+    (gradient,) = behind
+    fits = (
+        vars(gradient.op) == vars(convolution.op)
+        and flow.origin(gradient.reads[0]) == result
+        and flow.origin(gradient.reads[1]) == flow.origin(convolution.reads[0])
+        and gradient.reads[2] not in flow.makers
+    )
+    return gradient if fits else None

@@ -1,0 +1,60 @@
+"""What a program has prepared of its kernels' memory: inputs of its body that no kernel binds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from operator import is_
+from typing import Any, NamedTuple
+
+from openmps.core.kernel.encoding import Held
+from openmps.core.kernel.preparation import Followers, Preparation
+from openmps.ops.convolution.fused_convolution import PrepareConvolution
+from openmps.ops.convolution.preactivated_convolution import PreparePreactivated
+from openmps.ops.normalization.stored_normalization import PrepareNormalization
+from openmps.ops.op import Input
+
+
+class Recipe(NamedTuple):
+    """How a prepared input of a body is made: an operation of other inputs; None for those that are left out."""
+
+    op: PrepareConvolution | PrepareNormalization | PreparePreactivated
+    reads: tuple[Input | None, ...]
+
+
+class Preparations:
+    """The prepared inputs of one program, whose ``stages`` are its kernels, planned."""
+
+    def __init__(self, recipes: Mapping[Input, Recipe], stages: Sequence[Any]) -> None:
+        self._recipes = recipes
+        self._stages = stages
+        self._made: dict[Input, tuple[Preparation, list[Followers]]] = {}
+
+    def bound(self, prepared: Input) -> Preparation:
+        """What a prepared input is bound to: another one where memory that it is made of was replaced."""
+        op, reads = self._recipes[prepared]
+        places = [(self._stages[int(each.name.split(":")[0])], each) for each in reads if each is not None]
+        owners = [stage.kernel.followers(_name(each)) for stage, each in places]
+        made, before = self._made.get(prepared, (None, []))
+        if made is None or not all(map(is_, owners, before)):
+            made = Preparation(op, [Held(None) if each is None else self._source(each) for each in reads])
+            self._made[prepared] = made, owners
+            for each in owners:
+                each.add(made)
+        return made
+
+    def too_large(self) -> set[Input]:
+        """Those whose numbers, as the memory is now, float16 does not hold: what is made of them must be made apart."""
+        recipes = self._recipes.items()
+        return {each for each, (op, reads) in recipes if op.overflows(*[self._value(read) for read in reads])}
+
+    def _value(self, each: Input | None) -> Any:
+        return None if each is None else self._source(each).value()
+
+    def _source(self, each: Input) -> Any:
+        stage = self._stages[int(each.name.split(":")[0])]
+        return stage.kernel.bound(each.role, _name(each), stage.plan, None)
+
+
+def _name(each: Input) -> str:
+    """The name of an input in the body of its stage."""
+    return each.name.split(":")[1]

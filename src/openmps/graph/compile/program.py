@@ -1,0 +1,291 @@
+"""A compiled graph: its kernels planned for one set of input shapes, and their bodies end to end as one body."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from types import MappingProxyType
+from typing import Any
+from weakref import ref
+
+from openmps.core.image.batch import BatchTemplate, MPSImageBatch, TemporaryTemplate
+from openmps.core.image.descriptor import MPSImageDescriptor
+from openmps.core.image.image import MPSImage
+from openmps.core.image.storage import Extent, Shape, Target
+from openmps.core.kernel.encode import ImageKernel
+from openmps.core.kernel.encoding import Frame
+from openmps.core.kernel.plan import Plan, used_inputs
+from openmps.core.kernel.scene import RESULT, SAVED
+from openmps.core.state.batch import MPSStateBatch
+from openmps.errors import MPSArgumentError
+from openmps.graph.compile.preparations import Preparations, Recipe
+from openmps.graph.nodes.node import MPSNNFilterNode, MPSNNGradientFilterNode, MPSNNImageNode, MPSNNStateNode
+from openmps.graph.nodes.rows import Asked
+from openmps.metal.device import CommandBuffer
+from openmps.metal.resource import epoch
+from openmps.ops.elements import Place
+from openmps.ops.op import Body, Builder, Input, Role, Slot
+from openmps.ops.update.collectives import Processes
+
+_MOST_SPARE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One kernel of the graph, planned."""
+
+    node: MPSNNFilterNode
+    kernel: ImageKernel
+    plan: Plan
+    sources: tuple[MPSNNImageNode, ...]
+    state_in: MPSNNStateNode | None
+    """The state whose saved tensor the kernel takes."""
+    shape: Shape
+    """The result's."""
+    states: MPSStateBatch | None = None
+    """What stands for the states that the kernel takes from other kernels, while no real ones are made."""
+    operands: Mapping[str, MPSNNImageNode] = field(default_factory=dict[str, MPSNNImageNode])
+    """Buffers of the kernel's body that are images of the graph."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Question:
+    """Something that the user's callback is asked before each encode."""
+
+    node: MPSNNFilterNode
+    asked: Asked
+    kernel: ImageKernel
+    callback: Any
+    source: MPSImage
+    result: MPSImage
+
+    def answer(self) -> Any:
+        """What the callback says."""
+        return self.asked.ask(self.callback, self.node, self.source, self.result)
+
+    def use(self, answer: Any) -> None:
+        """Have the kernel planned with an answer."""
+        setattr(self.kernel, self.asked.kernel_property, answer)
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Something that comes out of a graph's body: an image, what a state saves, or what one kernel gives besides."""
+
+    stage: int
+    name: str
+
+
+class Program:
+    """The stages of a graph for one set of input shapes, and the body that they make together.
+
+    ``images`` are image nodes that are read from outside, ``states`` the state nodes. What kernels give besides images
+    and saved tensors, losses and gradients of parameters, comes out always.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        stages: Sequence[Stage],
+        inputs: Sequence[MPSNNImageNode],
+        descriptors: Mapping[MPSNNImageNode, MPSImageDescriptor],
+        questions: Sequence[Question] = (),
+    ) -> None:
+        self.questions = tuple(questions)
+        """What callbacks were asked, to be asked again before the next encode."""
+        self.images = count
+        """Images of a batch."""
+        self.stages = tuple(stages)
+        self.places = {stage.node: place for place, stage in enumerate(stages)}
+        """Where the kernel of each filter node stands."""
+        self.inputs = tuple(inputs)
+        self.descriptors = descriptors
+        """A descriptor of each image, for one image object of a batch."""
+        self._ends: list[int] = []
+        self._readers: dict[MPSNNStateNode, tuple[int, ...]] = {}
+        self.processes: Processes | None = None
+        """Those that share each batch, if there are several."""
+        self.fused: frozenset[MPSNNFilterNode] = frozenset()
+        """The filters whose results never exist: they run as a part of a neighbour."""
+        self.body: Body
+        self.parts: tuple[tuple[Role, str, int, Stage | None], ...]
+        """Of each input of the body: its role, its name in the body of its stage, and that stage; none for images."""
+        self.outputs: tuple[Output, ...]
+        self.handed_out: tuple[tuple[int, tuple[str, ...]], ...]
+        """The outputs again, those that one kernel gives besides images and saved tensors together."""
+        self.asked: tuple[int, ...]
+        """The inputs of the body that are bound anew in each encode; the others stay where they are."""
+        self.used: tuple[bool, ...]
+        self.frame: Frame
+        """Of encodes that lend nothing to one another."""
+        self.spare: deque[Any] = deque(maxlen=_MOST_SPARE)
+        """What earlier encodes have lent and nobody holds any more."""
+        self.lent_in_vain = 0
+        """How many times in a row what was lent has not come back."""
+        self._bound: list[Any] | None = None
+        self._epoch = -1
+        self._preparations: Preparations
+        self._ordinary: dict[MPSNNImageNode, BatchTemplate] = {}
+        self._temporary: dict[MPSNNImageNode, TemporaryTemplate] = {}
+
+    def use(
+        self, body: Body, fused: frozenset[MPSNNFilterNode], recipes: Mapping[Input, Recipe] = MappingProxyType({})
+    ) -> None:
+        """Run ``body``, whose prepared inputs are made as ``recipes`` say."""
+        self.body = body
+        body.origin = ref(self)
+        self._preparations = Preparations(recipes, self.stages)
+        self.fused = fused
+        body.fused = tuple(stage.kernel.name for stage in self.stages if stage.node in fused)
+        self.parts = tuple(self._part(role, name) for role, name in body.inputs)
+        names = (name.split(":") for name in body.outputs)
+        self.outputs = tuple(Output(int(place), what) for place, what in names)
+        groups = groupby(self.outputs, lambda each: (each.stage, each.name in (RESULT, SAVED) and each.name))
+        together = [list(group) for _, group in groups]
+        self.handed_out = tuple((group[0].stage, tuple(output.name for output in group)) for group in together)
+        self.asked = tuple(index for index, part in enumerate(self.parts) if not _stays(part[0], part[3]))
+        self._prepared = [index for index, part in enumerate(self.parts) if part[0] is Role.PREPARED]
+        self.used = used_inputs(body)
+        self.frame = Frame(self.asked, None)
+
+    def bound(self) -> list[Any]:
+        """What the inputs of the body are bound to, a new list; nothing yet for those that each encode binds."""
+        if self._bound is None:
+            self._bound = [None] * len(self.parts)
+            for index, (role, name, _, stage) in enumerate(self.parts):
+                if stage is not None and _stays(role, stage):
+                    self._bound[index] = stage.kernel.bound(role, name, stage.plan, None)
+        if self._epoch != epoch.number:
+            self._epoch = epoch.number
+            for index in self._prepared:
+                self._bound[index] = self._preparations.bound(self.body.inputs[index])
+        return self._bound.copy()
+
+    def memory(self, each: Input) -> Any:
+        """The memory that an input of a kernel is bound to, where the body that runs does without it."""
+        role, name, _, stage = self._part(*each)
+        return None if stage is None else stage.kernel.bound(role, name, stage.plan, None).value()
+
+    def batch(self, node: MPSNNImageNode, command_buffer: CommandBuffer, *, is_temporary: bool) -> MPSImageBatch:
+        """A new batch of an image, as the engine's own allocators give it."""
+        device, descriptor = command_buffer.device, self.descriptors[node]
+        if is_temporary:
+            temporary = self._temporary.get(node)
+            if temporary is None:
+                temporary = self._temporary[node] = TemporaryTemplate(device, descriptor, self.images)
+            return temporary.on(command_buffer)
+        ordinary = self._ordinary.get(node)
+        if ordinary is None:
+            ordinary = self._ordinary[node] = BatchTemplate(device, descriptor, self.images)
+        return ordinary.batch()
+
+    def _part(self, role: Role, name: str) -> tuple[Role, str, int, Stage | None]:
+        if role is Role.SOURCE:
+            return role, name, int(name), None
+        if role is Role.PREPARED:
+            return role, name, -1, None
+        place, what = name.split(":")
+        return role, what, int(place), self.stages[int(place)]
+
+    def readers(self, node: MPSNNStateNode) -> tuple[int, ...]:
+        """The stages that read a state of the user's."""
+        found = self._readers.get(node)
+        if found is None:
+            found = tuple(place for place, stage in enumerate(self.stages) if node in stage.node.source_states)
+            self._readers[node] = found
+        return found
+
+    def assemble(self, wanted: set[tuple[int, str]] | None = None) -> tuple[Body, dict[int, int]]:
+        """All bodies end to end, and which stage made each image's slot.
+
+        ``wanted`` are the images and saved tensors that come out, by stage and name; all of them for None. What kernels
+        give besides comes out where states may take it: those of the user, and all of them where there are gradients.
+        """
+        builder, filled = Builder(), self._filled({place for place, name in wanted or () if name == SAVED})
+        images = {node: builder.input(Role.SOURCE, str(index)) for index, node in enumerate(self.inputs)}
+        saved: dict[MPSNNStateNode, Slot] = {}
+        makers: dict[int, int] = {}
+        self._ends.clear()
+        for place, stage in enumerate(self.stages):
+            operands = [
+                _operand(builder, place, stage, role, name, images, saved) for role, name in stage.plan.body.inputs
+            ]
+            for name, slot in builder.splice(stage.plan.body, operands).items():
+                if name == RESULT:
+                    slot = images[stage.node.result_image] = _whole(stage, slot)
+                    makers[slot.index] = place
+                elif name == SAVED and stage.node.result_state is not None:
+                    saved[stage.node.result_state] = slot
+                if wanted is None or (place, name) in wanted or (name not in (RESULT, SAVED) and place in filled):
+                    builder.output(f"{place}:{name}", slot)
+            self._ends.append(builder.slots)
+        return builder.finish(), makers
+
+    def maker(self, slot: int) -> int | None:
+        """The stage whose steps fill a slot of the assembled body; None where a fusion made the slot."""
+        place = bisect_right(self._ends, slot)
+        return place if place < len(self._ends) else None
+
+    def _filled(self, exported: set[int]) -> set[int]:
+        """The stages with a state that takes what they give besides images; ``exported`` ones come out."""
+        nodes = [stage.node for stage in self.stages]
+        if any(isinstance(node, MPSNNGradientFilterNode) for node in nodes):
+            return set(range(len(nodes)))
+        return exported | {place for place, node in enumerate(nodes) if node.source_states}
+
+
+def _stays(role: Role, stage: Stage | None) -> bool:
+    """Whether an input is bound to the same in every encode, unless memory is replaced."""
+    if role is Role.PREPARED:
+        return True
+    if stage is None:
+        return False
+    bound_to = stage.kernel._bound_to  # pyright: ignore[reportPrivateUsage]
+    return role is Role.CONSTANT or (role is Role.BUFFER and bound_to is not None)
+
+
+def _operand(
+    builder: Builder,
+    place: int,
+    stage: Stage,
+    role: Role,
+    name: str,
+    images: Mapping[MPSNNImageNode, Slot],
+    saved: Mapping[MPSNNStateNode, Slot],
+) -> Slot | None:
+    """The slot of the graph's body that an input of a stage's body is; None where nothing was saved for it."""
+    if role is Role.SOURCE:
+        return _made(images, stage.sources[int(name)], stage)
+    if role is Role.SAVED:
+        return None if stage.state_in is None else saved.get(stage.state_in)
+    if role is Role.BUFFER and name in stage.operands:
+        return images[stage.operands[name]]
+    return builder.input(role, f"{place}:{name}")
+
+
+def _made(images: Mapping[MPSNNImageNode, Slot], image: MPSNNImageNode, stage: Stage) -> Slot:
+    """The slot of an image that a stage reads."""
+    if image not in images:
+        rule, got = (
+            "must be made by the filter before it",
+            "no image: its gradient_option leaves out the data's gradient",
+        )
+        remedy = "Let that filter's gradient_option include the data, or end the graph before this filter"
+        raise MPSArgumentError(stage.kernel.name, "source_image", rule, got, remedy)
+    return images[image]
+
+
+def _whole(stage: Stage, result: Slot) -> Slot:
+    """A result that fills a part of its image only, in an image of zeros."""
+    target, extent = stage.plan.target, stage.shape.extent
+    if target.covers(extent):
+        return result
+    return Place(extent.shape, target.channel, target.y, target.x)(result)
+
+
+def all_of(extent: Extent) -> Target:
+    """All pixels and channels of an image."""
+    return Target(0, 0, extent.width, extent.height, 0, extent.channels)

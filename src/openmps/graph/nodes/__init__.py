@@ -1,0 +1,1 @@
+"""The nodes that describe a network, and the table of what each stands for."""

@@ -1,0 +1,48 @@
+"""The node of Gram matrices and its gradient node (MPSNNGraphNodes.h, macOS 10.15)."""
+
+from __future__ import annotations
+
+from openmps.checks import Shown, number
+from openmps.graph.nodes.node import MPSNNFilterNode, MPSNNGradientFilterNode, MPSNNImageNode, MPSNNStateNode
+from openmps.graph.run.callbacks import ALPHA, MPSNNGramMatrixCallback
+
+
+class MPSNNGramMatrixCalculationNode(MPSNNFilterNode):
+    """The products of all pairs of feature channels (MPSNNGraphNodes.h, macOS 10.15).
+
+    See `MPSNNGramMatrixCalculation`. ``alpha`` multiplies them, 1 unless given.
+    """
+
+    _callback: MPSNNGramMatrixCallback | None = None
+
+    def __init__(self, source: MPSNNImageNode, alpha: float = 1.0) -> None:
+        super().__init__([source])
+        self._alpha = number(self.name, "alpha", alpha)
+
+    alpha = Shown[float]("_alpha", "Factor of the result. Default 1.")
+
+    @property
+    def property_call_back(self) -> MPSNNGramMatrixCallback | None:
+        """Asked for `alpha` at each encode, if there is one. Default None."""
+        return self._callback
+
+    @property_call_back.setter
+    def property_call_back(self, value: MPSNNGramMatrixCallback | None) -> None:
+        ALPHA.check(self.name, "property_call_back", value)
+        self._callback = value
+
+
+class MPSNNGramMatrixCalculationGradientNode(MPSNNGradientFilterNode):
+    """The gradient of a Gram matrix (MPSNNGraphNodes.h, macOS 10.15); its kernel takes the forward encode's alpha."""
+
+    def __init__(
+        self,
+        source_gradient: MPSNNImageNode,
+        source_image: MPSNNImageNode,
+        gradient_state: MPSNNStateNode,
+        alpha: float = 1.0,
+    ) -> None:
+        super().__init__(source_gradient, source_image, gradient_state)
+        self._alpha = number(self.name, "alpha", alpha)
+
+    alpha = Shown[float]("_alpha", "Factor of the forward result. Default 1.")

@@ -1,0 +1,1 @@
+"""Encodes of a compiled graph: bindings, updates, warnings, traces."""

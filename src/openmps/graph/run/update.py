@@ -1,0 +1,238 @@
+"""Updates of parameters behind a gradient pass, by the device and by the CPU.
+
+(MPSNeuralNetworkTypes.h, ``MPSNNTrainingStyle``, macOS 10.13.4.) What the data sources of each kind are asked for is in
+`graph.nodes.training`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from openmps.checks import store
+from openmps.core.kernel.encode import ImageKernel
+from openmps.core.state.batch import MPSStateBatch
+from openmps.core.state.state import MPSState
+from openmps.errors import MPSTypeError
+from openmps.graph.compile.program import Program, Stage
+from openmps.graph.compile.shards import Shardable, Shards
+from openmps.graph.compile.sharing import Sharing
+from openmps.graph.nodes.node import MPSNNFilterNode, MPSNNGradientFilterNode
+from openmps.graph.nodes.trainable import TrainableNode, asked_updates, training_of
+from openmps.graph.nodes.training import Callback
+from openmps.graph.run.encoding import StagesStates, batch_of
+from openmps.graph.run.repeats import Repeated, repeats_of
+from openmps.graph.run.watch import Layer, Watch
+from openmps.metal.device import CommandBuffer
+from openmps.types import MPSNNTrainingStyle
+
+_Places = tuple[Layer, Stage, Sequence[int]]
+"""A layer, its forward kernel, and the kernels that fill in its states."""
+
+
+class Updates:
+    """The trainable layers of one graph, in the order in which their gradients are computed: the last layer first.
+
+    Each is updated once a batch, however many gradient nodes it has: those of one forward node are one layer, and so
+    are the convolutions over one data source, whose weights are the same. Nodes of another training style are apart.
+    """
+
+    def __init__(self, filters: Sequence[MPSNNFilterNode], kernels: dict[MPSNNFilterNode, ImageKernel]) -> None:
+        self._layers: dict[Layer, list[MPSNNGradientFilterNode]] = {}
+        first: dict[tuple[object, MPSNNTrainingStyle], Layer] = {}
+        for node in kernels:
+            if isinstance(node, MPSNNGradientFilterNode) and isinstance(node, TrainableNode) and asked_updates(node):
+                layer = _layer(node, kernels)
+                asked = first.setdefault((_owner(layer), layer.style), layer)
+                self._layers.setdefault(asked, []).append(node)
+        self.may_lend = all(layer.style is _ON_DEVICE and layer.is_whole for layer in self._layers)
+        """Whether the states of one encode may serve another: each is of a whole batch, and read on the device."""
+        self._watch = Watch(filters, list(self._layers))
+        self._places: tuple[Program | None, list[_Places]] = None, []
+        """Where the layers are in the program that was encoded last."""
+
+    def share_among(self, who: str, shards: Shards | None) -> None:
+        """Have the data sources keep what optimizers keep of a share of the parameters; None for all of it.
+
+        Raises before any of them is told if one does not offer it.
+        """
+        sources = {id(layer.source): (layer.kernel.name, layer.source) for layer in self._layers}.values()
+        if shards is not None:
+            for name, source in sources:
+                if not isinstance(source, Shardable):
+                    rule = "must offer shard_optimizer(shards), as the package's trainable data sources do"
+                    remedy = "Share the graph without shards_optimizer_state"
+                    raise MPSTypeError(who, f"data source of {name}", rule, type(source).__name__, remedy)
+        for _, source in sources:
+            if isinstance(source, Shardable):
+                source.shard_optimizer(shards)
+
+    def begin(self, program: Program, states: StagesStates) -> UpdatePass:
+        """States for each layer that is updated, which the layer's kernels fill in."""
+        self._watch.before_encode()
+        program_before, places = self._places
+        if program_before is not program:
+            places = [self._places_of(program, layer, nodes) for layer, nodes in self._layers.items()]
+            self._places = program, places
+        made: list[tuple[Layer, MPSStateBatch]] = []
+        count = program.images
+        for layer, stage, filled in places:
+            state = stage.kernel.make_state()
+            if state is None:
+                continue
+            store(state, "_record", stage.plan.record)
+            whole = layer.is_whole
+            batch = MPSStateBatch.repeated(state, count) if whole else batch_of(stage.kernel, state, count)
+            for place in filled:
+                states.hold(place, batch)
+            made.append((layer, batch))
+        return UpdatePass(made, self._watch)
+
+    def begin_again(self) -> None:
+        """Another encode has the states of an earlier one, which nobody else holds."""
+        self._watch.before_encode()
+
+    @staticmethod
+    def _places_of(program: Program, layer: Layer, nodes: Sequence[MPSNNGradientFilterNode]) -> _Places:
+        place = program.places[layer.node.forward]
+        forward = [place] if layer.training.fills_forward else []
+        return layer, program.stages[place], [*forward, *(program.places[node] for node in nodes)]
+
+
+def _layer(node: Any, kernels: dict[MPSNNFilterNode, ImageKernel]) -> Layer:
+    training, own, forward = training_of(node), kernels[node], kernels[node.forward]
+    assert training is not None
+    holder: Any = own if hasattr(own, "data_source") else forward
+    mine = getattr(holder, "parameters", None)
+    # Convolutions of one data source share their weights.
+    others = [each for each in kernels.values() if each is not holder and _source(each) is holder.data_source]
+    apart = [each for each in others if mine is None or getattr(each, "parameters", None) is not mine]
+    return Layer(
+        node,
+        holder,
+        holder.data_source,
+        node.training_style,
+        [holder, *apart],
+        training,
+        training.offered_by(holder.data_source),
+        forward.is_result_state_reused_across_batch(),
+    )
+
+
+def _owner(layer: Layer) -> object:
+    """What gradient nodes of one layer have in common: the weights, or the forward node of a normalization."""
+    return getattr(layer.kernel, "parameters", layer.node.forward)
+
+
+def _source(kernel: Any) -> Any:
+    return getattr(kernel, "data_source", kernel)
+
+
+class UpdatePass:
+    """The updates of one encode."""
+
+    __slots__ = ("_asked", "_repeated", "_states", "_watch")
+
+    def __init__(self, states: Sequence[tuple[Layer, MPSStateBatch]], watch: Watch) -> None:
+        self._states, self._watch = states, watch
+        self._asked = [
+            partial(_STYLES[layer.style], layer, callback, batch)
+            for layer, batch in states
+            for callback in layer.callbacks
+        ]
+        """What asks the data sources, callback by callback."""
+        self._repeated: Repeated | None = None
+        """The same updates as they were encoded last, where all of them may come again with the same states."""
+
+    def states_lent(self) -> tuple[MPSState, ...]:
+        """The states of whole batches."""
+        return tuple([batch.shared for _, batch in self._states if batch.shared is not None])
+
+    def encode(self, command_buffer: CommandBuffer, sharing: Sharing | None = None) -> None:
+        """Ask the data sources for updates, each once a batch; all gradients are recorded by now.
+
+        A data source of several convolutions gets the sum of their gradients, which are all of the same weights.
+        """
+        if sharing is not None and sharing.shards is not None:
+            self._encode_shards(command_buffer, sharing.shards, sharing.bucket_bytes)
+        elif self._repeated is None or not self._repeated.encode(command_buffer):
+            for ask in self._asked:
+                ask(command_buffer, None)
+            self._repeated = repeats_of(self._states)
+        if self._states:
+            self._watch.after_encode(command_buffer)
+
+    def _encode_shards(self, command_buffer: CommandBuffer, shards: Shards, bucket_bytes: int) -> None:
+        """Kernels take the parameters when the shards of all processes are there."""
+        reloads: list[Callable[[], None]] = []
+        with shards.of_graph(command_buffer, bucket_bytes):
+            for ask in self._asked:
+                ask(command_buffer, reloads)
+        for reload in reloads:
+            reload()
+
+
+def _update_on_device(
+    layer: Layer,
+    callback: Callback,
+    states: MPSStateBatch,
+    command_buffer: CommandBuffer,
+    later: list[Callable[[], None]] | None,
+) -> None:
+    kernel = layer.kernel
+    given = states if callback.takes_batch else states.shared
+    update = getattr(layer.source, callback.method)
+    if callback.takes_source:
+        # The source state is the kernel's own memory: an update in place needs no copy.
+        weights = kernel.parameters
+        source = weights.state()
+        new = update(command_buffer, given, source)
+        if new is source:
+            layer.has_answered = True
+            if later is None:
+                weights.reload_from(kernel.name, command_buffer, new)
+            else:
+                # In front of the others: where nothing came behind the rounding of the gathered, it need not be again.
+                later.insert(0, partial(weights.reload_from, kernel.name, command_buffer, new))
+            return
+    else:
+        new = update(command_buffer, given)
+    if new is None:
+        return
+    if not isinstance(new, callback.result):
+        rule = f"must return an {callback.result.__name__} or None when it updates on the device"
+        remedy = "Return the state that holds the new numbers"
+        if callback.takes_source:
+            remedy = "Return the state that holds the new weights; it may be source_state, changed in place"
+        raise MPSTypeError(kernel.name, f"data source {callback.method}()", rule, type(new).__name__, remedy)
+    layer.has_answered = True
+    if len(layer.holders) > 1:
+        new.add_reads(len(layer.holders) - 1)
+    if later is not None:
+        later += [partial(getattr(each, callback.reload), command_buffer, new) for each in layer.holders]
+        return
+    for each in layer.holders:
+        getattr(each, callback.reload)(command_buffer, new)
+
+
+def _update_on_cpu(
+    layer: Layer, callback: Callback, states: MPSStateBatch, command_buffer: CommandBuffer, later: object
+) -> None:
+    def finished(buffer: Any) -> None:
+        kernel = layer.kernel
+        given = states if callback.takes_batch else states.shared
+        arguments = (given, kernel.parameters.state()) if callback.takes_source else (given,)
+        if buffer.error is None and getattr(layer.source, callback.method)(None, *arguments):
+            layer.has_answered = True
+            for each in layer.holders:
+                getattr(each, callback.reload_from_data_source)()
+
+    command_buffer.add_completed_handler(finished)
+
+
+_ON_DEVICE = MPSNNTrainingStyle.UPDATE_DEVICE_GPU
+_STYLES = {
+    MPSNNTrainingStyle.UPDATE_DEVICE_CPU: _update_on_cpu,
+    _ON_DEVICE: _update_on_device,
+}

@@ -1,0 +1,155 @@
+"""The warning when a graph trains and a layer learns nothing, or learns in a way that the framework would not."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from openmps.checks import memory_for
+from openmps.errors import MPSTrainingWarning
+from openmps.graph.nodes.node import MPSNNFilterNode, MPSNNGradientFilterNode, row_of
+from openmps.graph.nodes.rows import Row
+from openmps.graph.nodes.trainable import TrainableNode, data_source_of, offered_updates, training_of
+from openmps.graph.nodes.training import Callback, Training
+from openmps.metal.device import CommandBuffer
+from openmps.types import MPSNNTrainingStyle
+
+_ENCODES_BEFORE_JUDGEMENT = 2
+
+
+@dataclass(eq=False, slots=True)
+class Layer:
+    """A gradient node, and who is asked to update its parameters."""
+
+    node: MPSNNGradientFilterNode
+    kernel: Any
+    """The kernel that holds the parameters."""
+    source: Any
+    """Its data source."""
+    style: MPSNNTrainingStyle
+    holders: Sequence[Any]
+    """That kernel, and those of the same data source in the graph that hold parameters of their own."""
+    training: Training
+    callbacks: Sequence[Callback]
+    """What the data source is asked for."""
+    is_whole: bool
+    """Whether one state serves the whole batch."""
+    has_answered: bool = False
+    """Whether an update has ever said that there are new parameters."""
+
+    def numbers(self) -> list[Tensor]:
+        """The parameters that are trained by gradients, as they are in memory."""
+        if hasattr(self.kernel, "parameters"):
+            return [self.kernel.parameters.weights]
+        if hasattr(self.kernel, "gamma_and_beta"):
+            return [buffer.memory(torch.float32) for buffer in self.kernel.gamma_and_beta]
+        return [row.value() for row in (self.kernel.numbers.gamma, self.kernel.numbers.beta)]
+
+
+class Watch:
+    """Looks once whether the first encodes of a training graph move every layer's weights, and says so if not.
+
+    ``filters`` are all that the graph's results depend on, whether they run or not; ``layers`` those that are updated.
+    """
+
+    def __init__(self, filters: Sequence[MPSNNFilterNode], layers: Sequence[Layer]) -> None:
+        self._filters = filters
+        self._layers = layers
+        self._encodes = 0
+        self._before: list[tuple[Layer, list[Tensor]]] = []
+
+    def before_encode(self) -> None:
+        """At the first encode: name layers that nothing will update, and keep the weights of the others."""
+        self._encodes += 1
+        if self._encodes > 1:
+            return
+        _warn(never_asked(self._filters),
+              "the data source has no update(), a normalization's no update_gamma_and_beta(), so these layers do not "
+              "learn; set training_style to UPDATE_DEVICE_NONE on their nodes if that is meant")  # fmt: skip
+        _warn(cut_off(self._filters),
+              "no gradient node is in this graph, so these layers do not learn; give every node that training_graph() "
+              "returns to MPSNNGraph(result_images=…), or set stop_gradient where training is to end")  # fmt: skip
+        with memory_for("MPSNNGraph", "weights before the first update"):
+            self._before = [(layer, [row.clone() for row in layer.numbers()]) for layer in self._layers]
+
+    def after_encode(self, command_buffer: CommandBuffer) -> None:
+        """Have the weights compared with those before the first encode, once the first updates have run."""
+        if self._encodes == _ENCODES_BEFORE_JUDGEMENT and self._before:
+            command_buffer.add_completed_handler(self._judge)
+
+    def _judge(self, buffer: Any) -> None:
+        before, self._before = self._before, []
+        if buffer.error is not None:
+            return
+        moved = [layer for layer, old in before if not all(map(torch.equal, old, layer.numbers()))]
+        _warn([layer.kernel.name for layer, _ in before if layer not in moved],
+              f"the weights did not move in {_ENCODES_BEFORE_JUDGEMENT} encodes: check that update() returns the state "
+              "of the new weights, that the learning rate is not 0 and that gradients reach these layers")  # fmt: skip
+        _warn([layer.kernel.name for layer in moved if not layer.has_answered],
+              "update() changed source_state in place and returned None or False, which says that nothing is new: the "
+              "framework would drop these updates; return source_state (True on the CPU)")  # fmt: skip
+
+
+def never_asked(filters: Sequence[MPSNNFilterNode]) -> list[str]:
+    """Layers whose style asks for updates and whose data source has no update() to ask."""
+    return [
+        node.name
+        for node in filters
+        if isinstance(node, MPSNNGradientFilterNode)
+        and isinstance(node, TrainableNode)
+        and node.training_style is not MPSNNTrainingStyle.UPDATE_DEVICE_NONE
+        and not offered_updates(node)
+    ]
+
+
+def cut_off(filters: Sequence[MPSNNFilterNode]) -> list[str]:
+    """Trainable layers that a gradient ought to reach and that have no gradient node among ``filters``.
+
+    The gradient flows back from the losses and from every filter that has gradient nodes, up to a ``stop_gradient``.
+    """
+    gradients: dict[MPSNNFilterNode, list[MPSNNGradientFilterNode]] = {}
+    for node in filters:
+        if isinstance(node, MPSNNGradientFilterNode):
+            gradients.setdefault(node.forward, []).append(node)
+    trained = {id(data_source_of(node)) for node in gradients if training_of(node) is not None}
+    ahead = [node for node in filters if node in gradients or (gradients and _is_gradient(node))]
+    reached: set[MPSNNFilterNode] = set()
+    while ahead:
+        node = ahead.pop()
+        if node not in reached:
+            reached.add(node)
+            ahead.extend(_flows_to(node, gradients.get(node, [])))
+    return [
+        node.name
+        for node in filters
+        if not isinstance(node, MPSNNGradientFilterNode)
+        and node in reached
+        and offered_updates(node)
+        and id(data_source_of(node)) not in trained
+    ]
+
+
+def _is_gradient(node: MPSNNFilterNode) -> bool:
+    row = row_of(node)
+    return isinstance(row, Row) and row.is_gradient
+
+
+def _flows_to(node: MPSNNFilterNode, gradients: Sequence[MPSNNGradientFilterNode]) -> list[MPSNNFilterNode]:
+    """The producers that the gradient of ``node`` goes on to."""
+    producers: list[MPSNNFilterNode] = []
+    for image in node.sources:
+        results = [gradient.result_image for gradient in gradients if gradient.sources[1] is image]
+        stopped = image.stop_gradient or (bool(results) and all(result.stop_gradient for result in results))
+        if image.producer is not None and not stopped:
+            producers.append(image.producer)
+    return producers
+
+
+def _warn(names: Sequence[str], message: str) -> None:
+    if names:
+        warnings.warn(f"{', '.join(names)}: {message}", MPSTrainingWarning, stacklevel=2)

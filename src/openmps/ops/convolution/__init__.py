@@ -1,0 +1,1 @@
+"""Convolutions, forward and backward, in the forms that serve different shapes and libraries."""

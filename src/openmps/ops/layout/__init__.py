@@ -1,0 +1,1 @@
+"""The same numbers in another arrangement: concatenated, padded, reshaped, copied to rows."""

@@ -1,0 +1,84 @@
+"""Products of matrices, by the library that is fastest on the processor at hand."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from openmps.cpu import CpuChoice
+from openmps.ops import triton
+
+# torch multiplies float32 matrices on the CPU with MKL. This operator is oneDNN's product; torch does not promise that
+# it stays, and does very well without it.
+_onednn_product = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends.mkldnn.is_available() else None
+
+
+_FEWEST_ROWS = 16
+"""Of a matrix, and columns of the other: fewer would be padded."""
+_MOST_PRODUCTS = 1 << 29
+"""Multiplications; for more a library's matrix products are worth their start."""
+_SMALL, _SMALL_ON_INTEL = 1 << 21, 1 << 22
+"""Multiplications of a product on the CPU that MKL makes faster than oneDNN."""
+
+
+def product_of_rows(rows: Tensor, columns: Tensor, biases: Tensor | None = None) -> Tensor:
+    """Return ``rows @ columns.T + biases``, contiguous: [M, K] by [N, K] gives [M, N].
+
+    oneDNN is at least as fast as MKL here on every processor that was measured, but for what it needs at each call.
+    """
+    if _onednn_product is not None and _takes_onednn(rows) and not _is_small(rows, columns):
+        return _onednn_product(rows, columns, biases, "none", [], "")
+    if _is_exact_on_gpu(rows, columns.t()):
+        result = product(rows, columns.t())
+        return result if biases is None else result.add_(biases)
+    if biases is None:
+        return torch.mm(rows, columns.t())
+    if rows.dtype == torch.float16:
+        # On a GPU, rounded once: biases are added to the sums while they are float32.
+        sums = wide_product(rows, columns.t())
+        return torch.add(sums, biases, out=torch.empty_like(sums, dtype=torch.float16))
+    return torch.addmm(biases, rows, columns.t())
+
+
+def product(left: Tensor, right: Tensor) -> Tensor:
+    """Return ``left @ right``, contiguous: [M, K] by [K, N] gives [M, N], either of them transposed in memory or not.
+
+    oneDNN wants the rows of the left and the columns of the right factor in one piece and copies what is not. MKL takes
+    half its time then on an Intel processor, and up to twice its time on an AMD one.
+    """
+    by_onednn = _takes_onednn(left) and not CpuChoice.PRODUCTS.takes_intel
+    if _onednn_product is not None and by_onednn and not _is_small(left, right.t()):
+        return _onednn_product(left, right.t(), None, "none", [], "")
+    if _is_exact_on_gpu(left, right):
+        from openmps.ops.triton.matrix.products import product as exact
+
+        return exact(left, right)
+    return torch.mm(left, right)
+
+
+def wide_product(left: Tensor, right: Tensor) -> Tensor:
+    """Return ``left @ right``; of float16 factors the sums as they are in float32."""
+    if left.dtype != torch.float16:
+        return torch.mm(left, right)
+    if left.is_cuda:
+        return torch.mm(left, right, out_dtype=torch.float32)
+    return torch.mm(left.float(), right.float())
+
+
+def _is_exact_on_gpu(left: Tensor, right: Tensor) -> bool:
+    """Whether float32 matrices are such as `openmps.ops.triton.matrix.products` is for: several rows, few products."""
+    if not (left.dtype == right.dtype == torch.float32 and min(left.shape[0], right.shape[1]) >= _FEWEST_ROWS):
+        return False
+    products = left.shape[0] * left.shape[1] * right.shape[1]
+    return 0 < products <= _MOST_PRODUCTS and triton.runs_on(left.device)
+
+
+def _is_small(rows: Tensor, columns: Tensor) -> bool:
+    """Whether oneDNN's preparation of a call, some 30 to 100 us, takes longer than the product, or Intel's library."""
+    is_intel = CpuChoice.SMALL_PRODUCTS.takes_intel
+    return rows.numel() * len(columns) <= (_SMALL_ON_INTEL if is_intel else _SMALL) or (len(rows) == 1 and is_intel)
+
+
+def _takes_onednn(left: Tensor) -> bool:
+    is_float = left.device.type == "cpu" and left.dtype == torch.float32
+    return is_float and left.numel() > 0

@@ -1,0 +1,1 @@
+"""Normalizations with their gradients, alone and with what stands behind them."""

@@ -1,0 +1,1 @@
+"""Images read at other places than their pixels."""

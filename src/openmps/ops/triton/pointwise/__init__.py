@@ -1,0 +1,1 @@
+"""Operations on each number, or each pixel, in Triton."""

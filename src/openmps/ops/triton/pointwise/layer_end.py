@@ -1,0 +1,177 @@
+"""`openmps.ops.pointwise.layer_end` in Triton: one pass over memory each, and sums of the gradient in a fixed order."""
+# A kernel's parameters have no types in Python, and the checker must do without Triton.
+# pyright: reportMissingParameterType=false, reportUnknownParameterType=false, reportInvalidTypeForm=false
+# pyright: reportUntypedFunctionDecorator=false
+
+from __future__ import annotations
+
+import math
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from openmps.ops.geometry import Axis, Window, empty_image
+from openmps.ops.pointwise.dropout import DropoutMask
+from openmps.ops.triton.ahead import Launched
+from openmps.ops.triton.sums import sum_of_parts
+
+triton: Any = import_module("triton")
+tl: Any = import_module("triton.language")
+
+_NUMBERS, _CHANNELS = 1024, 64
+"""Numbers of a tile, and channels of it at most."""
+_MOST_SUMS = 264
+"""Programs that sum a channel, at most: two for each multiprocessor of an H200."""
+
+
+@Launched
+@triton.jit(do_not_specialize=["step", "low", "high", "limit", "first_image"])
+def _layer_end(
+    x, biases, y, taps, pixels, channels, rows, columns, result_rows, result_columns, pitch, step, low, high, limit,
+    first_image, share, HAS_BIASES: tl.constexpr, ROUNDS: tl.constexpr, RECTIFIES: tl.constexpr, TAPS: tl.constexpr,
+    ACROSS: tl.constexpr, STRIDE_Y: tl.constexpr, STRIDE_X: tl.constexpr, FIRST_Y: tl.constexpr, FIRST_X: tl.constexpr,
+    DROPS: tl.constexpr, HOLDS_STEP: tl.constexpr, HELD: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """Some pixels and channels of the result."""
+    across = tl.cdiv(channels, COLUMNS)
+    at = tl.program_id(0) % across * COLUMNS + tl.arange(0, COLUMNS)
+    pixel = tl.program_id(0) // across * HELD + tl.arange(0, HELD)
+    there = (pixel < pixels)[:, None] & (at < channels)[None, :]
+    column, row = pixel % result_columns, pixel // result_columns % result_rows
+    image = pixel // (result_columns * result_rows)
+    corner = (image.to(tl.int64) * rows + row * STRIDE_Y + FIRST_Y) * columns + column * STRIDE_X + FIRST_X
+    bias = tl.load(biases + at, at < channels, 0.0)[None, :] if HAS_BIASES else 0.0
+    first = tl.zeros([HELD, COLUMNS], tl.float32)
+    largest = tl.full([HELD, COLUMNS], float("-inf"), tl.float32)
+    chosen = tl.zeros([HELD, COLUMNS], tl.int32)
+    for tap in tl.static_range(TAPS):
+        place = (corner + tap // ACROSS * columns + tap % ACROSS)[:, None] * pitch + at[None, :]
+        value = tl.load(x + place, there, 0.0).to(tl.float32)
+        if HAS_BIASES:
+            value += bias
+        if ROUNDS:
+            value = value.to(tl.float16).to(tl.float32)
+        if tap == 0:
+            first = value
+        takes = (value > largest) | (value != value)
+        largest, chosen = tl.where(takes, value, largest), tl.where(takes, tap, chosen)
+    passes, result = there, largest
+    if RECTIFIES:
+        passes = (largest > 0) | (largest != largest) | ((largest == 0) & (first == 0))
+        result = tl.where((largest > 0) | (largest != largest), largest, 0.0)
+    if DROPS:
+        if HOLDS_STEP:
+            step = tl.load(step)
+        number = ((row * result_columns + column)[:, None] * channels + at[None, :]).to(tl.int64)
+        zero = number * 0
+        c0, c1 = (zero + step).to(tl.uint32), (zero + first_image + image[:, None]).to(tl.uint32)
+        c3 = (zero + step) >> 32
+        k0, k1 = (zero + low).to(tl.uint32), (zero + high).to(tl.uint32)
+        w0, w1, w2, w3 = tl.philox_impl(c0, c1, (number // 4).to(tl.uint32), c3.to(tl.uint32), k0, k1, 10)
+        turn = number % 4
+        word = tl.where(turn < 2, tl.where(turn == 0, w0, w1), tl.where(turn == 2, w2, w3))
+        kept = word.to(tl.int64) < limit
+        passes &= kept
+        result = tl.where(kept, tl.div_rn(result, zero.to(tl.float32) + share), 0.0)
+    goal = pixel.to(tl.int64)[:, None] * channels + at[None, :]
+    tl.store(y + goal, result.to(y.dtype.element_ty), there)
+    tl.store(taps + goal, tl.where(passes, chosen, -1).to(tl.int8), there)
+
+
+@Launched
+@triton.jit
+def _layer_end_gradient(
+    gradient, taps, dx, parts, pixels, channels, rows, columns, result_rows, result_columns, pitch, pitch_of_taps,
+    share, TAPS: tl.constexpr, ACROSS: tl.constexpr, STRIDE_Y: tl.constexpr, STRIDE_X: tl.constexpr,
+    FIRST_Y: tl.constexpr, FIRST_X: tl.constexpr, DROPS: tl.constexpr, SUMS: tl.constexpr, HELD: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """The windows of some pixels and channels of the result, tile after tile, and their sum."""
+    across = tl.cdiv(channels, COLUMNS)
+    part, programs = tl.program_id(0) // across, tl.num_programs(0) // across
+    at = tl.program_id(0) % across * COLUMNS + tl.arange(0, COLUMNS)
+    total = tl.zeros([HELD, COLUMNS], tl.float32)
+    for tile in range(part, tl.cdiv(pixels, HELD), programs):
+        pixel = tile * HELD + tl.arange(0, HELD)
+        there = (pixel < pixels)[:, None] & (at < channels)[None, :]
+        column, row = pixel % result_columns, pixel // result_columns % result_rows
+        image = pixel // (result_columns * result_rows)
+        corner = (image.to(tl.int64) * rows + row * STRIDE_Y + FIRST_Y) * columns + column * STRIDE_X + FIRST_X
+        source = pixel.to(tl.int64)[:, None]
+        flow = tl.load(gradient + source * pitch + at[None, :], there, 0.0).to(tl.float32)
+        chosen = tl.load(taps + source * pitch_of_taps + at[None, :], there, -1).to(tl.int32)
+        if DROPS:
+            flow = tl.div_rn(flow, tl.zeros([HELD, COLUMNS], tl.float32) + share)
+        flow = tl.where(chosen >= 0, flow, 0.0).to(dx.dtype.element_ty)
+        for tap in tl.static_range(TAPS):
+            place = (corner + tap // ACROSS * columns + tap % ACROSS)[:, None] * channels + at[None, :]
+            tl.store(dx + place, tl.where(chosen == tap, flow, 0.0).to(dx.dtype.element_ty), there)
+        if SUMS:
+            total += flow.to(tl.float32)
+    if SUMS:
+        tl.store(parts + part.to(tl.int64) * channels + at, tl.sum(total, 0), at < channels)
+
+
+_PIXEL = Window(Axis(1, 1), Axis(1, 1))
+"""Windows of a pixel each, whatever the size of the image."""
+
+
+def layer_end(
+    x: Tensor, biases: Tensor | None, window: Window | None, mask: DropoutMask | None, step: int | Tensor = 0, *,
+    pitch: int, rounds: bool, rectifies: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The result and the taps of products with their channels side by side, ``pitch`` numbers from pixel to pixel."""
+    images, channels, rows, columns = x.shape
+    size = (rows, columns) if window is None else window.result
+    dtype = torch.float16 if rounds else x.dtype
+    y, taps = (
+        torch.empty((images, *size, channels), dtype=kind, device=x.device).permute(0, 3, 1, 2)
+        for kind in (dtype, torch.int8)
+    )
+    at_once = min(_CHANNELS, triton.next_power_of_2(channels))
+    held, pixels, seed = _NUMBERS // at_once, images * size[0] * size[1], 0 if mask is None else mask.seed
+    is_held, share = isinstance(step, Tensor), 1.0 if mask is None else mask.keep_probability
+    counted = step if is_held else (step + 2**63) % 2**64 - 2**63  # as a signed number of 64 bits
+    _layer_end[(triton.cdiv(pixels, held) * triton.cdiv(channels, at_once),)](
+        x, biases, y, taps, pixels, channels, rows, columns, *size, pitch, counted, seed & 0xFFFFFFFF, seed >> 32,
+        math.ceil(share * 2.0**32), 0 if mask is None else mask.share * images, float(share), biases is not None,
+        rounds, rectifies, *_places(window),
+        mask is not None, is_held, held, at_once, num_warps=4,
+    )  # fmt: skip
+    return y, taps
+
+
+def layer_end_gradient(
+    gradient: Tensor, taps: Tensor, window: Window | None, keep_probability: float, pitch: int, pitch_of_taps: int, *,
+    with_sums: bool,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    """The gradient for the products, of the gradient's type, and its sums."""
+    images, channels, *size = gradient.shape
+    source = tuple(size) if window is None else window.source
+    dx = empty_image(gradient, channels, (source[0], source[1]))
+    if window is not None and not _covers(window):
+        dx.zero_()
+    at_once = min(_CHANNELS, triton.next_power_of_2(channels))
+    held, pixels, across = _NUMBERS // at_once, images * size[0] * size[1], triton.cdiv(channels, at_once)
+    count = triton.cdiv(pixels, held)
+    count = min(count, max(1, _MOST_SUMS // across)) if with_sums else count
+    parts = torch.empty((count, channels), dtype=torch.float32, device=dx.device) if with_sums else dx
+    _layer_end_gradient[(count * across,)](
+        gradient, taps, dx, parts, pixels, channels, *source, *size, pitch, pitch_of_taps, float(keep_probability),
+        *_places(window), keep_probability != 1.0, with_sums, held, at_once, num_warps=4,
+    )  # fmt: skip
+    return dx, sum_of_parts(parts) if with_sums else None
+
+
+def _places(window: Window | None) -> tuple[int, ...]:
+    """Taps of a window, those of a row of it, strides, and where the first one begins."""
+    it = _PIXEL if window is None else window
+    return it.y.size * it.x.size, it.x.size, *it.stride, it.y.first, it.x.first
+
+
+def _covers(window: Window) -> bool:
+    """Whether every pixel of the source lies in a window."""
+    axes = window.y, window.x
+    return all(each.first == 0 and each.stride == each.size and each.read == each.source for each in axes)

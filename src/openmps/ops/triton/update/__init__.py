@@ -1,0 +1,1 @@
+"""Updates of parameters in Triton."""

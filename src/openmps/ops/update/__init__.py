@@ -1,0 +1,1 @@
+"""Updates of parameters: rules of optimizers, shards of vectors, sums over processes."""

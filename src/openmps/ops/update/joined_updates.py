@@ -1,0 +1,194 @@
+"""Updates of several layers at once: the rule that joins them, and the operation that they become.
+
+`join_updates`: updates by one kind of optimizer with the same numbers, one after the other, become a `JoinedUpdate`: a
+network's updates are little more than their launches. So do steps of running averages, and numbers that are put in the
+place of others. The steps that they must equal are those one by one. A captured command buffer is where they meet
+(`openmps.core.kernel.replay.updates`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from itertools import accumulate, groupby
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from openmps.ops.elements import Overwrite
+from openmps.ops.normalization.batch_normalization import RunningAverages
+from openmps.ops.op import Body, Kind, Op, Step
+from openmps.ops.triton.addresses import has_room
+from openmps.ops.update.optimizers import Rate, Update, fits_one_pass
+
+MOST_TOGETHER = 8
+"""Vectors of one launch whose addresses are its arguments; those of more are in a table."""
+MOST_IN_ALL = 16
+"""Vectors of a network whose updates are joined by so few."""
+
+
+def kind_of(step: Step) -> Hashable:
+    """What steps that can be joined have in common; None for one that cannot be joined."""
+    op = step.op
+    if isinstance(op, Update):
+        return type(op), tuple(op.settings.items()), _kinds(step)
+    return op if isinstance(op, RunningAverages | Overwrite) else None
+
+
+def join_updates(body: Body, ranks: Sequence[int] | None = None) -> Body:
+    """The body, whose steps write memory and have no results, with those joined that can be.
+
+    Steps of different ``ranks`` are not joined: one may write what another one reads.
+    """
+    updates = [step.op for step in body.steps if isinstance(step.op, Update)]
+    most = MOST_TOGETHER if sum(op.vectors for op in updates) <= MOST_IN_ALL else None
+    steps: list[Step] = []
+    pairs = zip(body.steps, ranks or [0] * len(body.steps), strict=True)
+    for (kind, _), group in groupby(pairs, lambda pair: (kind_of(pair[0]), pair[1])):
+        run = [step for step, _ in group]
+        if kind is None or len(run) == 1:
+            steps += run
+        elif isinstance(run[0].op, Update):
+            steps += map(_joined, [run] if most is None else _cut(run, most))
+        else:
+            steps.append(_together(run))
+    return body.with_steps(steps, body.slots)
+
+
+def _cut(run: Sequence[Step], most: int) -> list[list[Step]]:
+    """Updates in groups of so many vectors at most."""
+    groups: list[list[Step]] = []
+    held = most
+    for step in run:
+        assert isinstance(step.op, Update)
+        if held + step.op.vectors > most:
+            groups.append([])
+            held = 0
+        groups[-1].append(step)
+        held += step.op.vectors
+    return groups
+
+
+def _kinds(step: Step) -> int:
+    """How many kinds of vectors an update has."""
+    assert isinstance(step.op, Update)
+    return (len(step.reads) - 2) // step.op.vectors
+
+
+def _joined(run: Sequence[Step]) -> Step:
+    if len(run) == 1:
+        return run[0]
+    updates = tuple(step.op for step in run if isinstance(step.op, Update))
+    reads = tuple(slot for step in run for slot in step.reads)
+    return Step(JoinedUpdate(updates, tuple(len(step.reads) for step in run)), reads, ())
+
+
+def _together(run: Sequence[Step]) -> Step:
+    """One step of an operation that takes the operands of any number of them."""
+    op = run[0].op
+    if isinstance(op, RunningAverages):
+        return Step(op, tuple(slot for step in run for slot in step.reads), run[0].writes)
+    halves = [(step.reads[: len(step.reads) // 2], step.reads[len(step.reads) // 2 :]) for step in run]
+    return Step(op, tuple(slot for half in zip(*halves, strict=True) for each in half for slot in each), run[0].writes)
+
+
+class _Part(NamedTuple):
+    """The operands of one of the updates."""
+
+    rate: Rate
+    runs: Sequence[Sequence[Tensor]]
+    rounded: Sequence[Tensor]
+
+    def read(self) -> list[Tensor]:
+        """Gradients and values."""
+        return [*self.runs[0], *self.runs[1]]
+
+    def written(self) -> list[Tensor]:
+        """All that it writes."""
+        return [*(vector for run in self.runs[2:] for vector in run), *self.rounded]
+
+
+class JoinedUpdate(Op, kind=Kind.UPDATE, results=0, has_effect=True):
+    """Updates of the same kind and numbers, but for their rates; the operands of one behind those of the other."""
+
+    takes_device_numbers = True
+
+    updates: tuple[Update, ...]
+    counts: tuple[int, ...]
+    """Of operands."""
+
+    def overwritten(self, operands: int) -> Iterable[int]:
+        """What each of them writes."""
+        starts = accumulate(self.counts, initial=0)
+        for op, start, count in zip(self.updates, starts, self.counts, strict=False):
+            yield from (start + place for place in op.overwritten(count))
+
+    def run(self, wanted: tuple[bool, ...], *operands: Any) -> None:
+        """All of them in one launch where that can be, else one after the other."""
+        parts = [*self._parts(operands)]
+        is_many = sum(len(part.runs[0]) for part in parts) > MOST_TOGETHER
+        fits = all(fits_one_pass(*part) for part in parts) and (not is_many or _fit_a_table(parts))
+        if not parts or not fits or not _apart(parts):
+            start = 0
+            for op, count in zip(self.updates, self.counts, strict=True):
+                op.run((), *operands[start : start + count])
+                start += count
+            return
+        rates = [part.rate for part in parts for _ in part.runs[0]]
+        runs = [[vector for run in kind for vector in run] for kind in zip(*(part.runs for part in parts), strict=True)]
+        firsts = accumulate((len(part.runs[0]) for part in parts), initial=0)
+        rounded = [(first, each) for first, part in zip(firsts, parts, strict=False) for each in part.rounded]
+        self.updates[0].pass_once(rates, runs, rounded, is_many=is_many)
+
+    def _parts(self, operands: Sequence[Any]) -> Iterator[_Part]:
+        start = 0
+        for op, count in zip(self.updates, self.counts, strict=True):
+            rate, *vectors, rounded = operands[start : start + count]
+            runs = op.runs_of(vectors)
+            if runs[0]:
+                yield _Part(rate, runs, rounded or ())
+            start += count
+
+
+def _fit_a_table(parts: Sequence[_Part]) -> bool:
+    """Whether the updates can be many: rates are on the device, nothing takes a result twice, and there is a place."""
+    from openmps.ops.triton.update.optimizers import COLUMNS
+
+    are_there = all(isinstance(part.rate, Tensor) and part.rate.dtype == torch.float64 for part in parts)
+    are_single = all(len({each.dtype for each in part.rounded}) == len(part.rounded) for part in parts)
+    return are_there and are_single and has_room(COLUMNS * sum(len(part.runs[0]) for part in parts))
+
+
+class _Span(NamedTuple):
+    """The bytes of a tensor, which one of the updates reads or writes."""
+
+    begin: int
+    end: int
+    part: int
+    is_written: bool
+
+    @classmethod
+    def of(cls, tensor: Tensor, part: int, *, is_written: bool) -> _Span:
+        begin = tensor.data_ptr()
+        return cls(begin, begin + tensor.nbytes, part, is_written)
+
+
+def _apart(parts: Sequence[_Part]) -> bool:
+    """Whether no update writes what another one reads or writes, and all rates are numbers or none is."""
+    if len({isinstance(part.rate, Tensor) for part in parts}) > 1:
+        return False
+    spans = [_Span.of(each, place, is_written=False) for place, part in enumerate(parts) for each in part.read()]
+    spans += [_Span.of(each, place, is_written=True) for place, part in enumerate(parts) for each in part.written()]
+    spans.sort()
+    return not any(_clashes(place, spans) for place in range(len(spans)))
+
+
+def _clashes(place: int, spans: Sequence[_Span]) -> bool:
+    """Whether one of the bytes, in their order, is another update's, too, and one of both writes it."""
+    mine = spans[place]
+    for other in spans[place + 1 :]:
+        if other.begin >= mine.end:
+            return False
+        if other.part != mine.part and (mine.is_written or other.is_written) and other.begin < other.end:
+            return True
+    return False
