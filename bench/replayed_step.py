@@ -124,7 +124,7 @@ def contenders(name: str, *, half: bool) -> list[Contender]:
 
 def replay_alone(ours: Ours) -> float:
     """Microseconds of the device for a replay of the captured graph, nothing else."""
-    player: Any = ours.queue._lane.player
+    player: Any = ours.queue._executor.player
     captures = [entry.capture for entry in player._entries.values() if entry.capture is not None]
     if not captures:
         return float("nan")

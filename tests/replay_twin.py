@@ -57,12 +57,12 @@ def replaying_queue(device: mps.MTLDevice | torch.device | str = "cpu", min_step
     made = mps.mtl_device(device)
     queue = made.new_command_queue()
     recorder = CudaRecorder(made.torch_device) if made.is_cuda else TwinRecorder()
-    queue._lane.player = Replayer(made.torch_device, recorder, min_steps)
+    queue._executor.player = Replayer(made.torch_device, recorder, min_steps)
     return queue
 
 
 def replayer_of(queue: mps.MTLCommandQueue) -> Replayer:
-    player = queue._lane.player
+    player = queue._executor.player
     assert isinstance(player, Replayer)
     return player
 

@@ -112,7 +112,7 @@ NOT_KEPT = {
     "MTLBlitCommandEncoder.close": "made by a command buffer, not by programs",
     "MTLBuffer.options": "made by a device, not by programs",
     "MTLBuffer.storage": "made by a device, not by programs",
-    "MTLCommandBuffer.lane": "made by a queue, not by programs",
+    "MTLCommandBuffer.executor": "made by a queue, not by programs",
     "MTLCommandQueue.max_command_buffer_count": "made by a device, not by programs",
 }
 """Arguments that cannot be read back, and why."""

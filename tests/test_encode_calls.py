@@ -94,9 +94,9 @@ def counted_replayed() -> Counter[str]:
     """The calls of an encode, and of its commit that is replayed."""
     device = mps.mtl_device("cpu")
     queue, prepare = device.new_command_queue(), ENCODES["training graph of the sample network with updates"](device)
-    lane: Any = queue._lane
-    lane.player = Replayer(device.torch_device, _StillRecorder(), 0)
-    lane._launches_at_commit, lane._launch_here = True, lambda execution: execution.launch()  # as on CUDA
+    executor: Any = queue._executor
+    executor.player = Replayer(device.torch_device, _StillRecorder(), 0)
+    executor._launches_at_commit, executor._launch_here = True, lambda execution: execution.launch()  # as on CUDA
     counts: Counter[str] = Counter()
     for _ in range(_REPLAYED_WARM_UP):
         command_buffer = mps.MPSCommandBuffer(queue)

@@ -17,7 +17,7 @@ from openmps import cpu
 from openmps.core.kernel.replay import replayer
 from openmps.core.kernel.replay.recorder import CudaRecorder
 from openmps.core.kernel.replay.replayer import MIN_STEPS, Replayer
-from openmps.metal.lane import forget_captures
+from openmps.metal.queue_executor import forget_captures
 from replay_twin import TwinRecorder, outcomes, replayer_of, replaying_queue
 
 Array = np.ndarray
@@ -301,7 +301,7 @@ def test_what_cannot_be_captured_runs_and_says_why() -> None:
             raise RuntimeError("operation not permitted when stream is capturing\nand more")
 
     bench = Bench.on(CPU)
-    bench.queue._lane.player = Replayer(CPU, Refusing(), 0)
+    bench.queue._executor.player = Replayer(CPU, Refusing(), 0)
     double = _linear(bench, 2.0)
     for number in range(4):
         results: list[Any] = []
@@ -369,7 +369,7 @@ def test_a_fault_of_a_replay_is_that_of_the_command_buffer() -> None:
             return recording
 
     bench = Bench.on(CPU)
-    bench.queue._lane.player = Replayer(CPU, Failing(), 0)
+    bench.queue._executor.player = Replayer(CPU, Failing(), 0)
     double = _linear(bench, 2.0)
     _encoded(bench, lambda buffer: double.encode(buffer, bench.image(_values(0))))
     command_buffer = bench.command_buffer()
@@ -410,7 +410,7 @@ def test_a_program_that_captures_by_itself_is_left_alone() -> None:
             return True
 
     bench = Bench.on(CPU)
-    bench.queue._lane.player = Replayer(CPU, Taken(), 0)
+    bench.queue._executor.player = Replayer(CPU, Taken(), 0)
     double = _linear(bench, 2.0)
     for _ in range(3):
         command_buffer = _encoded(bench, lambda buffer: double.encode(buffer, bench.image(_values(0))))
@@ -461,7 +461,7 @@ class _Forgetful(TwinRecorder):
 def test_a_capture_holds_neither_weights_nor_images_and_goes_with_the_weights() -> None:
     bench = Bench.on(CPU)
     recorder = _Forgetful()
-    bench.queue._lane.player = Replayer(CPU, recorder, 0)
+    bench.queue._executor.player = Replayer(CPU, recorder, 0)
     descriptor = mps.MPSCNNConvolutionDescriptor(1, 1, 2, 2)
     source = mps.ArrayConvolutionDataSource(descriptor, np.ones((2, 1, 1, 2), np.float32), np.ones(2, np.float32))
     kernel = mps.MPSCNNConvolution(bench.device, weights=source)
@@ -493,7 +493,7 @@ def test_captures_go_with_their_queue() -> None:
     for number in range(3):
         source = bench.image(_values(number))
         _encoded(bench, lambda buffer, x=source: double.encode(buffer, x))
-    held, worker = weakref.ref(replayer_of(bench.queue)), bench.queue._lane.worker
+    held, worker = weakref.ref(replayer_of(bench.queue)), bench.queue._executor.worker
     del bench
     gc.collect()
     assert worker is not None
@@ -507,7 +507,7 @@ def test_captures_that_are_let_go_of_come_again() -> None:
     double, counts = _linear(bench, 2.0), list[int]()
     for number in range(8):
         if number == 4:
-            forget_captures(bench.queue._lane.device)
+            forget_captures(bench.queue._executor.device)
             counts.append(replayer_of(bench.queue).captures)
         source = bench.image(_values(number))
         result: list[Any] = []

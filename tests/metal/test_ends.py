@@ -137,7 +137,7 @@ import atexit, os, sys
 
 @atexit.register
 def tell():  # called last of all, since it was registered first
-    from openmps.metal.lane import _ended
+    from openmps.metal.queue_executor import _ended
     left = [thread for thread in _ended if os.path.exists(f"/proc/self/task/{thread}")]
     print(f"{len(_ended)} workers ended, {len(left)} threads left")
 

@@ -31,7 +31,7 @@ from openmps.graph.graph import MPSNNGraph
 from openmps.graph.nodes.node import MPSNNGradientFilterNode
 from openmps.kernels.batch_normalization import MPSCNNBatchNormalizationState
 from openmps.metal.device import CommandBuffer, MTLDevice, mtl_device
-from openmps.metal.lane import forget_captures
+from openmps.metal.queue_executor import forget_captures
 from openmps.ops.op import Body, Input, Role, Step
 from openmps.ops.update.collectives import FinishSum, Processes, SharedMoments, StartSum
 

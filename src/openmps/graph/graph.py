@@ -506,7 +506,7 @@ class MPSNNGraph(MPSKernel, NamedAttributes):
         given = dict(zip(interface.input_states, states, strict=True))
         exported = interface.result_states
         self._stale_weights.warn()
-        is_alone = exported or self.stop_on_non_finite or command_buffer.recording.lane.player is None
+        is_alone = exported or self.stop_on_non_finite or command_buffer.recording.executor.player is None
         lent = None if is_alone else working_set(program, command_buffer, self._updates, given)
         if lent is None:
             working = StagesStates(program)

@@ -20,8 +20,8 @@ from openmps.metal.execution import MAX_CAPTURE_COUNT, Work
 from openmps.metal.heap import Arena, MTLHeapDescriptor
 from openmps.metal.host_copy import flushing
 from openmps.metal.host_memory import keep_freed_memory
-from openmps.metal.lane import Lane
 from openmps.metal.processor import Processor, torch_device_of
+from openmps.metal.queue_executor import QueueExecutor
 from openmps.metal.recording import Record, Recorder
 from openmps.metal.resource import Bytes, Resource, bytes_of, modes_of
 from openmps.selectors import name_arguments
@@ -43,7 +43,7 @@ class MTLDevice(Processor):
         return mtl_device, (str(self._torch_device),)
 
     def new_command_queue(self, max_command_buffer_count: int = 64) -> MTLCommandQueue:
-        """A queue that runs command buffers in order; at most so many are under way before it blocks."""
+        """A queue that runs command buffers in order; at most so many are in flight before it blocks."""
         return MTLCommandQueue(self, max_command_buffer_count)
 
     def new_buffer(
@@ -295,7 +295,7 @@ class MTLCommandQueue(NamedAttributes, Single):
 
     Args:
         device: The device that runs the work.
-        max_command_buffer_count: How many committed buffers may be under way before `command_buffer` blocks, so that a
+        max_command_buffer_count: How many committed buffers may be in flight before `command_buffer` blocks, so that a
             loop that encodes faster than the device runs does not pile up memory.
     """
 
@@ -312,10 +312,10 @@ class MTLCommandQueue(NamedAttributes, Single):
         if device.torch_device.type == "cpu":
             keep_freed_memory()
         self._device = device
-        self._lane = Lane(device.torch_device, count)
+        self._executor = QueueExecutor(device.torch_device, count)
         self._max_capture_count = MAX_CAPTURE_COUNT
-        # The thread knows the lane only: when the queue goes, so does the thread. At exit the lane drains itself.
-        weakref.finalize(self, self._lane.close).atexit = False
+        # The thread knows the executor only, and ends with the queue. At exit the executor runs what is left.
+        weakref.finalize(self, self._executor.close).atexit = False
 
     def __repr__(self) -> str:
         label = f" {self.label!r}" if self.label else ""
@@ -338,18 +338,18 @@ class MTLCommandQueue(NamedAttributes, Single):
     @max_capture_count.setter
     def max_capture_count(self, value: int) -> None:
         self._max_capture_count = whole("MTLCommandQueue", "max_capture_count", value, 0)
-        if self._lane.player is not None:
-            self._lane.player.max_capture_count = value
+        if self._executor.player is not None:
+            self._executor.player.max_capture_count = value
 
     def command_buffer(self) -> MTLCommandBuffer:
-        """A new command buffer. Blocks while as many as the queue holds are under way."""
-        self._lane.wait_for_room()
-        return MTLCommandBuffer(self, self._lane)
+        """A new command buffer. Blocks while as many as the queue holds are in flight."""
+        self._executor.wait_for_room()
+        return MTLCommandBuffer(self, self._executor)
 
     def command_buffer_with_unretained_references(self) -> MTLCommandBuffer:
         """A new command buffer that is not asked to keep what it uses alive; see `MTLCommandBuffer`."""
-        self._lane.wait_for_room()
-        return MTLCommandBuffer(self, self._lane, retained_references=False)
+        self._executor.wait_for_room()
+        return MTLCommandBuffer(self, self._executor, retained_references=False)
 
 
 class Lifetime:
@@ -380,8 +380,8 @@ class Recording(Record):
 
     __slots__ = ("lifetime", "queue")
 
-    def __init__(self, queue: MTLCommandQueue, lane: Lane) -> None:
-        super().__init__(lane)
+    def __init__(self, queue: MTLCommandQueue, executor: QueueExecutor) -> None:
+        super().__init__(executor)
         self.queue = queue
         self.lifetime = Lifetime()
 
@@ -471,8 +471,10 @@ class MTLCommandBuffer(CommandBuffer):
     _recording: Recording
     _retained_references: bool
 
-    def __init__(self, command_queue: MTLCommandQueue, lane: Lane, retained_references: bool = True) -> None:
-        recording = Recording(command_queue, lane)
+    def __init__(
+        self, command_queue: MTLCommandQueue, executor: QueueExecutor, retained_references: bool = True
+    ) -> None:
+        recording = Recording(command_queue, executor)
         vars(self).update(_device=command_queue.device, _recording=recording, _retained_references=retained_references)
 
     def __del__(self) -> None:

@@ -40,7 +40,7 @@ MAX_CAPTURE_COUNT = 16
 
 
 class Player(Protocol):
-    """Runs works of a record together, if it knows how; one a lane."""
+    """Runs works of a record together, if it knows how; one a queue."""
 
     max_capture_count: int
     """How many captures it keeps."""
@@ -175,7 +175,7 @@ class Latch:
     def wait(self, patience: float = math.inf) -> bool:
         """Block until it has happened, or for so many seconds; whether it has.
 
-        The wait is cut into slices so that an interrupt reaches it on every operating system. One that strikes between
+        The wait is cut into slices so that an interrupt reaches it on every operating system. One that arrives between
         the two calls on the lock costs the other threads a slice, no more.
         """
         end = time.monotonic() + patience
@@ -188,8 +188,8 @@ class Latch:
 class Execution:
     """The record of one command buffer.
 
-    A lane calls `launch`, which runs the works in order, then `announce` and `finish` on its worker thread; of a quiet
-    one it calls `finish` alone, on any thread, and as often as it likes.
+    A queue's executor calls `launch`, which runs the works in order, then `announce` and `finish` on its worker thread;
+    of a quiet one it calls `finish` alone, on any thread, and as often as it likes.
     """
 
     def __init__(self, timer: Timer, player: Player | None = None) -> None:

@@ -92,7 +92,7 @@ class _Claims:
         """Claim the bytes of ``span`` until it goes, unless there are more claims by now than ``made``."""
         claim = _Claim(span, self._alive.discard)
         claim.start, claim.stop = start, stop
-        # Threads change and signals strike behind calls and at jumps back: there is neither before the claim is made.
+        # Threads change and signals arrive behind calls and at jumps back: there is neither before the claim is made.
         if self.made != made:
             return False
         self.made = made + 1

@@ -16,7 +16,7 @@ _flushing = threading.RLock()
 
 
 def flushing() -> AbstractContextManager[object]:
-    """Entered while host copies are flushed: by one thread at a time, and by a signal handler that strikes then."""
+    """Entered while host copies are flushed: by one thread at a time, and by a signal handler that runs then."""
     return _flushing
 
 

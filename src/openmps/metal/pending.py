@@ -1,7 +1,7 @@
 """What recorded work has yet to write, found when the CPU wants to read it.
 
 An encode pays nothing for this: every record is known here from its making to its end, and a read looks through the
-work of those that are under way. Memory that a command buffer writes that nobody has committed cannot be read; one that
+work of those that are in flight. Memory that a command buffer writes that nobody has committed cannot be read; one that
 is committed is waited for. What a handler or recorded work reads is never held up: it runs in its queue's order.
 
 Works that never run (their command buffer was dropped before its commit, or failed before their turn) leave memory that

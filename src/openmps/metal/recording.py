@@ -14,8 +14,8 @@ from openmps.checks import KnownAttributes, Shown, Single, optional_text
 from openmps.errors import MPSTypeError, MTLCommandBufferError, MTLExecutionError
 from openmps.metal.execution import Execution, Latch, Owner, Work
 from openmps.metal.explanation import CommandBufferExplanation, explained
-from openmps.metal.lane import Lane, Place
 from openmps.metal.pending import mark_unwritten, watch
+from openmps.metal.queue_executor import QueueExecutor, Ticket
 from openmps.types import MTLCommandBufferErrorCode, MTLCommandBufferStatus
 
 _log = logging.getLogger(__name__)
@@ -36,13 +36,13 @@ class Encoder(Owner, Protocol):
 class Record:
     """What a Metal command buffer holds until its commit."""
 
-    __slots__ = ("__weakref__", "debug_groups", "encoder", "execution", "label", "lane", "place")
+    __slots__ = ("__weakref__", "debug_groups", "encoder", "execution", "executor", "label", "ticket")
 
-    def __init__(self, lane: Lane) -> None:
-        self.lane = lane
-        self.execution = Execution(lane.timer(), lane.player)
+    def __init__(self, executor: QueueExecutor) -> None:
+        self.executor = executor
+        self.execution = Execution(executor.timer(), executor.player)
         self.label: str | None = None
-        self.place: Place | None = None
+        self.ticket: Ticket | None = None
         self.encoder: Encoder | None = None
         self.debug_groups: tuple[str, ...] = ()
         watch(self)
@@ -67,7 +67,7 @@ class Record:
     def _looked_at(self) -> Execution:
         execution = self.execution
         if execution.is_quiet and not execution.finished.is_set():
-            self.lane.see_off()
+            self.executor.retire()
         return execution
 
     @property
@@ -76,36 +76,36 @@ class Record:
         return self.encoder is None and self.execution.status < _COMMITTED
 
     def hand_over(self, owner: Owner) -> bool:
-        """Commit: the lane runs the works in their turn; False if it was committed already."""
-        self.lane.start()
+        """Commit: the executor runs the works in their turn; False if it was committed already."""
+        self.executor.start()
         self.execution.prepare(owner)
-        place, is_mine = Place(weakref.ref(self)), False
+        ticket, is_mine = Ticket(weakref.ref(self)), False
         try:
             # Of several threads one commits. Nothing is called here, so that no interrupt or signal comes between.
             with _deciding:
                 if self.execution.status < _COMMITTED:
-                    self.place = place = place if self.place is None else self.place
+                    self.ticket = ticket = ticket if self.ticket is None else self.ticket
                     self.execution.status = _COMMITTED
                     is_mine = True
             if is_mine:
-                self.lane.commit(place, self.execution)
+                self.executor.commit(ticket, self.execution)
         except BaseException:
             # An interrupt: a commit that shows in the status takes place.
             if is_mine:
-                self.lane.commit(place, self.execution)
+                self.executor.commit(ticket, self.execution)
             raise
         return is_mine
 
     def enqueue(self) -> bool:
-        """Take the place in the lane's order, once; False if the record is committed already."""
-        place, is_open = Place(weakref.ref(self)), False
+        """Take the place in the queue's order, once; False if the record is committed already."""
+        ticket, is_open = Ticket(weakref.ref(self)), False
         with _deciding:
             if self.execution.status < _COMMITTED:
-                self.place = place = place if self.place is None else self.place
+                self.ticket = ticket = ticket if self.ticket is None else self.ticket
                 self.execution.status = _ENQUEUED
                 is_open = True
         if is_open:
-            self.lane.reserve(place)
+            self.executor.reserve(ticket)
         return is_open
 
     # --- what it has yet to write; see `openmps.metal.pending` -------------------------------------------------------
@@ -141,17 +141,17 @@ class Record:
         Raises:
             MTLCommandBufferError: It can never happen.
         """
-        why = self.lane.wait(self.execution, latch)
+        why = self.executor.wait(self.execution, latch)
         if why is not None:
             rule, remedy = why
             raise MTLCommandBufferError(who, action, rule, f"status {self.execution.status.name}", remedy)
 
     def abandon(self) -> None:
-        """Nobody is left to commit it: its results cannot be read, and its place must not hold up the queue."""
+        """Nobody is left to commit it: its results cannot be read, and its ticket must not hold up the queue."""
         if self.execution.status < _COMMITTED:
             mark_unwritten(self.unfinished_works(), self.name)
-        if self.place is not None and self.place.execution is None:
-            self.lane.abandon(self.place)
+        if self.ticket is not None and self.ticket.execution is None:
+            self.executor.abandon(self.ticket)
 
 
 class Recorder(KnownAttributes, Single, ABC):
@@ -223,7 +223,7 @@ class Recorder(KnownAttributes, Single, ABC):
         states carry, is captured as a CUDA graph the second time and replayed from then on;
         `MTLCommandQueue.max_capture_count` says how. Our addition.
         """
-        return explained(str(self.recording.lane.device), *self.recording.execution.told())
+        return explained(str(self.recording.executor.device), *self.recording.execution.told())
 
     # --- recording ---------------------------------------------------------------------------------------------------
 
@@ -313,7 +313,7 @@ class Recorder(KnownAttributes, Single, ABC):
     def _check_commit(self, method: str) -> None:
         if not self.recording.is_open:
             self._refuse_encode(method)
-        if self.recording.lane.is_closed:
+        if self.recording.executor.is_closed:
             remedy = "Wait for the last buffer before that"
             fault = MTLCommandBufferError(self.name, method, "came too late: the process is ending", None, remedy)
             # What a handler raises is seen by those who look at its buffer, and they are gone.

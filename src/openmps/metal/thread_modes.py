@@ -36,7 +36,7 @@ class ThreadModes:
         _set_gradients(False)
 
     def give_back(self, *_: object) -> None:
-        """Have them again, as often as it is called: an exception may strike at the very edge of a block."""
+        """Have them again, as often as it is called: an exception may arise at the very edge of a block."""
         if self._others is not None:
             self._others.close()
         thread.in_queue = self._was_in_queue

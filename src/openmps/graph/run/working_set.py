@@ -64,7 +64,7 @@ class WorkingSet(Lease):
     @staticmethod
     def may_come_back(program: Program, command_buffer: CommandBuffer) -> bool:
         """Whether one that is made now may come back: if command buffers are replayed, and nobody keeps the states."""
-        player = command_buffer.recording.lane.player
+        player = command_buffer.recording.executor.player
         if player is None or not player.max_capture_count:
             return False
         program.lent_in_vain += 1

@@ -69,7 +69,7 @@ class _Run(NamedTuple, Generic[T]):
 
 
 class Glancer(Generic[T]):
-    """Glances at records of one lane, and what is remembered of runs. It holds no memory."""
+    """Glances at records of one queue, and what is remembered of runs. It holds no memory."""
 
     def __init__(self, looker: Looker) -> None:
         self._looker = looker

@@ -1,6 +1,6 @@
 """Results that stay in the memory of a capture until somebody asks for them: most losses nobody ever looks at.
 
-The next replay, of whatever capture of the lane, may write that memory. What is still held then is copied before.
+The next replay, of whatever capture of the queue, may write that memory. What is still held then is copied before.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from openmps.metal.stream import current_stream
 
 
 class Loans:
-    """What the captures of one lane have lent."""
+    """What the captures of one queue have lent."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

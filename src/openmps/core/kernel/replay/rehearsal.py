@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 
 class Rehearsals:
-    """The rehearsals of one lane."""
+    """The rehearsals of one queue."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

@@ -75,7 +75,7 @@ class _Entry:
 
 
 class Replayer:
-    """Plays the works of one lane."""
+    """Plays the works of one queue."""
 
     def __init__(self, device: torch.device, recorder: Recorder, min_steps: int = MIN_STEPS) -> None:
         self.max_capture_count = MAX_CAPTURE_COUNT
@@ -310,7 +310,7 @@ def _hand_out(
 
 
 def cuda_player(device: torch.device) -> Replayer:
-    """The player of a lane of a CUDA device."""
+    """The player of a queue of a CUDA device."""
     return Replayer(device, CudaRecorder(device))
 
 

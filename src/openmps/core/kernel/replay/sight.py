@@ -211,7 +211,7 @@ class Sight:
 
 
 class Looker:
-    """Looks at records of one lane. What it remembers makes the next look short; it holds no memory."""
+    """Looks at records of one queue. What it remembers makes the next look short; it holds no memory."""
 
     def __init__(self) -> None:
         self._inputs: dict[tuple[int, Body], _Inputs] = {}

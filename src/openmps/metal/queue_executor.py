@@ -1,4 +1,4 @@
-"""The serial, asynchronous heart of a command queue: order, launch, and a thread that sees each record to its end."""
+"""Runs the records of a command queue: in order, launched by the queue or a worker thread, each retired at its end."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from typing import TypeVar
 import torch
 
 from openmps.metal.execution import Execution, HostTimer, Latch, Owner, Player, Timer, players
+from openmps.metal.in_flight import InFlight
 from openmps.metal.pending import be_in_queue
 from openmps.metal.signals import signals_held_back
 from openmps.metal.stream_timer import StreamOrder
 from openmps.metal.thread_modes import ThreadModes, are_overridden
-from openmps.metal.under_way import UnderWay
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -39,8 +39,8 @@ class _Signal(Enum):
 
 
 @dataclass(slots=True, eq=False)
-class Place:
-    """The place of one command buffer in the order of its queue."""
+class Ticket:
+    """The position of one command buffer in the order of its queue."""
 
     record: weakref.ref[Owner] | None = None
     execution: Execution | None = None
@@ -51,21 +51,21 @@ class Place:
 
 @dataclass(slots=True, eq=False)
 class _Turn:
-    """The right of one thread to hand on the record of a place."""
+    """The right of one thread to launch the record of a ticket."""
 
-    place: Place | None = None
+    ticket: Ticket | None = None
 
 
-class Lane:
-    """Runs records one after the other, in the order of their places.
+class QueueExecutor:
+    """Runs records one after the other, in the order of their tickets.
 
     On the CPU the worker thread launches each record, or the thread that waits for it if the worker has not begun: to
     wake another thread and to be woken by it takes longer than many a small network. On CUDA the committing thread
     launches it on the device's current stream, and the worker waits for the stream where a record has handlers; for the
-    others see `openmps.metal.under_way`. In all cases the worker calls the handlers. It starts with the first commit
+    others see `openmps.metal.in_flight`. In all cases the worker calls the handlers. It starts with the first commit
     and knows nothing of the queue, so that an unused queue can be collected; then `close` ends it.
 
-    An interrupt (Ctrl-C) may strike the committing thread between any two steps. So every step may be taken twice
+    An interrupt (Ctrl-C) may reach the committing thread between any two instructions. So every step may be taken twice
     without harm, and what was left half done is taken up by the worker.
     """
 
@@ -80,19 +80,19 @@ class Lane:
         """Runs works together; None where each is to run by itself."""
         self._name = f"openmps queue {next(_numbers)} on {device}"
         self._reset()
-        _lanes.add(self)
+        _executors.add(self)
 
     def _reset(self) -> None:
         self._inbox: SimpleQueue[Execution | _Signal] = SimpleQueue()
-        self._order: deque[Place] = deque()
-        self._under_way = UnderWay()
+        self._order: deque[Ticket] = deque()
+        self._in_flight = InFlight()
         self._lock = threading.Lock()
         self._running = threading.Lock()
         self._holder: int | None = None
         self._turn: _Turn | None = None
         self._launcher: int | None = None
         self._worker: threading.Thread | None = None
-        self._waits_for: tuple[Lane, Latch] | None = None
+        self._waits_for: tuple[QueueExecutor, Latch] | None = None
 
     # --- the committing side ------------------------------------------------------------------------------------------
 
@@ -100,25 +100,25 @@ class Lane:
         """A timer for the next record."""
         return HostTimer() if self._stream_order is None else self._stream_order.timer()
 
-    def reserve(self, place: Place) -> None:
-        """Put ``place`` last in the order, once. Places after it wait until it is committed or abandoned."""
-        if not place.is_reserved:
-            self._order.append(place)
-            place.is_reserved = True
+    def reserve(self, ticket: Ticket) -> None:
+        """Put ``ticket`` last in the order, once. Tickets after it wait until it is committed or abandoned."""
+        if not ticket.is_reserved:
+            self._order.append(ticket)
+            ticket.is_reserved = True
 
-    def abandon(self, place: Place) -> None:
-        """Give a place back. Called by finalizers, hence takes no lock."""
-        place.abandoned = True
+    def abandon(self, ticket: Ticket) -> None:
+        """Give a ticket back. Called by finalizers, hence takes no lock."""
+        ticket.abandoned = True
         self._inbox.put(_Signal.ADVANCE)
 
-    def commit(self, place: Place, execution: Execution) -> None:
-        """Run ``execution``, once, when its place comes up."""
-        place.execution = execution
+    def commit(self, ticket: Ticket, execution: Execution) -> None:
+        """Run ``execution``, once, when its ticket comes up."""
+        ticket.execution = execution
         try:
-            self.reserve(place)
+            self.reserve(ticket)
             self.advance()
             if self._launches_at_commit:
-                self._under_way.see_off(execution)
+                self._in_flight.retire(execution)
         except BaseException:
             self._inbox.put(_Signal.ADVANCE)
             raise
@@ -170,46 +170,46 @@ class Lane:
     @property
     def is_at_work(self) -> bool:
         """Whether a record that was handed on may yet call handlers."""
-        return self._under_way.is_busy
+        return self._in_flight.is_busy
 
     @property
     def _is_inside(self) -> bool:
-        """Whether the caller is a signal handler that struck while its thread has the lock."""
+        """Whether the caller is a signal handler that runs while its thread has the lock."""
         return self._holder == threading.get_ident()
 
     # --- waiting ------------------------------------------------------------------------------------------------------
 
     def wait_for_room(self) -> None:
-        """Block while as many records are under way as the queue holds, unless they wait for this thread."""
-        if len(self._under_way) < self._capacity or threading.get_ident() == self._launcher or self._is_inside:
+        """Block while as many records are in flight as the queue holds, unless they wait for this thread."""
+        if len(self._in_flight) < self._capacity or threading.get_ident() == self._launcher or self._is_inside:
             return
         while (oldest := self._locked(self._oldest_of_a_full_queue)) is not None:
             if self.wait(oldest, oldest.finished) is not None:
                 return
 
     def _oldest_of_a_full_queue(self) -> Execution | None:
-        self._under_way.forget()
-        return self._under_way.oldest() if len(self._under_way) >= self._capacity else None
+        self._in_flight.forget()
+        return self._in_flight.oldest() if len(self._in_flight) >= self._capacity else None
 
-    def see_off(self) -> None:
+    def retire(self) -> None:
         """See quiet records to their end that the device has done; nothing is waited for."""
-        self._under_way.see_off()
+        self._in_flight.retire()
 
     def wait(self, execution: Execution, latch: Latch) -> tuple[str, str] | None:
-        """Wait for what happens to a record of this lane; rule and remedy of an error if that would be for ever.
+        """Wait for what happens to a record of this queue; rule and remedy of an error if that would be for ever.
 
         It would be where the record needs the calling thread: to be launched, to be handed on by what a signal handler
-        interrupts, as the worker of this lane, or as the worker of a lane that the worker of this lane waits for; and
-        where it stands behind a place that nobody is there to commit.
+        interrupts, as this queue's worker, or as the worker of a queue that this queue's worker waits for; and where it
+        stands behind a ticket that nobody is there to commit.
         """
         if latch.is_set():
             return None
         if self._is_inside or (threading.get_ident() == self._launcher and self._is_to_be_handed_on(execution)):
             return _NEEDS_CALLER
-        waiter: Lane | None = getattr(_serving, "lane", None)
+        waiter: QueueExecutor | None = getattr(_serving, "executor", None)
         if waiter is None:
             if self._launches_at_commit:
-                self._under_way.wait_briefly(latch)
+                self._in_flight.wait_briefly(latch)
             elif latch is execution.finished:
                 self._help(execution)
             return self._await(execution, latch)
@@ -228,20 +228,20 @@ class Lane:
         if running.locked() or not _is_for_this_thread(execution):
             return
         with signals_held_back():
-            # A handler of another signal, which strikes all the same, learns that it cannot wait.
-            _serving.lane, modes = self, ThreadModes()
+            # A handler of another signal, which runs all the same, learns that it cannot wait.
+            _serving.executor, modes = self, ThreadModes()
             try:
                 with running:
-                    if self._under_way.oldest() is execution and not execution.launched:
+                    if self._in_flight.oldest() is execution and not execution.launched:
                         self._see_to_its_end(execution)
             finally:
-                _serving.lane = None
+                _serving.executor = None
                 modes.give_back()
 
     def _is_to_be_handed_on(self, execution: Execution) -> bool:
         turn = self._turn
         return not execution.launched or (
-            turn is not None and turn.place is not None and turn.place.execution is execution
+            turn is not None and turn.ticket is not None and turn.ticket.execution is execution
         )
 
     def _await(self, execution: Execution, latch: Latch) -> tuple[str, str] | None:
@@ -266,23 +266,23 @@ class Lane:
 
     def _enqueued_ahead(self, execution: Execution) -> str | None:
         """What a place before that of a record is called, if it is not committed."""
-        places = tuple(self._order)
-        if not any(place.execution is execution and not place.is_handed_on for place in places):
+        tickets = tuple(self._order)
+        if not any(ticket.execution is execution and not ticket.is_handed_on for ticket in tickets):
             return None
-        for place in places:
-            if place.execution is execution:
+        for ticket in tickets:
+            if ticket.execution is execution:
                 return None
-            if place.execution is None and not place.abandoned:
-                record = None if place.record is None else place.record()
+            if ticket.execution is None and not ticket.abandoned:
+                record = None if ticket.record is None else ticket.record()
                 return "a command buffer" if record is None else record.name
         return None
 
-    def _waits_on(self, waiter: Lane) -> bool:
-        lane = self
-        while lane is not waiter:
-            if lane._waits_for is None or lane._waits_for[1].is_set():
+    def _waits_on(self, waiter: QueueExecutor) -> bool:
+        executor = self
+        while executor is not waiter:
+            if executor._waits_for is None or executor._waits_for[1].is_set():
                 return False
-            lane = lane._waits_for[0]
+            executor = executor._waits_for[0]
         return True
 
     # --- order --------------------------------------------------------------------------------------------------------
@@ -298,7 +298,7 @@ class Lane:
                 finally:
                     self._end(turn)
                 order = self._order
-                if len(order) == 1 and order[0] is turn.place:
+                if len(order) == 1 and order[0] is turn.ticket:
                     # What comes from now on its own thread hands on; the next commit takes this place away.
                     return
         except BaseException:
@@ -317,13 +317,13 @@ class Lane:
     def _take_first(self, turn: _Turn) -> Execution | None:
         while self._order and (self._order[0].abandoned or self._order[0].is_handed_on):
             self._order.popleft()
-        self._under_way.forget()
+        self._in_flight.forget()
         if self._turn is not None or not self._order or self._order[0].execution is None:
             return None
-        turn.place = self._order[0]
+        turn.ticket = self._order[0]
         self._launcher = threading.get_ident()
         self._turn = turn
-        return turn.place.execution
+        return turn.ticket.execution
 
     def _launch_here(self, execution: Execution) -> None:
         if torch.cuda.current_device() == self.device.index:
@@ -335,14 +335,14 @@ class Lane:
     def _end(self, turn: _Turn) -> None:
         if self._turn is not turn:
             return
-        place = turn.place
-        if place is not None and (execution := place.execution) is not None and not place.is_handed_on:
+        ticket = turn.ticket
+        if ticket is not None and (execution := ticket.execution) is not None and not ticket.is_handed_on:
             if self._launches_at_commit and execution.launched and not execution.has_handlers:
                 execution.be_quiet()
-            self._under_way.add(execution)
+            self._in_flight.add(execution)
             if not execution.is_quiet or execution.is_awaited:
                 self._inbox.put(execution)
-            place.is_handed_on = True
+            ticket.is_handed_on = True
         self._launcher = None
         self._turn = None
 
@@ -358,7 +358,7 @@ class Lane:
         # A start that was interrupted has the lock until it has said that this is not the worker.
         if not self._locked(lambda: self._worker is threading.current_thread()):
             return
-        _serving.lane = self
+        _serving.executor = self
         be_in_queue()
         while (item := self._inbox.get()) is not _Signal.STOP:
             # Faults are kept by the record itself; what else a work raises must not end this thread.
@@ -367,16 +367,16 @@ class Lane:
                     self.advance()
                 else:
                     self._see_all_to_their_end(item)
-            self._locked(self._under_way.forget)
+            self._locked(self._in_flight.forget)
             del item
         if self._launches_at_commit:
-            for execution in self._under_way:
+            for execution in self._in_flight:
                 self._see_all_to_their_end(execution)
 
     def _see_all_to_their_end(self, last: Execution) -> None:
         """A record, and quiet ones before it."""
         with self._running:
-            for each in self._under_way.up_to(last):
+            for each in self._in_flight.up_to(last):
                 if not each.finished.is_set():
                     self._see_to_its_end(each)
 
@@ -404,19 +404,19 @@ class Lane:
         """End with an error what waits behind a place that nobody has committed."""
         self.advance()
         behind = self._locked(self._behind_a_gap)
-        for place in behind:
-            assert place.execution is not None
-            place.execution.give_up(
+        for ticket in behind:
+            assert ticket.execution is not None
+            ticket.execution.give_up(
                 "never came: a buffer that was enqueued before it was not committed", "Commit every one"
             )
-            self._inbox.put(place.execution)
+            self._inbox.put(ticket.execution)
 
-    def _behind_a_gap(self) -> list[Place]:
+    def _behind_a_gap(self) -> list[Ticket]:
         """Take those that wait behind a place that nobody has committed out of the order."""
-        places = [place for place in self._order if not place.abandoned]
-        first = next((index for index, place in enumerate(places) if place.execution is None), len(places))
-        behind = [place for place in places[first:] if place.execution is not None]
-        self._order = deque(place for place in places if place not in behind)
+        tickets = [ticket for ticket in self._order if not ticket.abandoned]
+        first = next((index for index, ticket in enumerate(tickets) if ticket.execution is None), len(tickets))
+        behind = [ticket for ticket in tickets[first:] if ticket.execution is not None]
+        self._order = deque(ticket for ticket in tickets if ticket not in behind)
         return behind
 
     def drain(self) -> None:
@@ -441,18 +441,18 @@ class Lane:
 
         Places that nobody has committed yet are this process's too.
         """
-        places = tuple(self._order)
-        committed = [place.execution for place in places if place.execution is not None]
-        behind = [*self._under_way, *committed]
+        tickets = tuple(self._order)
+        committed = [ticket.execution for ticket in tickets if ticket.execution is not None]
+        behind = [*self._in_flight, *committed]
         self._reset()
-        self._order.extend(place for place in places if place.execution is None and not place.abandoned)
+        self._order.extend(ticket for ticket in tickets if ticket.execution is None and not ticket.abandoned)
         for execution in behind:
             execution.stay_behind()
 
 
-_lanes: weakref.WeakSet[Lane] = weakref.WeakSet()
+_executors: weakref.WeakSet[QueueExecutor] = weakref.WeakSet()
 _serving = threading.local()
-"""``lane``: whose worker the calling thread is."""
+"""``executor``: whose worker the calling thread is."""
 _waits = threading.Lock()
 """Held while a worker looks whether it may wait."""
 _LOOK = 1.0
@@ -471,9 +471,9 @@ _PATIENCE = 2.0
 
 def forget_captures(device: torch.device) -> None:
     """Let go of the captures of all queues of a device: they may hold connections to other processes, which end."""
-    for lane in list(_lanes):
-        if lane.device == device and lane.player is not None:
-            lane.player.forget()
+    for executor in list(_executors):
+        if executor.device == device and executor.player is not None:
+            executor.player.forget()
 
 
 def _is_for_this_thread(execution: Execution) -> bool:
@@ -484,20 +484,20 @@ def _is_for_this_thread(execution: Execution) -> bool:
 
 def _others_are_at_work() -> bool:
     """Whether there is a thread, or a handler to come, that might commit something."""
-    lanes = list(_lanes)
-    workers = [lane.worker for lane in lanes]
+    executors = list(_executors)
+    workers = [executor.worker for executor in executors]
     others = [each for each in threading.enumerate() if each not in workers and each is not threading.current_thread()]
-    return bool(others) or any(lane.is_at_work for lane in lanes)
+    return bool(others) or any(executor.is_at_work for executor in executors)
 
 
 def _drain_all() -> None:
     """Finish what was committed: all queues to the end, since handlers of one may wait for buffers of another."""
     _ending.set()
-    lanes = list(_lanes)
-    for lane in lanes:
-        lane.strand()
-    for lane in lanes:
-        lane.drain()
+    executors = list(_executors)
+    for executor in executors:
+        executor.strand()
+    for executor in executors:
+        executor.drain()
     _see_off_the_threads()
 
 
@@ -516,8 +516,8 @@ def _see_off_the_threads() -> None:
 def _forget_threads() -> None:
     global _waits
     _waits = threading.Lock()
-    for lane in list(_lanes):
-        lane.forget_threads()
+    for executor in list(_executors):
+        executor.forget_threads()
 
 
 # A daemon thread that is inside torch while the interpreter goes away crashes the process.

@@ -1,7 +1,7 @@
-"""Records that a lane has handed on, and how those come to their end at which nobody is called.
+"""Records that were launched and have not ended, and how those are retired at whose end nobody is called.
 
 A thread that waits for the device, and wants the interpreter when it wakes, costs each record of a small network more
-than the record itself. So on CUDA a record without handlers is seen to its end by whoever comes by: by the next commit,
+than the record itself. So on CUDA a record without handlers is retired by whoever comes next: by the next commit,
 by a look at its status, by the thread that waits for it. What is done then may be done by two threads at once, and
 again after an interrupt, without harm.
 """
@@ -18,8 +18,8 @@ _PATIENCE = 5e-4
 """Seconds that a waiting thread asks the device again and again: about what it takes to wake others, a few times."""
 
 
-class UnderWay:
-    """What was handed on and has not come to its end, the oldest first."""
+class InFlight:
+    """Records that were launched and have not ended, the oldest first."""
 
     __slots__ = ("_records",)
 
@@ -61,8 +61,8 @@ class UnderWay:
         while records and records[0].finished.is_set():
             records.popleft()
 
-    def see_off(self, new: Execution | None = None) -> None:
-        """See to their end the quiet records at the front that the device has done; ``new`` is not asked for."""
+    def retire(self, new: Execution | None = None) -> None:
+        """Finish the quiet records at the front that the device has done; ``new`` is not asked for."""
         for each in self:
             if each.finished.is_set():
                 continue
@@ -78,7 +78,7 @@ class UnderWay:
         """Go on with that until something has happened to one of them, a short time at most."""
         until = time.perf_counter() + _PATIENCE
         while True:
-            self.see_off()
+            self.retire()
             if latch.is_set() or time.perf_counter() > until:
                 return
             oldest = self.oldest()

@@ -49,11 +49,11 @@ class Device:
 
     def __init__(self, capacity: int = 64) -> None:
         self.queue: MTLCommandQueue = mtl_device("cpu").new_command_queue(capacity)
-        self.lane: Any = self.queue._lane
-        self.lane._launches_at_commit = True
-        self.lane._launch_here = lambda execution: execution.launch()
+        self.executor: Any = self.queue._executor
+        self.executor._launches_at_commit = True
+        self.executor._launch_here = lambda execution: execution.launch()
         self.gates: list[Gate] = []
-        self.lane.timer = self._timer
+        self.executor.timer = self._timer
         self.calls: list[object] = []
 
     def _timer(self) -> Gate:
@@ -70,7 +70,7 @@ class Device:
 
     def opened(self) -> Device:
         """The same, with a device that is always done."""
-        self.lane.timer = self._open
+        self.executor.timer = self._open
         return self
 
     def _open(self) -> Gate:
@@ -100,7 +100,7 @@ def test_a_commit_sees_earlier_records_to_their_end() -> None:
     device.buffer()
     assert first.recording.execution.finished.is_set()
     device.buffer()
-    assert [each.finished.is_set() for each in device.lane._under_way] == [False] * 2
+    assert [each.finished.is_set() for each in device.executor._in_flight] == [False] * 2
 
 
 def test_a_waiting_thread_is_woken_however_long_it_takes() -> None:
@@ -144,14 +144,14 @@ def test_a_full_queue_makes_room() -> None:
     device = Device(2).opened()
     for _ in range(10):
         device.buffer()
-        assert len(device.lane._under_way) <= 2
+        assert len(device.executor._in_flight) <= 2
 
 
 def test_a_queue_goes_though_nobody_has_looked_and_what_is_under_way_comes_to_its_end() -> None:
     device = Device()
     execution = device.buffer().recording.execution
-    gates, queue, worker = device.gates, weakref.ref(device.queue), device.lane.worker
-    del device.lane.timer  # which holds this device
+    gates, queue, worker = device.gates, weakref.ref(device.queue), device.executor.worker
+    del device.executor.timer  # which holds this device
     del device
     assert queue() is None
     gates[0].opened.set()
