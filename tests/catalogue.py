@@ -196,6 +196,12 @@ ABSTRACT: dict[type[MPSKernel], Callable[[MTLDevice], MPSKernel]] = {
 }
 """Bases that the framework names but that compute nothing themselves."""
 
+WITHOUT_INITIALIZER: frozenset[type[MPSKernel]] = frozenset((
+    arithmetic_kernels.MPSCNNArithmetic, arithmetic_kernels.MPSCNNArithmeticGradient, reduce_kernels.MPSNNReduceUnary,
+    reduce_kernels.MPSNNReduceBinary, random_kernels.MPSMatrixRandom,
+))  # fmt: skip
+"""Those whose headers say that they cannot be made."""
+
 ALL = [sample for samples in SAMPLES.values() for sample in samples]
 """Every sample."""
 

@@ -10,7 +10,17 @@ import pytest
 import torch
 
 import openmps.kernels
-from catalogue import ABSTRACT, ALL, GRADIENTS, IMAGE_FILTERS, MATRIX_KERNELS, OPTIMIZERS, SAMPLES, STAGES
+from catalogue import (
+    ABSTRACT,
+    ALL,
+    GRADIENTS,
+    IMAGE_FILTERS,
+    MATRIX_KERNELS,
+    OPTIMIZERS,
+    SAMPLES,
+    STAGES,
+    WITHOUT_INITIALIZER,
+)
 from encoding import Bench, encode
 from openmps.core.kernel.base import MPSKernel
 from openmps.core.kernel.encode import ImageKernel
@@ -69,8 +79,12 @@ def test_names_are_unique() -> None:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in ABSTRACT if issubclass(kind, ImageKernel)], ids=lambda k: k.__name__)
-def test_abstract_kernels_refuse_to_encode(kind: type[MPSKernel], device: torch.device) -> None:
+def test_abstract_kernels_refuse_to_be_made_or_to_encode(kind: type[MPSKernel], device: torch.device) -> None:
     bench = Bench.on(device)
+    if kind in WITHOUT_INITIALIZER:
+        with pytest.raises(MPSTypeError, match=rf"^{kind.__name__}: device makes no kernel of this base class"):
+            ABSTRACT[kind](bench.device)
+        return
     kernel = ABSTRACT[kind](bench.device)
     kernel.label = "abstract"
     image = bench.image(np.ones((1, 4, 2, 2)))

@@ -324,7 +324,7 @@ def onnx_model() -> Any:
     ]  # fmt: skip
     constants = {
         "w0": _numbers(8, 3, 3, 3), "b0": _numbers(8), "gamma": _numbers(8), "beta": _numbers(8),
-        "mean": _numbers(8), "variance": np.abs(_numbers(8)) + 1, "w1": _numbers(8, 1, 3, 3).astype(np.float16),
+        "mean": _numbers(8), "variance": np.abs(_numbers(8)) + 1, "w1": _numbers(8, 1, 3, 3),
         "low": np.float32(0), "high": np.float32(6), "lengths": np.array([5, 3]), "slopes": _numbers(16, 1, 1),
         "w2": _numbers(16, 4, 3, 3), "none": np.zeros(0, np.float32), "scales": np.array([1, 1, 2, 2], np.float32),
         "starts": np.array([0, 1]), "ends": np.array([6, 2**40]), "axes": np.array([2, 3]),

@@ -107,6 +107,8 @@ class GraphWriter:
             names.remove("sources")
         elif "sources" in names:
             names = [name for name in names if name not in _LISTED]
+        for name in [name for name in names if name in _STATES][1:]:  # the same state by another name
+            names.remove(name)
         return {name: self._argument(node, name, kernel) for name in names}
 
     def _argument(self, node: MPSNNFilterNode, name: str, kernel: Any) -> Any:
