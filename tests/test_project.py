@@ -47,6 +47,16 @@ def test_every_module_says_what_it_is(path: Path) -> None:
     assert ast.get_docstring(ast.parse(path.read_text())), f"{_name(path)} has no module docstring"
 
 
+OTHER_WORDS = {r"_?[Ll]anes?": "executor", r"_?under_way|UnderWay": "in_flight", r"sees?_off": "retire"}
+"""What the field has other words for. In `ops/triton` lanes are those of a GPU's warps."""
+
+
+@pytest.mark.parametrize(("other", "word"), OTHER_WORDS.items(), ids=OTHER_WORDS.values())
+def test_words_are_those_of_the_field(other: str, word: str) -> None:
+    paths = [path for path in SOURCES if "triton" not in path.parts]
+    assert [f"{_name(path)}: say {word}" for path in paths if re.search(rf"\b({other})\b", path.read_text())] == []
+
+
 READ_OF_A_MODULE = "            if name in read and own[target].requires_grad"
 """The one place that reads which parameters a user's module has frozen."""
 

@@ -111,25 +111,25 @@ class Classifier(NamedAttributes):
         """
         self._check(images)
         found: list[NDArray[np.float32]] = []
-        under_way: deque[tuple[MPSImageBatch, Callable[[], None]]] = deque()
+        in_flight: deque[tuple[MPSImageBatch, Callable[[], None]]] = deque()
 
         def collect() -> None:
-            result, wait = under_way.popleft()
+            result, wait = in_flight.popleft()
             wait()
             found.append(result.numpy().reshape(len(result), -1))
 
         for start in range(0, len(images), _BATCH):
             if between_batches is not None:
                 between_batches()
-            if len(under_way) == _IN_FLIGHT:
+            if len(in_flight) == _IN_FLIGHT:
                 collect()
             command_buffer = self._queue.command_buffer()
             batch = MPSImageBatch.from_numpy(self._device, self._preprocessed(images[start : start + _BATCH]))
             result = self._graph.encode_batch(command_buffer, [batch])
             assert result is not None
             command_buffer.commit()
-            under_way.append((result, command_buffer.wait_until_completed))
-        while under_way:
+            in_flight.append((result, command_buffer.wait_until_completed))
+        while in_flight:
             collect()
         return np.concatenate(found)
 

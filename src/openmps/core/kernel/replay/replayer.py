@@ -315,5 +315,5 @@ def cuda_player(device: torch.device) -> Replayer:
 
 
 def serve() -> None:
-    """Have the lanes of CUDA devices that are made from now on replay."""
+    """Have queues of CUDA devices that are made from now on replay."""
     players["cuda"] = cuda_player
