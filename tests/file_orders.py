@@ -29,6 +29,9 @@ from openmps.metal.device import mtl_device
 from openmps.ops.update.collectives import Processes, alone
 from openmps.training import DataSplit
 
+# Typer sets it and deletes it again around a command line; threads in the place of processes would do so to each other.
+os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "1")
+
 COUNT = 2
 STEPS = ("open", "replace", "rename", "mkdir", "rmdir", "unlink", "listdir", "scandir", "stat", "truncate", "access")
 """Calls of the operating system, by their names in `os`."""
