@@ -84,3 +84,8 @@ def test_wrong_kinds_are_named_errors(name: str) -> None:
         except Exception as error:
             found.append(f"{argument}={shown(wrong)}: {type(error).__name__}: {error}"[:150])
     assert not found
+
+
+def test_a_set_has_no_order() -> None:
+    with pytest.raises(mps.MPSTypeError, match="image_descriptors must be a sequence of MPSImageDescriptor, got set"):
+        mps.graph_summary(_graph(), {1})  # type: ignore[arg-type]

@@ -98,16 +98,26 @@ def _settings_of_part() -> list[Setting]:
     ]
 
 
+def _threads(text: str) -> str:
+    if text != "all" and not (text.isascii() and text.isdigit() and int(text)):
+        raise argparse.ArgumentTypeError(f"must be all or a number of at least 1, got {text!r}")
+    return text
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--part", action="store_true")
     parser.add_argument("--only", default="")
-    parser.add_argument("--threads", action="append", help="of each process: 1, a number or all; else 1 and all")
+    parser.add_argument(
+        "--threads", action="append", type=_threads, help="of each process: 1, a number or all; else 1 and all"
+    )
     parser.add_argument("--write", type=Path)
     parser.add_argument("--workers", default="auto")
     asked = parser.parse_args()
     settings = _settings_of_part() if asked.part else _settings(asked.threads or ["1", "all"])
     settings = [each for each in settings if asked.only in each.name]
+    if not settings:
+        parser.error(f"--only: no setting's name has {asked.only!r}")
     features, tests = cpu_features(), PART if asked.part else ["tests"]
     print(f"{features.name} ({features}): {' '.join(tests)}", flush=True)
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout

@@ -83,7 +83,7 @@ from openmps.graph.nodes.arithmetic import (
     MPSNNSubtractionGradientNode as MPSNNSubtractionGradientNode,
     MPSNNSubtractionNode as MPSNNSubtractionNode,
 )
-from openmps.graph.run.callbacks import (
+from openmps.graph.nodes.callbacks import (
     MPSImageTransformProvider as MPSImageTransformProvider,
     MPSNNGramMatrixCallback as MPSNNGramMatrixCallback,
     MPSNNLossCallback as MPSNNLossCallback,

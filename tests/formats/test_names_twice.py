@@ -13,6 +13,7 @@ from openmps.debug import load_trace
 from openmps.errors import MPSFileError
 from openmps.formats import load_safetensors, load_tensors, save_safetensors, save_tensors
 from openmps.formats.archive.container import seal, unpack
+from openmps.formats.json_text import parsed
 from openmps.training import RunFolder
 
 HEADER = 8
@@ -64,3 +65,9 @@ def _trace(path: Path) -> Any:
 def test_a_name_twice_is_refused(reader: Any, tmp_path: Path) -> None:
     with pytest.raises(MPSFileError):
         reader(tmp_path / "file.safetensors")
+
+
+def test_the_name_that_is_there_twice_is_found_among_many() -> None:
+    names = [f'"{number}": 0' for number in range(200_000)]
+    with pytest.raises(ValueError, match="the name '199999' is there twice"):
+        parsed(f"{{{', '.join((*names, names[-1]))}}}")

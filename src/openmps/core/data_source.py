@@ -45,7 +45,7 @@ def loaded(who: str, source: Any) -> Generator[None]:
     try:
         answer = source.load()
     except Exception as fault:
-        fault.add_note(f"{called(who, source)}: raised by load() of its data source")
+        fault.add_note(f"{_called(who, source)}: raised by load() of its data source")
         raise
     if answer is None or not flag(who, "data source load()", answer):
         remedy = "The data source could not provide its numbers" if answer is not None else "Return True from it"
@@ -56,7 +56,7 @@ def loaded(who: str, source: Any) -> Generator[None]:
         source.purge()
 
 
-def called(who: str, source: Any) -> str:
+def _called(who: str, source: Any) -> str:
     """A kernel that may have no label yet, with that of its data source."""
     try:
         label = source.label()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from typing import Any, TypeVar, cast
 
 from openmps.errors import MPSTypeError
@@ -18,9 +18,9 @@ def text(who: str, argument: str, value: object) -> str:
 
 
 def listed(who: str, argument: str, value: object, kind: type[T], what: str = "") -> list[T]:
-    """The members of a sequence, each of a class; text and mappings are no sequences."""
+    """The members of a sequence, each of a class; text, mappings and sets, which have no order, are no sequences."""
     rule = f"must be a sequence of {what or kind.__name__}"
-    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+    if isinstance(value, str | bytes | Mapping | Set) or not isinstance(value, Iterable):
         raise MPSTypeError(who, argument, rule, type(value).__name__)
     members = list(cast("Iterable[object]", value))
     for each in members:

@@ -195,7 +195,7 @@ def resume(
 
 @contextmanager
 def _in_training(run: RunFolder, processes: TrainingProcesses | None) -> Generator[DeferredInterrupt]:
-    """Hold back Ctrl-C, then the run, so that none strikes while the run says that it is in training.
+    """Hold back Ctrl-C, then the run, so that neither arrives while the run says that it is in training.
 
     The host's memory may end anywhere within.
     """

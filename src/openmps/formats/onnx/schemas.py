@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 _NAME = 80
@@ -41,10 +42,15 @@ class Schemas:
         try:
             schema = self._onnx.defs.get_schema(proto.op_type, self._opset, "")
         except self._onnx.defs.SchemaError:
-            is_known = any(each.name == proto.op_type and not each.domain for each in _all(self._onnx))
+            is_known = proto.op_type in self._operators
             return f"version {self._opset} of ONNX has no operator {proto.op_type[:_NAME]}" if is_known else ""
         found = _counts(schema, proto) or self._attributes(schema, proto) or self._inputs(schema, proto)
         return "" if found is None else found
+
+    @cached_property
+    def _operators(self) -> frozenset[str]:
+        """The operators that some version of ONNX has."""
+        return frozenset(each.name for each in self._onnx.defs.get_all_schemas_with_history() if not each.domain)
 
     # --- attributes ---------------------------------------------------------------------------------------------------
 
@@ -104,10 +110,6 @@ class Schemas:
         if proto.op_type in ("Constant", "ConstantOfShape") and "value" in given:
             return self._names.get(int(given["value"].t.data_type))
         return "tensor(float)" if proto.op_type == "ConstantOfShape" else None
-
-
-def _all(onnx: Any) -> Any:
-    return onnx.defs.get_all_schemas()
 
 
 def _kind(kinds: Any, kind: int) -> str:

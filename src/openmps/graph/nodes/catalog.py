@@ -26,10 +26,10 @@ from openmps.graph.nodes import (
     softmax,
 )
 from openmps.graph.nodes import node as nodes
+from openmps.graph.nodes.callbacks import ALPHA, SCALAR_WEIGHT, TRANSFORM
 from openmps.graph.nodes.node import MPSNNFilterNode, describe, row_of
 from openmps.graph.nodes.rows import Asked, GradientRow, KernelRow, Reads, Row, Use
 from openmps.graph.nodes.training import BATCH_STATISTICS, STATES_OF_IMAGES, WEIGHTS
-from openmps.graph.run.callbacks import ALPHA, SCALAR_WEIGHT, TRANSFORM
 from openmps.kernels import arithmetic as arithmetic_kernels
 from openmps.kernels import concatenation as concatenation_kernels
 from openmps.kernels import convolution as convolution_kernels

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from openmps.checks import Shown, number
+from openmps.graph.nodes.callbacks import ALPHA, MPSNNGramMatrixCallback
 from openmps.graph.nodes.node import MPSNNFilterNode, MPSNNGradientFilterNode, MPSNNImageNode, MPSNNStateNode
-from openmps.graph.run.callbacks import ALPHA, MPSNNGramMatrixCallback
 
 
 class MPSNNGramMatrixCalculationNode(MPSNNFilterNode):

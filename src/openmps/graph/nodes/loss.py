@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from openmps.checks import Shown
 from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.graph.nodes.callbacks import SCALAR_WEIGHT, MPSNNLossCallback
 from openmps.graph.nodes.node import (
     MPSNNFilterNode,
     MPSNNGradientFilterNode,
@@ -14,7 +15,6 @@ from openmps.graph.nodes.node import (
     MPSNNLabelsNode,
     MPSNNStateNode,
 )
-from openmps.graph.run.callbacks import SCALAR_WEIGHT, MPSNNLossCallback
 from openmps.kernels.loss import MPSCNNLossDescriptor, MPSCNNYOLOLossDescriptor
 from openmps.types import MPSCNNLossType, MPSCNNReductionType
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from openmps.checks import Shown, flag, whole
 from openmps.core.kernel.arguments import member
 from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.graph.nodes.callbacks import TRANSFORM, MPSImageTransformProvider
 from openmps.graph.nodes.node import MPSNNFilterNode, MPSNNGradientFilterNode, MPSNNImageNode, MPSNNStateNode
-from openmps.graph.run.callbacks import TRANSFORM, MPSImageTransformProvider
 from openmps.selectors import takes
 from openmps.types import MPSImageCoordinate, MPSImageEdgeMode, MTLSize
 
