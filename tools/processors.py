@@ -54,7 +54,9 @@ class Setting:
             return ["-n", "0"]
         if self.threads == "1":
             return ["-n", workers]
-        return ["-n", str(max(1, len(os.sched_getaffinity(0)) // int(self.threads))), "--threads", self.threads]
+        if workers == "auto":
+            workers = str(max(1, len(os.sched_getaffinity(0)) // int(self.threads)))
+        return ["-n", workers, "--threads", self.threads]
 
     def run(self, tests: list[str], workers: str) -> dict[str, object]:
         """Run them, and return the row of the table."""
