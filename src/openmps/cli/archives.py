@@ -10,6 +10,7 @@ from openmps.cli.options import warned_once
 from openmps.errors import MPSFileError
 
 if TYPE_CHECKING:
+    from openmps.formats.archive import Registry
     from openmps.formats.onnx import OnnxModel, OnnxPort
     from openmps.graph.graph import MPSNNGraph
     from openmps.graph.nodes.node import MPSNNImageNode
@@ -19,7 +20,9 @@ _WHO = "openmps"
 _AXES = ("images", "height", "width", "channels")
 
 
-def archived(path: Path, device: MTLDevice | None = None) -> tuple[MPSNNGraph, OnnxModel | None]:
+def archived(
+    path: Path, device: MTLDevice | None = None, *, registry: Registry | None = None
+) -> tuple[MPSNNGraph, OnnxModel | None]:
     """The graph in an archive, on the CPU unless a device is given, and the ONNX model that it is of, if it is of one.
 
     Raises ``MPSFileError`` where the file is none of openmps or does not hold one graph.
@@ -31,12 +34,13 @@ def archived(path: Path, device: MTLDevice | None = None) -> tuple[MPSNNGraph, O
     if is_onnx(path):
         raise MPSFileError(_WHO, str(path), "must be an archive", "an ONNX model", conversion(path))
     with warned_once():
-        root = MPSKeyedUnarchiver(path, mtl_device("cpu") if device is None else device).decode_root_object()
+        place = mtl_device("cpu") if device is None else device
+        root = MPSKeyedUnarchiver(path, place, registry=registry).decode_root_object()
     is_model = isinstance(root, list) and len(root) > 1 and isinstance(root[1], str)
     return _graph(root, path), OnnxModel.restored(root, str(path)) if is_model else None
 
 
-def archived_model(path: Path, device: MTLDevice) -> OnnxModel:
+def archived_model(path: Path, device: MTLDevice, *, registry: Registry | None = None) -> OnnxModel:
     """The model in an archive, which runs on arrays.
 
     A graph alone takes and gives arrays ``[images, height, width, channels]`` by the labels of its source images and of
@@ -44,7 +48,7 @@ def archived_model(path: Path, device: MTLDevice) -> OnnxModel:
     """
     from openmps.formats.onnx import OnnxModel
 
-    graph, model = archived(path, device)
+    graph, model = archived(path, device, registry=registry)
     if model is not None:
         return model
     interface = graph.interface

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from openmps.cli.models import Images, open_graph, required_images
 from openmps.cli.options import note
+from openmps.cli.registry import Modules, registry_of
+
+if TYPE_CHECKING:
+    from openmps.formats.archive import Registry
 
 
 def export(
@@ -24,6 +28,7 @@ def export(
     ] = None,
     half: Annotated[bool, typer.Option("--half", help="Weights rounded to float16.")] = False,
     training: Annotated[bool, typer.Option("--training", help="The graph that trains a run's network.")] = False,
+    registry: Modules = None,
 ) -> None:
     """Write a graph as source for an app, or as ONNX.
 
@@ -38,13 +43,13 @@ def export(
     if onnx:
         if half or training or name is not None:
             raise typer.BadParameter("are for Swift: leave them out", param_hint="--half, --training and --name")
-        _export_onnx(graph, out, image or [])
+        _export_onnx(graph, out, image or [], registry_of(registry, graph))
         return
     if image:
         raise typer.BadParameter("is for ONNX, whose values have sizes", param_hint="--image")
     if half and training:
         raise typer.BadParameter("cannot be trained: leave one of them out", param_hint="--half and --training")
-    found = open_graph(graph, training=training)
+    found = open_graph(graph, training=training, registry=registry_of(registry, graph))
     chosen = name if name is not None else class_name(out.name)
     folder = formats.export(found.graph, out, chosen, half=half, notes=found.notes, preprocessing=found.preprocessing)
     count = sum(path.suffix == ".dat" for path in folder.iterdir())
@@ -53,12 +58,12 @@ def export(
     print(f"{folder / chosen}.swift and {count} file(s) of weights")
 
 
-def _export_onnx(path: Path, out: Path, sizes: list[str]) -> None:
+def _export_onnx(path: Path, out: Path, sizes: list[str], registry: Registry) -> None:
     from openmps.errors import MPSFileError
     from openmps.formats import onnx
     from openmps.formats.paths import is_there
 
-    found = open_graph(path)
+    found = open_graph(path, registry=registry)
     if is_there(out, "openmps export"):
         raise MPSFileError("openmps export", str(out), "must be new", "something there", "Choose another name.")
     onnx.save(found.graph, out, required_images(found, sizes))

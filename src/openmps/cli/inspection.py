@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from openmps.cli.options import Device, refuse_given
+from openmps.cli.registry import Modules, registry_of
 from openmps.cli.subjects import (
     IMAGES,
     Count,
@@ -23,6 +24,7 @@ from openmps.cli.subjects import (
 
 if TYPE_CHECKING:
     from openmps.cli.subjects import Given
+    from openmps.formats.archive import Registry
     from openmps.graph.run.trace import Trace
 
 _DEPARTS = 1
@@ -48,6 +50,7 @@ def trace(
     fused: Fused = False,
     channel_format: Format = None,
     device: Device = "auto",
+    registry: Modules = None,
 ) -> None:
     """Run a network, and show all its values.
 
@@ -60,7 +63,8 @@ def trace(
     from openmps.metal.device import mtl_device
 
     check_used(context, images or [], samples, training=training)
-    subject = found_at(network, mtl_device(device), chosen_format(channel_format), training=training)
+    makers = registry_of(registry, network)
+    subject = found_at(network, mtl_device(device), chosen_format(channel_format), training=training, registry=makers)
     found = traced(subject, given_to(network, images or [], samples, count, labels, training=training), fused=fused)
     print(found)
     if out is not None:
@@ -91,6 +95,7 @@ def compare(
         float | None,
         typer.Option(help="Largest error.  [default: 1e-4, 2e-2 where float16 is stored]", show_default=False),
     ] = None,
+    registry: Modules = None,
 ) -> None:
     """Hold two networks against each other.
 
@@ -113,10 +118,11 @@ def compare(
         if images:
             raise typer.BadParameter(f"must be left out: {why}", param_hint="IMAGE")
     check_used(context, images, samples, training=training)
+    makers = registry_of(registry, *(path for path in (first, other) if not is_trace(path)))
     formats_of, devices_of, fusions = _two(formats, "--format"), _two(devices, "--device"), _two(fusion, "--fusion")
     given = _given(first, other, images, samples, count, labels, training=training)
     sides = (
-        _side(path, given, form, device, _is_on(fused), training=training)
+        _side(path, given, form, device, _is_on(fused), training=training, registry=makers)
         for path, form, device, fused in zip((first, other), formats_of, devices_of, fusions, strict=True)
     )
     found = hold_against(*sides, tolerance=tolerance)
@@ -147,7 +153,14 @@ def _given(
 
 
 def _side(
-    path: Path, given: Given | None, form: str | None, device: str | None, fused: bool, *, training: bool
+    path: Path,
+    given: Given | None,
+    form: str | None,
+    device: str | None,
+    fused: bool,
+    *,
+    training: bool,
+    registry: Registry,
 ) -> Trace:
     from openmps.debug import load_trace
     from openmps.debug.files import is_trace
@@ -155,7 +168,8 @@ def _side(
 
     if given is None or is_trace(path):
         return load_trace(path)
-    subject = found_at(path, mtl_device(device or "auto"), chosen_format(form), training=training)
+    place = mtl_device(device or "auto")
+    subject = found_at(path, place, chosen_format(form), training=training, registry=registry)
     return traced(subject, given, fused=fused)
 
 
@@ -189,6 +203,7 @@ def profile(
     ] = None,
     channel_format: Format = None,
     device: Device = "auto",
+    registry: Modules = None,
 ) -> None:
     """Say where the time of a network goes.
 
@@ -204,7 +219,9 @@ def profile(
     if not is_by_name(network):
         refuse_given(context, "classes", "it is for a NETWORK by name")
     place = mtl_device(device)
-    encode = workload(network, place, chosen_format(channel_format), batch, image, classes, training=training)
+    makers = registry_of(registry, None if is_by_name(network) else network)
+    chosen = chosen_format(channel_format)
+    encode = workload(network, place, chosen, batch, image, classes, training=training, registry=makers)
     found = time_steps(place, encode, repeats=repeats)
     print(found)
     if chrome is not None:

@@ -13,6 +13,7 @@ from rich.text import Text
 from openmps.cli.archives import is_onnx
 from openmps.cli.models import Images, chosen_images, open_graph
 from openmps.cli.options import console, note, open_run
+from openmps.cli.registry import Modules, registry_of
 from openmps.errors import printable
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ def summary(
         ),
     ],
     image: Images = None,
+    registry: Modules = None,
 ) -> None:
     """Print the layers of a network.
 
@@ -41,13 +43,14 @@ def summary(
     from openmps.metal.device import mtl_device
     from openmps.training.inference import Classifier
 
+    makers = registry_of(registry, run)
     if is_onnx(run):
         if image:
             raise typer.BadParameter("is for archives: of a model the operators are printed", param_hint="--image")
         _print_operators(run)
         return
     if is_file(run, "openmps"):
-        known = open_graph(run)
+        known = open_graph(run, registry=makers)
         images = chosen_images(known, image)
         if images is None:
             print(repr(known.graph) if not known.graph.kernels else known.graph.debug_description)

@@ -11,6 +11,7 @@ import typer
 from openmps.checks import lengths_text
 from openmps.cli.models import Found, Images, as_taken, chosen_images, open_graph
 from openmps.cli.options import note
+from openmps.cli.registry import Modules, registry_of
 from openmps.errors import MPSArgumentError, MPSFileError
 
 _HAS_ERRORS = 1
@@ -34,6 +35,7 @@ def lint(
     ] = None,
     image: Images = None,
     training: Annotated[bool, typer.Option("--training", help="The graph that trains a run's network.")] = False,
+    registry: Modules = None,
 ) -> None:
     """Say what an Apple GPU would refuse.
 
@@ -43,7 +45,7 @@ def lint(
     """
     from openmps.graph.lint import lint as look
 
-    found = open_graph(graph, training=training)
+    found = open_graph(graph, training=training, registry=registry_of(registry, graph))
     if image and samples is not None:
         raise typer.BadParameter("must be left out: samples have a size", param_hint="--image")
     given = None if samples is None else arrays_in(samples)

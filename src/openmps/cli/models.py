@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from openmps.core.image.descriptor import MPSImageDescriptor
+    from openmps.formats.archive import Registry
     from openmps.formats.onnx import OnnxModel, OnnxPort
     from openmps.formats.swift import SwiftPreprocessing
     from openmps.graph.graph import MPSNNGraph
@@ -67,10 +68,12 @@ def open_graph(
     training: bool = False,
     device: MTLDevice | None = None,
     channel_format: MPSImageFeatureChannelFormat | None = None,
+    registry: Registry | None = None,
 ) -> Found:
     """The graph at a path, on the CPU unless said; of a run the one that infers, or the one that trains.
 
-    Without a format, images are stored as the run or the archive says.
+    Without a format, images are stored as the run or the archive says. ``registry`` makes what an archive holds of
+    classes that are not openmps'.
     """
     from openmps.formats.paths import is_file
     from openmps.metal.device import mtl_device
@@ -79,13 +82,15 @@ def open_graph(
     if is_file(path, "openmps"):
         if training:
             raise typer.BadParameter("is for run folders: an archive holds one graph", param_hint="--training")
-        return _archived(path, device, channel_format)
+        return _archived(path, device, channel_format, registry)
     return _of_run(open_run(path), device, channel_format, training=training)
 
 
-def _archived(path: Path, device: MTLDevice, channel_format: MPSImageFeatureChannelFormat | None) -> Found:
+def _archived(
+    path: Path, device: MTLDevice, channel_format: MPSImageFeatureChannelFormat | None, registry: Registry | None
+) -> Found:
     """The graph in an archive, and the sizes of its images where the archive says them."""
-    graph, model = archived(path, device)
+    graph, model = archived(path, device, registry=registry)
     notes = [f"The graph of {path.name}."]
     if channel_format is not None:
         graph.format = channel_format

@@ -13,6 +13,7 @@ import typer
 from openmps.checks import counted, lengths_text
 from openmps.cli.archives import archived_model, is_onnx
 from openmps.cli.options import Device, format_of, note, require_another, require_new, unorm_notes, warned_once
+from openmps.cli.registry import Modules, registry_of
 from openmps.errors import MPSFileError, printable
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ def run(
     ] = None,
     output: Annotated[Path, typer.Option(metavar="DIR", help="The folder for the results.")] = Path("."),
     device: Device = "auto",
+    registry: Modules = None,
     force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
 ) -> None:
     """Run an archive on arrays.
@@ -93,7 +95,7 @@ def run(
     from openmps.formats.paths import is_there
     from openmps.metal.device import mtl_device
 
-    model = archived_model(archive, mtl_device(device))
+    model = archived_model(archive, mtl_device(device), registry=registry_of(registry, archive))
     names = [port.name for port in model.inputs]
     files = _named("--input", (_input(text, names) for text in given or ()))
     arrays = {name: _array(path, name) for name, path in files.items()}

@@ -46,6 +46,7 @@ _ONNX = "openmps.formats.onnx"
 _ONNX_OPTIONS = {"shapes": "--shape", "outputs": "--result"}
 _IN_PYTHON = re.compile(r"outputs=\[[^\]]*\] or |shapes=\{name: shape\} or |, fill_limit=\d+ << 20 in Python")
 """What a remedy says before the option that does the same."""
+_REGISTRY = re.compile(r"Pass registry=\{('.*'): a function from the dictionary of archived\(\)\}")
 _REMEDIES = {
     "size=(height, width)": "--image-size WIDTHxHEIGHT",
     "or take it away.": "take it away, or give --skip-broken.",
@@ -91,6 +92,7 @@ def sentence(error: MPSError) -> str:
     elif error.who in _API and error.argument.isidentifier():
         option = _OPTIONS.get(error.argument, f"--{error.argument.replace('_', '-')}")
         text = text.removeprefix(f"{error.who}: ").replace(error.argument, option, 1)
+    text = _REGISTRY.sub(r"Give --registry MODULE[:NAME], whose mapping has a function for \1", text)
     for words, ours in _REMEDIES.items():
         text = text.replace(words, ours)
     return text

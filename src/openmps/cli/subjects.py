@@ -18,6 +18,7 @@ from openmps.errors import MPSArgumentError, MPSFileError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from openmps.formats.archive import Registry
     from openmps.graph.run.trace import Trace
     from openmps.metal.device import MTLDevice
     from openmps.training.dataset import Dataset
@@ -52,11 +53,16 @@ class Given(NamedTuple):
 
 
 def found_at(
-    path: Path, device: MTLDevice, channel_format: MPSImageFeatureChannelFormat | None, *, training: bool
+    path: Path,
+    device: MTLDevice,
+    channel_format: MPSImageFeatureChannelFormat | None,
+    *,
+    training: bool,
+    registry: Registry | None = None,
 ) -> Found:
     """The graph of a run, of an archive or of an ONNX model, whose layers have nodes of their own."""
     if not is_onnx(path):
-        return open_graph(path, training=training, device=device, channel_format=channel_format)
+        return open_graph(path, training=training, device=device, channel_format=channel_format, registry=registry)
     if training:
         raise typer.BadParameter("is for run folders: a model has no loss", param_hint="--training")
     return open_model(path, device, channel_format)

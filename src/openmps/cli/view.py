@@ -14,6 +14,7 @@ from openmps.cli.archives import is_onnx
 from openmps.cli.models import Found, open_graph, open_model, required_images
 from openmps.cli.models import Images as Sizes
 from openmps.cli.options import Device, note, open_run, refuse_given, require_another, require_new, sentence
+from openmps.cli.registry import Modules, registry_of
 from openmps.cli.subjects import Count, Samples, chosen_format, given_to, images_of, sources_of
 from openmps.errors import MPSError
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from openmps.debug.page.document import PageExtras
     from openmps.debug.page.mistakes import Mistakes
     from openmps.debug.page.view import GraphView
+    from openmps.formats.archive import Registry
     from openmps.metal.device import MTLDevice
     from openmps.training.dataset import Dataset
     from openmps.training.run_folder import RunFolder
@@ -46,6 +48,7 @@ class _Asked:
     mistakes: int
     channel_format: MPSImageFeatureChannelFormat | None
     device: MTLDevice
+    registry: Registry
 
     @property
     def has_images(self) -> bool:
@@ -77,6 +80,7 @@ def view(
         str | None, typer.Option("--format", help="float32 or float16.  [default: the run's]", show_default=False)
     ] = None,
     device: Device = "auto",
+    registry: Modules = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
 ) -> None:
     """Write a page that shows a network.
@@ -94,8 +98,9 @@ def view(
     require_another(page, network, network.name)
     require_new(page, force=force)
     asked = _Asked(
-        images or [], samples, count, labels, repeats, mistakes, chosen_format(channel_format), mtl_device(device)
-    )
+        images or [], samples, count, labels, repeats, mistakes, chosen_format(channel_format), mtl_device(device),
+        registry_of(registry, network),
+    )  # fmt: skip
     if asked.has_images:
         refuse_given(context, "count", "it is for a run's own images, and others are given")
         refuse_given(context, "image", "the images that are given have a size")
@@ -124,7 +129,8 @@ def _of_file(path: Path, asked: _Asked, sizes: list[str] | None) -> tuple[list[G
     if is_onnx(path):
         found = open_model(path, asked.device, asked.channel_format)
     else:
-        found = open_graph(path, device=asked.device, channel_format=asked.channel_format)
+        form = asked.channel_format
+        found = open_graph(path, device=asked.device, channel_format=form, registry=asked.registry)
     extras = PageExtras(facts=found.notes, no_metrics=_NO_RUN, no_mistakes=_NO_RUN)
     return [_viewed_file(path, found, asked, sizes)], extras
 

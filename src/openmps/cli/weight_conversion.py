@@ -17,6 +17,7 @@ from openmps.errors import MPSArgumentError, MPSFileError, MPSWeightsError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from openmps.formats.archive import Registry
     from openmps.formats.exchange.layers import WeightLayer
     from openmps.formats.exchange.rows import WeightMapping
 
@@ -58,6 +59,7 @@ class Conversion:
     mean: str | None = None
     scale: str | None = None
     channels: str | None = None
+    registry: Registry | None = None
 
     @property
     def prepares(self) -> bool:
@@ -76,8 +78,8 @@ class Converted:
 def convert_weights(source: Path, destination: Path, options: Conversion) -> Converted:
     """Read ``source``, map its weights onto the network, and write ``destination``."""
     source = found(source)
-    own = run_or_archive(source)
-    target = run_or_archive(destination)
+    own = run_or_archive(source, options.registry)
+    target = run_or_archive(destination, options.registry)
     _check_destination(destination, target, options)
     options = replace(options, from_layout=options.from_layout or _layout_said(source, own, target, options))
     layers = _network(source, own, target, options)
@@ -140,7 +142,7 @@ def _layout_said(
         return Layout.OPENMPS
     if source.suffix.lower() in SUFFIXES:
         return Layout.KERAS
-    known = target if options.network is None else named_network(options.network)
+    known = target if options.network is None else named_network(options.network, options.registry)
     if known is None or not is_tensors(source):
         return None
     names = {f"{layer.label}.{part}" for layer in known.layers.values() for part in layer.parts}
@@ -160,7 +162,7 @@ def _network(
         rule = f"must be one of {', '.join(Layout)}"
         raise MPSArgumentError(_WHO, "--from", rule, None, f"{source} does not say whose layout it has")
     if options.network is not None:
-        return named_network(options.network).layers
+        return named_network(options.network, options.registry).layers
     if target is None:
         rule = "must be given: files of weights do not say what their layers are"
         remedy = "Give a run folder, or an archive of the graph (MPSKeyedArchiver.archive)"
@@ -289,7 +291,7 @@ def _write(
             if prepared:
                 target.run.amend(prepared)
     elif target is not None and target.archive is not None:
-        write_atomic(target.archive, archive_with_arrays(target.archive, mapping.arrays))
+        write_atomic(target.archive, archive_with_arrays(target.archive, mapping.arrays, registry=options.registry))
     elif is_tensors(destination):
         is_own = options.to_layout is Layout.OPENMPS and destination.suffix.lower() == ".safetensors"
         (save_safetensors if is_own and not options.half else save_tensors)(destination, mapping.arrays)

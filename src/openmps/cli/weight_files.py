@@ -16,6 +16,7 @@ from openmps.errors import MPSArgumentError, MPSFileError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from openmps.formats.archive import Registry
     from openmps.formats.exchange.layers import WeightLayer
     from openmps.training.run_folder import RunFolder
 
@@ -50,19 +51,20 @@ def _place(path: Path) -> Path | None:
     return path if os.path.lexists(path) else None
 
 
-def run_or_archive(path: Path) -> KnownNetwork | None:
+def run_or_archive(path: Path, registry: Registry | None = None) -> KnownNetwork | None:
     """The network that a path names; None where it is neither a run folder nor an archive."""
     from openmps.formats.paths import is_file
 
     if is_file(path / "run.json", WHO):
         return _of_run(path)
-    return (
-        _of_archive(path) if is_file(path, WHO) and not is_tensors(path) and path.suffix.lower() not in _RAW else None
-    )
+    is_archive = is_file(path, WHO) and not is_tensors(path) and not is_raw(path)
+    return _of_archive(path, registry) if is_archive else None
 
 
-def named_network(path: Path) -> KnownNetwork:
+def named_network(path: Path, registry: Registry | None = None) -> KnownNetwork:
     """The network of ``--network``."""
+    from openmps.formats.archive import REGISTRY
+
     rule = "must be a run folder, or an archive of a graph"
     if is_onnx(path):
         raise MPSArgumentError(WHO, "--network", rule, f"the ONNX model {path}", conversion(path))
@@ -70,8 +72,10 @@ def named_network(path: Path) -> KnownNetwork:
     if place is None:
         raise MPSArgumentError(WHO, "--network", rule, f"{path}, where there is nothing")
     try:
-        network = run_or_archive(place)
+        network = run_or_archive(place, registry)
     except MPSFileError as error:
+        if error.argument == REGISTRY:
+            raise
         cause = error.__cause__ if isinstance(error.__cause__, MPSFileError) else error
         raise MPSArgumentError(WHO, "--network", rule, str(cause).removeprefix(f"{cause.who}: ")) from error
     if network is None:
@@ -91,6 +95,11 @@ def is_written(path: Path) -> bool:
     from openmps.formats.exchange.tensors import WRITTEN_SUFFIXES
 
     return path.suffix.lower() in WRITTEN_SUFFIXES
+
+
+def is_raw(path: Path) -> bool:
+    """Whether a path has the suffix of a raw file."""
+    return path.suffix.lower() in _RAW
 
 
 def _of_run(path: Path) -> KnownNetwork:
@@ -114,7 +123,8 @@ def _of_run(path: Path) -> KnownNetwork:
     return KnownNetwork(network_layers(graph), arrays, run)
 
 
-def _of_archive(path: Path) -> KnownNetwork:
+def _of_archive(path: Path, registry: Registry | None) -> KnownNetwork:
+    from openmps.formats.archive import REGISTRY
     from openmps.formats.exchange.archives import archived_graph
     from openmps.formats.exchange.layers import network_arrays, network_layers
 
@@ -122,9 +132,9 @@ def _of_archive(path: Path) -> KnownNetwork:
         raise MPSFileError(WHO, str(path), "must be weights, or an archive", "an ONNX model", conversion(path))
     try:
         with warned_once():
-            _, graph = archived_graph(path, WHO)
+            _, graph = archived_graph(path, WHO, registry=registry)
     except MPSFileError as error:
-        if error.who == WHO:
+        if error.who == WHO or error.argument == REGISTRY:
             raise
         rule = (
             "must be a run folder, a folder of raw files, an archive, or end in .npz, .safetensors, .pt, .pth, .h5 "
@@ -141,12 +151,14 @@ class RawFormat(StrEnum):
     FLOAT16 = "float16"
 
 
-def shown_arrays(path: Path, network: Path | None, raw: RawFormat | None) -> dict[str, NDArray[Any]]:
+def shown_arrays(
+    path: Path, network: Path | None, raw: RawFormat | None, registry: Registry | None = None
+) -> dict[str, NDArray[Any]]:
     """All arrays that a path has, for ``show``."""
     from openmps.formats.paths import is_file
 
     path = found(path)
-    known = run_or_archive(path)
+    known = run_or_archive(path, registry)
     is_named = is_file(path, WHO) and is_tensors(path) and not (path.suffix.lower() == ".bin" and not _is_zip(path))
     option = "--network" if network is not None else "--as"
     if (known is not None or is_named) and (network is not None or raw is not None):
@@ -165,8 +177,8 @@ def shown_arrays(path: Path, network: Path | None, raw: RawFormat | None) -> dic
     if network is not None:
         from openmps.formats.exchange.raw import load_raw
 
-        return dict(load_raw(path, named_network(network).layers).arrays)
-    files = [path] if path.suffix.lower() in _RAW and is_file(path, WHO) else _raw_files(path)
+        return dict(load_raw(path, named_network(network, registry).layers).arrays)
+    files = [path] if is_raw(path) and is_file(path, WHO) else _raw_files(path)
     if raw is None:
         rule = "must be given, or --as: raw files do not say what they hold"
         raise MPSArgumentError(WHO, "--network", rule, None, "Give a run or an archive, or --as float32")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from openmps.checks import lengths_text
+from openmps.cli.registry import Modules, registry_of
 from openmps.cli.weight_conversion import Conversion, Layout, convert_weights
 from openmps.cli.weight_files import RawFormat, shown_arrays
 from openmps.errors import printable
@@ -45,6 +46,7 @@ def show(
         RawFormat | None,
         typer.Option("--as", help="What raw files hold, where no network says it.", show_default=False),
     ] = None,
+    registry: Modules = None,
 ) -> None:
     """List the arrays of a file, folder, run or archive: shape, type, smallest and largest number, bytes.
 
@@ -53,7 +55,7 @@ def show(
     """
     from openmps.formats.exchange.rows import in_columns
 
-    arrays = shown_arrays(source, network, raw)
+    arrays = shown_arrays(source, network, raw, registry_of(registry, source, network))
     rows = [_cells(array) for array in arrays.values()]
     widths = [max(len(row[place]) for row in [_HEADINGS, *rows]) for place in range(len(_HEADINGS))]
     print("\n".join(in_columns("array", _aligned(_HEADINGS, widths))))
@@ -182,6 +184,7 @@ def convert(
     channels: Annotated[
         str | None, typer.Option(metavar="ORDER", help="The order of channels: grey, RGB or BGR.", show_default=False)
     ] = None,
+    registry: Modules = None,
     force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing when all fits.")] = False,
 ) -> None:
@@ -193,6 +196,7 @@ def convert(
     options = Conversion(
         from_layout, to_layout, network, _pairs("--map", map), prefix, tuple(leave or ()), tuple(flatten or ()),
         _pairs("--fold", fold), epsilon, half, allow_rounding, one_file, force, mean, scale, channels,
+        registry_of(registry, source, destination, network),
     )  # fmt: skip
     done = convert_weights(source, destination, options)
     if not quiet:

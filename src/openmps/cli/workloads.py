@@ -17,6 +17,7 @@ from openmps.formats.paths import is_file, is_there
 
 if TYPE_CHECKING:
     from openmps.cli.models import Found
+    from openmps.formats.archive import Registry
     from openmps.graph.graph import MPSNNGraph
     from openmps.metal.device import CommandBuffer, MTLDevice
     from openmps.types import MPSImageFeatureChannelFormat
@@ -42,13 +43,14 @@ def workload(
     classes: int,
     *,
     training: bool,
+    registry: Registry | None = None,
 ) -> Callable[[CommandBuffer], Any]:
     """What encodes one step of the network."""
     if is_by_name(path):
         graph, size = _named(str(path), device, channel_format, batch, image, classes, training=training)
         sizes = [size] * len(graph.source_image_handles)
     else:
-        found = found_at(path, device, channel_format, training=training)
+        found = found_at(path, device, channel_format, training=training, registry=registry)
         graph, sizes, classes = found.graph, _sizes(found, image), _classes(path)
     return _encoder(graph, sizes, classes, batch, training=training)
 

@@ -24,6 +24,8 @@ from openmps.metal.device import MTLDevice
 Registry = Mapping[str, Callable[[dict[str, Any]], Any]]
 """Makes objects of classes that are not openmps' own from what their ``archived()`` gave, by class name."""
 
+REGISTRY = "registry"
+"""What errors call the argument that lacks a class."""
 _FLOATS = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 DEEPEST = 128
 """How deep lists in lists may be."""
@@ -152,6 +154,8 @@ class Reader:
             try:
                 self._things.append(self._made(entry))
             except Exception as fault:  # whatever a document of wrong values makes a constructor raise
+                if isinstance(fault, MPSFileError) and fault.argument == REGISTRY:
+                    raise
                 raise self._refused(place, entry, fault) from fault
             self._weights.append(max(self._weight, 1))
         self._weight = self._depth = 0
@@ -245,7 +249,7 @@ class Reader:
         name = entry["custom"]
         if name not in self._registry:
             raise MPSFileError(
-                self._who, "registry", f"must have {name!r}, a class that is not openmps'", sorted(self._registry),
+                self._who, REGISTRY, f"must have {name!r}, a class that is not openmps'", sorted(self._registry),
                 "Pass registry={'" + str(name)[:80] + "': a function from the dictionary of archived()}",
             )  # fmt: skip
         return self._registry[name]({key: self.value(value) for key, value in entry["values"].items()})

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from openmps.errors import MPSFileError
-from openmps.formats.archive import MPSKeyedArchiver, MPSKeyedUnarchiver
+from openmps.formats.archive import MPSKeyedArchiver, MPSKeyedUnarchiver, Registry
 from openmps.formats.archive.sources import ArchivedConvolutionWeights, ArchivedNormalizationParameters
 from openmps.formats.arrays import Array
 from openmps.formats.exchange.layers import WeightLayer, labelled_kernels, network_arrays
@@ -21,36 +21,37 @@ from openmps.metal.device import mtl_device
 _WHO = "archive_with_arrays"
 
 
-def archived_graph(path: Path, who: str = _WHO) -> tuple[Any, MPSNNGraph]:
+def archived_graph(path: Path, who: str = _WHO, *, registry: Registry | None = None) -> tuple[Any, MPSNNGraph]:
     """What an archive holds, and the one graph in it.
 
     Raises:
         MPSFileError: It is damaged, or holds no graph, or several.
     """
-    root = MPSKeyedUnarchiver(path, mtl_device("cpu")).decode_root_object()
+    root = MPSKeyedUnarchiver(path, mtl_device("cpu"), registry=registry).decode_root_object()
     graphs = [each for each in (root if isinstance(root, list) else [root]) if isinstance(each, MPSNNGraph)]
     if len(graphs) != 1:
         raise MPSFileError(who, str(path), "must hold one graph", f"{len(graphs)} graphs")
     return root, graphs[0]
 
 
-def archive_with_arrays(path: Path, arrays: Mapping[str, Array]) -> bytes:
+def archive_with_arrays(path: Path, arrays: Mapping[str, Array], *, registry: Registry | None = None) -> bytes:
     """The archive at ``path`` with other numbers, by layer and part as in `network_arrays`; nothing is written.
 
     What was made is read again and compared, bit by bit.
 
     Raises:
-        MPSFileError: The archive is damaged, or holds no graph, or several.
+        MPSFileError: The archive is damaged, or holds no graph, or several, or a layer's data source is of a class
+            that is not openmps': it has no way to take numbers.
         MPSWeightsError: The arrays are not those of the graph: all that is missing, of no layer, or of another shape.
     """
-    root, graph = archived_graph(path)
+    root, graph = archived_graph(path, registry=registry)
     checked = export_weights(arrays, graph, "openmps").arrays
     numbers = {name: np.ascontiguousarray(array, np.float32) for name, array in checked.items()}
     for layer, _, node, kernel in labelled_kernels(graph):
-        _put(layer, node, kernel, numbers)
+        _put(layer, node, kernel, numbers, path)
     graph.reload_from_data_sources()
     data = MPSKeyedArchiver.archived_data(root)
-    again = MPSKeyedUnarchiver(data, mtl_device("cpu")).decode_root_object()
+    again = MPSKeyedUnarchiver(data, mtl_device("cpu"), registry=registry).decode_root_object()
     found = network_arrays(next(each for each in _listed(again) if isinstance(each, MPSNNGraph)))
     for name, array in numbers.items():
         if found[name].tobytes() != array.tobytes():
@@ -63,7 +64,7 @@ def _listed(root: Any) -> list[Any]:
     return root if isinstance(root, list) else [root]
 
 
-def _put(layer: WeightLayer, node: Any, kernel: Any, numbers: Mapping[str, Any]) -> None:
+def _put(layer: WeightLayer, node: Any, kernel: Any, numbers: Mapping[str, Any], path: Path) -> None:
     """The numbers of one layer, into its data source or its node."""
     given = {part: numbers[name] for part in layer.parts if (name := f"{layer.label}.{part}") in numbers}
     source = getattr(kernel, "data_source", None)
@@ -78,3 +79,7 @@ def _put(layer: WeightLayer, node: Any, kernel: Any, numbers: Mapping[str, Any])
             setattr(source, f"{part}_array", array)
     elif isinstance(node, MPSCNNNeuronNode) and "slopes" in given:
         node.descriptor.data = given["slopes"]
+    elif given:
+        rule = f"must keep {layer.label!r} in numbers of its own"
+        remedy = "Give that data source the numbers in Python, and archive the graph again"
+        raise MPSFileError(_WHO, str(path), rule, f"a data source of class {type(source).__name__}", remedy)

@@ -13,7 +13,7 @@ from openmps.checks import flag, html_table, whole
 from openmps.core.image.batch import MPSImageBatch
 from openmps.core.lifetime import check_is_device
 from openmps.errors import MPSArgumentError, MPSFileError, MPSTypeError
-from openmps.formats.archive import MPSKeyedArchiver, MPSKeyedUnarchiver
+from openmps.formats.archive import MPSKeyedArchiver, MPSKeyedUnarchiver, Registry
 from openmps.formats.onnx.build import Built, Shapes, build, dtype_name
 from openmps.formats.onnx.ports import OnnxPort, shape_text
 from openmps.formats.onnx.problems import DEFAULT_FILL, READER
@@ -164,15 +164,20 @@ class OnnxModel:
         MPSKeyedArchiver.archive([self.graph, _FORMAT, *ports], path)
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], device: MTLDevice | None = None) -> OnnxModel:
+    def open(
+        cls, path: str | os.PathLike[str], device: MTLDevice | None = None, *, registry: Registry | None = None
+    ) -> OnnxModel:
         """The model in an archive that `save` wrote, on a device: the system's default unless said.
+
+        ``registry`` makes what it holds of classes that are not openmps', as that of `MPSKeyedUnarchiver` does.
 
         Raises:
             MPSFileError: There is no file, it is damaged, or an archive of something else.
         """
         where = path_of(path, "OnnxModel.open")
         chosen = MTLCreateSystemDefaultDevice() if device is None else device
-        return cls.restored(MPSKeyedUnarchiver(where, chosen).decode_root_object(), os.fspath(where))
+        found = MPSKeyedUnarchiver(where, chosen, registry=registry).decode_root_object()
+        return cls.restored(found, os.fspath(where))
 
     @classmethod
     def restored(cls, root: object, what: str) -> OnnxModel:
