@@ -24,7 +24,7 @@ from openmps.core.lifetime import (
 from openmps.core.vector_descriptor import TORCH_TYPES, MPSMatrixDescriptor, MPSVectorDescriptor, bytes_needed
 from openmps.errors import MPSArgumentError, MPSLifetimeError, MPSTypeError
 from openmps.metal.device import CommandBuffer, MTLBuffer, MTLDevice
-from openmps.metal.pending import Region, settle
+from openmps.metal.pending import Region, require_written, settle, unwritten
 from openmps.selectors import Factory, takes
 from openmps.types import MPSDataType, MTLStorageMode
 
@@ -108,6 +108,8 @@ class _Elements(KnownAttributes, Labelled):
 
         The call is checked and keeps its place in the record.
         """
+        if unwritten:
+            require_written(self.name, "synchronize", self.regions())
         record_synchronize(self.name, command_buffer, self.device)
 
     def tensor(self) -> torch.Tensor:

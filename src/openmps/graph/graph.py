@@ -66,6 +66,7 @@ from openmps.graph.run.trace import Trace, Tracer, without_steps
 from openmps.graph.run.update import Updates
 from openmps.graph.run.working_set import working_set
 from openmps.metal.device import CommandBuffer, MTLCommandQueue, MTLDevice
+from openmps.metal.pending import unwritten
 from openmps.ops import triton
 from openmps.selectors import Factory, takes
 from openmps.types import MPSImageFeatureChannelFormat
@@ -468,7 +469,12 @@ class MPSNNGraph(MPSKernel, NamedAttributes):
         settings = (changes.number, self._format, self.allow_fusion, self.allow_second_moments)
         again = self._again
         is_asked_for_nothing = receivers[0] is None and receivers[1] is None
-        if again is not None and is_asked_for_nothing and again.is_like(settings, self._device, sources, states):
+        if (
+            again is not None
+            and is_asked_for_nothing
+            and not unwritten
+            and again.is_like(settings, self._device, sources, states)
+        ):
             return {}, self._record(command_buffer, again.program, sources, states, {}, are_counted=False)
         for argument, receiver in zip(("intermediate_images", "destination_states"), receivers, strict=True):
             if receiver is not None:

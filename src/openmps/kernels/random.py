@@ -328,6 +328,10 @@ class _Sequence:
         """Itself, as the operand of an encode."""
         return self
 
+    def regions(self) -> tuple[()]:
+        """None that anybody else could read."""
+        return ()
+
     def take(self, count: int) -> Tensor:
         """The next words."""
         # Two queues may run encodes of one kernel, and a copy is made at any time. What was taken by another in the

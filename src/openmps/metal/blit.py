@@ -31,6 +31,10 @@ class CopyBytes(Writer):
         source = self.source.memory(torch.uint8, self.source_offset, self.size)
         self.destination.memory(torch.uint8, self.destination_offset, self.size).copy_(source)
 
+    def reads(self) -> tuple[Region]:
+        """The bytes that are copied."""
+        return (self.source.region(self.source_offset, self.size),)
+
     def writes(self) -> tuple[Region]:
         """The bytes that are replaced."""
         return (self.destination.region(self.destination_offset, self.size),)

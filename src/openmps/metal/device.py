@@ -20,6 +20,7 @@ from openmps.metal.execution import MAX_CAPTURE_COUNT, Work
 from openmps.metal.heap import Arena, MTLHeapDescriptor
 from openmps.metal.host_copy import flushing
 from openmps.metal.host_memory import keep_freed_memory
+from openmps.metal.pending import require_written, unwritten
 from openmps.metal.processor import Processor, torch_device_of
 from openmps.metal.queue_executor import QueueExecutor
 from openmps.metal.recording import Record, Recorder
@@ -259,6 +260,7 @@ class MTLBlitCommandEncoder(BlitEncoder):
 
         Raises:
             MPSArgumentError: A range leaves its buffer, or the ranges overlap within one buffer.
+            MTLCommandBufferError: A command buffer that was dropped was to write what is copied.
         """
         self._check_open("copy_from_buffer")
         start, stop = self._bounds("source", source, NSRange(source_offset, size))
@@ -267,6 +269,8 @@ class MTLBlitCommandEncoder(BlitEncoder):
             got = f"{start}..{stop} and {to_start}..{to_stop}"
             remedy = "Copy by way of a third buffer"
             raise MPSArgumentError(self.name, "source and destination", "must not overlap in one buffer", got, remedy)
+        if unwritten:
+            require_written(self.name, "copy_from_buffer", (source.region(start, size),))
         self._works.append(("copy_from_buffer", CopyBytes(source, start, destination, to_start, size)))
 
     def fill_buffer(self, buffer: MTLBuffer, range: NSRange | range, value: int) -> None:

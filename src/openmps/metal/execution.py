@@ -18,7 +18,7 @@ import torch
 
 from openmps.errors import MTLExecutionError
 from openmps.metal.explanation import Content, Passage, WorkOutcome, contents_of
-from openmps.metal.pending import mark_unwritten, mark_written_by, unwritten
+from openmps.metal.pending import mark_unwritten, mark_written_by, unreadable, unwritten
 from openmps.metal.thread_modes import ThreadModes
 from openmps.types import MTLCommandBufferStatus as Status
 
@@ -240,6 +240,10 @@ class Execution:
         try:
             self.contents = contents_of(tuple(self.works))
             if unwritten:
+                found = unreadable(self.works)
+                if found is not None:
+                    label, fault = found
+                    raise fault
                 mark_written_by(self.works)
             self._timer.begin()
             while self.works:

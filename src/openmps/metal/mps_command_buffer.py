@@ -22,7 +22,7 @@ from openmps.metal.device import (
 )
 from openmps.metal.execution import Work
 from openmps.metal.heap import MTLHeapDescriptor
-from openmps.metal.pending import Region, Writer
+from openmps.metal.pending import Region, Writer, unwritten
 from openmps.types import MTLCommandBufferStatus, MTLStorageMode
 
 HEAP_CACHE_SECONDS = 5.0
@@ -66,6 +66,10 @@ class MPSPredicate(KnownAttributes):
 
     predicate_buffer = Shown[MTLBuffer]("_buffer", "The buffer that holds the number.")
     predicate_offset = Shown[int]("_offset", "Where the number begins, in bytes.")
+
+    def regions(self) -> tuple[Region]:
+        """The bytes of the number."""
+        return (self._buffer.region(self._offset, 4),)
 
     def holds(self) -> bool:
         """Whether the number is not 0 now. On CUDA this waits for the stream."""
@@ -116,6 +120,11 @@ class Predicated(Writer):
     def writes(self) -> Iterable[Region]:
         """What the work writes if it runs."""
         return self.work.writes() if isinstance(self.work, Writer) else ()
+
+    def reads(self) -> Iterable[Region]:
+        """The predicate, and what the work reads if it runs."""
+        yield from self.predicate.regions()
+        yield from self.work.reads() if isinstance(self.work, Writer) else ()
 
     def __call__(self) -> None:
         """Run it then."""
@@ -258,6 +267,7 @@ class MPSCommandBuffer(CommandBuffer):
             and recording.execution.status < _COMMITTED
             and not recording.debug_groups
             and callable(work)
+            and not unwritten
         ):
             recording.execution.works.append((label, work))
             return

@@ -5,7 +5,8 @@ work of those that are in flight. Memory that a command buffer writes that nobod
 is committed is waited for. What a handler or recorded work reads is never held up: it runs in its queue's order.
 
 Works that never run (their command buffer was dropped before its commit, or failed before their turn) leave memory that
-nothing has written: it cannot be read, either, until something else writes it. Memory with earlier contents keeps them.
+nothing has written: it cannot be read, either, until something else writes it, neither by the CPU nor by work that is
+recorded or runs. Memory with earlier contents keeps them.
 """
 
 from __future__ import annotations
@@ -56,6 +57,10 @@ class Writer:
     def writes(self) -> Iterable[Region]:
         """The memory that it will write when it runs."""
         raise NotImplementedError
+
+    def reads(self) -> Iterable[Region]:
+        """The memory that it will read when it runs; asked where some memory is known to be unwritten."""
+        return ()
 
 
 class Unfinished(Protocol):
@@ -183,12 +188,49 @@ def settle(who: str, action: str, regions: Iterable[Region]) -> None:
     wanted = list(regions)
     _settle_unfinished(who, action, wanted)
     for entry in _unwritten_of(wanted)[:1] if unwritten else ():
-        if (error := entry.error) is not None:
-            raise MTLExecutionError(error.who, error.argument, error.rule, error.got, error.remedy)
-        rule = "cannot read what a command buffer that was dropped before its commit was to write"
-        raise MTLCommandBufferError(
-            who, action, rule, entry.writer, "Encode it again, and call commit() before it goes"
-        )
+        raise _never_written(who, action, entry)
+
+
+def _never_written(who: str, action: str, entry: _Unwritten) -> MTLCommandBufferError | MTLExecutionError:
+    if (error := entry.error) is not None:
+        return MTLExecutionError(error.who, error.argument, error.rule, error.got, error.remedy)
+    rule = "cannot read what a command buffer that was dropped before its commit was to write"
+    return MTLCommandBufferError(who, action, rule, entry.writer, "Encode it again, and call commit() before it goes")
+
+
+def require_written(who: str, action: str, regions: Iterable[Region]) -> None:
+    """Called before work that reads some regions is recorded, where something is `unwritten`.
+
+    What some work that has not run yet writes in between may be read behind it.
+
+    Raises:
+        MTLCommandBufferError: What would have been the first to write one of the regions was dropped.
+        MTLExecutionError: It did not run.
+    """
+    for entry in _unwritten_of(list(regions)):
+        region = entry.region()
+        if region is not None and _writers([region]) == (None, []):
+            raise _never_written(who, action, entry)
+
+
+def require_read_written(label: str, work: object) -> None:
+    """`require_written` for what a work says that it reads."""
+    if isinstance(work, Writer):
+        require_written(label, "encode", work.reads())
+
+
+def unreadable(works: Iterable[tuple[str, object]]) -> tuple[str, MTLCommandBufferError | MTLExecutionError] | None:
+    """Of works that are about to run in order: the first that reads what nothing has written, and why it must not."""
+    written: list[Region] = []
+    for label, work in works:
+        if not isinstance(work, Writer):
+            continue
+        for entry in _unwritten_of(list(work.reads())):
+            region = entry.region()
+            if region is not None and not any(region.meets(each) for each in written):
+                return label, _never_written(label, "run", entry)
+        written.extend(work.writes())
+    return None
 
 
 def _settle_unfinished(who: str, action: str, wanted: Sequence[Region]) -> None:

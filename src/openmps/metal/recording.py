@@ -14,7 +14,7 @@ from openmps.checks import KnownAttributes, Shown, Single, optional_text
 from openmps.errors import MPSTypeError, MTLCommandBufferError, MTLExecutionError
 from openmps.metal.execution import Execution, Latch, Owner, Work
 from openmps.metal.explanation import CommandBufferExplanation, explained
-from openmps.metal.pending import mark_unwritten, watch
+from openmps.metal.pending import mark_unwritten, require_read_written, unwritten, watch
 from openmps.metal.queue_executor import QueueExecutor, Ticket
 from openmps.types import MTLCommandBufferErrorCode, MTLCommandBufferStatus
 
@@ -235,7 +235,8 @@ class Recorder(KnownAttributes, Single, ABC):
             work: Called without arguments, and dropped right after it ran.
 
         Raises:
-            MTLCommandBufferError: The buffer is committed already, or an encoder is open on it.
+            MTLCommandBufferError: The buffer is committed already, or an encoder is open on it, or the work reads what
+                a command buffer that was dropped was to write.
         """
         recording = self.recording
         if recording.encoder is not None or recording.execution.status >= _COMMITTED:
@@ -244,6 +245,8 @@ class Recorder(KnownAttributes, Single, ABC):
             raise MPSTypeError(self.name, f"work {label!r}", "must be callable", type(work).__name__)
         if recording.debug_groups:
             label = "/".join((*recording.debug_groups, label))
+        if unwritten:
+            require_read_written(label, work)
         recording.execution.works.append((label, work))
 
     @property

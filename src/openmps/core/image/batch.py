@@ -27,7 +27,7 @@ from openmps.core.lifetime import (
 from openmps.core.numbers import position
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.device import CommandBuffer, MTLDevice
-from openmps.metal.pending import settle
+from openmps.metal.pending import require_written, settle, unwritten
 from openmps.ops.elements import DTYPES
 from openmps.types import MPSImageFeatureChannelFormat
 
@@ -304,6 +304,8 @@ class MPSImageBatch(KnownAttributes, Sequence[MPSImage]):
 
     def synchronize(self, command_buffer: CommandBuffer) -> None:
         """Synchronize every different image once; those of one block together."""
+        if unwritten:
+            require_written("MPSImageBatch", "synchronize", self.stack().regions())
         for image in self.unique() if self._members is None else (self._image(0),):
             image.synchronize(command_buffer)
 

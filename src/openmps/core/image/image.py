@@ -17,7 +17,7 @@ from openmps.core.image.storage import Block, Extent, Shape, Stack, Storage
 from openmps.core.lifetime import check_device, check_is_device, record_synchronize
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.device import CommandBuffer, MTLDevice
-from openmps.metal.pending import mark_written, settle
+from openmps.metal.pending import mark_written, require_written, settle, unwritten
 from openmps.types import (
     ELEMENT_BYTES,
     PRECISION_BITS,
@@ -237,6 +237,8 @@ class MPSImage(KnownAttributes, Labelled):
 
         Memory is coherent here, so nothing is moved; the call is checked and keeps its place in the record.
         """
+        if unwritten:
+            require_written(self.name, "synchronize", (self.storage.region(),))
         record_synchronize(self.name, command_buffer, self.device)
 
     # --- contents ---------------------------------------------------------------------------------------------------

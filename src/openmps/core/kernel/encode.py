@@ -8,7 +8,7 @@ its inputs and outputs, and records. (MPSKernel.h, MPSCNNKernel.h, macOS 10.13.)
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, ClassVar
 
 from openmps.checks import flag, store
@@ -37,6 +37,7 @@ from openmps.core.state.gradient import MPSNNGradientState, attach, saved_by
 from openmps.core.state.state import MPSState
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.device import CommandBuffer
+from openmps.metal.pending import Region, require_written, unwritten
 from openmps.ops.op import Role
 
 replayer.serve()
@@ -233,6 +234,8 @@ class ImageKernel(PlannedKernel):
         destination_states: MPSStateBatch | None,
     ) -> None:
         """Bind the plan's body and record it."""
+        if unwritten:
+            require_written(self.name, "encode", self._read(plan, inputs, source_states))
         self._begin(plan, source_states, destination_states)
         saved = None
         if destination_states is not None and len(destination_states):
@@ -246,6 +249,19 @@ class ImageKernel(PlannedKernel):
         ])  # fmt: skip
         bound = inputs if plan.is_plain else self._bindings(plan, inputs, source_states)
         command_buffer.record(self.name, Encoding(body, bound, plan.used, sinks))
+
+    def _read(self, plan: Plan, inputs: Sequence[Bound], states: MPSStateBatch | None) -> Iterator[Region]:
+        """The memory that an encode reads, before anything takes note of it: sources, states, parameters."""
+        overwritten = set(plan.body.overwritten())
+        for index, ((role, name), used) in enumerate(zip(plan.body.inputs, plan.used, strict=True)):
+            if not used or index in overwritten:
+                continue
+            if role is Role.SOURCE:
+                yield from inputs[int(name)].regions()
+            elif role is Role.SAVED:
+                yield from saved_by(states).regions()
+            elif role is Role.BUFFER:
+                yield from self._memory(name, states).regions()
 
     def _bindings(self, plan: Plan, inputs: Sequence[Bound], states: MPSStateBatch | None) -> tuple[Bound, ...]:
         """What the inputs of a plan's body are bound to in this encode."""

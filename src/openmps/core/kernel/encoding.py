@@ -25,6 +25,10 @@ class Bound(Protocol):
         """The value now."""
         ...
 
+    def regions(self) -> Iterable[Region]:
+        """The memory that it is found in; none where nobody else can have it."""
+        ...
+
 
 class Sink(Protocol):
     """Where the value of a body's output goes when the body has run."""
@@ -82,6 +86,10 @@ class Number(NamedTuple):
     def value(self) -> float:
         """The number."""
         return self.number
+
+    def regions(self) -> tuple[()]:
+        """None."""
+        return ()
 
 
 class Held:
@@ -324,6 +332,13 @@ class Encoding(Writer):
         places: list[Any] = [*self.sinks, *(self.inputs[index] for index in self.body.overwritten())]
         for place in places:
             yield from place.regions()
+
+    def reads(self) -> Iterator[Region]:
+        """The memory of the inputs that are read, but for those that are overwritten."""
+        overwritten = set(self.body.overwritten())
+        for index, (each, used) in enumerate(zip(self.inputs, self.used, strict=True)):
+            if used and index not in overwritten:
+                yield from each.regions()
 
     def sound(self, made: list[Any]) -> Tensor | None:
         """Of an encode that guards: whether its results are certainly in order, told on the device; None for yes."""

@@ -14,6 +14,7 @@ from openmps.core.image.storage import Extent, Target
 from openmps.core.state.batch import MPSStateBatch
 from openmps.core.state.state import BatchableState, MPSState, Saved
 from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.metal.pending import Region
 from openmps.ops.geometry import Window
 from openmps.types import MPSImageEdgeMode
 
@@ -179,6 +180,10 @@ class SavedParts(NamedTuple):
     def over(self, cells: Sequence[Saved]) -> SavedParts:
         """The same of other memory."""
         return SavedParts([(saved, index) for saved, (_, index) in zip(cells, self.parts, strict=True)])
+
+    def regions(self) -> list[Region]:
+        """What the forward kernel leaves for each."""
+        return [region for saved, _ in self.parts for region in saved.regions()]
 
     def value(self) -> Any:
         """The rows of the images one behind the other; None if one of them has nothing saved."""

@@ -12,6 +12,7 @@ from openmps.core.image.image import MPSImage
 from openmps.core.lifetime import check_device, check_is_device
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.device import CommandBuffer, MTLBuffer, MTLDevice
+from openmps.metal.pending import Region
 from openmps.selectors import Factory
 from openmps.types import MPSStateResourceType, MPSStateTextureInfo, MTLStorageMode
 
@@ -113,6 +114,13 @@ class Slot:
             device.check_length(who, "buffer_size", self.size)
         else:
             check_fits(who, device, self.descriptor.channel_format, self.descriptor.validate(who))
+
+    def regions(self) -> Sequence[Region]:
+        """The memory of the resource; none where there is no resource yet."""
+        found = self.resource
+        if found is None:
+            return ()
+        return found.whole().regions() if isinstance(found, MPSImage) else (found.region(0, found.length),)
 
     def get(self, device: MTLDevice, command_buffer: CommandBuffer | None) -> Resource:
         """The resource; a new one is private to ``command_buffer`` if one is given."""

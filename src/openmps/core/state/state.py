@@ -23,7 +23,7 @@ from openmps.core.numbers import integer
 from openmps.core.state.resources import MPSStateResourceList, Resource, Slot, device_of, slots_of
 from openmps.errors import MPSLifetimeError, MPSTypeError
 from openmps.metal.device import CommandBuffer, MTLBuffer, MTLDevice
-from openmps.metal.pending import Region
+from openmps.metal.pending import Region, require_written, unwritten
 from openmps.types import MPSStateResourceType, MPSStateTextureInfo
 
 _NO_RESOURCES = (None,) * 5
@@ -272,6 +272,12 @@ class MPSState(KnownAttributes, Labelled):
 
         The call is checked and keeps its place in the record.
         """
+        if unwritten:
+            require_written(
+                self.name,
+                "synchronize",
+                [*self.saved.regions(), *(each for slot in self._slots for each in slot.regions())],
+            )
         record_synchronize(self.name, command_buffer, self.device)
 
     def destination_image_descriptor(

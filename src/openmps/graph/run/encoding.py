@@ -24,8 +24,9 @@ from openmps.graph.compile.interface import Interface
 from openmps.graph.compile.program import Program, all_of
 from openmps.graph.nodes.node import MPSNNFilterNode, MPSNNGradientFilterNode, MPSNNImageNode, MPSNNStateNode
 from openmps.kernels.group_normalization.state import ImageNormalizationState
-from openmps.kernels.loss.labels import LabelBlocks, LabelsBatch, MPSCNNLossLabels
+from openmps.kernels.loss.labels import LabelBlocks, LabelsBatch, MPSCNNLossLabels, labels_reader
 from openmps.metal.device import CommandBuffer, MTLDevice
+from openmps.metal.pending import require_written, unwritten
 from openmps.types import MPSImageFeatureChannelFormat
 
 _log = logging.getLogger(__name__)
@@ -127,7 +128,10 @@ def check_sources(
     sources: Sequence[Images],
     states: Sequence[MPSStateBatch],
 ) -> None:
-    """Raise unless there is a usable image for every input, and a state an image for every state input."""
+    """Raise unless there is a usable image for every input, and a state an image for every state input.
+
+    Images that a dropped command buffer was to write are not usable.
+    """
     given: tuple[tuple[str, Sequence[object], Sequence[MPSNNImageNode | MPSNNStateNode]], ...] = (
         ("source_images", sources, interface.inputs),
         ("source_states", states, interface.input_states),
@@ -157,6 +161,10 @@ def check_sources(
                 rule = "must hold MPSCNNLossLabels, one an image"
                 raise MPSTypeError(who, f"source_states[{index}]", rule, type(state).__name__)
             state.check_usable(who, f"source_states[{index}]", command_buffer)
+    if unwritten:
+        read = [images.whole() for images in sources]
+        read += [labels_reader(who, batch, name) for batch in states for name in ("labels", "weights")]
+        require_written(who, "encode", (region for each in read for region in each.regions()))
 
 
 # --- what a program is bound to ---------------------------------------------------------------------------------------

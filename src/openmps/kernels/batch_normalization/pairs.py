@@ -94,8 +94,8 @@ class HeldPair:
         return True
 
     def _record(self, command_buffer: CommandBuffer, who: str, taking: _Taking) -> None:
-        self.held.take(taking.given.first)
         command_buffer.record(f"{who} reload", taking.encoding)
+        self.held.take(taking.given.first)
         self.followers.record(command_buffer, f"{who} preparation")
 
 

@@ -222,7 +222,6 @@ class ConvolutionWeights:
             return
         weights, biases = self.counts
         state.check_holds(who, "state.", 4 * weights, 4 * biases if self.biases_buffer is not None else 0)
-        self.held.take(state.weights)
         operands: list[Bound] = [Held(None), Held(None)]
         if state.weights is not self.weights_buffer:
             operands[0] = Numbers(state.weights, state.weights_offset, weights)
@@ -230,6 +229,7 @@ class ConvolutionWeights:
         if self.biases_buffer is not None and given is not None and given is not self.biases_buffer:
             operands[1] = Numbers(given, state.biases_offset, biases)
         record_step(command_buffer, f"{who} reload", TakeWeights(), operands + self._parts)
+        self.held.take(state.weights)
         self.followers.record(command_buffer, f"{who} preparation")
 
     def is_all_in(self, operands: Sequence[Bound]) -> bool:

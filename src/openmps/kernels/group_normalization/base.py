@@ -75,9 +75,9 @@ class ImageNormalization(MPSCNNKernel[StateT], HoldsWeights):
         state.check_usable(self.name, "gamma_and_beta_state", command_buffer)
         state.check_holds(self.name, "gamma_and_beta_state", self._numbers.channels)
         numbers, gamma = self._numbers, state.gamma
-        numbers.held.take(gamma)
         given = (Numbers(buffer, 0, numbers.channels) for buffer in (gamma, state.beta))
         record_step(command_buffer, f"{self.name} reload", Overwrite(), (numbers.gamma, numbers.beta, *given))
+        numbers.held.take(gamma)
         state.count_read()
 
     def _reload(self, source: Any) -> None:

@@ -461,6 +461,10 @@ class _Numbers(NamedTuple):
         """The same of other memory."""
         return _Numbers([part.over(cell) for part, cell in zip(self.parts, cells, strict=True)])
 
+    def regions(self) -> list[Region]:
+        """The images."""
+        return [part.region() for part in self.parts]
+
     def value(self) -> Tensor:
         """All of them, ``[N, C, H, W]``."""
         parts = self.parts

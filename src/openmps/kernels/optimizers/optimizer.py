@@ -26,6 +26,7 @@ from openmps.kernels.optimizers.parameters import (
     stays,
 )
 from openmps.metal.device import CommandBuffer, MTLDevice
+from openmps.metal.pending import require_written, unwritten
 from openmps.ops.op import Body
 from openmps.ops.update.optimizers import GradientRule, HandOn, Update
 from openmps.ops.update.shards import Shard
@@ -261,8 +262,14 @@ class MPSNNOptimizer(MPSKernel):
         # Mostly the very list.
         return found if arguments is found.arguments or arguments == found.arguments else None
 
+    def _check_written(self, read: Sequence[Bound]) -> None:
+        """Raise where a dropped command buffer was to write gradients or values, before the update is counted."""
+        require_written(self._name or self.name, "encode", (region for each in read for region in each.regions()))
+
     def _encoded(self, found: _Prepared) -> tuple[str, Encoding]:
         """The update again, at the rate of this encode, and its label."""
+        if unwritten:
+            self._check_written(found.lent[: found.lends])
         inputs = (Number(self._rate()), *found.lent[: found.lends], *found.operands)
         return self._name or self.name, Encoding(found.body, inputs, found.used, (), found.frame)
 
@@ -292,6 +299,8 @@ class MPSNNOptimizer(MPSKernel):
         self, command_buffer: CommandBuffer, vectors: int, operands: list[Bound], frame: Frame | None = None
     ) -> Body:
         """Update so many vectors: gradients, values, accumulators and results, kind by kind, then what is rounded."""
+        if unwritten:
+            self._check_written(operands[: 2 * vectors])
         key = vectors, len(operands), self.apply_gradient_clipping
         bound = (Number(self._rate()), *operands)
         body = self._bodies.get(key)
