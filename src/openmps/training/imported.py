@@ -16,11 +16,16 @@ from numpy.typing import NDArray
 
 from openmps.checks import size_text
 from openmps.errors import MPSArgumentError
+from openmps.formats.archive.sources import ArchivedNormalizationParameters
 from openmps.formats.atomic import write_atomic
 from openmps.formats.paths import path_of, require_file
 from openmps.graph.nodes.node import MPSNNImageNode
 from openmps.kernels.convolution import MPSCNNConvolutionDescriptor, MPSCNNDepthWiseConvolutionDescriptor
 from openmps.training.data_sources import ArrayConvolutionDataSource, TrainableConvolutionDataSource
+from openmps.training.image_normalization_sources import (
+    TrainableGroupNormalizationDataSource,
+    TrainableInstanceNormalizationDataSource,
+)
 from openmps.training.normalization_sources import (
     ArrayBatchNormalizationDataSource,
     TrainableBatchNormalizationDataSource,
@@ -123,11 +128,46 @@ class _Normalization:
         )
 
 
+@dataclass(frozen=True)
+class _ImageNormalization:
+    """Scales and shifts of the file, of an instance normalization, or of a group normalization by so many groups."""
+
+    rows: tuple[Row, Row] = field(repr=False)
+    epsilon: float
+    groups: int | None
+
+    def arrays(self) -> dict[str, tuple[int, ...]]:
+        """Gamma and beta."""
+        return dict.fromkeys(("gamma", "beta"), (self.rows[0].size,))
+
+    def fixed(self, label: str, arrays: Mapping[str, Row]) -> Source:
+        """A data source of these arrays."""
+        gamma, beta = arrays["gamma"], arrays["beta"]
+        return ArchivedNormalizationParameters(
+            gamma, beta, epsilon_value=self.epsilon, groups=self.groups or 1, name=label
+        )
+
+    def plain(self, channels: int) -> Layer:
+        """The same layer of so many channels that changes no number behind its mean and variance yet."""
+        one, zero = np.ones(channels, np.float32), np.zeros(channels, np.float32)
+        return _ImageNormalization((one, zero), self.epsilon, self.groups)
+
+    def trainable(self, label: str, seed: int, optimizer: OptimizerFactory) -> Source:
+        """A data source that an optimizer trains on from the numbers of the file."""
+        count, options = self.rows[0].size, {"epsilon": self.epsilon, "optimizer": optimizer}
+        if self.groups is None:
+            return TrainableInstanceNormalizationDataSource(count, *self.rows, label, **options)
+        return TrainableGroupNormalizationDataSource(count, self.groups, *self.rows, label, **options)
+
+
+_Found = _Convolution | _Normalization | _ImageNormalization
+
+
 class _Collector:
     """Takes down the layers of a model in the order in which they are built."""
 
     def __init__(self) -> None:
-        self.found: list[tuple[str, _Convolution | _Normalization]] = []
+        self.found: list[tuple[str, _Found]] = []
 
     def convolution(
         self, descriptor: MPSCNNConvolutionDescriptor, weights: Row, biases: Row | None, label: str
@@ -146,6 +186,18 @@ class _Collector:
         self.found.append((label, _Normalization(rows, epsilon)))
         return source
 
+    def instance_normalization(self, gamma: Row, beta: Row, epsilon: float, label: str) -> Source:
+        """An instance normalization."""
+        return self._image_normalization(_ImageNormalization((gamma, beta), epsilon, None), label)
+
+    def group_normalization(self, gamma: Row, beta: Row, groups: int, epsilon: float, label: str) -> Source:
+        """A group normalization."""
+        return self._image_normalization(_ImageNormalization((gamma, beta), epsilon, groups), label)
+
+    def _image_normalization(self, layer: _ImageNormalization, label: str) -> Source:
+        self.found.append((label, layer))
+        return layer.fixed(label, dict(zip(layer.arrays(), layer.rows, strict=True)))
+
 
 class _Given:
     """Hands out the data sources of a network in the order in which they are asked for."""
@@ -157,7 +209,7 @@ class _Given:
         """The next one, whatever the numbers of the file are."""
         return next(self._sources)
 
-    batch_normalization = convolution
+    batch_normalization = instance_normalization = group_normalization = convolution
 
 
 # --- the network ------------------------------------------------------------------------------------------------------
@@ -207,7 +259,7 @@ class ImportedTopology:
             remedy = "End the model in a GlobalAveragePool, or in a fully connected layer"
             raise MPSArgumentError(_WHO, f"network {self._file}", rule, got, remedy)
 
-    def _head(self, labels: list[str], found: list[_Convolution | _Normalization], classes: int) -> Head:
+    def _head(self, labels: list[str], found: list[_Found], classes: int) -> Head:
         mixing = [place for place, layer in enumerate(found) if isinstance(layer, _Convolution) and layer.mixes]
         last = mixing[-1] if mixing else -1
         behind = [layer for layer in found[last + 1 :] if isinstance(layer, _Convolution)]

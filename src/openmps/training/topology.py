@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from openmps.core.padding.policy import MPSNNDefaultPadding
+from openmps.formats.archive.sources import ArchivedNormalizationParameters
 from openmps.graph.nodes.arithmetic import MPSNNAdditionNode
 from openmps.graph.nodes.concatenation import MPSNNConcatenationNode
 from openmps.graph.nodes.convolution import MPSCNNConvolutionNode, MPSCNNFullyConnectedNode
@@ -25,6 +26,7 @@ from openmps.graph.nodes.normalization import MPSCNNBatchNormalizationNode
 from openmps.graph.nodes.pooling import MPSCNNPoolingAverageNode, MPSCNNPoolingMaxNode
 from openmps.kernels.convolution import MPSCNNConvolutionDescriptor, MPSCNNDepthWiseConvolutionDescriptor
 from openmps.training.data_sources import ArrayConvolutionDataSource, TrainableConvolutionDataSource
+from openmps.training.image_normalization_sources import TrainableInstanceNormalizationDataSource
 from openmps.training.normalization_sources import (
     ArrayBatchNormalizationDataSource,
     TrainableBatchNormalizationDataSource,
@@ -32,7 +34,12 @@ from openmps.training.normalization_sources import (
 from openmps.training.optimized import OptimizerFactory
 from openmps.types import MPSNNPaddingMethod
 
-Source = ArrayConvolutionDataSource | ArrayBatchNormalizationDataSource
+Source = (
+    ArrayConvolutionDataSource
+    | ArrayBatchNormalizationDataSource
+    | ArchivedNormalizationParameters
+    | TrainableInstanceNormalizationDataSource
+)
 _SAME = MPSNNDefaultPadding(MPSNNPaddingMethod.SIZE_SAME)
 _VALID = MPSNNDefaultPadding(MPSNNPaddingMethod.SIZE_VALID_ONLY)
 _POOLING = MPSNNDefaultPadding.padding_for_tensorflow_average_pooling()

@@ -89,6 +89,13 @@ class ArchivedNormalizationParameters(ArraySource):
         """Variances outside training."""
         return self.variance_array
 
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Gamma, beta, and mean and variance where there are such, by these names."""
+        rows = {
+            "gamma": self.gamma_array, "beta": self.beta_array, "mean": self.mean_array, "variance": self.variance_array
+        }  # fmt: skip
+        return {name: array for name, array in rows.items() if array is not None}
+
     def epsilon(self) -> float:
         """Added to variances."""
         return self.epsilon_value
