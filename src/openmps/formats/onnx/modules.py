@@ -12,7 +12,9 @@ import torch
 from torch import Tensor
 
 from openmps.core.kinds import listed
+from openmps.core.numbers import integer
 from openmps.errors import MPSOperatorError, MPSTypeError
+from openmps.formats.onnx import dropouts
 from openmps.formats.onnx.build import build
 from openmps.formats.onnx.constants import lengths
 from openmps.formats.onnx.layout import Atom
@@ -25,18 +27,29 @@ from openmps.formats.onnx.torch_network import TorchNetwork, torch_network
 
 WHO = "openmps.formats.onnx.from_torch"
 _OPSET = 21
+_SEEDS = 1 << 64
 _FLOAT = 1
+_SWITCHED = "Let the module's mode switch it: nn.Dropout, or F.dropout(x, p, self.training)"
 _CUT = "Leave it out of the module, or take it apart into operators that the framework has"
 
 
 def from_torch(
-    module: torch.nn.Module, example: Tensor | Sequence[Tensor], *, trainable: bool | DataSources = False
+    module: torch.nn.Module,
+    example: Tensor | Sequence[Tensor],
+    *,
+    trainable: bool | DataSources = False,
+    dropout_seed: int = 0,
 ) -> TorchNetwork:
     """The nodes of a PyTorch module, traced by ``torch.export`` with example inputs.
 
     The first axis of every example is the batch, which varies. The module is traced in evaluation mode, and left as it
     was. Inputs are called as the arguments of ``forward``, outputs ``output``, or ``output_0``, ``output_1``, …;
     ``trainable`` is that of `network`.
+
+    Where ``trainable`` makes data sources that train, each dropout is an `MPSCNNDropoutNode` of the network, as in the
+    module's training mode, and `TorchNetwork.inference`, with `TorchNetwork.graph` and `TorchNetwork.model`, has none,
+    as in its evaluation mode. The masks of the dropout number i are those of the seed ``dropout_seed + i``, reduced to
+    64 bits: other ones than PyTorch's.
 
     Raises:
         MPSOperatorError: Operators that the framework's nodes cannot express: all of them; or the module cannot be
@@ -51,12 +64,19 @@ def from_torch(
         rule = "must be a tensor, or several, with the batch as first axis"
         raise MPSTypeError(WHO, "example", rule, [type(each).__name__ for each in examples])
     sources, is_trainable = checked_sources(trainable)
-    traced = _Traced(_program(module, examples), module, is_trained=not isinstance(sources, FixedSources))
-    built = build(
-        traced.model(), sources=sources, trainable=is_trainable, shapes={}, outputs=None, fill_limit=DEFAULT_FILL,
-        what=type(module).__name__,
-    )  # fmt: skip
-    return torch_network(network_of(built), module, traced.targets, built.learnt, traced.parameters)
+    seed = integer(WHO, "dropout_seed", dropout_seed, most=_SEEDS - 1, rule="must be an integer of 0 to 2**64 - 1")
+    is_trained = not isinstance(sources, FixedSources)
+    traced = _Traced(_program(module, examples), module, is_trained=is_trained, dropout_seed=seed)
+    model, made = traced.model(), list[Any]()
+    options: dict[str, Any] = {
+        "trainable": is_trainable, "shapes": {}, "outputs": None, "fill_limit": DEFAULT_FILL,
+        "what": type(module).__name__,
+    }  # fmt: skip
+    built = build(model, sources=dropouts.kept_in(made, sources) if is_trained else sources, **options)
+    inference = None
+    if dropouts.drops_out(model):
+        inference = network_of(build(dropouts.without_dropout(model), sources=dropouts.again(made, sources), **options))
+    return torch_network(network_of(built), module, traced.targets, built.learnt, traced.parameters, inference)
 
 
 def _program(module: torch.nn.Module, examples: tuple[Tensor, ...]) -> Any:
@@ -79,8 +99,9 @@ def _program(module: torch.nn.Module, examples: tuple[Tensor, ...]) -> Any:
 class _Traced:
     """A traced program on its way to a model."""
 
-    def __init__(self, program: Any, module: torch.nn.Module, *, is_trained: bool) -> None:
+    def __init__(self, program: Any, module: torch.nn.Module, *, is_trained: bool, dropout_seed: int) -> None:
         self._program, self._module, self.is_trained = program, module, is_trained
+        self._seed = dropout_seed
         self.constants: dict[str, Array] = {}
         self.nodes: list[Node] = []
         signature = program.graph_signature
@@ -164,6 +185,11 @@ class _Traced:
             self._problems.append(title)
 
     # --- parts --------------------------------------------------------------------------------------------------------
+
+    def next_seed(self) -> int:
+        """The seed of the next dropout."""
+        seed, self._seed = self._seed, (self._seed + 1) % _SEEDS
+        return seed
 
     def add(self, kind: str, inputs: Sequence[Any], output: str, **attributes: Attribute) -> None:
         """An operator; its inputs are nodes, names, numbers or None."""
@@ -332,10 +358,21 @@ def _softplus(traced: _Traced, output: str, given: dict[str, Any]) -> None:
     traced.add("Softplus", [given["self"]], output)
 
 
-def _dropout(traced: _Traced, output: str, given: dict[str, Any]) -> None:
-    if given["train"]:
-        raise NodeError("it drops out, in evaluation mode too")
-    traced.add("Identity", [given["input"]], output)
+def _dropout(*, of_channels: bool = False, is_alpha: bool = False) -> Call:
+    def call(traced: _Traced, output: str, given: dict[str, Any]) -> None:
+        probability, source = given["p"], given["input" if "input" in given else "self"]
+        if given["train"]:
+            raise NodeError("it drops out, in evaluation mode too", _SWITCHED)
+        if not traced.is_trained or not probability:
+            traced.add("Identity", [source], output)
+            return
+        if is_alpha or probability >= 1:
+            why = "what it drops becomes another number than 0" if is_alpha else "it drops every number"
+            raise NodeError(f"{why}: no node of the framework trains it", "Set its p to 0, or use nn.Dropout")
+        said = dropouts.attributes(probability, traced.next_seed(), of_channels=of_channels)
+        traced.add(dropouts.OPERATOR, [source], output, **said)
+
+    return call
 
 
 def _resize(mode: str) -> Call:
@@ -429,9 +466,12 @@ CALLS: dict[str, Call] = {
     "aten.permute.default": _permuted,
     "aten.contiguous.default": _plain("Identity"),
     "aten.clone.default": _plain("Identity"),
-    "aten.dropout.default": _dropout,
-    "aten.feature_dropout.default": _dropout,
-    "aten.alpha_dropout.default": _dropout,
+    **dict.fromkeys(("aten.dropout.default", "aten.dropout_.default"), _dropout()),
+    **dict.fromkeys(("aten.feature_dropout.default", "aten.feature_dropout_.default"), _dropout(of_channels=True)),
+    **dict.fromkeys(("aten.alpha_dropout.default", "aten.alpha_dropout_.default"), _dropout(is_alpha=True)),
+    **dict.fromkeys(
+        ("aten.feature_alpha_dropout.default", "aten.feature_alpha_dropout_.default"), _dropout(is_alpha=True)
+    ),
     "aten.upsample_nearest2d.vec": _resize("nearest"),
     "aten.upsample_bilinear2d.vec": _resize("linear"),
 }

@@ -8,14 +8,16 @@ from collections.abc import Callable
 import numpy as np
 
 from openmps.checks import FLT_MAX
+from openmps.formats.onnx import dropouts
 from openmps.formats.onnx.model import Node
 from openmps.formats.onnx.pictures import Picture
 from openmps.formats.onnx.problems import NodeError
 from openmps.formats.onnx.site import Builder, Site
 from openmps.formats.onnx.tensors import dtype_of
 from openmps.graph.nodes.arithmetic import MPSNNAdditionNode, MPSNNMultiplicationNode
+from openmps.graph.nodes.dropout import MPSCNNDropoutNode
 from openmps.graph.nodes.softmax import MPSCNNLogSoftMaxNode, MPSCNNSoftMaxNode
-from openmps.types import MPSCNNNeuronType
+from openmps.types import MPSCNNNeuronType, MTLSize
 
 Kind = MPSCNNNeuronType
 Parameters = Callable[[Node], tuple[float, ...]]
@@ -113,7 +115,13 @@ def _dropout(at: Site, node: Node) -> Picture:
         raise NodeError("it drops out: a graph for inference has no dropout", "Export the model in evaluation mode")
     if len(node.outputs) > 1 and node.outputs[1] and at.readers[node.outputs[1]]:
         raise NodeError("its second output is a mask")
-    return at.picture(node)
+    if not node.given(dropouts.KEPT):
+        return at.picture(node)
+    of_channels = bool(node.integer(dropouts.OF_CHANNELS, 0))
+    x = at.planar(node) if of_channels else at.picture(node)
+    stride = MTLSize(0, 0, 1) if of_channels else MTLSize(1, 1, 1)
+    kept, seed = node.decimal(dropouts.KEPT, 1.0), node.integer(dropouts.SEED, 0)
+    return at.made(MPSCNNDropoutNode(x.image, kept, seed, stride), x.layout, node.title)
 
 
 def _cast(at: Site, node: Node) -> Picture:

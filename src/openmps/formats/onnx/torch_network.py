@@ -11,9 +11,13 @@ from torch import Tensor
 
 from openmps.errors import MPSOperatorError
 from openmps.formats.onnx.learning import Learnt
-from openmps.formats.onnx.network import OnnxNetwork
+from openmps.formats.onnx.network import OnnxModel, OnnxNetwork
+from openmps.graph.graph import MPSNNGraph
+from openmps.metal.device import MTLDevice
+from openmps.types import MPSImageFeatureChannelFormat
 
 _WHO = "openmps.formats.onnx.from_torch"
+_FLOAT32 = MPSImageFeatureChannelFormat.FLOAT32
 
 
 @dataclass(frozen=True)
@@ -23,6 +27,32 @@ class TorchNetwork(OnnxNetwork):
     _state: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
     _learnt: Sequence[tuple[Sequence[str], Learnt]] = field(default=(), repr=False)
     """What is trained, each with the module's names of it."""
+    _inference: OnnxNetwork | None = field(default=None, repr=False)
+
+    @property
+    def inference(self) -> OnnxNetwork:
+        """The same layers over the same data sources without dropout; the network itself where nothing drops out."""
+        return self if self._inference is None else self._inference
+
+    def graph(
+        self, device: MTLDevice | None = None, channel_format: MPSImageFeatureChannelFormat = _FLOAT32
+    ) -> MPSNNGraph:
+        """A graph for inference, without dropout; see `OnnxNetwork.graph`."""
+        return (
+            super().graph(device, channel_format)
+            if self._inference is None
+            else self._inference.graph(device, channel_format)
+        )
+
+    def model(
+        self, device: MTLDevice | None = None, channel_format: MPSImageFeatureChannelFormat = _FLOAT32
+    ) -> OnnxModel:
+        """The network for inference, without dropout, ready to run on arrays; see `OnnxNetwork.model`."""
+        return (
+            super().model(device, channel_format)
+            if self._inference is None
+            else self._inference.model(device, channel_format)
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """The module's numbers as they are now, for its ``load_state_dict``: its names, shapes and types, on the CPU.
@@ -43,8 +73,11 @@ def torch_network(
     targets: Mapping[str, str],
     learnt: Sequence[Learnt],
     trained: frozenset[str] | None,
+    inference: OnnxNetwork | None = None,
 ) -> TorchNetwork:
     """The network of a module; ``targets`` are its names of the constants, ``trained`` those that have to be learnt.
+
+    ``inference`` is the one that infers, where it is another.
 
     Raises:
         MPSOperatorError: No layer trains a parameter, or several do, each for itself.
@@ -57,7 +90,7 @@ def torch_network(
     same = _same_tensors(module)
     named = [([name for name in same[targets[each.name]] if name in state], each) for each in learnt]
     parts = (network.inputs, network.outputs, network.input_ports, network.output_ports)
-    return TorchNetwork(*parts, _state=state, _learnt=tuple(named))
+    return TorchNetwork(*parts, _state=state, _learnt=tuple(named), _inference=inference)
 
 
 def _same_tensors(module: torch.nn.Module) -> dict[str, list[str]]:
