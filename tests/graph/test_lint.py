@@ -206,6 +206,8 @@ SHAPES = [
      "7, 4"),
     ("image-size", ERROR, lambda: graph(SCALED(image())), [shape(16385, 1, 1)], [shape(16384, 1, 1)], "16385x1x1"),
     ("image-size", ERROR, lambda: graph(SCALED(image())), [shape(1, 1, 8193)], [shape(1, 1, 8192)], "1x1x8193"),
+    ("unread-channels", WARNING, lambda: graph(convolution(4, 4)), [shape(4, 2, 9)], [shape(4, 2, 8)],
+     "9 channels, of which 4 are read"),
     ("padding-remainder", NOTE, lambda: graph(pool(SAME)), [shape(8, 9, 1)], [shape(9, 9, 1)], "of the width"),
     ("padding-remainder", NOTE, lambda: graph(pool(SAME)), [shape(8, 8, 1)], [shape(9, 9, 1)], "width and the height"),
     ("weight-precision", WARNING, lambda: graph(convolution(4, 4)), [shape(2, 2, 4, UNORM8)], [shape(2, 2, 4)],

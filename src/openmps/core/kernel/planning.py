@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Hashable, Sequence
 from typing import Any
 
@@ -23,6 +24,8 @@ from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.ops.op import Slot
 from openmps.types import MPSNNPaddingMethod, MPSRectNoClip
 
+_SLICE = 4
+"""Feature channels of a texture slice."""
 _CUSTOM = int(MPSNNPaddingMethod.CUSTOM)
 
 
@@ -40,6 +43,10 @@ class PlannedKernel(KernelProperties):
     _first_image_argument = "offset.z"
     _results_per_image = 1
     """Images made of each image read: image b gives the results b * count, b * count + 1, … of the destination."""
+
+    _takes_all_channels = False
+    """Whether its parameters fix how many channels a source has: more than a slice besides is named, once."""
+    _has_named_unread = False
 
     # --- planning: hooks that a kernel file fills in ------------------------------------------------------------------
 
@@ -183,7 +190,26 @@ class PlannedKernel(KernelProperties):
         if plan is None:
             draft = self._draft(configuration)
             plan = configuration.keep(key, draft._planned(sources, destination, given, is_batch=is_batch))
+            if self._takes_all_channels and not self._has_named_unread:
+                self._name_unread(draft._unread(sources))
         return plan
+
+    def _name_unread(self, channels: int) -> None:
+        """Warn, once, of a source most of whose channels may have been meant as rows or columns."""
+        if channels > _SLICE:
+            store(self, "_has_named_unread", True)
+            warnings.warn(
+                f"{self.name}: {channels} feature channels of {self._source_arguments[0]} are not read; images are "
+                "[images, height, width, channels]: transpose an array [images, channels, height, width] by "
+                "array.transpose(0, 2, 3, 1). Where a part is meant, give the kernel image.sub_image(range(…))",
+                stacklevel=2,
+            )
+
+    def _unread(self, sources: tuple[Shape, ...]) -> int:
+        """Channels behind those that are read of the first source; 0 where a part was asked for."""
+        source, channels = self._sources[0], sources[0].extent.channels
+        is_a_part = source.channel_offset > 0 or source.channel_max_count < channels
+        return 0 if is_a_part else channels - self._channels_read(0, channels)
 
     def _planned(self, sources: tuple[Shape, ...], destination: Shape | None, given: Any, *, is_batch: bool) -> Plan:
         extents = tuple(shape.extent for shape in sources)

@@ -36,6 +36,7 @@ RULES: tuple[Rule, ...] = (
     Rule(("concatenation",), limits.concatenations, _SHAPES),
     Rule(("image-size",), limits.sizes, _SHAPES),
     Rule(("padded-channels",), limits.padded_channels),
+    Rule(("unread-channels",), limits.unread_channels, _SHAPES),
     Rule(("weight-range",), numbers.weight_range),
     Rule(("weight-precision",), numbers.weight_precision),
     Rule(("activation-range",), numbers.activations, _SAMPLES),

@@ -336,6 +336,7 @@ class MPSCNNBatchNormalization(
         FLT_MIN, not_negative, "Added to the variance. Initially the data source's, FLT_MIN if it has none."
     )
 
+    _takes_all_channels = True
     number_of_feature_channels = Fixed[int]("Channels that are normalized.")
     data_source = Shown[MPSCNNBatchNormalizationDataSource](
         "_data_source", "The data source that the kernel was made with."

@@ -73,6 +73,7 @@ class ConvolutionKernel(WeightedKernel, MPSCNNKernel[StateT]):
     )
     _has_biases = Setting[bool]()
 
+    _takes_all_channels = True
     _shown = ("input_feature_channels", "output_feature_channels")
     input_feature_channels = Shown[int]("_shape.inputs", "Channels read.")
     groups = Shown[int]("convolution_descriptor.groups", "Groups that input and output channels are divided into.")

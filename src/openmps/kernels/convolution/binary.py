@@ -62,6 +62,7 @@ class MPSCNNBinaryConvolution(MPSCNNKernel):
         MPSTypeError: ``convolution_data`` is no data source, or both forms are mixed.
     """
 
+    _takes_all_channels = True
     _neuron = Setting[NeuronParameters | None]()
     _given_terms = Setting[tuple[str, ...]]()
     """Which of the terms there are."""

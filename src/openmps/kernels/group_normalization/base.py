@@ -51,6 +51,7 @@ class ImageNormalization(MPSCNNKernel[StateT], HoldsWeights):
 
     # --- properties -------------------------------------------------------------------------------------------------
 
+    _takes_all_channels = True
     _shown = ("number_of_feature_channels",)
     number_of_feature_channels = Shown[int]("_channels", "Channels that are normalized: the data source's.")
 
