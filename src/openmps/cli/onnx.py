@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -135,10 +136,15 @@ def _check_input(text: str) -> None:
 
 
 def _input(text: str, names: Sequence[str]) -> tuple[str, Path]:
-    """``x=x.npy`` → ("x", Path("x.npy")); names may hold ``=``, then it is the longest that the model has."""
-    known = [name for name in names if text.startswith(f"{name}=")]
-    name = max(known, key=len, default=text.partition("=")[0])
-    return name, Path(text[len(name) + 1 :])
+    """``x=x.npy`` → ("x", Path("x.npy")); names may hold ``=``: it is a name of the model, and a file that is there."""
+    known = [name for name in names if text.startswith(f"{name}=")] or [text.partition("=")[0]]
+    readings = [(name, Path(text[len(name) + 1 :])) for name in known]
+    there = [(name, path) for name, path in readings if os.path.lexists(path)]
+    if len(readings) > 1 and len(there) != 1:
+        shown = " or ".join(f"{name!r} from {str(path)!r}" for name, path in readings[:8])
+        rule = f"{text!r} can be read in more than one way: {shown}. Give the file another name"
+        raise typer.BadParameter(rule, param_hint="--input")
+    return (there or readings)[0]
 
 
 def _named(option: str, pairs: Iterable[tuple[str, _Value]]) -> dict[str, _Value]:

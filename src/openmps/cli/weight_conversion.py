@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from openmps.cli.options import require_new
 from openmps.cli.weight_files import KnownNetwork, found, is_tensors, is_written, named_network, run_or_archive
+from openmps.cli.weight_names import named_pairs
 from openmps.cli.weight_preprocessing import preprocessing_entry
 from openmps.errors import MPSArgumentError, MPSFileError, MPSWeightsError
 
@@ -46,11 +47,12 @@ class Conversion:
     from_layout: Layout | None
     to_layout: Layout | None
     network: Path | None
-    names: Mapping[str, str]
+    names: tuple[str, ...]
+    """Each ``LAYER=NAME``; see `openmps.cli.weight_names`."""
     prefix: str
     leave: tuple[str, ...]
     flatten: tuple[str, ...]
-    fold: Mapping[str, str]
+    fold: tuple[str, ...]
     epsilon: float | None
     half: bool
     allow_rounding: bool
@@ -192,6 +194,18 @@ def _check_used(source: Path, own: KnownNetwork | None, layers: Mapping[str, Wei
             raise MPSArgumentError(_WHO, option, f"must be left out: {why}")
 
 
+def _named(
+    option: str,
+    given: tuple[str, ...],
+    layers: Mapping[str, WeightLayer],
+    options: Conversion,
+    tensors: Mapping[str, NDArray[Any]] | None = None,
+) -> Mapping[str, str]:
+    """Names by layer or array, of SOURCE's tensors where these are given."""
+    own = [name for layer in layers.values() for name in (layer.label, *(f"{layer.label}.{p}" for p in layer.parts))]
+    return named_pairs(option, given, own, tensors, options.prefix)
+
+
 def _flattened(options: Conversion) -> Mapping[str, str] | str | None:
     """``CHW`` for all, or ``fc1=WHC``."""
     orders: dict[str, str] = {}
@@ -225,16 +239,17 @@ def _read(
         if not is_from_own:
             rule = "must be openmps for raw files, which are OHWI"
             raise MPSArgumentError(_WHO, "--from", rule, options.from_layout.value)
-        return load_raw(source, layers, names=options.names if is_to_own else None)
+        return load_raw(source, layers, names=_named("--map", options.names, layers, options) if is_to_own else None)
+    tensors = load_tensors(source)
     return import_weights(
-        load_tensors(source),
+        tensors,
         layers,
         options.from_layout.value,
-        names=options.names if is_to_own or not is_from_own else None,
+        names=_named("--map", options.names, layers, options, tensors) if is_to_own or not is_from_own else None,
         prefix=options.prefix,
         leave=options.leave,
         flatten=None if is_from_own else _flattened(options),
-        fold=options.fold,
+        fold=_named("--fold", options.fold, layers, options, tensors),
         epsilon=options.epsilon,
     )
 
@@ -252,7 +267,7 @@ def _laid_out(
         arrays,
         layers,
         options.to_layout.value,
-        names=options.names if is_abroad else None,
+        names=_named("--map", options.names, layers, options) if is_abroad else None,
         flatten=_flattened(options) if is_abroad else None,
     )
     half = True if options.half else None

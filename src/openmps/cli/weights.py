@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +12,7 @@ from openmps.checks import lengths_text
 from openmps.cli.registry import Modules, registry_of
 from openmps.cli.weight_conversion import Conversion, Layout, convert_weights
 from openmps.cli.weight_files import RawFormat, shown_arrays
+from openmps.cli.weight_names import check_pairs
 from openmps.errors import printable
 
 if TYPE_CHECKING:
@@ -193,9 +194,11 @@ def convert(
     Prints which array of the network took which tensor, with shapes and orders of axes. Nothing is guessed: what does
     not fit is listed, all at once, and then nothing is written. Numbers keep their bits unless --half says otherwise.
     """
+    for option, given in (("--map", map), ("--fold", fold)):
+        check_pairs(option, given or ())
     options = Conversion(
-        from_layout, to_layout, network, _pairs("--map", map), prefix, tuple(leave or ()), tuple(flatten or ()),
-        _pairs("--fold", fold), epsilon, half, allow_rounding, one_file, force, mean, scale, channels,
+        from_layout, to_layout, network, tuple(map or ()), prefix, tuple(leave or ()), tuple(flatten or ()),
+        tuple(fold or ()), epsilon, half, allow_rounding, one_file, force, mean, scale, channels,
         registry_of(registry, source, destination, network),
     )  # fmt: skip
     done = convert_weights(source, destination, options)
@@ -207,16 +210,3 @@ def convert(
             from openmps.training.run_folder import RunFolder
 
             print(f"the network sees {described_preprocessing(RunFolder.open(destination))}")
-
-
-def _pairs(option: str, given: list[str] | None) -> Mapping[str, str]:
-    """``LAYER=NAME`` of each."""
-    found: dict[str, str] = {}
-    for text in given or ():
-        layer, sign, name = text.partition("=")
-        if not sign or not layer:
-            raise typer.BadParameter(f"{text!r} is no LAYER=NAME", param_hint=option)
-        if layer in found:
-            raise typer.BadParameter(f"{layer!r} is named twice", param_hint=option)
-        found[layer] = name
-    return found

@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from openmps.checks import finite, lengths_text
+from openmps.core.kinds import optional_mapping
 from openmps.debug.hints import hint
 from openmps.debug.pairing import is_inner, pairs
-from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.errors import MPSArgumentError
 from openmps.graph.run.trace import Trace, TracedKind, TracedValue, check_trace
 from openmps.tables import note_text, printed_html, short, table
 from openmps.types import MPSImageFeatureChannelFormat
@@ -144,9 +145,7 @@ def compare(
     check_trace(_WHO, "second", second)
     if tolerance is not None and finite(_WHO, "tolerance", tolerance) < 0:
         raise MPSArgumentError(_WHO, "tolerance", "must be 0 or more", tolerance)
-    if names is not None and not isinstance(names, Mapping):
-        raise MPSTypeError(_WHO, "names", "must be a mapping from labels to labels", type(names).__name__)
-    for mine, theirs in (names or {}).items():
+    for mine, theirs in optional_mapping(_WHO, "names", names).items():
         first.entry(mine)
         second.entry(theirs)
     partners = dict(pairs(first, second, names or {}))

@@ -85,7 +85,7 @@ def torch_device_of(which: object) -> torch.device:
         MPSDeviceError: This machine, or this build of PyTorch, does not have the device.
         MPSArgumentError: It is not the name of a device.
     """
-    if which == "auto":
+    if isinstance(which, str) and which == "auto":
         return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     if not isinstance(which, (str, torch.device)):
         raise MPSTypeError("mtl_device", "which", "must be the name of a device", type(which).__name__)

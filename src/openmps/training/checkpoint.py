@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from openmps.checks import NamedAttributes, is_whole, of_kind, whole
+from openmps.core.kinds import mapped
 from openmps.core.training_state import Checkpointed, TrainingState
 from openmps.errors import MPSArgumentError, MPSFileError, MPSTrainingWarning, MPSTypeError
 from openmps.formats.archive.container import pack, read_archive, unpack
@@ -56,7 +57,9 @@ class Checkpoint:
     @classmethod
     def of(cls, step: int, parts: Mapping[str, Checkpointed], about: Mapping[str, Any] | None = None) -> Checkpoint:
         """The state of some objects, read at once: call it when the command buffers that change them are done."""
-        return cls(step, {name: _copied(part.training_state()) for name, part in parts.items()}, dict(about or {}))
+        named: dict[str, Any] = {**mapped(_WHO, "parts", parts, Checkpointed, "what has a training state")}
+        said = {} if about is None else mapped(_WHO, "about", about, object, "values")
+        return cls(step, {name: _copied(part.training_state()) for name, part in named.items()}, said)
 
     def restore(self, parts: Mapping[str, Checkpointed]) -> None:
         """Make each object go on from here; the names must be those of the checkpoint.
@@ -64,6 +67,7 @@ class Checkpoint:
         Raises ``MPSFileError`` naming the part that is missing, is not expected or does not fit; every object is then
         as it was before.
         """
+        parts = mapped(_WHO, "parts", parts, Checkpointed, "what has a training state")
         for kind, culprits in (("misses", set(parts) - set(self.parts)), ("has", set(self.parts) - set(parts))):
             if culprits:
                 listed = ", ".join(repr(name) for name in sorted(culprits)[:4])

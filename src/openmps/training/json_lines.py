@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
@@ -20,6 +21,9 @@ from openmps.formats.paths import is_there, path_of, read_file, reading
 _DEEPEST = 64
 _LONGEST = 1 << 30
 """Bytes of the longest file: some seven million lines of a training."""
+_LONGEST_LINE = 1 << 24
+_FREE, _BYTES_OF_ONE = 1 << 16, 8
+"""Lists and mappings that a file may have, and for how many bytes one more: an empty one takes sixty of memory."""
 _NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -28,7 +32,8 @@ class JsonLines:
 
     A process that is killed leaves at most one torn line, the last one, without its line feed. Reading drops it; the
     next :meth:`append` cuts it off first. A line that has its line feed is whole, so a broken one is damage, and an
-    error. A file of more than 1 GiB is refused.
+    error. A file of more than 1 GiB is refused, a line of more than 16 MiB, and more lists and mappings than 65,536 and
+    one for 8 bytes of the file: what is read takes a small multiple of the file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -69,18 +74,24 @@ class JsonLines:
         who = f"JsonLines {self.path.name!r}"
         if not is_there(self.path, who):
             return []
-        *whole, last = read_file(self.path, who, _LONGEST).split(b"\n")
+        content = read_file(self.path, who, _LONGEST)
+        most = _FREE + len(content) // _BYTES_OF_ONE
+        count = content.count(b"[") + content.count(b"{")
+        if count > most:
+            raise MPSFileError(who, str(self.path), f"must hold at most {most:,} lists and mappings", f"{count:,}")
         records: list[dict[str, object]] = []
         with reading(self.path, who):
-            for number, line in enumerate(whole, start=1):
-                record = _parse(line)
+            # Line by line: a list of all lines takes a multiple of a file of empty ones.
+            for number, line in enumerate(io.BytesIO(content), start=1):
+                record = _parse(line.removesuffix(b"\n"))
+                if record is None and not line.endswith(b"\n"):
+                    break  # torn
                 if record is None:
                     rule = f"line {number} must be a JSON object"
                     got = repr(line[:60])[1:]
                     raise MPSFileError(who, str(self.path), rule, got, "Delete the line to read the others.")
                 records.append(record)
-            torn = _parse(last)
-        return records if torn is None else [*records, torn]
+        return records
 
     def flush(self) -> int:
         """Make the records so far durable, and return how many bytes they take: what `cut` takes."""
@@ -123,9 +134,12 @@ class JsonLines:
 def _line(record: Mapping[str, object], who: str) -> bytes:
     plain = plain_json(record, who, "record", _stored)
     try:
-        return json.dumps(plain, allow_nan=False).encode() + b"\n"
+        line = json.dumps(plain, allow_nan=False).encode() + b"\n"
     except ValueError as error:  # a whole number of more than 4300 digits
         raise MPSTypeError(who, "record", "must hold values that JSON can write", error) from error
+    if len(line) > _LONGEST_LINE:
+        raise MPSTypeError(who, "record", f"must be a line of at most {_LONGEST_LINE:,} bytes", f"{len(line):,}")
+    return line
 
 
 def _stored(value: float | str) -> float | str:
@@ -175,6 +189,8 @@ def _listed(value: np.generic | NDArray[Any] | torch.Tensor, who: str, where: st
 
 
 def _parse(line: bytes) -> dict[str, object] | None:
+    if len(line) > _LONGEST_LINE:
+        return None
     try:
         # As text: of bytes, JSON's reader guesses the encoding.
         found = _with_non_finite(json.loads(line.decode()))

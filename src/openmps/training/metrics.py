@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from openmps.checks import NamedAttributes, Shown, described
+from openmps.core.kinds import listed
 from openmps.core.training_state import TrainingState, check_names, finite_number, whole_number
 from openmps.errors import MPSArgumentError
 
@@ -123,7 +124,7 @@ class ConfusionCounts(NamedAttributes):
     counts: NDArray[np.int64]
 
     def __init__(self, class_names: Sequence[str]) -> None:
-        self.class_names = tuple(class_names)
+        self.class_names = tuple(listed("ConfusionCounts", "class_names", class_names, str, "text"))
         self.counts = np.zeros((len(self.class_names),) * 2, dtype=np.int64)
 
     def __repr__(self) -> str:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from openmps.checks import NamedAttributes, described, finite
 from openmps.core.image.image import MPSImage, MPSImageDescriptor
+from openmps.core.kinds import mapped
 from openmps.errors import MPSArgumentError, MPSTypeError, shown
 from openmps.graph.graph import MPSNNGraph
 from openmps.graph.nodes.loss import MPSCNNLossNode
@@ -112,7 +113,7 @@ def smallest_side(who: str, network: object) -> int:
 
 def optimizer_factory(name: str, learning_rate: float) -> OptimizerFactory:
     """Makes the optimizer of one layer; see `OptimizerName`."""
-    if name not in get_args(OptimizerName):
+    if not isinstance(name, str) or name not in get_args(OptimizerName):
         rule = f"must be one of {', '.join(get_args(OptimizerName))}"
         raise MPSArgumentError("optimizer_factory", "name", rule, shown(name))
     if not finite("optimizer_factory", "learning_rate", learning_rate) > 0:
@@ -130,6 +131,7 @@ class Network(NamedAttributes):
     shape: NetworkShape
 
     def __init__(self, shape: NetworkShape, sources: Mapping[str, Source]) -> None:
+        sources = mapped(type(self).__name__, "sources", sources, object, "data sources")
         self.shape = shape
         self._topology = shape.topology()
         self._sources = dict(sources)
@@ -155,6 +157,11 @@ class Network(NamedAttributes):
         optimizer: OptimizerFactory | None = None,
     ) -> Network:
         """A network with these numbers, named as in `NetworkShape.arrays`; with an optimizer it can be trained."""
+        arrays = mapped(f"{cls.__name__}.from_arrays", "arrays", arrays, object, "arrays")
+        missing = [name for name in shape.arrays() if name not in arrays]
+        if missing:
+            rule = f"must have {', '.join(missing[:8])}{' and more' if len(missing) > 8 else ''}"
+            raise MPSArgumentError(f"{cls.__name__}.from_arrays", "arrays", rule, ", ".join(map(str, [*arrays][:8])))
         if optimizer is not None:
             network = cls.create(shape, seed=0, optimizer=optimizer)
             for label, source in network._sources.items():

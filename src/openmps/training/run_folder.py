@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from openmps.checks import NamedAttributes, Shown
+from openmps.core.kinds import mapped
 from openmps.errors import MPSArgumentError, MPSFileError
 from openmps.formats.arrays import Array
 from openmps.formats.atomic import remove_leftovers, write_atomic
@@ -73,10 +74,11 @@ class RunFolder(NamedAttributes):
         """
         who = "RunFolder.create"
         root = path_of(parent, who, "parent")
-        description = _describe(config, who)
+        description = _describe(mapped(who, "config", config, object, "values"), who)
+        more = {} if files is None else mapped(who, "files", files, bytes)
         folder = _make_folder(root, name, who)
         try:
-            contents = {**(files or {}), _DESCRIPTION: _as_json(description)}
+            contents = {**more, _DESCRIPTION: _as_json(description)}
             for file, content in contents.items():
                 write_atomic(folder / file, content)
         except BaseException:
@@ -141,7 +143,7 @@ class RunFolder(NamedAttributes):
 
     def amend(self, changes: Mapping[str, object]) -> None:
         """Replace entries of `config`, in ``run.json`` too; it keeps when the run was made."""
-        plain = _plain_config(changes, "RunFolder.amend")
+        plain = _plain_config(mapped("RunFolder.amend", "changes", changes, object, "values"), "RunFolder.amend")
         description = {**self._description, **plain}
         write_atomic(self.path / _DESCRIPTION, _as_json(description))
         self._description = description
@@ -195,12 +197,16 @@ class RunFolder(NamedAttributes):
         ``weights.safetensors`` is replaced first and at once: it is the one that :meth:`load_weights` reads. The raw
         files follow one by one, each whole; where saving is interrupted among them, some are of the save before.
         """
-        dat_file_names(arrays)  # refuses what cannot be a file before anything is written
+        dat_file_names(
+            mapped("RunFolder.save_weights", "arrays", arrays, object, "arrays")
+        )  # refuses what cannot be a file before anything is written
         save_safetensors(self.weights_path, arrays)
         save_dat_files(self.path, arrays)
 
     def load_weights(self, shapes: Mapping[str, Sequence[int]] | None = None) -> dict[str, NDArray[np.float32]]:
         """The arrays last saved, by layer; with ``shapes``, exactly these (see :func:`load_safetensors`)."""
+        if shapes is not None:
+            mapped("RunFolder.load_weights", "shapes", shapes, object, "shapes")
         if not is_there(self.weights_path, "RunFolder.load_weights"):
             rule = "must hold weights.safetensors"
             remedy = "The run ended before it saved any weights: train again."
@@ -229,7 +235,9 @@ def _as_json(description: Mapping[str, object]) -> bytes:
 
 
 def _make_folder(parent: Path, name: str | None, who: str) -> Path:
-    if name is not None and (name in ("", ".", "..") or path_of(name, who, "name").name != name):
+    if name is not None and (
+        not isinstance(name, str) or name in ("", ".", "..") or path_of(name, who, "name").name != name
+    ):
         raise MPSArgumentError(who, "name", "must be the name of one folder", repr(name), "Give the rest as parent.")
     stem = datetime.now().strftime("%Y-%m-%d_%H-%M-%S") if name is None else name
     try:

@@ -14,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from openmps.checks import memory_for
+from openmps.core.kinds import mapped
 from openmps.errors import MPSFileError
 from openmps.formats.arrays import Array, to_stored
 from openmps.formats.atomic import write_atomic
@@ -74,6 +75,7 @@ def save_tensors(path: str | os.PathLike[str], tensors: Mapping[str, Array]) -> 
 
 def tensors_bytes(path: str | os.PathLike[str], tensors: Mapping[str, Array], who: str = "save_tensors") -> bytes:
     """What `save_tensors` writes."""
+    tensors = mapped(who, "tensors", tensors, object, "arrays")
     suffix = Path(path).suffix.lower()
     if suffix not in _WRITERS:
         raise MPSFileError(who, os.fspath(path), f"must end in one of {', '.join(_WRITERS)}", repr(suffix))

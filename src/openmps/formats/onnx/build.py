@@ -10,6 +10,7 @@ from difflib import get_close_matches
 import numpy as np
 
 from openmps.core.image.image import MPSImage
+from openmps.core.kinds import listed, mapped
 from openmps.core.neuron import MPSNNNeuronDescriptor
 from openmps.errors import MPSArgumentError, MPSError, MPSFileError, MPSOperatorError
 from openmps.formats.onnx import (
@@ -92,6 +93,8 @@ def build(
         MPSOperatorError: Some operators cannot be expressed: all of them.
         MPSArgumentError: A shape is none of an input, or an output is not there.
     """
+    shapes = mapped(READER, "shapes", shapes, object, "shapes")
+    outputs = None if outputs is None else listed(READER, "outputs", outputs, str, "text")
     return _Build(model, sources, trainable, fill_limit).run(shapes, outputs, what)
 
 

@@ -237,7 +237,7 @@ def network(
             read_model(path),
             sources=sources,
             trainable=is_trainable,
-            shapes=shapes or {},
+            shapes={} if shapes is None else shapes,
             outputs=outputs,
             fill_limit=fill_limit,
             what=os.fspath(path_of(path, READER)),

@@ -29,7 +29,7 @@ Samples = Mapping[str, Any]
 def batches_of(graph: MPSNNGraph, samples: Samples) -> list[Any]:
     """The arrays in the order of the graph's source images; one image alone needs no label."""
     handles = [handle.label() for handle in graph.source_image_handles]
-    if not isinstance(samples, Mapping) or not samples:
+    if not isinstance(samples, Mapping) or not samples or not all(isinstance(name, str) for name in samples):
         rule = "must be arrays by the labels of the source images"
         raise MPSTypeError("lint", "samples", rule, type(samples).__name__, "Pass {'image': array}")
     if graph.source_state_handles:
