@@ -107,8 +107,7 @@ def _file(module: ModuleType) -> str:
 
 def _imported(name: str) -> ModuleType:
     """A module, which is searched for in the current folder first."""
-    import openmps.formats.archive  # noqa: F401  what it imports must not come from the current folder
-
+    importlib.import_module("openmps.formats.archive")  # what that imports must not come from the current folder
     with _current_folder_first():
         try:
             return importlib.import_module(name)

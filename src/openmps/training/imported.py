@@ -154,7 +154,8 @@ class _ImageNormalization:
 
     def trainable(self, label: str, seed: int, optimizer: OptimizerFactory) -> Source:
         """A data source that an optimizer trains on from the numbers of the file."""
-        count, options = self.rows[0].size, {"epsilon": self.epsilon, "optimizer": optimizer}
+        count = self.rows[0].size
+        options: dict[str, Any] = {"epsilon": self.epsilon, "optimizer": optimizer}
         if self.groups is None:
             return TrainableInstanceNormalizationDataSource(count, *self.rows, label, **options)
         return TrainableGroupNormalizationDataSource(count, self.groups, *self.rows, label, **options)

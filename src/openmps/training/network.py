@@ -131,7 +131,7 @@ class Network(NamedAttributes):
     shape: NetworkShape
 
     def __init__(self, shape: NetworkShape, sources: Mapping[str, Source]) -> None:
-        sources = mapped(type(self).__name__, "sources", sources, object, "data sources")
+        mapped(type(self).__name__, "sources", sources, object, "data sources")
         self.shape = shape
         self._topology = shape.topology()
         self._sources = dict(sources)
@@ -157,7 +157,7 @@ class Network(NamedAttributes):
         optimizer: OptimizerFactory | None = None,
     ) -> Network:
         """A network with these numbers, named as in `NetworkShape.arrays`; with an optimizer it can be trained."""
-        arrays = mapped(f"{cls.__name__}.from_arrays", "arrays", arrays, object, "arrays")
+        mapped(f"{cls.__name__}.from_arrays", "arrays", arrays, object, "arrays")
         missing = [name for name in shape.arrays() if name not in arrays]
         if missing:
             rule = f"must have {', '.join(missing[:8])}{' and more' if len(missing) > 8 else ''}"

@@ -75,7 +75,7 @@ def save_tensors(path: str | os.PathLike[str], tensors: Mapping[str, Array]) -> 
 
 def tensors_bytes(path: str | os.PathLike[str], tensors: Mapping[str, Array], who: str = "save_tensors") -> bytes:
     """What `save_tensors` writes."""
-    tensors = mapped(who, "tensors", tensors, object, "arrays")
+    mapped(who, "tensors", tensors, object, "arrays")
     suffix = Path(path).suffix.lower()
     if suffix not in _WRITERS:
         raise MPSFileError(who, os.fspath(path), f"must end in one of {', '.join(_WRITERS)}", repr(suffix))

@@ -93,7 +93,7 @@ def build(
         MPSOperatorError: Some operators cannot be expressed: all of them.
         MPSArgumentError: A shape is none of an input, or an output is not there.
     """
-    shapes = mapped(READER, "shapes", shapes, object, "shapes")
+    mapped(READER, "shapes", shapes, object, "shapes")
     outputs = None if outputs is None else listed(READER, "outputs", outputs, str, "text")
     return _Build(model, sources, trainable, fill_limit).run(shapes, outputs, what)
 

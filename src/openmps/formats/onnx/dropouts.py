@@ -58,7 +58,7 @@ class _HandingAll(_Handing):
         return self._give("group_normalization", numbers)
 
 
-def kept_in(made: list[Any], sources: DataSources) -> DataSources:
+def kept_in(made: list[Any], sources: DataSources) -> Any:
     """``sources``, which add what they make to a list."""
 
     def give(method: str, given: tuple[Any, ...]) -> Any:
@@ -68,11 +68,11 @@ def kept_in(made: list[Any], sources: DataSources) -> DataSources:
     return _handing(sources, give)
 
 
-def again(made: Sequence[Any], sources: DataSources) -> DataSources:
+def again(made: Sequence[Any], sources: DataSources) -> Any:
     """Those that give in the same order what ``sources`` have made."""
     left = iter(made)
     return _handing(sources, lambda method, given: next(left))
 
 
-def _handing(sources: DataSources, give: Give) -> DataSources:
+def _handing(sources: DataSources, give: Give) -> Any:
     return (_HandingAll if isinstance(sources, ImageNormalizationSources) else _Handing)(give)
