@@ -22,7 +22,7 @@ _DEEPEST = 64
 _LONGEST = 1 << 30
 """Bytes of the longest file: some seven million lines of a training."""
 _LONGEST_LINE = 1 << 24
-_FREE, _BYTES_OF_ONE = 1 << 16, 8
+_FREE, _BYTES_OF_ONE = 1 << 17, 8
 """Lists and mappings that a file may have, and for how many bytes one more: an empty one takes sixty of memory."""
 _NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
@@ -32,8 +32,8 @@ class JsonLines:
 
     A process that is killed leaves at most one torn line, the last one, without its line feed. Reading drops it; the
     next :meth:`append` cuts it off first. A line that has its line feed is whole, so a broken one is damage, and an
-    error. A file of more than 1 GiB is refused, a line of more than 16 MiB, and more lists and mappings than 65,536 and
-    one for 8 bytes of the file: what is read takes a small multiple of the file.
+    error. A file of more than 1 GiB is refused, a line of more than 16 MiB, and more lists and mappings than 131,072
+    and one for 8 bytes of the file: what is read takes a small multiple of the file.
     """
 
     def __init__(self, path: Path) -> None:
