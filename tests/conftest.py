@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import logging
 import os
@@ -16,6 +17,7 @@ import hypothesis
 import numpy as np
 import pytest
 import torch
+import typer.main
 
 import interpreter  # noqa: F401  # says how Triton is to run, before any test imports it
 import measured
@@ -50,6 +52,8 @@ def pytest_configure(config: pytest.Config) -> None:
     for name, logger in logging.root.manager.loggerDict.items():
         if name.startswith("torch.") and isinstance(logger, logging.Logger):
             logger.propagate = True
+    # Typer makes all commands anew for each call of `openmps.cli.main`, of which a user's process has one.
+    typer.main.get_command = functools.cache(typer.main.get_command)
     # A shell ignores interrupts for what it runs in the background, and so would the processes that tests interrupt.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
