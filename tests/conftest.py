@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import gc
+import logging
 import os
 import signal
 import zlib
@@ -15,6 +17,7 @@ import hypothesis
 import numpy as np
 import pytest
 import torch
+import typer.main
 
 import interpreter  # noqa: F401  # says how Triton is to run, before any test imports it
 import measured
@@ -45,6 +48,12 @@ def pytest_configure(config: pytest.Config) -> None:
         stack.enter_context(rounding.rounded_by_layout(seed))
     if (maker := config.getoption("--maker")) is not None:
         on_a_cpu_of(stack.enter_context(pytest.MonkeyPatch.context()), is_intel=maker == "intel")
+    # pytest adds its handlers, six times a test, to each logger that does not propagate: PyTorch has dozens.
+    for name, logger in logging.root.manager.loggerDict.items():
+        if name.startswith("torch.") and isinstance(logger, logging.Logger):
+            logger.propagate = True
+    # Typer makes all commands anew for each call of `openmps.cli.main`, of which a user's process has one.
+    typer.main.get_command = functools.cache(typer.main.get_command)
     # A shell ignores interrupts for what it runs in the background, and so would the processes that tests interrupt.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -108,7 +117,11 @@ def rng(request: pytest.FixtureRequest) -> np.random.Generator:
 
 @pytest.fixture(autouse=True)
 def _seeded(request: pytest.FixtureRequest) -> None:
-    torch.manual_seed(zlib.crc32(request.node.nodeid.encode()))
+    seed = zlib.crc32(request.node.nodeid.encode())
+    # torch.manual_seed, before CUDA runs, keeps a call with all lines of its stack for the time when it does.
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(seed)
 
 
 @pytest.fixture

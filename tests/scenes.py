@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from catalogue import SAMPLES
-from encoding import Bench, encode, finish, keep_results, train
+from encoding import Bench, encode, finish, keep_results, train, trained
 from openmps.core.image.image import MPSImage
 from openmps.errors import (
     MPSError,
@@ -36,7 +36,7 @@ class Scene:
         self.batch = [self.bench.batch(values) for values in self.values]
         self.more = sample.more(self.bench, images)
         self.more_single = sample.more(self.bench, 1, single=True)
-        self.result = train(self.bench, sample, self.values, self.bench.batch).result
+        self.result = trained(sample, CPU, images).result
 
     def refused(self, error: type[MPSError], argument: str, action: Callable[[], Any], rule: str = "") -> None:
         """The action raises, naming this kernel with its label, and the argument; nothing is recorded."""

@@ -21,19 +21,13 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
-    """A project as the page has it."""
-    app, tests = blocks("python")
-    generator = np.random.default_rng(0)
-    for name in ("tests", "Weights"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "app.py").write_text(app)
-    (tmp_path / "tests" / "test_graph.py").write_text(tests)
-    for name, shape in (("weights", (8, 3, 3, 4)), ("biases", (8,))):
-        generator.normal(size=shape).astype(np.float32).tofile(tmp_path / f"Weights/conv1_{name}.dat")
-    np.save(tmp_path / "pixels.npy", generator.integers(0, 256, (32, 32, 4), np.uint8))
-    keep = """
+CHANGES = {
+    "as it is": (None, "", "3 passed"),
+    "other padding": ("SIZE_SAME", "SIZE_VALID_ONLY", "2 failed"),
+    "other weights": ('np.fromfile(WEIGHTS / "conv1_weights.dat", np.float32)', "np.ones(288, np.float32)", "1 failed"),
+}
+"""What is changed in the page's application, and what its tests then say."""
+KEEP = """
 import numpy as np
 import openmps as mps
 from app import app_graph
@@ -41,32 +35,56 @@ from test_graph import run
 device, pixels = mps.mtl_device("cpu"), np.load("pixels.npy")
 np.savez("tests/reference.npz", pixels=pixels, result=run(device, app_graph(device), pixels))
 """
-    done = command(tmp_path, "-c", keep)
+FORKS = """
+import os, sys
+import numpy, openmps, pytest
+openmps.MPSNNGraph  # with all that it needs
+keep, first, *others = sys.argv[1:]
+
+def forked(folder, call):
+    sys.stdout.flush()
+    if (child := os.fork()) == 0:
+        os.chdir(folder)
+        sys.path[:0] = [folder, os.path.join(folder, "tests")]
+        sys.exit(call())
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+for folder in (first, *others):
+    if folder == first and forked(first, lambda: exec(keep, {})):
+        sys.exit("nothing was kept")
+    if folder != first:
+        os.link(os.path.join(first, "tests/reference.npz"), os.path.join(folder, "tests/reference.npz"))
+    print("##", folder)
+    forked(folder, lambda: pytest.main(["-q", "-p", "no:cacheprovider", "tests"]))
+"""
+"""Python in each folder, of which one process has imported what all need."""
+
+
+def project(folder: Path, before: str | None, after: str) -> Path:
+    """A project as the page has it, with a change."""
+    app, tests = blocks("python")
+    generator = np.random.default_rng(0)
+    for name in ("tests", "Weights"):
+        (folder / name).mkdir(parents=True)
+    assert before is None or before in app
+    (folder / "app.py").write_text(app if before is None else app.replace(before, after))
+    (folder / "tests" / "test_graph.py").write_text(tests)
+    for name, shape in (("weights", (8, 3, 3, 4)), ("biases", (8,))):
+        generator.normal(size=shape).astype(np.float32).tofile(folder / f"Weights/conv1_{name}.dat")
+    np.save(folder / "pixels.npy", generator.integers(0, 256, (32, 32, 4), np.uint8))
+    return folder
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_its_tests_hold_its_graph_and_notice_another(tmp_path: Path) -> None:
+    folders = [str(project(tmp_path / name, *change[:2])) for name, change in CHANGES.items()]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "2"}
+    command = [sys.executable, "-c", FORKS, KEEP, *folders]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    return tmp_path
-
-
-def command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Python in a folder."""
-    paths = os.pathsep.join(map(str, (ROOT / "src", folder, folder / "tests")))
-    environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "2"}
-    call = [sys.executable, *arguments]
-    return subprocess.run(call, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=120)
-
-
-def test_its_tests_hold_its_graph_and_notice_another(project: Path) -> None:
-    pytest_call = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests")
-    done = command(project, *pytest_call)
-    assert done.returncode == 0 and "3 passed" in done.stdout, done.stdout
-    app = (project / "app.py").read_text()
-    for before, after, failing in (
-        ("SIZE_SAME", "SIZE_VALID_ONLY", "2 failed"),
-        ('np.fromfile(WEIGHTS / "conv1_weights.dat", np.float32)', "np.ones(288, np.float32)", "1 failed"),
-    ):
-        assert before in app
-        (project / "app.py").write_text(app.replace(before, after))
-        done = command(project, *pytest_call)
-        assert failing in done.stdout, f"{after}: {done.stdout}"
+    told = dict(part.split("\n", 1) for part in done.stdout.split("## ")[1:])
+    for folder, (_, _, outcome) in zip(folders, CHANGES.values(), strict=True):
+        assert outcome in told[folder], f"{folder}: {told[folder]}"
 
 
 def test_its_workflow() -> None:

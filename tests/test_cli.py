@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import os
 import re
 import shutil
@@ -10,6 +11,7 @@ import signal
 import subprocess
 import sys
 import tomllib
+from contextlib import redirect_stderr
 from pathlib import Path
 
 import numpy as np
@@ -286,16 +288,16 @@ def _outcome(path):
     return folder.weights_path.read_bytes(), lines
 
 
-@pytest.fixture
-def stopped(tmp_path, idx, monkeypatch, capsys):
-    """A run that Ctrl-C ended after a few of its 20 batches."""
+@pytest.fixture(scope="module")
+def stopped_once(tmp_path_factory, idx):
+    """A run that Ctrl-C ended after a few of its 20 batches, and what was said."""
     from openmps.training.progress import TrainingProgress
 
     def update(self, status):
         if status.iteration == 7:
             signal.raise_signal(signal.SIGINT)
 
-    path = tmp_path / "runs" / "stopped"
+    path = tmp_path_factory.mktemp("stopped") / "stopped"
     arguments = (
         "train",
         "--data",
@@ -311,12 +313,19 @@ def stopped(tmp_path, idx, monkeypatch, capsys):
         "--device",
         "cpu",
     )
-    with monkeypatch.context() as patch:
+    err = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stderr(err):
         patch.setattr(TrainingProgress, "update", update)
-        status, _, err = _call(capsys, *arguments, "--checkpoint-every", 5, "--keep-checkpoints", 3)
+        status = main([*map(str, arguments), "--checkpoint-every", "5", "--keep-checkpoints", "3"])
     assert status == 130
-    assert f"note: openmps train --resume {path} goes on from there" in err
+    assert f"note: openmps train --resume {path} goes on from there" in err.getvalue()
     return path
+
+
+@pytest.fixture
+def stopped(tmp_path, stopped_once):
+    """A copy of that run."""
+    return shutil.copytree(stopped_once, tmp_path / "runs" / "stopped")
 
 
 def test_a_stopped_run_goes_on_to_the_same_bytes(capsys, tmp_path, idx, stopped, monkeypatch):
@@ -629,17 +638,23 @@ def test_help_and_version(capsys):
     assert (status, out[:8]) == (0, "openmps ")
 
 
-@pytest.mark.parametrize("arguments", ["--version", "--help", *(f"{name} --help" for name in COMMANDS)])
-def test_help_and_version_do_not_import_the_engine(arguments):
+def test_help_and_version_do_not_import_the_engine():
+    """In one process, which has imported whatever those before have: the first that imports it is told."""
     program = (
         "import sys\n"
         "from openmps.cli import main\n"
-        "status = main(sys.argv[1:])\n"
-        "sys.exit(status or 'torch' in sys.modules)\n"
+        "for arguments in sys.argv[1:]:\n"
+        "    print('##', arguments, flush=True)\n"
+        "    if main(arguments.split()) or 'torch' in sys.modules:\n"
+        "        sys.exit(arguments)\n"
     )
-    child = subprocess.run([sys.executable, "-c", program, *arguments.split()], capture_output=True, check=False)
+    commands = ["--version", "--help", *(f"{name} --help" for name in COMMANDS)]
+    child = subprocess.run([sys.executable, "-c", program, *commands], capture_output=True, text=True, check=False)
     assert child.returncode == 0, child.stderr
-    assert child.stdout.startswith(b"openmps " if arguments == "--version" else b"Usage: openmps")
+    told = dict(part.split("\n", 1) for part in child.stdout.split("## ")[1:])
+    assert list(told) == commands
+    for arguments, text in told.items():
+        assert text.lstrip().startswith("openmps " if arguments == "--version" else "Usage: openmps")
 
 
 def test_the_networks_that_help_lists_are_those_that_there_are():

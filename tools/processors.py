@@ -32,7 +32,7 @@ PART = [
     "tests/graph/test_pooled_normalization_fusion.py",
     "tests/ops/test_products.py",
     "tests/ops/test_pixel_products.py",
-    "tests/sweeps/test_batch.py",
+    "tests/sweeps/test_batch.py::test_batch_equals_singles",
     "tests/training/test_architectures.py",
 ]
 """Of the tests those that compare two forms of a computation most closely."""

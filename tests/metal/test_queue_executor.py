@@ -251,7 +251,7 @@ import sys, threading, torch
 from openmps.metal.device import mtl_device
 
 queue = mtl_device(DEVICE).new_command_queue()
-value = torch.ones(1000, 1000, device=queue.device.torch_device)
+value = torch.ones(400, 400, device=queue.device.torch_device)
 
 def commit(number):
     buffer = queue.command_buffer()

@@ -25,6 +25,7 @@ from openmps.ops.normalization.normalized_neuron import (
 )
 from openmps.ops.pointwise.neuron import Neuron, neuron_gradient
 from openmps.types import MPSCNNNeuronType
+from pairs import pairs
 from triton_images import EPSILON, TYPES, assert_alike, image, rows
 
 SHAPES = [(1, 1, 1, 1), (3, 4, 1, 1), (1, 5, 7, 3), (2, 130, 3, 2), (9, 3, 40, 13)]
@@ -45,9 +46,7 @@ def both(monkeypatch: pytest.MonkeyPatch, call: Any) -> tuple[Any, Any]:
     return found[0], found[1]
 
 
-@pytest.mark.parametrize("layout", ["whole", "slice"])
-@pytest.mark.parametrize("types", TYPES, ids=str)
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize(("shape", "types", "layout"), pairs(SHAPES, TYPES, ["whole", "slice"]), ids=str)
 def test_the_passes(shape, types, layout: str, place: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     x, gradient = image(shape, types[0], place, 1, layout), image(shape, types[1], place, 2, "whole")
     gamma, beta = rows(shape[1], place)
@@ -76,9 +75,7 @@ def test_the_passes(shape, types, layout: str, place: torch.device, monkeypatch:
             assert_alike(*given, dtype=types[0])
 
 
-@pytest.mark.parametrize("neuron", NEURONS, ids=str)
-@pytest.mark.parametrize("types", TYPES, ids=str)
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize(("shape", "types", "neuron"), pairs(SHAPES, TYPES, NEURONS), ids=str)
 def test_with_a_neuron(shape, types, neuron: Neuron, place: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     x, gradient = image(shape, types[0], place, 1, "whole"), image(shape, types[1], place, 2, "slice")
     other = image(shape, types[0], place, 3, "slice")

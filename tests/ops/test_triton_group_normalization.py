@@ -10,6 +10,7 @@ from openmps.ops import triton
 from openmps.ops.geometry import Axis, Window
 from openmps.ops.normalization import group_normalization as ops
 from openmps.types import MPSImageEdgeMode
+from pairs import pairs
 
 ZERO = MPSImageEdgeMode.ZERO
 SHAPES = [(2, 6, 5, 7, 3), (3, 4, 1, 1, 2), (1, 70, 9, 8, 70), (2, 8, 40, 33, 1), (1, 2, 130, 70, 2)]
@@ -28,9 +29,9 @@ def _given(number: int, place: torch.device, dtype: torch.dtype, mean: float) ->
     return _packed(x + mean, place, dtype), _packed(g, place, dtype), gamma, beta
 
 
-@pytest.mark.parametrize("mean", [0.0, 100.0])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
-@pytest.mark.parametrize("number", range(len(SHAPES)))
+@pytest.mark.parametrize(
+    ("number", "dtype", "mean"), pairs(range(len(SHAPES)), [torch.float32, torch.float16], [0.0, 100.0]), ids=str
+)
 def test_equals_float64(
     number: int, dtype: torch.dtype, mean: float, place: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:

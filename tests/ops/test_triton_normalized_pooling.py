@@ -16,6 +16,7 @@ from openmps.ops.normalization.normalized_pooling import (
 )
 from openmps.ops.pointwise.neuron import Neuron
 from openmps.types import MPSCNNNeuronType, MPSImageEdgeMode
+from pairs import pairs
 from triton_images import EPSILON, TYPES, assert_alike, image, rows
 
 CLAMP = MPSImageEdgeMode.CLAMP
@@ -30,12 +31,11 @@ AXES = [
 NEURONS = [Neuron(MPSCNNNeuronType.RELU, 0.0, 0.0, 0.0), Neuron(MPSCNNNeuronType.RELU_N, 0.0, 0.75, 0.0)]
 
 
-@pytest.mark.parametrize("neuron", NEURONS, ids=str)
-@pytest.mark.parametrize("types", TYPES, ids=str)
-@pytest.mark.parametrize(("axes", "channels"), list(zip(AXES, (70, 1, 5, 5, 70), strict=True)), ids=str)
-def test_the_same(
-    axes, channels: int, types, neuron: Neuron, place: torch.device, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize(
+    ("sizes", "types", "neuron"), pairs(list(zip(AXES, (70, 1, 5, 5, 70), strict=True)), TYPES, NEURONS), ids=str
+)
+def test_the_same(sizes, types, neuron: Neuron, place: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    axes, channels = sizes
     window = Window(x=axes[1], y=axes[0])
     is_half, rounds = types[0] == torch.float16, types[1] == torch.float16
     x = image((3, channels, *window.source), types[0], place, 1, "slice")

@@ -17,6 +17,7 @@ from openmps.ops.normalization.second_moments import FoldByMoments, MomentsEnd, 
 from openmps.ops.pointwise.neuron import Neuron
 from openmps.ops.pooling.pooling import AveragePoolingGradient
 from openmps.types import MPSCNNNeuronType, MPSImageEdgeMode
+from pairs import pairs
 
 EPSILON = 1e-3
 HALF, FLOAT = torch.float16, torch.float32
@@ -82,9 +83,7 @@ def assert_near(found: Tensor, expected: Tensor, dtype: torch.dtype) -> None:
     assert float((found.double() - expected.double()).abs().max()) <= bound
 
 
-@pytest.mark.parametrize("layout", ["whole", "slice"])
-@pytest.mark.parametrize("dtype", [FLOAT, HALF], ids=str)
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize(("shape", "dtype", "layout"), pairs(SHAPES, [FLOAT, HALF], ["whole", "slice"]), ids=str)
 def test_folded_weights(shape, dtype, layout: str, place: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case(shape, dtype, place, layout)
     for has_biases in (False, True):
@@ -104,12 +103,13 @@ def test_weights_beyond_float16(place: torch.device, monkeypatch: pytest.MonkeyP
         assert float((mean - case.beta.double()).abs().max()) < 0.02
 
 
-@pytest.mark.parametrize("kind", ["image", "slice", "projection", "few terms"])
-@pytest.mark.parametrize("dtype", [FLOAT, HALF], ids=str)
-@pytest.mark.parametrize(("shape", "neuron"), ENDS, ids=str)
+@pytest.mark.parametrize(
+    ("end", "dtype", "kind"), pairs(ENDS, [FLOAT, HALF], ["image", "slice", "projection", "few terms"]), ids=str
+)
 def test_ends_and_what_passes(
-    shape, dtype, neuron: Neuron, kind: str, place: torch.device, monkeypatch: pytest.MonkeyPatch
+    end: tuple[tuple[int, ...], Neuron], dtype, kind: str, place: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    shape, neuron = end
     from openmps.ops.triton.normalization import second_moments as kernels
 
     monkeypatch.setattr(kernels, "library_end", _by_hand)
@@ -144,9 +144,7 @@ def _by_hand(x: Tensor, weights: Tensor, shift: Tensor, other: Tensor) -> Tensor
     return made.contiguous(memory_format=torch.channels_last)
 
 
-@pytest.mark.parametrize("layout", ["whole", "slice"])
-@pytest.mark.parametrize("dtype", [FLOAT, HALF], ids=str)
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize(("shape", "dtype", "layout"), pairs(SHAPES, [FLOAT, HALF], ["whole", "slice"]), ids=str)
 def test_gradients(shape, dtype, layout: str, place: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case(shape, dtype, place, layout)
     monkeypatch.setattr(triton, "runs_on", lambda device: False)

@@ -1,5 +1,6 @@
 """Pictures: that they are drawn, hold what they should, and leave pyplot and the old file alone."""
 
+import json
 import os
 import subprocess
 import sys
@@ -115,28 +116,48 @@ def test_names_that_no_font_can_draw(tmp_path):
     draw_misclassified(tmp_path / "b.png", IMAGES[:2], np.array([0, 1]), np.array([1, 1]), ("\udce9", "a"))
 
 
-@pytest.mark.parametrize("own", [None, ".config/matplotlib", ".cache/matplotlib", "MPLCONFIGDIR"])
-def test_matplotlib_s_cache_stays_out_of_the_home_of_who_only_trains(tmp_path, own):
-    home, temporary, chosen = (tmp_path / name for name in ("home", "temporary", "chosen"))
-    for folder in (home, temporary):
-        folder.mkdir()
-    environment = {name: value for name, value in os.environ.items() if name[:3] not in ("MPL", "XDG")}
-    environment |= {"HOME": str(home), "TMPDIR": str(temporary)}
-    if own == "MPLCONFIGDIR":
-        environment[own] = str(chosen)
-    elif own:
-        (home / own).mkdir(parents=True)
-    program = (
-        "import os, sys; from openmps.training.pictures import draw_curve; draw_curve(sys.argv[1], []);"
-        "import matplotlib; print(matplotlib.get_cachedir(), os.environ.get('MPLCONFIGDIR'))"
-    )
-    arguments = [sys.executable, "-c", program, str(tmp_path / "a.png")]
-    child = subprocess.run(arguments, env=environment, check=True, capture_output=True, text=True)
-    cache, left = child.stdout.split()
-    place = chosen if own == "MPLCONFIGDIR" else home if own else temporary
-    assert cache.startswith(str(place))
-    assert left == (str(chosen) if own == "MPLCONFIGDIR" else "None")
-    assert own or not [entry.name for entry in home.rglob("*") if "matplotlib" in entry.name]
+CACHES = """
+import json, os, sys, tempfile
+from openmps.training.pictures import draw_curve
+
+assert "matplotlib" not in sys.modules
+for environment in map(json.loads, sys.argv[1:]):
+    if (child := os.fork()) == 0:
+        os.environ.clear()
+        os.environ.update(environment)
+        tempfile.tempdir = None
+        draw_curve(os.path.join(environment["HOME"], "a.png"), [])
+        import matplotlib
+        print(matplotlib.get_cachedir(), os.environ.get("MPLCONFIGDIR"))
+        sys.exit()
+    assert os.waitpid(child, 0)[1] == 0
+"""
+"""What a process of each environment says, of one that has imported all but matplotlib."""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_matplotlib_s_cache_stays_out_of_the_home_of_who_only_trains(tmp_path):
+    owned, environments = (None, ".config/matplotlib", ".cache/matplotlib", "MPLCONFIGDIR"), []
+    places = [[tmp_path / str(number) / name for name in ("home", "temporary", "chosen")] for number in range(4)]
+    for own, (home, temporary, chosen) in zip(owned, places, strict=True):
+        for folder in (home, temporary):
+            folder.mkdir(parents=True)
+        environment = {name: value for name, value in os.environ.items() if name[:3] not in ("MPL", "XDG")}
+        environment |= {"HOME": str(home), "TMPDIR": str(temporary)}
+        if own == "MPLCONFIGDIR":
+            environment[own] = str(chosen)
+        elif own:
+            (home / own).mkdir(parents=True)
+        environments.append(json.dumps(environment))
+    free = {name: value for name, value in os.environ.items() if name[:3] not in ("MPL", "XDG")}
+    arguments = [sys.executable, "-c", CACHES, *environments]
+    child = subprocess.run(arguments, env=free, check=True, capture_output=True, text=True)
+    for own, told, (home, temporary, chosen) in zip(owned, child.stdout.splitlines(), places, strict=True):
+        cache, left = told.split()
+        place = chosen if own == "MPLCONFIGDIR" else home if own else temporary
+        assert cache.startswith(str(place))
+        assert left == (str(chosen) if own == "MPLCONFIGDIR" else "None")
+        assert own or not [entry.name for entry in home.rglob("*") if "matplotlib" in entry.name]
 
 
 def test_none_misclassified_is_said(tmp_path, figures):
