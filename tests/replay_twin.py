@@ -1,7 +1,7 @@
 """The CPU twin of what captures CUDA graphs, and queues that use it.
 
-It runs a tape again over the same memory, and what comes out lands in the memory of the first replay, as it does with
-a CUDA graph: who keeps a result without a copy sees the next one in it.
+It runs a static function again over the same memory, and what comes out lands in the memory of the first replay, as it
+does with a CUDA graph: who keeps a result without a copy sees the next one in it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from openmps.core.kernel.replay.replayer import Replayer
 
 
 class TwinRecording:
-    """What was captured: the tape itself."""
+    """What was captured: the static function itself."""
 
     def __init__(self, run: Callable[[], Sequence[Tensor | None]]) -> None:
         self._run = run
@@ -36,7 +36,7 @@ class TwinRecording:
 
 
 class TwinRecorder:
-    """Captures by keeping the tape."""
+    """Captures by keeping the static function."""
 
     def __init__(self) -> None:
         self.recorded = self.retired = 0

@@ -47,7 +47,22 @@ def test_every_module_says_what_it_is(path: Path) -> None:
     assert ast.get_docstring(ast.parse(path.read_text())), f"{_name(path)} has no module docstring"
 
 
-OTHER_WORDS = {r"_?[Ll]anes?": "executor", r"_?under_way|UnderWay": "in_flight", r"sees?_off": "retire"}
+OTHER_WORDS = {
+    r"_?[Ll]anes?": "executor",
+    r"_?under_way|UnderWay": "in_flight",
+    r"sees?_off": "retire",
+    r"Body|FusedBody|step_body|record_body": "Function",
+    r"TapeStep|with_steps|record_step|prepared_step|step_body": "Equation",
+    r"(input|output|new)_slots?": "Value",
+    r"(Gradient)?Scene": "LoweringContext",
+    r"Encoding(?=[\(\]:])": "Dispatch",
+    r"Sight|Looker|Mark|Glancer?|glance": "Signature, Identity",
+    r"Segment": "Partition",
+    r"Tape(Step)?": "StaticFunction",
+    r"_?[Ll]oans?": "DeferredOutputs",
+    r"[Rr]ehears(e|ed|als?)": "Warmup",
+    r"Preparations?|_preparations?|Followers": "Derived",
+}
 """What the field has other words for. In `ops/triton` lanes are those of a GPU's warps."""
 
 

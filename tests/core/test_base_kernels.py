@@ -93,7 +93,7 @@ class Sum(MPSCNNKernel):
         self._set_window(*size, *stride)
         self._set_dilation(*dilation)
 
-    def _body(self, at, *images):
+    def _lower(self, at, *images):
         return WindowSum(at.window)(at.read(images[0]))
 
 
@@ -102,7 +102,7 @@ class Difference(MPSCNNBinaryKernel):
 
     _gradient_state_class = MPSNNBinaryGradientState
 
-    def _body(self, at, *images):
+    def _lower(self, at, *images):
         first, second = (WindowSum(at.sources[i].window)(at.read(image, i)) for i, image in enumerate(images))
         return Minus()(first, second)
 

@@ -61,7 +61,7 @@ class WeightedSum(MPSCNNMultiaryKernel):
         super().__init__(device, len(weights))
         self.weights = tuple(weights)
 
-    def _body(self, at, *images):
+    def _lower(self, at, *images):
         regions = [at.read(image, index) for index, image in enumerate(images)]
         return WeightedWindows(self.weights, tuple(source.window for source in at.sources))(*regions)
 

@@ -95,7 +95,7 @@ def test_an_image_that_several_works_read_is_copied_once(bench: Bench) -> None:
         for result, wanted in zip(made, expected, strict=True):
             np.testing.assert_array_equal(numbers(result)[:, : wanted.shape[1]], wanted)
     (entry,) = replayer_of(bench.queue)._entries.values()
-    assert len(entry.segment.values) == 2
+    assert len(entry.partition.values) == 2
 
 
 def test_images_that_take_longer_to_copy_than_to_launch_are_not_replayed(
@@ -442,7 +442,7 @@ def test_the_last_used_captures_are_kept(bench: Bench) -> None:
 
 
 class _Forgetful(TwinRecorder):
-    """A recorder that holds nothing of the tape, as one of CUDA graphs does."""
+    """A recorder that holds nothing of the static function, as one of CUDA graphs does."""
 
     def record(self, run: Any) -> Any:
         self.recorded += 1

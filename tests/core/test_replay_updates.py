@@ -1,4 +1,4 @@
-"""Updates at the end of a tape: in which order they come together, and that a network's numbers stay the same."""
+"""Updates at the end of a static function: in which order they come together, and that numbers stay the same."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import numpy as np
 import torch
 
 import openmps as mps
-from openmps.core.kernel.replay.tape import Tape
-from openmps.core.kernel.replay.updates import TapeStep, Touched, joined
+from openmps.core.kernel.replay.static_function import StaticFunction
+from openmps.core.kernel.replay.updates import StaticCall, Touched, joined
 from openmps.ops.elements import Clear, Overwrite
-from openmps.ops.op import Body, Builder, Role
+from openmps.ops.op import Builder, Function, Role
 from replay_twin import assert_same, outcomes, replaying_queue
 
 Format = mps.MPSImageFeatureChannelFormat
 LAYERS, CHANNELS, STEPS = 10, 5, 5
 
 
-def _body(kind: type[Overwrite | Clear], operands: int) -> Body:
+def _body(kind: type[Overwrite | Clear], operands: int) -> Function:
     builder = Builder()
     kind()(*(builder.input(Role.BUFFER, str(index)) for index in range(operands)))
     return builder.finish()
@@ -27,23 +27,23 @@ def _touched(read: str, written: str) -> Touched:
 
 
 def test_what_writes_the_memory_of_another_stays_behind_it() -> None:
-    """Copies that may be made together are one step; one that reads what those write comes behind them."""
+    """Copies that may be made together are one equation; one that reads what those write comes behind them."""
     copy, clear = _body(Overwrite, 2), _body(Clear, 1)
     moves = ["ba", "cb", "ed", "da"]  # to, from
-    steps = [TapeStep(copy, [*move], (), None) for move in moves]
+    equations = [StaticCall(copy, [*move], (), None) for move in moves]
     touched = [_touched(move[1], move[0]) for move in moves]
-    works, ends = joined(steps, [[0], [], [1], []], touched)
+    works, ends = joined(equations, [[0], [], [1], []], touched)
     assert ends == [[0, 1]]
-    assert [len(step.reads) for step in works[0].body.steps] == [4, 4]
+    assert [len(equation.reads) for equation in works[0].function.equations] == [4, 4]
     memory = {name: torch.full((1,), float(place)) for place, name in enumerate("abcde")}
-    works[0].body.run([memory[name] for name in works[0].readers])
+    works[0].function.run([memory[name] for name in works[0].readers])
     assert {name: int(each) for name, each in memory.items()} == {"a": 0, "b": 0, "c": 0, "d": 0, "e": 3}
-    others = [steps[0], TapeStep(clear, ["a"], (), None), steps[1]]
-    assert [work.body for work in joined(others, [[]] * 3, [Touched()] * 3)[0]] == [copy, clear, copy]
+    others = [equations[0], StaticCall(clear, ["a"], (), None), equations[1]]
+    assert [work.function for work in joined(others, [[]] * 3, [Touched()] * 3)[0]] == [copy, clear, copy]
 
 
 def _trained(queue: mps.MTLCommandQueue) -> tuple[list[dict[str, np.ndarray]], list[set[str]]]:
-    """Many normalizations one behind the other, some steps; all their numbers, and what became of each step."""
+    """Many normalizations one behind the other, some equations; all their numbers, and what became of each equation."""
     random = np.random.default_rng(2)
     sources = [
         mps.TrainableBatchNormalizationDataSource(
@@ -73,15 +73,19 @@ def _trained(queue: mps.MTLCommandQueue) -> tuple[list[dict[str, np.ndarray]], l
 
 
 def test_joined_updates_of_many_layers_train_the_same(device: torch.device, monkeypatch) -> None:
-    bodies: list[Body] = []
-    run = Tape.run
-    monkeypatch.setattr(Tape, "run", lambda tape: bodies.append(tape._steps[-1].body) or run(tape))
+    functions: list[Function] = []
+    run = StaticFunction.run
+    monkeypatch.setattr(
+        StaticFunction,
+        "run",
+        lambda static_function: functions.append(static_function._equations[-1].function) or run(static_function),
+    )
     replayed, found = _trained(replaying_queue(device))
     plain = mps.mtl_device(device).new_command_queue()
     plain.max_capture_count = 0
     expected, _ = _trained(plain)
     assert found[-1] == {"replayed"}
-    assert {tuple(type(step.op).__name__ for step in body.steps) for body in bodies} == {
+    assert {tuple(type(equation.op).__name__ for equation in function.equations) for function in functions} == {
         ("JoinedUpdate", "RunningAverages", "Overwrite")
     }
     for layer, (arrays, others) in enumerate(zip(replayed, expected, strict=True)):

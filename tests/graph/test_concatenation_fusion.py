@@ -63,7 +63,7 @@ def run(end: Any, numbers: list[Any], channel_format: Any, *, allows: bool) -> t
     result = graph.encode_batch(command_buffer, batches)
     finish(command_buffer)
     descriptors = [mps.MPSImageDescriptor(channel_format, 5, 3, each.shape[3]) for each in numbers]
-    operations = graph.program_for(descriptors, len(batches[0])).body.operations()
+    operations = graph.program_for(descriptors, len(batches[0])).function.operations()
     return result.numpy(), operations.count("Grow")
 
 

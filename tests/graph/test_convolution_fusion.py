@@ -221,10 +221,10 @@ def test_fused_equals_step_by_step(
     network = Network(case, rng)
     fused, apart = (network.graph(bench, channel_format, fuses=fuses) for fuses in (True, False))
     sources = network.sources(bench, channel_format)
-    operations = fused.program_for(_descriptors(sources), case.images).body.operations()
+    operations = fused.program_for(_descriptors(sources), case.images).function.operations()
     assert operations.count("FusedConvolution") == (case.fused if case.is_fused(device) else 0)
     assert not {"Convolution", "Normalize", "Combination"} & set(operations) or not case.is_fused(device)
-    assert "FusedConvolution" not in apart.program_for(_descriptors(sources), case.images).body.operations()
+    assert "FusedConvolution" not in apart.program_for(_descriptors(sources), case.images).function.operations()
     for _ in range(2):
         _assert_equal(_run(fused, bench, sources), _run(apart, bench, sources), channel_format, network)
 
@@ -272,7 +272,7 @@ def test_gates_are_taken_in(
     bench, network = Bench.on(device), Network(replace(UNDER_GATES[case], neuron=gate), rng)
     fused, apart = (network.graph(bench, Format.FLOAT32, fuses=fuses) for fuses in (True, False))
     sources = network.sources(bench, Format.FLOAT32)
-    operations = fused.program_for(_descriptors(sources), network.case.images).body.operations()
+    operations = fused.program_for(_descriptors(sources), network.case.images).function.operations()
     assert operations == ("FusedConvolution",)
     _assert_equal(_run(fused, bench, sources), _run(apart, bench, sources), Format.FLOAT32, network)
     for value in (np.nan, np.inf, -np.inf) if device.type == "cpu" else (np.nan,):
@@ -294,7 +294,7 @@ def test_a_gate_whose_neuron_is_read_elsewhere_stays(rng: np.random.Generator) -
     for result in (both.result_image, product.result_image):
         graph = mps.MPSNNGraph(bench.device, result)
         graph.format = Format.FLOAT32
-        found.append(graph.program_for(_descriptors(sources), 2).body.operations())
+        found.append(graph.program_for(_descriptors(sources), 2).function.operations())
     assert found == [("FusedConvolution", "Neuron", "Combination", "Combination"), ("FusedConvolution",)]
 
 
@@ -464,7 +464,7 @@ def test_images_that_come_out_or_are_read_twice_are_there(
     network = Network(replace(CASES["plain"], neuron="none"), rng)
     twice = mps.MPSNNAdditionNode(network.inner[0], network.result)
     graph = mps.MPSNNGraph(bench.device, twice.result_image)
-    operations = graph.program_for(_descriptors(network.sources(bench, channel_format))).body.operations()
+    operations = graph.program_for(_descriptors(network.sources(bench, channel_format))).function.operations()
     assert {"Normalize", "StoredNormalization"}.intersection(operations), (
         "the result of the convolution that is read twice is there"
     )

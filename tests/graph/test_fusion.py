@@ -13,7 +13,7 @@ from openmps.graph.compile.fusions.fusion import pools_before_relus
 from openmps.graph.compile.fusions.pooled_convolution import pooled_convolutions
 from openmps.ops.convolution.fused_convolution import Activation, Fused, FusedConvolution
 from openmps.ops.geometry import Axis, Window
-from openmps.ops.op import Body, Input, Kind, Op, Role, Step
+from openmps.ops.op import Equation, Function, Input, Kind, Op, Role
 from openmps.ops.pointwise.neuron import Neuron, neuron, neuron_gradient
 from openmps.ops.pooling.pooling import MaxPooling, max_pooling, max_pooling_gradient
 from openmps.ops.pooling.relu_pooling import ReluPoolGradient
@@ -64,16 +64,16 @@ class Note(Op, kind=Kind.UPDATE, results=0, has_effect=True):
 
 
 @pytest.mark.parametrize(("rule", "name"), [(pools_before_relus, "Neuron"), (pooled_convolutions, "PooledConvolution")])
-def test_steps_that_give_nothing_stay(rule: Callable[[Body], tuple[Body, set[int]]], name: str) -> None:
+def test_steps_that_give_nothing_stay(rule: Callable[[Function], tuple[Function, set[int]]], name: str) -> None:
     whole, half = Axis(4, 4), Axis(4, 2, 2, 2, offset=1)
     how = Fused(Window(whole, whole), MPSImageEdgeMode.ZERO, 1, False, Activation(RELU, 0.0, 0.0))
-    first = Step(Neuron(RELU, 0.0, 0.0, 0.0), (0,), (2,)) if name == "Neuron" else None
+    first = Equation(Neuron(RELU, 0.0, 0.0, 0.0), (0,), (2,)) if name == "Neuron" else None
     steps = [
-        first or Step(FusedConvolution(how), (0, 1), (2,)),
-        Step(MaxPooling(Window(half, half), MPSImageEdgeMode.CLAMP), (2,), (3, 4)),
-        Step(Note(), (0,), ()),
+        first or Equation(FusedConvolution(how), (0, 1), (2,)),
+        Equation(MaxPooling(Window(half, half), MPSImageEdgeMode.CLAMP), (2,), (3, 4)),
+        Equation(Note(), (0,), ()),
     ]
     inputs = Input(Role.SOURCE, "x"), Input(Role.PREPARED, "w")
-    body, gone = rule(Body(inputs, steps, ("result",), (3,), 5))
+    function, gone = rule(Function(inputs, steps, ("result",), (3,), 5))
     assert gone
-    assert sorted(body.operations()) == sorted({name, "Note"} | ({"MaxPooling"} if name == "Neuron" else set()))
+    assert sorted(function.operations()) == sorted({name, "Note"} | ({"MaxPooling"} if name == "Neuron" else set()))

@@ -146,7 +146,7 @@ def assert_alike(found: list[Any], expected: list[Any], device: torch.device, fo
 
 
 def count(program: Program, kind: type[Op]) -> int:
-    return sum(isinstance(step.op, kind) for step in program.body.steps)
+    return sum(isinstance(step.op, kind) for step in program.function.equations)
 
 
 CASES = [(name, is_whole) for name in CHAINS for is_whole in (False, True) if not (is_whole and "pooling" in name)]
@@ -178,5 +178,5 @@ def test_images_that_come_out_are_there(device: torch.device) -> None:
     network.nodes[1].result_image.export_from_graph = True
     descriptor = mps.MPSImageDescriptor(FLOAT32, SIDE, SIDE, CHANNELS)
     program = network.graph(bench, FLOAT32, fusion=True).program_for([descriptor], BATCH)
-    ends = [step.op for step in program.body.steps if isinstance(step.op, LayerEnd)]
+    ends = [step.op for step in program.function.equations if isinstance(step.op, LayerEnd)]
     assert [op.mask for op in ends] == [None]

@@ -78,7 +78,7 @@ def outcome(graph: mps.MPSNNGraph, bench: Bench, x: np.ndarray) -> tuple[np.ndar
     finish(command_buffer)
     images, height, width, channels = x.shape
     program = graph.program_for([mps.MPSImageDescriptor(graph.format, width, height, channels)], images)
-    return result.numpy(), program.body.operations().count("PooledConvolution")
+    return result.numpy(), program.function.operations().count("PooledConvolution")
 
 
 @pytest.mark.parametrize("channel_format", [Format.FLOAT32, Format.FLOAT16], ids=lambda each: each.name)

@@ -804,7 +804,7 @@ def test_a_neuron_is_that_of_its_time(device: torch.device, rng: np.random.Gener
 
 
 def _steps(body: Any) -> list[str]:
-    return [type(step.op).__name__ for step in body.steps]
+    return [type(step.op).__name__ for step in body.equations]
 
 
 @pytest.mark.parametrize("fused", ["no neuron", "none"])

@@ -12,7 +12,7 @@ import torch
 import openmps as mps
 from encoding import Bench, finish
 from helpers import assert_close
-from openmps.core.kernel.encoding import Encoding
+from openmps.core.kernel.dispatch import Dispatch
 from openmps.core.vector import MPSVector, MPSVectorDescriptor
 from openmps.errors import MTLCommandBufferError
 from openmps.graph.graph import MPSNNGraph
@@ -37,7 +37,7 @@ HALF, SINGLE = "rounded weights as float16", "rounded weights"
 def operations(command_buffer: Any) -> list[str]:
     """Names of all operations that are recorded."""
     works = [work for _, work in command_buffer.encodings]
-    return [type(step.op).__name__ for work in works if isinstance(work, Encoding) for step in work.body.steps]
+    return [type(step.op).__name__ for work in works if isinstance(work, Dispatch) for step in work.body.equations]
 
 
 def check(kernel: Any) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import openmps  # noqa: F401 - all operations
-from openmps.core.kernel.preparation import Refresh
+from openmps.core.kernel.derived import Refresh
 from openmps.ops.convolution.convolution import CopyNumbers, TakeWeights
 from openmps.ops.elements import Clear, Overwrite, RowSums
 from openmps.ops.layout.image_copy import ImagesToRows

@@ -13,7 +13,7 @@ from interpreter import triton_place
 from openmps.ops import triton
 from openmps.ops.elements import Overwrite
 from openmps.ops.normalization.batch_normalization import RunningAverages
-from openmps.ops.op import Body, Builder, Role
+from openmps.ops.op import Builder, Function, Role
 from openmps.ops.update import joined_updates
 from openmps.ops.update.joined_updates import JoinedUpdate, join_updates
 from openmps.ops.update.optimizers import Adam, GradientRule, RmsProp, StochasticGradientDescent, Update
@@ -49,7 +49,7 @@ def operands(own: int, sizes: tuple[int, ...], place: torch.device, seed: int) -
     return [rate, *vectors, *results, rounded if seed % 2 else None]
 
 
-def body_of(updates: list[tuple[Update, int]]) -> Body:
+def body_of(updates: list[tuple[Update, int]]) -> Function:
     """Updates one after the other, each with so many operands."""
     builder = Builder()
     for place, (op, count) in enumerate(updates):
@@ -70,22 +70,22 @@ def test_the_same_numbers(kind: str, is_many: bool, place: torch.device, monkeyp
         monkeypatch.setattr(joined_updates, "MOST_IN_ALL", 2)
     make, own = MAKERS[kind]
     given = [operands(own, sizes, place, seed) for seed, sizes in enumerate(SIZES)]
-    body = body_of([(make(len(sizes)), len(each)) for sizes, each in zip(SIZES, given, strict=True)])
-    joined = join_updates(body)
-    assert len(joined.steps) == 1
-    assert isinstance(joined.steps[0].op, JoinedUpdate)
-    assert joined.overwritten() == body.overwritten()
+    function = body_of([(make(len(sizes)), len(each)) for sizes, each in zip(SIZES, given, strict=True)])
+    joined = join_updates(function)
+    assert len(joined.equations) == 1
+    assert isinstance(joined.equations[0].op, JoinedUpdate)
+    assert joined.overwritten() == function.overwritten()
     twins = [[tuple(e.clone() for e in each) if isinstance(each, tuple) else each for each in part] for part in given]
     for part, twin, sizes in zip(given, twins, SIZES, strict=True):
         count = len(sizes)
         twin[:-1] = [each.clone() for each in part[:-1]]
         twin[-1 - count : -1] = twin[1 + count : 1 + 2 * count]
     launches: list[Any] = []
-    step = Update.pass_once
-    monkeypatch.setattr(Update, "pass_once", lambda *said, **how: launches.append(how) or step(*said, **how))
+    equation = Update.pass_once
+    monkeypatch.setattr(Update, "pass_once", lambda *said, **how: launches.append(how) or equation(*said, **how))
     joined.run([each for part in given for each in part])
     assert launches == ([] if not triton.runs_on(place) else [{"is_many": is_many}])
-    body.run([each for part in twins for each in part])
+    function.run([each for part in twins for each in part])
     for mine, theirs in zip(given, twins, strict=True):
         for one, other in zip(flat(mine), flat(theirs), strict=True):
             # Two kernels' products and sums may be rounded together or not.
@@ -97,10 +97,10 @@ def test_memory_that_two_of_them_update_is_updated_twice(place: torch.device) ->
     make, own = MAKERS["momentum"]
     given = operands(own, (40,), place, 0)
     before = given[2].clone()
-    body = join_updates(body_of([(make(1), len(given))] * 2))
-    body.run([*given, *given])
+    function = join_updates(body_of([(make(1), len(given))] * 2))
+    function.run([*given, *given])
     momentum, value = given[3], given[2]
-    assert isinstance(body.steps[0].op, JoinedUpdate)
+    assert isinstance(function.equations[0].op, JoinedUpdate)
     once, twice = operands(own, (40,), place, 0), operands(own, (40,), place, 0)
     for _ in range(2):
         make(1).run((), *twice)
@@ -112,24 +112,24 @@ def test_memory_that_two_of_them_update_is_updated_twice(place: torch.device) ->
 
 
 def test_averages_and_copies_are_joined(device: torch.device) -> None:
-    """The operands of all of them become those of one step."""
+    """The operands of all of them become those of one equation."""
     factors = [1.5, 1.25, 2.0]
     averages = [[*torch.randn(4, 3 + place, device=device).unbind(), scale] for place, scale in enumerate(factors)]
     expected = [
         (mean + 0.25 * (found - mean), variance + 0.25 * (other * scale - variance))
         for mean, variance, found, other, scale in averages
     ]
-    body = join_updates(body_of([(RunningAverages(0.25), 5)] * 3))
-    assert len(body.steps) == 1
-    assert body.overwritten() == [0, 1, 5, 6, 10, 11]
-    body.run([each for layer in averages for each in layer])
+    function = join_updates(body_of([(RunningAverages(0.25), 5)] * 3))
+    assert len(function.equations) == 1
+    assert function.overwritten() == [0, 1, 5, 6, 10, 11]
+    function.run([each for layer in averages for each in layer])
     for layer, rows in zip(averages, expected, strict=True):
         torch.testing.assert_close(torch.stack(layer[:2]), torch.stack(rows))
     copies = [[torch.zeros(size, device=device), torch.randn(size, device=device)] for size in (3, 1, 5)]
-    body = join_updates(body_of([(Overwrite(), 2)] * 3))
-    assert len(body.steps) == 1
-    assert body.overwritten() == [0, 2, 4]
-    body.run([each for pair in copies for each in pair])
+    function = join_updates(body_of([(Overwrite(), 2)] * 3))
+    assert len(function.equations) == 1
+    assert function.overwritten() == [0, 2, 4]
+    function.run([each for pair in copies for each in pair])
     assert all(torch.equal(*pair) for pair in copies)
 
 
@@ -139,8 +139,10 @@ def test_what_is_joined() -> None:
     other = Adam(2, RULE, 0.8, 0.99, 1e-3)
 
     def counts(*updates: Update) -> list[int]:
-        body = join_updates(body_of([(op, 2 + op.vectors * (5 if isinstance(op, Adam) else 3)) for op in updates]))
-        return [len(step.op.updates) if isinstance(step.op, JoinedUpdate) else 1 for step in body.steps]
+        function = join_updates(body_of([(op, 2 + op.vectors * (5 if isinstance(op, Adam) else 3)) for op in updates]))
+        return [
+            len(equation.op.updates) if isinstance(equation.op, JoinedUpdate) else 1 for equation in function.equations
+        ]
 
     assert counts(adam(2), adam(2), adam(1)) == [3]
     assert counts(adam(2), other, other) == [1, 2]
@@ -168,7 +170,7 @@ def test_shards_have_the_same_numbers(kind: str, place: torch.device) -> None:
                 part[at] = room
         updates = [replace(make(len(sizes)), shard=shard) for sizes in SIZES]
         joined = join_updates(body_of([(op, len(part)) for op, part in zip(updates, given, strict=True)]))
-        assert len(joined.steps) == 1
+        assert len(joined.equations) == 1
         joined.run([each for part in given for each in part])
     for part, sizes in zip(whole, SIZES, strict=True):
         make(len(sizes)).run((), *part)

@@ -1,4 +1,4 @@
-"""Operations, steps and bodies: what is run, what is left out, what may share memory, how bodies are put end to end."""
+"""Operations, equations, functions: what is run, what is left out, what may share memory, what splicing gives."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from openmps.ops.op import Body, Builder, Kind, Op, Role
+from openmps.ops.op import Builder, Function, Kind, Op, Role
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +91,8 @@ class Double(Op):
 ONE = torch.ones(2)
 
 
-def run(body: Body, *values: Any) -> list[Any]:
-    return body.run(list(values))
+def run(function: Function, *values: Any) -> list[Any]:
+    return function.run(list(values))
 
 
 def test_operations_are_values() -> None:
@@ -141,7 +141,7 @@ def test_steps_run_in_order() -> None:
 
 
 def test_a_finished_builder_is_no_cycle() -> None:
-    """What a plan was built with goes when the last slot does, without the garbage collector."""
+    """What a plan was built with goes when the last value does, without the garbage collector."""
     builder = Builder(widen=Scale(1.0))
     x = builder.input(Role.SOURCE, "0", is_half=True)
     builder.output("y", Scale(3.0)(x))
@@ -167,10 +167,10 @@ def test_what_nobody_reads_is_left_out() -> None:
     twice, thrice = Both()(x)
     Scale(5.0)(thrice)
     builder.output("y", twice)
-    body = builder.finish()
-    assert [type(step.op) for step in body.steps] == [Both]
+    function = builder.finish()
+    assert [type(equation.op) for equation in function.equations] == [Both]
     Both.calls.clear()
-    assert run(body, ONE)[0].tolist() == [2.0, 2.0]
+    assert run(function, ONE)[0].tolist() == [2.0, 2.0]
     assert Both.calls == [(True, False)]
 
 
@@ -179,12 +179,12 @@ def test_outputs_can_be_given_up() -> None:
     twice, thrice = Both()(builder.input(Role.SOURCE, "0"))
     builder.output("result", twice)
     builder.output("saved", thrice)
-    body = builder.finish()
-    bare = body.only(["result"])
-    assert (body.outputs, bare.outputs) == (("result", "saved"), ("result",))
-    assert body.only(body.outputs) is body
+    function = builder.finish()
+    bare = function.only(["result"])
+    assert (function.outputs, bare.outputs) == (("result", "saved"), ("result",))
+    assert function.only(function.outputs) is function
     Both.calls.clear()
-    run(body, ONE)
+    run(function, ONE)
     run(bare, ONE)
     assert Both.calls == [(True, True), (True, False)]
 
@@ -192,9 +192,9 @@ def test_outputs_can_be_given_up() -> None:
 def test_an_effect_needs_no_reader() -> None:
     builder = Builder()
     Bump()(builder.input(Role.BUFFER, "memory"), builder.input(Role.NUMBER, "amount"))
-    body, memory = builder.finish(), torch.zeros(2)
+    function, memory = builder.finish(), torch.zeros(2)
     for amount in (1.0, 2.0):
-        assert run(body, memory, amount) == []
+        assert run(function, memory, amount) == []
     assert memory.tolist() == [3.0, 3.0]
 
 
@@ -219,10 +219,10 @@ def test_memory_is_traced_through_views() -> None:
     builder = Builder()
     x = builder.input(Role.SOURCE, "0")
     fresh = Scale(2.0)(x)
-    for name, slot in {"view": View()(x), "own": Scale(3.0)(x), "fresh": fresh, "again": View()(fresh)}.items():
-        builder.output(name, slot)
-    body = builder.finish()
-    assert dict(zip(body.outputs, body.may_share, strict=True)) == {
+    for name, value in {"view": View()(x), "own": Scale(3.0)(x), "fresh": fresh, "again": View()(fresh)}.items():
+        builder.output(name, value)
+    function = builder.finish()
+    assert dict(zip(function.outputs, function.may_share, strict=True)) == {
         "view": True, "own": False, "fresh": True, "again": True,
     }  # fmt: skip
 
@@ -230,36 +230,36 @@ def test_memory_is_traced_through_views() -> None:
 def test_an_input_may_come_out() -> None:
     builder = Builder()
     builder.output("y", builder.input(Role.SOURCE, "0"))
-    body = builder.finish()
-    assert body.may_share == (True,)
-    assert run(body, ONE)[0] is ONE
+    function = builder.finish()
+    assert function.may_share == (True,)
+    assert run(function, ONE)[0] is ONE
 
 
-@pytest.mark.parametrize(("op", "steps"), [(Double(), [Double]), (Scale(2.0), [Widen, Scale])])
-def test_float16_is_widened_for_those_who_do_not_take_it(op: Op, steps: list[type[Op]]) -> None:
+@pytest.mark.parametrize(("op", "equations"), [(Double(), [Double]), (Scale(2.0), [Widen, Scale])])
+def test_float16_is_widened_for_those_who_do_not_take_it(op: Op, equations: list[type[Op]]) -> None:
     builder = Builder(widen=Widen())
     builder.output("y", op(builder.input(Role.SOURCE, "0", is_half=True)))
-    body = builder.finish()
-    assert [type(step.op) for step in body.steps] == steps
-    assert run(body, ONE.half())[0].tolist() == [2.0, 2.0]
+    function = builder.finish()
+    assert [type(equation.op) for equation in function.equations] == equations
+    assert run(function, ONE.half())[0].tolist() == [2.0, 2.0]
 
 
 def test_float16_is_widened_once() -> None:
     builder = Builder(widen=Widen())
     x = builder.input(Role.SOURCE, "0", is_half=True)
     builder.output("y", Plus()(Scale(2.0)(x), Scale(3.0)(x)))
-    assert sum(isinstance(step.op, Widen) for step in builder.finish().steps) == 1
+    assert sum(isinstance(equation.op, Widen) for equation in builder.finish().equations) == 1
 
 
 def test_results_of_float16_operands_may_be_float16() -> None:
     builder = Builder(widen=Widen())
     x = builder.input(Role.SOURCE, "0", is_half=True)
     builder.output("y", Scale(2.0)(Double()(x)))
-    assert [type(step.op) for step in builder.finish().steps] == [Double, Widen, Scale]
+    assert [type(equation.op) for equation in builder.finish().equations] == [Double, Widen, Scale]
 
 
 def test_bodies_are_put_end_to_end() -> None:
-    def body(factor: float) -> Body:
+    def function(factor: float) -> Function:
         builder = Builder()
         x, bias = builder.input(Role.SOURCE, "0"), builder.input(Role.BUFFER, "bias")
         builder.output("result", Plus()(Scale(factor)(x), bias))
@@ -267,8 +267,8 @@ def test_bodies_are_put_end_to_end() -> None:
 
     builder = Builder()
     x, bias = builder.input(Role.SOURCE, "0"), builder.input(Role.BUFFER, "1:bias")
-    first = builder.splice(body(2.0), [x, None])["result"]
-    second = builder.splice(body(3.0), [first, bias])["result"]
+    first = builder.splice(function(2.0), [x, None])["result"]
+    second = builder.splice(function(3.0), [first, bias])["result"]
     builder.output("first", first)
     builder.output("second", second)
     whole = builder.finish()
@@ -277,5 +277,5 @@ def test_bodies_are_put_end_to_end() -> None:
 
 
 def test_no_slot_no_body() -> None:
-    with pytest.raises(TypeError, match="at least one slot"):
+    with pytest.raises(TypeError, match="at least one value"):
         Scale(2.0)(None)

@@ -15,36 +15,36 @@ import torch
 from catalogue import SWEPT, having
 from encoding import Bench, encode, finish, keep_results, train
 from openmps.core.image.batch import MPSImageBatch
-from openmps.core.kernel.encoding import Encoding
+from openmps.core.kernel.dispatch import Dispatch
 from openmps.kernels.pooling import MPSCNNPoolingMax
 from openmps.metal.device import mtl_device
 from openmps.ops.op import Op
 from samples.sample import Sample, configured
 
 
-def _encodings(bench: Bench, sample: Sample, kernel: Any) -> list[Encoding]:
+def _encodings(bench: Bench, sample: Sample, kernel: Any) -> list[Dispatch]:
     """What an encode of the sample's sources by a kernel records."""
     command_buffer = bench.command_buffer()
     keep_results(kernel)
     images = [bench.batch(values) for values in sample.sources()]
     encode(kernel, command_buffer, images, *sample.more(bench, 2))
-    recorded = [work for _, work in command_buffer.encodings if isinstance(work, Encoding)]
+    recorded = [work for _, work in command_buffer.encodings if isinstance(work, Dispatch)]
     finish(command_buffer)
     return recorded
 
 
-def _operations(encodings: list[Encoding]) -> list[Op]:
-    return [step.op for encoding in encodings for step in encoding.body.steps]
+def _operations(encodings: list[Dispatch]) -> list[Op]:
+    return [step.op for encoding in encodings for step in encoding.function.equations]
 
 
 @pytest.mark.parametrize("sample", SWEPT, ids=str)
 def test_encodes_of_equal_kernels_share_one_body(sample: Sample) -> None:
     bench = Bench.on(torch.device("cpu"))
     first, second = sample.make(bench.device), sample.make(bench.device)
-    bodies = [[each.body for each in _encodings(bench, sample, kernel)] for kernel in (first, second, first)]
-    assert bodies[0]
-    for others in bodies[1:]:
-        assert all(mine is theirs for mine, theirs in zip(bodies[0], others, strict=True))
+    functions = [[each.function for each in _encodings(bench, sample, kernel)] for kernel in (first, second, first)]
+    assert functions[0]
+    for others in functions[1:]:
+        assert all(mine is theirs for mine, theirs in zip(functions[0], others, strict=True))
 
 
 @pytest.mark.parametrize("sample", SWEPT, ids=str)
@@ -95,7 +95,7 @@ def test_a_property_set_to_and_fro_finds_its_plans() -> None:
         kernel.offset = MPSOffset(x, 0, 0)
         command_buffer = bench.command_buffer()
         kernel.encode_batch(command_buffer, image, destination)
-        seen.append(command_buffer.encodings[0][1].body)  # pyright: ignore[reportAttributeAccessIssue]
+        seen.append(command_buffer.encodings[0][1].function)  # pyright: ignore[reportAttributeAccessIssue]
         finish(command_buffer)
     assert seen[0] is seen[2] is not seen[1]
     assert seen[1] is seen[3]

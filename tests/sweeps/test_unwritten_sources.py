@@ -12,7 +12,7 @@ import torch
 import openmps as mps
 from catalogue import SWEPT
 from encoding import Bench, encode, keep_results, shape_of
-from openmps.core.kernel.encoding import Bound
+from openmps.core.kernel.dispatch import Bound
 from openmps.core.state.state import Saved
 
 NEVER = "cannot read what a command buffer that was dropped before its commit was to write, got"

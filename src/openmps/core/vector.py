@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from openmps.checks import KnownAttributes, Labelled, Shown, is_whole, lengths_text, of_kind
-from openmps.core.kernel.encoding import Numbers
+from openmps.core.kernel.dispatch import Numbers
 from openmps.core.lifetime import (
     TemporaryCounts,
     check_device,

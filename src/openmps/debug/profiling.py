@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import torch
 
 from openmps.checks import accepts, whole
-from openmps.core.kernel.encoding import Encoding
+from openmps.core.kernel.dispatch import Dispatch
 from openmps.core.kernel.observation import ObservingPlayer, observe
 from openmps.core.lifetime import check_is_device
 from openmps.debug.labels import step_labels
@@ -280,14 +280,14 @@ class _Watcher:
 
     clock: _Timer
     labels: dict[int, list[str]]
-    """Of the bodies that were seen before."""
+    """Of the functions that were seen before."""
     steps: list[_Seen] = field(default_factory=list["_Seen"])
 
-    def run(self, label: str, encoding: Encoding) -> None:
+    def run(self, label: str, dispatch: Dispatch) -> None:
         """Run an encode as it would."""
-        known = self.labels.get(id(encoding.body))
+        known = self.labels.get(id(dispatch.function))
         if known is None:
-            known = self.labels[id(encoding.body)] = step_labels(label, encoding.body)
+            known = self.labels[id(dispatch.function)] = step_labels(label, dispatch.function)
         labels = iter(known)
 
         def perform(action: Action, operands: list[Any]) -> Any:
@@ -298,7 +298,7 @@ class _Watcher:
             self.steps.append(_Seen(label, next(labels), name, *counts, dtype_of(operands)))
             return made
 
-        encoding.hand_out(encoding.body.run_each(encoding.values(), perform))
+        dispatch.hand_out(dispatch.function.run_each(dispatch.values(), perform))
 
 
 def _medians(looks: Sequence[_Look], limits: MachineLimits) -> tuple[ProfiledStep, ...]:

@@ -20,7 +20,7 @@ import torch.distributed as dist
 
 from openmps.checks import NamedAttributes, Shown, flag, number, of_kind, whole
 from openmps.core.kernel.checks import check_command_buffer
-from openmps.core.kernel.encoding import Bound, Numbers, Replaced, record_body, step_body
+from openmps.core.kernel.dispatch import Bound, Numbers, Replaced, function_of_op, record_function
 from openmps.core.state.state import MPSState
 from openmps.distributed.launch import Place, meet, place_from_environment
 from openmps.distributed.sums import Gradients, gradients_of
@@ -32,7 +32,7 @@ from openmps.graph.nodes.node import MPSNNGradientFilterNode
 from openmps.kernels.batch_normalization import MPSCNNBatchNormalizationState
 from openmps.metal.device import CommandBuffer, MTLDevice, mtl_device
 from openmps.metal.queue_executor import forget_captures
-from openmps.ops.op import Body, Input, Role, Step
+from openmps.ops.op import Equation, Function, Input, Role
 from openmps.ops.update.collectives import FinishSum, Processes, SharedMoments, StartSum
 
 T = TypeVar("T")
@@ -63,7 +63,7 @@ class Group(NamedAttributes):
         self._device = device
         self._store = store
         self._has_said_why = False
-        self._bodies: dict[tuple[int, tuple[float, ...]], Body] = {}
+        self._functions: dict[tuple[int, tuple[float, ...]], Function] = {}
         # What the processes tell one another goes by the CPU, and never between two sums on the device.
         with self._heard():
             self._talk: Any = dist.new_group(backend="gloo", timeout=timeout)
@@ -218,22 +218,22 @@ class Group(NamedAttributes):
         state.check_usable(self.name, "batch_normalization_state", command_buffer)
         state.share_statistics(self.name, self.count)
         rows = [state.own(name) for name in ("mean", "correction", "variance")]
-        body = step_body(SharedMoments(self._processes), (Numbers,) * 3, 3)
-        record_body(command_buffer, "shared statistics", body, rows, [*map(Replaced, rows)])
+        function = function_of_op(SharedMoments(self._processes), (Numbers,) * 3, 3)
+        record_function(command_buffer, "shared statistics", function, rows, [*map(Replaced, rows)])
 
     def _record_sum(self, command_buffer: CommandBuffer, found: Gradients, scales: tuple[float, ...]) -> None:
         places: list[Bound] = [*found.places]
         count = len(places)
-        start = Step(StartSum(self._processes), tuple(range(count)), (count,))
+        start = Equation(StartSum(self._processes), tuple(range(count)), (count,))
         parts = tuple(range(count + 1, 2 * count + 1))
-        steps = (start, Step(FinishSum(self._processes, count, scales), (count,), parts))
+        steps = (start, Equation(FinishSum(self._processes, count, scales), (count,), parts))
         inputs = tuple(Input(Role.BUFFER, str(index)) for index in range(count))
         key = (count, scales)
-        body = self._bodies.get(key)
-        if body is None:
+        function = self._functions.get(key)
+        if function is None:
             names = tuple(map(str, range(count)))
-            body = self._bodies[key] = Body(inputs, steps, names, parts, 2 * count + 1)
-        record_body(command_buffer, "shared gradients", body, places, [*map(Replaced, places)])
+            function = self._functions[key] = Function(inputs, steps, names, parts, 2 * count + 1)
+        record_function(command_buffer, "shared gradients", function, places, [*map(Replaced, places)])
 
     # --- what processes tell one another ------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from openmps.core.kernel.encoding import Bound, Numbers
+from openmps.core.kernel.dispatch import Bound, Numbers
 from openmps.core.state.batch import MPSStateBatch
 from openmps.core.state.state import MPSState
 from openmps.errors import MPSArgumentError, MPSTypeError

@@ -440,7 +440,7 @@ class MPSNNGraph(MPSKernel, NamedAttributes):
         program = self._program(shapes, {}, given, allow_fusion=fused)
         working, tracer = StagesStates(program), Tracer()
         if not fused:
-            tracer.note_apart(self._program(shapes, {}, given).body.fused)
+            tracer.note_apart(self._program(shapes, {}, given).function.fused)
         working.give(program, given)
         self._stale_weights.warn()
         with without_steps(self._kernels.values()):
@@ -524,7 +524,7 @@ class MPSNNGraph(MPSKernel, NamedAttributes):
             ends = sinks(program, program.handed_out, outputs, working)
             encoding = encoding_of(program, bound, tuple(ends), checked=self.stop_on_non_finite)
         else:
-            made, update, encoding = [], lent.update, lent.encoding(program, sources, outputs)
+            made, update, encoding = [], lent.update, lent.dispatch(program, sources, outputs)
         command_buffer.record(who, encoding)
         if interface.result in interface.allocators and interface.result_is_needed:
             outputs[interface.result].add_reads(1)

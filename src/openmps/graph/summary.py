@@ -133,8 +133,8 @@ class GraphSummary:
 
     def _repr_html_(self) -> str:
         head = "".join(f"<th>{escape(column.heading)}</th>" for column in COLUMNS)
-        body = "".join(_html_row(row.cells(), "td") for row in self.rows)
-        return f"<table><tr>{head}</tr>{body}{_html_row(self.totals(), 'th')}</table>"
+        function = "".join(_html_row(row.cells(), "td") for row in self.rows)
+        return f"<table><tr>{head}</tr>{function}{_html_row(self.totals(), 'th')}</table>"
 
 
 def graph_summary(

@@ -8,13 +8,13 @@ from __future__ import annotations
 from openmps.core.image.storage import Extent, Shape
 from openmps.core.kernel.configuration import Setting
 from openmps.core.kernel.gradient import MPSCNNGradientKernel
+from openmps.core.kernel.lowering_context import GradientLoweringContext, LoweringContext
 from openmps.core.kernel.multiary import MPSCNNMultiaryKernel
-from openmps.core.kernel.scene import GradientScene, Scene
 from openmps.core.state.gradient import ForwardRecord, MPSNNMultiaryGradientState
 from openmps.errors import MPSArgumentError
 from openmps.metal.device import MTLDevice
 from openmps.ops.layout.concatenation import Concatenate
-from openmps.ops.op import Slot
+from openmps.ops.op import Value
 
 
 def slots(channels: tuple[int, ...]) -> tuple[int, ...]:
@@ -36,7 +36,7 @@ class Concatenation(MPSCNNMultiaryKernel, leaves=MPSNNMultiaryGradientState):
                 raise MPSArgumentError(self.name, f"source {index}", rule, f"{extent.width}x{extent.height}")
         return super()._sized(shapes)
 
-    def _body(self, at: Scene, *images: Slot) -> Slot:
+    def _lower(self, at: LoweringContext, *images: Value) -> Value:
         taken = slots(tuple(source.channels for source in at.sources))
         return Concatenate(taken)(*(at.read(image, index) for index, image in enumerate(images)))
 
@@ -61,5 +61,5 @@ class ConcatenationGradient(MPSCNNGradientKernel):
             channel_max_count=record.sources[self._index].channels,
         )
 
-    def _differentiate(self, at: GradientScene, gradient: Slot, source: Slot) -> Slot:
+    def _differentiate(self, at: GradientLoweringContext, gradient: Value, source: Value) -> Value:
         return at.back(gradient)

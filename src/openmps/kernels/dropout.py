@@ -9,7 +9,7 @@ from openmps.checks import of_kind, store
 from openmps.core.kernel.base import MPSKernel
 from openmps.core.kernel.configuration import Fixed, KernelProperty
 from openmps.core.kernel.gradient import MPSCNNGradientKernel
-from openmps.core.kernel.scene import GradientScene, Scene
+from openmps.core.kernel.lowering_context import GradientLoweringContext, LoweringContext
 from openmps.core.kernel.unary import MPSCNNKernel
 from openmps.core.numbers import integer
 from openmps.core.state.batch import MPSStateBatch
@@ -18,7 +18,7 @@ from openmps.core.training_state import TrainingState, check_names, whole_number
 from openmps.errors import MPSArgumentError
 from openmps.metal.device import MTLDevice
 from openmps.metal.pending import settle
-from openmps.ops.op import Slot
+from openmps.ops.op import Value
 from openmps.ops.pointwise.dropout import Dropout, DropoutMask
 from openmps.selectors import takes
 from openmps.types import MTLSize
@@ -131,7 +131,7 @@ class MPSCNNDropout(_DropoutParameters, MPSCNNKernel[MPSCNNDropoutGradientState]
         check_names(self.name, state, {"encodes"})
         self.step = whole_number(self.name, state, "encodes")
 
-    def _body(self, at: Scene, *images: Slot) -> Slot:
+    def _lower(self, at: LoweringContext, *images: Value) -> Value:
         region, stride = at.read(images[0]), self.mask_stride_in_pixels
         strides = (stride.width, stride.height, stride.depth)
         mask = DropoutMask(self.keep_probability, self.seed, strides, self.batch_share)(region, at.number("step"))
@@ -142,7 +142,7 @@ class MPSCNNDropout(_DropoutParameters, MPSCNNKernel[MPSCNNDropoutGradientState]
 class MPSCNNDropoutGradient(_DropoutParameters, MPSCNNGradientKernel, of=MPSCNNDropout):
     """dX = G mask / p with the mask of the forward encode, from its state (MPSCNNDropout.h, macOS 10.13.4)."""
 
-    def _differentiate(self, at: GradientScene, gradient: Slot, source: Slot) -> Slot:
+    def _differentiate(self, at: GradientLoweringContext, gradient: Value, source: Value) -> Value:
         if at.given is None:
             rule = "is needed: the mask lies in it"
             raise MPSArgumentError(self.name, "gradient_state", rule, None, "Pass the forward kernel's state")

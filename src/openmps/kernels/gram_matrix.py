@@ -9,14 +9,14 @@ from openmps.core.image.storage import Extent, Shape
 from openmps.core.kernel.base import MPSKernel
 from openmps.core.kernel.configuration import KernelProperty
 from openmps.core.kernel.gradient import Given, MPSCNNGradientKernel
+from openmps.core.kernel.lowering_context import GradientLoweringContext, LoweringContext
 from openmps.core.kernel.plan import Plan
-from openmps.core.kernel.scene import GradientScene, Scene
 from openmps.core.kernel.unary import MPSCNNKernel
 from openmps.core.state.batch import MPSStateBatch
 from openmps.core.state.gradient import ForwardRecord, MPSNNGradientState
 from openmps.errors import MPSArgumentError
 from openmps.metal.device import MTLDevice
-from openmps.ops.op import Slot
+from openmps.ops.op import Value
 from openmps.ops.reduce.gram_matrix import GramMatrix, GramMatrixGradient
 from openmps.selectors import takes
 
@@ -48,7 +48,7 @@ class MPSNNGramMatrixCalculation(_Factor, MPSCNNKernel, leaves=MPSNNGradientStat
         width, height = min(destination.width, origin.x + columns), min(destination.height, origin.y + 1)
         return destination._replace(width=width, height=height)
 
-    def _body(self, at: Scene, *images: Slot) -> Slot:
+    def _lower(self, at: LoweringContext, *images: Value) -> Value:
         if (self.offset.x, self.offset.y) != (0, 0):
             rule = "must be 0 in x and y: the sums run over the whole image"
             raise MPSArgumentError(self.name, "offset", rule, f"({self.offset.x}, {self.offset.y})")
@@ -74,7 +74,7 @@ class MPSNNGramMatrixCalculationGradient(_Factor, MPSCNNGradientKernel, of=MPSNN
         super()._configure(record)
         self.alpha = record.parameters
 
-    def _differentiate(self, at: GradientScene, gradient: Slot, source: Slot) -> Slot:
+    def _differentiate(self, at: GradientLoweringContext, gradient: Value, source: Value) -> Value:
         rows, columns = at.geometry.source.result
         channels = at.sources[1].channels
         if (rows, columns) != (1, channels):

@@ -8,10 +8,10 @@ from openmps.checks import flag
 from openmps.core.image.storage import Extent, Shape, Target
 from openmps.core.kernel.binary import MPSCNNBinaryKernel
 from openmps.core.kernel.configuration import KernelProperty
-from openmps.core.kernel.scene import Scene
+from openmps.core.kernel.lowering_context import LoweringContext
 from openmps.core.state.gradient import SourceRecord
 from openmps.errors import MPSArgumentError
-from openmps.ops.op import Slot
+from openmps.ops.op import Value
 from openmps.ops.resample.grid_sample import GridSample
 
 
@@ -56,7 +56,7 @@ class MPSNNGridSample(MPSCNNBinaryKernel):
                 if stride != 1:
                     raise MPSArgumentError(self.name, f"{prefix}_stride_in_pixels_{axis}", "must be 1", stride)
 
-    def _body(self, at: Scene, *images: Slot) -> Slot:
+    def _lower(self, at: LoweringContext, *images: Value) -> Value:
         source, grid = images
         origin = None if self.use_grid_value_as_input_coordinate else (at.window.y.offset, at.window.x.offset)
         return GridSample(at.edge_mode, origin)(source, at.read(grid, 1))

@@ -14,7 +14,7 @@ from openmps.core.kernel.arguments import member, single
 from openmps.core.kernel.base import MPSKernel
 from openmps.core.kernel.checks import Images, check_command_buffer, check_sources
 from openmps.core.kernel.configuration import Fixed, KernelProperty, at_least
-from openmps.core.kernel.encoding import Pixels, record_step
+from openmps.core.kernel.dispatch import Pixels, record_op
 from openmps.core.vector import MPSMatrix
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.device import CommandBuffer, MTLBuffer, MTLDevice
@@ -146,7 +146,7 @@ class MPSImageCopyToMatrix(_ImageCopy):
 
     def _encode(self, command_buffer: CommandBuffer, images: Images, matrix: MPSMatrix) -> None:
         stack, rows = self._checked(command_buffer, "source_image", images, matrix)
-        record_step(command_buffer, self.name, ImagesToRows(self.data_layout is _CHANNELS_FIRST), (rows, stack))
+        record_op(command_buffer, self.name, ImagesToRows(self.data_layout is _CHANNELS_FIRST), (rows, stack))
         images.count_read()
 
 
@@ -183,5 +183,5 @@ class MPSMatrixCopyToImage(_ImageCopy):
         extent = stack.extent
         target = Target(0, 0, extent.width, extent.height, 0, extent.channels)
         op = RowsToImages(extent.shape[1:], self.data_layout is _CHANNELS_FIRST)
-        record_step(command_buffer, self.name, op, (rows,), (Pixels(stack, target),))
+        record_op(command_buffer, self.name, op, (rows,), (Pixels(stack, target),))
         matrix.count_read()

@@ -11,12 +11,12 @@ from openmps.core.image.batch import as_batch
 from openmps.core.image.image import MPSImage
 from openmps.core.kernel.arguments import single
 from openmps.core.kernel.configuration import KernelProperty
-from openmps.core.kernel.scene import Scene
+from openmps.core.kernel.lowering_context import LoweringContext
 from openmps.core.kernel.unary import OneSource
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.ops.geometry import Axis
-from openmps.ops.op import Slot
+from openmps.ops.op import Value
 from openmps.ops.resample.image_scale import ScaleFilter, ScaleImage, Scaling
 from openmps.types import MPSImageEdgeMode, MPSOrigin, MPSRegion, MPSScaleTransform, MPSSize, MTLSize
 
@@ -132,9 +132,9 @@ class MPSImageScale(MPSUnaryImageKernel):
         (left, right), (top, bottom) = columns.region(kind), rows.region(kind)
         return MPSRegion(MPSOrigin(left, top, 0.0), MPSSize(right - left, bottom - top, 1.0))
 
-    def _body(self, at: Scene, *images: Slot) -> Slot | None:
+    def _lower(self, at: LoweringContext, *images: Value) -> Value | None:
         if self._filter is None:
-            return super()._body(at, *images)
+            return super()._lower(at, *images)
         source, whole = at.sources[0].extent, at.destination
         fitted = MPSScaleTransform(whole.width / source.width, whole.height / source.height)
         columns, rows = self._scalings(self.scale_transform or fitted, at.window.x, at.window.y)

@@ -14,13 +14,13 @@ from openmps.core.kernel.activation import activated, activation_gradient, neuro
 from openmps.core.kernel.base import MPSKernel
 from openmps.core.kernel.configuration import Setting
 from openmps.core.kernel.gradient import MPSCNNGradientKernel
-from openmps.core.kernel.scene import GradientScene, Scene
+from openmps.core.kernel.lowering_context import GradientLoweringContext, LoweringContext
 from openmps.core.kernel.unary import MPSCNNKernel
 from openmps.core.neuron import MPSNNNeuronDescriptor, NeuronParameters
 from openmps.core.numbers import integer
 from openmps.core.state.gradient import MPSNNGradientState
 from openmps.metal.device import MTLDevice
-from openmps.ops.op import Slot
+from openmps.ops.op import Value
 from openmps.ops.pointwise.neuron import Neuron
 from openmps.selectors import takes
 from openmps.types import MPSCNNNeuronType
@@ -57,7 +57,7 @@ class MPSCNNNeuron(_NeuronParameters, MPSCNNKernel, leaves=MPSNNGradientState):
 
     _in_place = True
 
-    def _body(self, at: Scene, *images: Slot) -> Slot:
+    def _lower(self, at: LoweringContext, *images: Value) -> Value:
         region = at.read(images[0])
         if self._neuron.is_identity:
             return Neuron(*self._neuron[:4])(region)
@@ -71,7 +71,7 @@ class MPSCNNNeuronGradient(_NeuronParameters, MPSCNNGradientKernel, of=MPSCNNNeu
     header's printed ones are wrong.
     """
 
-    def _differentiate(self, at: GradientScene, gradient: Slot, source: Slot) -> Slot:
+    def _differentiate(self, at: GradientLoweringContext, gradient: Value, source: Value) -> Value:
         channels = at.sources[1].channels
         return at.back(activation_gradient(at, self.name, gradient, at.read(source), self._neuron, channels))
 

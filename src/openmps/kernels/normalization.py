@@ -10,7 +10,7 @@ from openmps.checks import FLT_MAX, Shown
 from openmps.core.kernel.base import KernelProperties, MPSKernel
 from openmps.core.kernel.configuration import Configured, Fixed, KernelProperty
 from openmps.core.kernel.gradient import MPSCNNGradientKernel
-from openmps.core.kernel.scene import GradientScene, Scene
+from openmps.core.kernel.lowering_context import GradientLoweringContext, LoweringContext
 from openmps.core.kernel.unary import MPSCNNKernel
 from openmps.core.numbers import integer
 from openmps.core.state.gradient import ForwardRecord, MPSNNGradientState
@@ -26,7 +26,7 @@ from openmps.ops.normalization.local_normalization import (
     SpatialNormalization,
     SpatialNormalizationGradient,
 )
-from openmps.ops.op import Slot
+from openmps.ops.op import Value
 
 # --- parameters -------------------------------------------------------------------------------------------------------
 from openmps.selectors import takes
@@ -122,7 +122,7 @@ class MPSCNNSpatialNormalization(_EnergyParameters, _SquareWindow, MPSCNNKernel)
     divisor of 0 is undefined. Result as large as the source.
     """
 
-    def _body(self, at: Scene, *images: Slot) -> Slot:
+    def _lower(self, at: LoweringContext, *images: Value) -> Value:
         return SpatialNormalization(at.window, at.edge_mode, self._divisor())(images[0])
 
 
@@ -136,7 +136,7 @@ class MPSCNNSpatialNormalizationGradient(_EnergyParameters, _WindowGradient, of=
     destination, it has them as they are set.
     """
 
-    def _differentiate(self, at: GradientScene, gradient: Slot, source: Slot) -> Slot:
+    def _differentiate(self, at: GradientLoweringContext, gradient: Value, source: Value) -> Value:
         return SpatialNormalizationGradient(at.window, at.edge_mode, self._divisor())(gradient, source)
 
 
@@ -149,7 +149,7 @@ class MPSCNNLocalContrastNormalization(_ContrastParameters, _SquareWindow, MPSCN
     that is multiplied by 32. A divisor of 0 is undefined. Result as large as the source.
     """
 
-    def _body(self, at: Scene, *images: Slot) -> Slot:
+    def _lower(self, at: LoweringContext, *images: Value) -> Value:
         return LocalContrastNormalization(at.window, at.edge_mode, *self._how())(images[0])
 
 
@@ -165,7 +165,7 @@ class MPSCNNLocalContrastNormalizationGradient(
     they are set.
     """
 
-    def _differentiate(self, at: GradientScene, gradient: Slot, source: Slot) -> Slot:
+    def _differentiate(self, at: GradientLoweringContext, gradient: Value, source: Value) -> Value:
         return LocalContrastNormalizationGradient(at.window, at.edge_mode, *self._how())(gradient, source)
 
 
@@ -194,7 +194,7 @@ class MPSCNNCrossChannelNormalization(_ChannelWindow, MPSCNNKernel):
     large as the source.
     """
 
-    def _body(self, at: Scene, *images: Slot) -> Slot:
+    def _lower(self, at: LoweringContext, *images: Value) -> Value:
         return CrossChannelNormalization(self.kernel_size, self._divisor())(at.read(images[0]))
 
 
@@ -207,6 +207,6 @@ class MPSCNNCrossChannelNormalizationGradient(_ChannelWindow, _Gradient, of=MPSC
     them as they are set.
     """
 
-    def _differentiate(self, at: GradientScene, gradient: Slot, source: Slot) -> Slot:
+    def _differentiate(self, at: GradientLoweringContext, gradient: Value, source: Value) -> Value:
         differentiate = CrossChannelNormalizationGradient(self.kernel_size, self._divisor())
         return at.back(differentiate(gradient, at.read(source)))

@@ -15,13 +15,13 @@ from openmps.core.image.storage import Extent, Shape
 from openmps.core.kernel.arguments import channel_offset, member
 from openmps.core.kernel.configuration import KernelProperty, Setting, SourceProperty
 from openmps.core.kernel.gradient import Given, MPSCNNGradientKernel
-from openmps.core.kernel.scene import GradientScene, Scene
+from openmps.core.kernel.lowering_context import GradientLoweringContext, LoweringContext
 from openmps.core.kernel.unary import MPSCNNKernel
 from openmps.core.state.gradient import MPSNNGradientState, SourceRecord
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.device import MTLDevice
 from openmps.ops.layout.pad import Pad, PadGradient
-from openmps.ops.op import Slot
+from openmps.ops.op import Value
 from openmps.types import MPSImageCoordinate, MPSImageEdgeMode, MPSOffset, MPSRectNoClip, MTLOrigin, MTLRegion, MTLSize
 
 _NOTHING = MPSImageCoordinate(0, 0, 0)
@@ -119,7 +119,7 @@ class MPSNNPad(MPSCNNKernel, leaves=MPSNNGradientState):
     def _parameters(self) -> PadParameters:
         return PadParameters(self.padding_size_before.channel, self.padding_size_after.channel)
 
-    def _body(self, at: Scene, *images: Slot) -> Slot:
+    def _lower(self, at: LoweringContext, *images: Value) -> Value:
         pad = Pad(at.window, self._parameters(), at.edge_mode, self.fill_value)
         if self._fill_values is None or at.edge_mode is not MPSImageEdgeMode.CONSTANT:
             return pad(images[0])
@@ -152,7 +152,7 @@ class MPSNNPadGradient(MPSCNNGradientKernel, of=MPSNNPad):
     def _check_channels(self, sources: tuple[SourceRecord, ...]) -> None:
         """Nothing to ask without the channels added, which `_differentiate` knows."""
 
-    def _differentiate(self, at: GradientScene, gradient: Slot, source: Slot) -> Slot:
+    def _differentiate(self, at: GradientLoweringContext, gradient: Value, source: Value) -> Value:
         return PadGradient(at.window, self._channels_added(at.sources, at.given), at.edge_mode)(gradient)
 
     def _channels_added(self, sources: tuple[SourceRecord, ...], given: Given | None) -> tuple[int, int]:

@@ -6,12 +6,12 @@ from openmps.checks import of_kind
 from openmps.core.kernel.base import KernelProperties
 from openmps.core.kernel.configuration import Configured, KernelProperty, at_least
 from openmps.core.kernel.gradient import Given, MPSCNNGradientKernel
-from openmps.core.kernel.scene import GradientScene, Scene
+from openmps.core.kernel.lowering_context import GradientLoweringContext, LoweringContext
 from openmps.core.kernel.unary import MPSCNNKernel
 from openmps.core.padding.geometry import exclude_edges_zero_pad
 from openmps.core.state.gradient import ForwardRecord, MPSNNGradientState
 from openmps.metal.device import MTLDevice
-from openmps.ops.op import Slot
+from openmps.ops.op import Value
 from openmps.ops.pooling.pooling import (
     AveragePooling,
     AveragePoolingGradient,
@@ -69,7 +69,7 @@ class MPSCNNPooling(_Windows, MPSCNNKernel, leaves=MPSNNGradientState):
 class _LargestOfWindow(MPSCNNPooling):
     """Max pooling, which tells its state where the largest numbers were."""
 
-    def _body(self, at: Scene, *images: Slot) -> Slot:
+    def _lower(self, at: LoweringContext, *images: Value) -> Value:
         largest, choice = MaxPooling(at.window, at.edge_mode)(images[0])
         at.saves(choice)
         return largest
@@ -97,7 +97,7 @@ class MPSCNNPoolingL2Norm(MPSCNNPooling):
     Outside the image ZERO adds nothing; CLAMP repeats the edge pixel.
     """
 
-    def _body(self, at: Scene, *images: Slot) -> Slot:
+    def _lower(self, at: LoweringContext, *images: Value) -> Value:
         return L2NormPooling(at.window, at.edge_mode)(images[0])
 
 
@@ -131,7 +131,7 @@ class MPSCNNPoolingAverage(_ZeroPad, MPSCNNPooling):
             return MPSImageEdgeMode.CLAMP, pads
         return self.edge_mode, (self.zero_pad_size_x, self.zero_pad_size_y)
 
-    def _body(self, at: Scene, *images: Slot) -> Slot:
+    def _lower(self, at: LoweringContext, *images: Value) -> Value:
         return AveragePooling(at.window, *self._parameters())(images[0])
 
 
@@ -158,12 +158,12 @@ class MPSCNNPoolingGradient(_Windows, MPSCNNGradientKernel):
 class _LargestOfWindowGradient(MPSCNNPoolingGradient):
     """The gradient of max pooling; the maxima are those that the state remembers, or are found again."""
 
-    def _differentiate(self, at: GradientScene, gradient: Slot, source: Slot) -> Slot:
+    def _differentiate(self, at: GradientLoweringContext, gradient: Value, source: Value) -> Value:
         choice = at.saved if _reads_alike(at) else None
         return MaxPoolingGradient(at.window, at.edge_mode)(gradient, source, choice)
 
 
-def _reads_alike(at: GradientScene) -> bool:
+def _reads_alike(at: GradientLoweringContext) -> bool:
     """Whether the forward encodes of the states read the same windows of the same channels as the gradient does."""
     given: Given | None = at.given
     source = at.sources[1]
@@ -194,7 +194,7 @@ class MPSCNNPoolingL2NormGradient(MPSCNNPoolingGradient, of=MPSCNNPoolingL2Norm)
     The norms are computed again from the forward source. Where one is 0, it gives no gradient.
     """
 
-    def _differentiate(self, at: GradientScene, gradient: Slot, source: Slot) -> Slot:
+    def _differentiate(self, at: GradientLoweringContext, gradient: Value, source: Value) -> Value:
         return L2NormPoolingGradient(at.window, at.edge_mode)(gradient, source)
 
 
@@ -209,6 +209,6 @@ class MPSCNNPoolingAverageGradient(_ZeroPad, MPSCNNPoolingGradient, of=MPSCNNPoo
         if record.parameters is not None:
             self.secondary_edge_mode, (self.zero_pad_size_x, self.zero_pad_size_y) = record.parameters
 
-    def _differentiate(self, at: GradientScene, gradient: Slot, source: Slot) -> Slot:
+    def _differentiate(self, at: GradientLoweringContext, gradient: Value, source: Value) -> Value:
         zero_pad = (self.zero_pad_size_x, self.zero_pad_size_y)
         return AveragePoolingGradient(at.window, at.edge_mode, zero_pad)(gradient)

@@ -17,7 +17,7 @@ from openmps.checks import NamedAttributes, Shown, number, store
 from openmps.core.kernel.base import MPSKernel
 from openmps.core.kernel.checks import check_command_buffer
 from openmps.core.kernel.configuration import ULONG_MAX, KernelProperty, at_least
-from openmps.core.kernel.encoding import Bound, Number, record_step
+from openmps.core.kernel.dispatch import Bound, Number, record_op
 from openmps.core.lifetime import record_synchronize
 from openmps.core.numbers import integer
 from openmps.core.vector import MPSMatrix, MPSVector
@@ -262,7 +262,7 @@ class MPSMatrixRandom(MPSKernel):
         is_words = self._data_type is MPSDataType.UINT32
         numbers = Integers() if is_words else _distribution(self._descriptor)
         op, words = self._fill((stop - start) * each, numbers, _CHUNKS[self.device.torch_device.type])
-        record_step(command_buffer, self.name, op, (_Members(given, slice(start, stop)), words))
+        record_op(command_buffer, self.name, op, (_Members(given, slice(start, stop)), words))
 
     def _fill(self, count: int, numbers: Distribution, chunk: int) -> tuple[Op, Bound]:
         """What fills a destination with ``count`` numbers, and where it finds the words for them when it runs."""

@@ -16,13 +16,13 @@ from openmps.core.kernel.binary import MPSCNNBinaryKernel
 from openmps.core.kernel.configuration import Configured, KernelProperty, Setting, at_least
 from openmps.core.kernel.encode import ImageKernel
 from openmps.core.kernel.gradient import Given, MPSCNNGradientKernel
+from openmps.core.kernel.lowering_context import GradientLoweringContext, LoweringContext, back
 from openmps.core.kernel.planning import check_depth
-from openmps.core.kernel.scene import GradientScene, Scene, back
 from openmps.core.kernel.unary import MPSCNNKernel
 from openmps.core.state.gradient import MPSNNGradientState, SourceRecord
 from openmps.errors import MPSArgumentError
 from openmps.metal.device import MTLDevice
-from openmps.ops.op import Slot
+from openmps.ops.op import Value
 from openmps.ops.reduce.local_correlation import LocalCorrelation
 from openmps.ops.reduce.reduce import (
     CHANNELS,
@@ -151,9 +151,9 @@ class MPSNNReduceUnary(_ReadsRegions, MPSCNNKernel):
         height = rows if self._axis == ROWS else height
         return super()._source_record(index, extent, width, height)
 
-    def _body(self, at: Scene, *images: Slot) -> Slot | None:
+    def _lower(self, at: LoweringContext, *images: Value) -> Value | None:
         if self._reduction is None or self._axis is None:
-            return super()._body(at, *images)
+            return super()._lower(at, *images)
         return Reduce(self._reduction, self._axis)(at.read(images[0]))
 
 
@@ -215,7 +215,7 @@ class MPSNNReduceFeatureChannelsSum(MPSNNReduceUnary, reduction=Reduction.SUM, a
 
     weight = KernelProperty(1.0, number, "Factor of every feature channel. Default 1.")
 
-    def _body(self, at: Scene, *images: Slot) -> Slot:
+    def _lower(self, at: LoweringContext, *images: Value) -> Value:
         return Reduce(Reduction.SUM, CHANNELS, self.weight)(at.read(images[0]))
 
 
@@ -250,14 +250,14 @@ class SpatialMean(MPSNNReduceUnary):
         columns, rows = self._pixels(index, extent)
         return super()._source_record(index, extent, columns, rows)
 
-    def _body(self, at: Scene, *images: Slot) -> Slot:
+    def _lower(self, at: LoweringContext, *images: Value) -> Value:
         return Reduce(Reduction.MEAN, PIXELS)(at.read(images[0]))
 
 
 class SpatialMeanGradient(MPSCNNGradientKernel, of=SpatialMean):
     """dX = G / N at the N pixels that the forward kernel read, 0 elsewhere."""
 
-    def _differentiate(self, at: GradientScene, gradient: Slot, source: Slot) -> Slot:
+    def _differentiate(self, at: GradientLoweringContext, gradient: Value, source: Value) -> Value:
         given: Given = at.given
         forward = given.record.sources[0]
         rows, columns = forward.window.result
@@ -324,7 +324,7 @@ class _WeightedReduction(MPSNNReduceBinary):
             )
         return replace(record, window=replace(record.window, x=x, y=y))
 
-    def _body(self, at: Scene, *images: Slot) -> Slot:
+    def _lower(self, at: LoweringContext, *images: Value) -> Value:
         features, weights = images
         return ReduceWeighted(self._weighting)(at.read(features), at.read(weights, 1))
 
@@ -401,7 +401,7 @@ class MPSNNLocalCorrelation(MPSNNReduceBinary):
             width, height = self._pixels(index, extent)
         return super()._source_record(index, extent, width, height)
 
-    def _body(self, at: Scene, *images: Slot) -> Slot:
+    def _lower(self, at: LoweringContext, *images: Value) -> Value:
         window, stride = (self.window_in_y, self.window_in_x), (self.stride_in_y, self.stride_in_x)
         a, b = images
         return LocalCorrelation(window, stride, at.sources[1].edge_mode)(at.read(a), at.read(b, 1))

@@ -10,7 +10,7 @@ from openmps.core.image.image import MPSImage
 from openmps.core.image.storage import Extent, Shape, Target
 from openmps.core.kernel.configuration import at_least
 from openmps.core.kernel.gradient import MPSCNNGradientKernel
-from openmps.core.kernel.scene import GradientScene, Scene
+from openmps.core.kernel.lowering_context import GradientLoweringContext, LoweringContext
 from openmps.core.kernel.unary import MPSCNNKernel
 from openmps.core.state.batch import MPSStateBatch
 from openmps.core.state.gradient import MPSNNGradientState, SourceRecord
@@ -18,7 +18,7 @@ from openmps.core.state.state import MPSState
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.device import CommandBuffer
 from openmps.ops.layout.reshape import Reshape
-from openmps.ops.op import Slot
+from openmps.ops.op import Value
 
 
 class _Reshaped(NamedTuple):
@@ -70,7 +70,7 @@ class MPSNNReshape(MPSCNNKernel, leaves=MPSNNGradientState):
         origin = self.clip_rect.origin
         return Target(origin.x, origin.y, width, height, first, channels)
 
-    def _body(self, at: Scene, *images: Slot) -> Slot:
+    def _lower(self, at: LoweringContext, *images: Value) -> Value:
         return Reshape((at.target.channels, at.target.height, at.target.width))(images[0])
 
     def _asked(self, destination: object, *shape: int | None) -> _Reshaped | None:
@@ -157,7 +157,7 @@ class MPSNNReshapeGradient(MPSCNNGradientKernel, of=MPSNNReshape):
     def _check_channels(self, sources: tuple[SourceRecord, ...]) -> None:
         """Nothing to ask of the channels alone: `_differentiate` compares all numbers."""
 
-    def _differentiate(self, at: GradientScene, gradient: Slot, source: Slot) -> Slot:
+    def _differentiate(self, at: GradientLoweringContext, gradient: Value, source: Value) -> Value:
         read, whole = at.sources
         size = (whole.channels, whole.extent.height, whole.extent.width)
         rows, columns = at.window.result

@@ -10,12 +10,12 @@ import numpy as np
 from openmps.checks import Shown, flag, of_kind
 from openmps.core.image.storage import Extent, Shape
 from openmps.core.kernel.configuration import Fixed, Setting
-from openmps.core.kernel.scene import Scene
+from openmps.core.kernel.lowering_context import LoweringContext
 from openmps.core.kernel.unary import MPSCNNKernel
 from openmps.core.numbers import integer
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.device import MTLDevice
-from openmps.ops.op import Slot
+from openmps.ops.op import Value
 from openmps.ops.resample.resample import CropAndResize, Interpolate
 from openmps.ops.resample.stretch import Stretch
 from openmps.types import MPSRegion
@@ -62,7 +62,7 @@ class MPSNNResizeBilinear(_Resizing):
         super().__init__(device, resize_width, resize_height)
         self._change(align_corners=flag(self.name, "align_corners", align_corners))
 
-    def _body(self, at: Scene, *images: Slot) -> Slot:
+    def _lower(self, at: LoweringContext, *images: Value) -> Value:
         rows = Stretch.to(at.window.y, self.resize_height, self.align_corners)
         columns = Stretch.to(at.window.x, self.resize_width, self.align_corners)
         return Interpolate(rows, columns, at.edge_mode)(images[0])
@@ -115,7 +115,7 @@ class MPSNNCropAndResizeBilinear(_Resizing):
                 raise MPSArgumentError(self.name, f"regions[{index}]", "must be finite", region)
         return tuple(regions[:count])
 
-    def _body(self, at: Scene, *images: Slot) -> Slot:
+    def _lower(self, at: LoweringContext, *images: Value) -> Value:
         regions = at.constant(np.array([_numbers(region) for region in self.regions], np.float64))
         return CropAndResize((self.resize_height, self.resize_width), at.window)(images[0], regions)
 

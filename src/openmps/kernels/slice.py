@@ -6,9 +6,9 @@ from functools import partial
 
 from openmps.core.kernel.arguments import channel_offset
 from openmps.core.kernel.configuration import SourceProperty
-from openmps.core.kernel.scene import Scene
+from openmps.core.kernel.lowering_context import LoweringContext
 from openmps.core.kernel.unary import MPSCNNKernel
-from openmps.ops.op import Slot
+from openmps.ops.op import Value
 
 
 class MPSNNSlice(MPSCNNKernel):
@@ -23,5 +23,5 @@ class MPSNNSlice(MPSCNNKernel):
         0, "channel_offset", partial(channel_offset, step=1), "The first source channel read. Default 0."
     )
 
-    def _body(self, at: Scene, *images: Slot) -> Slot:
+    def _lower(self, at: LoweringContext, *images: Value) -> Value:
         return at.read(images[0])

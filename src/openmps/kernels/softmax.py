@@ -6,10 +6,10 @@ from typing import ClassVar
 
 from openmps.core.image.storage import Extent, Target
 from openmps.core.kernel.gradient import MPSCNNGradientKernel
-from openmps.core.kernel.scene import GradientScene, Scene
+from openmps.core.kernel.lowering_context import GradientLoweringContext, LoweringContext
 from openmps.core.kernel.unary import MPSCNNKernel
 from openmps.core.state.gradient import ForwardRecord, MPSNNGradientState
-from openmps.ops.op import Op, Slot
+from openmps.ops.op import Op, Value
 from openmps.ops.pointwise.softmax import LogSoftMax, LogSoftMaxGradient, SoftMax, SoftMaxGradient
 from openmps.types import MPSOffset
 
@@ -19,7 +19,7 @@ class _ChannelFunction(MPSCNNKernel, leaves=MPSNNGradientState):
 
     _function: ClassVar[Op]
 
-    def _body(self, at: Scene, *images: Slot) -> Slot:
+    def _lower(self, at: LoweringContext, *images: Value) -> Value:
         return self._function(at.read(images[0]))
 
 
@@ -64,7 +64,7 @@ class _ChannelFunctionGradient(MPSCNNGradientKernel):
             channel_max_count=target.channels,
         )
 
-    def _differentiate(self, at: GradientScene, gradient: Slot, source: Slot) -> Slot:
+    def _differentiate(self, at: GradientLoweringContext, gradient: Value, source: Value) -> Value:
         return at.back(self._derivative(gradient, at.read(source)))
 
 

@@ -9,14 +9,14 @@ from openmps.core.image.storage import Extent, Shape
 from openmps.core.kernel.base import MPSKernel
 from openmps.core.kernel.configuration import Fixed, Setting
 from openmps.core.kernel.gradient import Given, MPSCNNGradientKernel
-from openmps.core.kernel.scene import GradientScene, Scene
+from openmps.core.kernel.lowering_context import GradientLoweringContext, LoweringContext
 from openmps.core.kernel.unary import MPSCNNKernel
 from openmps.core.numbers import integer
 from openmps.core.state.gradient import MPSNNGradientState
 from openmps.errors import MPSArgumentError
 from openmps.metal.device import MTLDevice
 from openmps.ops.geometry import Window
-from openmps.ops.op import Slot
+from openmps.ops.op import Value
 from openmps.ops.resample.resample import Enlarge, EnlargeGradient, Interpolate, InterpolateGradient
 from openmps.ops.resample.stretch import Stretch
 from openmps.selectors import takes
@@ -80,7 +80,7 @@ class MPSCNNUpsamplingNearest(MPSCNNUpsampling):
     Outside the source, which only an offset or a larger clip rectangle reaches, the edge mode decides.
     """
 
-    def _body(self, at: Scene, *images: Slot) -> Slot:
+    def _lower(self, at: LoweringContext, *images: Value) -> Value:
         return Enlarge(at.window, self._factors, at.edge_mode)(images[0])
 
 
@@ -107,7 +107,7 @@ class MPSCNNUpsamplingBilinear(MPSCNNUpsampling):
         super().__init__(device, integer_scale_factor_x, integer_scale_factor_y)
         self._change(align_corners=flag(self.name, "align_corners", align_corners))
 
-    def _body(self, at: Scene, *images: Slot) -> Slot:
+    def _lower(self, at: LoweringContext, *images: Value) -> Value:
         rows, columns = _stretches(at.window, self._factors, self.align_corners)
         return Interpolate(rows, columns, at.edge_mode)(images[0])
 
@@ -145,7 +145,7 @@ class MPSCNNUpsamplingGradient(_Factors, MPSCNNGradientKernel):
 class MPSCNNUpsamplingNearestGradient(MPSCNNUpsamplingGradient, of=MPSCNNUpsamplingNearest):
     """dX = the sum of G over each pixel's f x f copies (MPSCNNUpsampling.h, macOS 10.13.4)."""
 
-    def _differentiate(self, at: GradientScene, gradient: Slot, source: Slot) -> Slot:
+    def _differentiate(self, at: GradientLoweringContext, gradient: Value, source: Value) -> Value:
         factors = self._forward_parameters(at.given).factors
         return EnlargeGradient(at.window, factors, at.edge_mode)(gradient)
 
@@ -156,6 +156,6 @@ class MPSCNNUpsamplingBilinearGradient(MPSCNNUpsamplingGradient, of=MPSCNNUpsamp
     Whether corners are aligned comes from the gradient state; without one they are not.
     """
 
-    def _differentiate(self, at: GradientScene, gradient: Slot, source: Slot) -> Slot:
+    def _differentiate(self, at: GradientLoweringContext, gradient: Value, source: Value) -> Value:
         rows, columns = _stretches(at.window, *self._forward_parameters(at.given))
         return InterpolateGradient(rows, columns, at.edge_mode)(gradient)

@@ -100,11 +100,11 @@ class Timer(Protocol):
     """When the device began and ended one record."""
 
     def begin(self) -> None:
-        """Mark the place before the first work."""
+        """Identity the place before the first work."""
         ...
 
     def end(self) -> None:
-        """Mark the place after the last work."""
+        """Identity the place after the last work."""
         ...
 
     def wait(self) -> None:

@@ -107,15 +107,15 @@ class Passage(NamedTuple):
 
 def contents_of(works: Iterable[tuple[str, Callable[[], None]]]) -> list[Content]:
     """What is kept of works when they have run: nothing that they hold alive."""
-    return [(label, getattr(work, "body", None)) for label, work in works]
+    return [(label, getattr(work, "function", None)) for label, work in works]
 
 
 def explained(device: str, contents: Sequence[Content], passages: Sequence[Passage]) -> CommandBufferExplanation:
     """The explanation of works of which ``passages`` tell the outcomes one after the other."""
     outcomes = [(passage.outcome, passage.reason) for passage in passages for _ in range(passage.works)]
     rows = [
-        ExplainedWork(label, body.operations() if body else (), body.fused if body else (), *outcome)
-        for (label, body), outcome in zip(contents, outcomes, strict=True)
+        ExplainedWork(label, function.operations() if function else (), function.fused if function else (), *outcome)
+        for (label, function), outcome in zip(contents, outcomes, strict=True)
     ]
     if device != "cpu":
         return CommandBufferExplanation(device, tuple(rows))

@@ -1,13 +1,13 @@
-"""What an encode computes, as data: operations with fields, the steps that apply them to slots, bodies of steps.
+"""What an encode computes, as data: operations with fields, equations that apply them to values, functions of these.
 
 An `Op` is one operation of the mathematics. Its numbers are fields, its tensors are arguments, so that operations can
-be compared, hashed, listed and replaced. A kernel writes its mathematics once, by applying operations to slots::
+be compared, hashed, listed and replaced. A kernel writes its mathematics once, by applying operations to values::
 
     largest, choice = MaxPooling(window, edge_mode)(x)
 
-Each application is a `Step`. A `Body` is the steps of one encode, or of a whole graph, over numbered slots: inputs that
-an encode binds (sources, saved tensors, buffers, numbers), temporaries, and outputs. Bodies know no memory: the same
-body serves every encode of equal kernels over equal shapes.
+Each application is an `Equation`. A `Function` is the equations of one encode, or of a whole graph, over numbered
+values: inputs that an encode binds (sources, saved tensors, buffers, numbers), temporaries, and outputs. Functions know no
+memory: the same function serves every encode of equal kernels over equal shapes.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Op:
             window: Window
             edge_mode: MPSImageEdgeMode
 
-    What is not said is as in the base. Applied to slots it adds a step to their body and gives its results.
+    What is not said is as in the base. Applied to values it adds an equation to their function and gives its results.
     """
 
     kind: ClassVar[Kind] = Kind.POINTWISE
@@ -118,16 +118,16 @@ class Op:
         return self._function(*operands, **vars(self))
 
     def __call__(self, *operands: Any) -> Any:
-        """Apply to slots (or None, for an operand that is left out): a slot for each result, the one itself if one."""
-        builder = next((operand.builder for operand in operands if isinstance(operand, Slot)), None)
+        """Apply to values (None for an operand that is left out): a value for each result, the one itself if one."""
+        builder = next((operand.builder for operand in operands if isinstance(operand, Value)), None)
         if builder is None:
-            raise TypeError("an operation is applied to at least one slot")
+            raise TypeError("an operation is applied to at least one value")
         made = builder.add(self, operands)
         return made[0] if self.results == 1 else made
 
 
 class Role(Enum):
-    """What an input of a body is."""
+    """What an input of a function is."""
 
     SOURCE = auto()
     """Elements of an image as they are stored."""
@@ -144,13 +144,13 @@ class Role(Enum):
 
 
 class Input(NamedTuple):
-    """An input of a body: what it is, and its name among those of its role."""
+    """An input of a function: what it is, and its name among those of its role."""
 
     role: Role
     name: str
 
 
-class Step(NamedTuple):
+class Equation(NamedTuple):
     """One application of an operation; -1 stands for an operand that is left out."""
 
     op: Op
@@ -158,8 +158,8 @@ class Step(NamedTuple):
     writes: tuple[int, ...]
 
 
-class Slot:
-    """A value of a body that is being built."""
+class Value:
+    """A value of a function that is being built."""
 
     __slots__ = ("builder", "index", "is_half")
 
@@ -171,92 +171,95 @@ class Slot:
 
 
 class Builder:
-    """Collects the steps of a body. ``widen`` makes the step that turns float16 into float32."""
+    """Collects the equations of a function. ``widen`` makes the equation that turns float16 into float32."""
 
     def __init__(self, widen: Op | None = None) -> None:
-        self._inputs: dict[Input, Slot] = {}
-        self._steps: list[Step] = []
-        self._outputs: dict[str, Slot] = {}
-        self._widened: dict[int, Slot] = {}
+        self._inputs: dict[Input, Value] = {}
+        self._equations: list[Equation] = []
+        self._outputs: dict[str, Value] = {}
+        self._widened: dict[int, Value] = {}
         self._widen = widen
         self._count = 0
 
-    def new_slot(self, is_half: bool = False) -> Slot:
-        """A slot that nothing fills yet."""
+    def new_value(self, is_half: bool = False) -> Value:
+        """A value that nothing fills yet."""
         self._count += 1
-        return Slot(self, self._count - 1, is_half)
+        return Value(self, self._count - 1, is_half)
 
-    def input(self, role: Role, name: str, is_half: bool = False) -> Slot:
-        """The input of this role and name; the same slot each time."""
+    def input(self, role: Role, name: str, is_half: bool = False) -> Value:
+        """The input of this role and name; the same value each time."""
         key = Input(role, name)
         found = self._inputs.get(key)
         if found is None:
-            found = self._inputs[key] = self.new_slot(is_half)
+            found = self._inputs[key] = self.new_value(is_half)
         return found
 
-    def add(self, op: Op, operands: Sequence[Slot | None]) -> tuple[Slot, ...]:
-        """Apply ``op``: one slot for each of its results."""
+    def add(self, op: Op, operands: Sequence[Value | None]) -> tuple[Value, ...]:
+        """Apply ``op``: one value for each of its results."""
         if not op.takes_half:
             operands = [self._wide(operand) for operand in operands]
         is_half = op.gives_half and any(operand is not None and operand.is_half for operand in operands)
-        made = tuple(self.new_slot(is_half) for _ in range(op.results))
+        made = tuple(self.new_value(is_half) for _ in range(op.results))
         reads = tuple(-1 if operand is None else operand.index for operand in operands)
-        self._steps.append(Step(op, reads, tuple(slot.index for slot in made)))
+        self._equations.append(Equation(op, reads, tuple(value.index for value in made)))
         return made
 
-    def _wide(self, operand: Slot | None) -> Slot | None:
+    def _wide(self, operand: Value | None) -> Value | None:
         if operand is None or not operand.is_half or self._widen is None:
             return operand
         found = self._widened.get(operand.index)
         if found is None:
-            found = self._widened[operand.index] = self.new_slot()
-            self._steps.append(Step(self._widen, (operand.index,), (found.index,)))
+            found = self._widened[operand.index] = self.new_value()
+            self._equations.append(Equation(self._widen, (operand.index,), (found.index,)))
         return found
 
-    def output(self, name: str, slot: Slot) -> None:
-        """Give ``slot`` out under a name."""
-        self._outputs[name] = slot
+    def output(self, name: str, value: Value) -> None:
+        """Give ``value`` out under a name."""
+        self._outputs[name] = value
 
-    def splice(self, body: Body, operands: Sequence[Slot | None]) -> dict[str, Slot]:
-        """Append all steps of another body, its inputs replaced by ``operands``; returns its outputs' slots here."""
+    def splice(self, function: Function, operands: Sequence[Value | None]) -> dict[str, Value]:
+        """Append all equations of another function, its inputs replaced by ``operands``; returns its outputs."""
         places = {
             index: -1 if operand is None else operand.index
-            for index, operand in zip(body.input_slots, operands, strict=True)
+            for index, operand in zip(function.input_values, operands, strict=True)
         }
         places[-1] = -1
 
         def place(index: int) -> int:
             if index not in places:
-                places[index] = self.new_slot().index
+                places[index] = self.new_value().index
             return places[index]
 
-        for step in body.steps:
-            reads, writes = tuple(map(place, step.reads)), tuple(map(place, step.writes))
-            self._steps.append(Step(step.op, reads, writes))
-        return {name: Slot(self, place(index)) for name, index in zip(body.outputs, body.output_slots, strict=True)}
+        for equation in function.equations:
+            reads, writes = tuple(map(place, equation.reads)), tuple(map(place, equation.writes))
+            self._equations.append(Equation(equation.op, reads, writes))
+        return {
+            name: Value(self, place(index))
+            for name, index in zip(function.outputs, function.output_values, strict=True)
+        }
 
     @property
-    def slots(self) -> int:
-        """How many slots there are so far."""
+    def value_count(self) -> int:
+        """How many values there are so far."""
         return self._count
 
-    def finish(self) -> Body:
-        """The body of what was added; the last call. Slots know their builder, which lets go of them here."""
-        body = Body(
+    def finish(self) -> Function:
+        """The function of what was added; the last call. Values know their builder, which lets go of them here."""
+        function = Function(
             tuple(self._inputs),
-            self._steps,
+            self._equations,
             tuple(self._outputs),
-            tuple(slot.index for slot in self._outputs.values()),
+            tuple(value.index for value in self._outputs.values()),
             self._count,
-            tuple(slot.index for slot in self._inputs.values()),
+            tuple(value.index for value in self._inputs.values()),
         )
-        for slots in (self._inputs, self._outputs, self._widened):
-            slots.clear()
-        return body
+        for values in (self._inputs, self._outputs, self._widened):
+            values.clear()
+        return function
 
 
 class Action(NamedTuple):
-    """A step made ready to run: which results are read, and which slots nobody reads afterwards."""
+    """An equation made ready to run: which results are read, and which values nobody reads afterwards."""
 
     op: Op
     reads: tuple[int, ...]
@@ -266,81 +269,87 @@ class Action(NamedTuple):
 
 
 Performer = Callable[[Action, list[Any]], Any]
-"""Runs a step on its operands, and gives what `Op.run` gives."""
+"""Runs an equation on its operands, and gives what `Op.run` gives."""
 
 
-class Body:
-    """Steps over numbered slots. Made once, run often.
+class Function:
+    """Equations over numbered values. Made once, run often.
 
-    Steps whose results nobody reads are left out, unless they have an effect.
+    Equations whose results nobody reads are left out, unless they have an effect.
     """
 
     __slots__ = (
         "actions",
+        "equations",
         "fused",
-        "input_slots",
+        "input_values",
         "inputs",
         "may_share",
         "origin",
-        "output_slots",
+        "output_values",
         "outputs",
-        "slots",
-        "steps",
+        "value_count",
     )
 
     def __init__(
         self,
         inputs: tuple[Input, ...],
-        steps: Sequence[Step],
+        equations: Sequence[Equation],
         outputs: tuple[str, ...],
-        output_slots: tuple[int, ...],
-        slots: int,
-        input_slots: tuple[int, ...] | None = None,
+        output_values: tuple[int, ...],
+        value_count: int,
+        input_values: tuple[int, ...] | None = None,
     ) -> None:
         self.inputs = inputs
-        self.input_slots = tuple(range(len(inputs))) if input_slots is None else input_slots
-        """Where the inputs are; the first slots unless said."""
+        self.input_values = tuple(range(len(inputs))) if input_values is None else input_values
+        """Where the inputs are; the first values unless said."""
         self.outputs = outputs
         """Names of what comes out."""
-        self.output_slots = output_slots
-        self.slots = slots
-        self.steps = _live(steps, set(output_slots))
-        self.actions = _actions(self.steps, set(output_slots))
-        self.may_share = _sharing(self.steps, self.input_slots, output_slots)
+        self.output_values = output_values
+        self.value_count = value_count
+        self.equations = _live(equations, set(output_values))
+        self.actions = _actions(self.equations, set(output_values))
+        self.may_share = _sharing(self.equations, self.input_values, output_values)
         """Of each output, whether it may share memory with an input or with another output."""
         self.fused: tuple[str, ...] = ()
-        """What runs as a part of something else, by name; whoever made the steps so says it."""
+        """What runs as a part of something else, by name; whoever made the equations so says it."""
         self.origin: Callable[[], object] | None = None
-        """Gives what joined the body from several, while that exists; None for the body of one kernel."""
+        """Gives what joined the function from several, while that exists; None for the function of one kernel."""
 
     def overwritten(self) -> list[int]:
-        """Which inputs' memory is written when the body runs, by their places."""
-        places = {slot: place for place, slot in enumerate(self.input_slots)}
-        slots = {step.reads[index] for step in self.steps for index in step.op.overwritten(len(step.reads))}
-        return [places[slot] for slot in sorted(slots) if slot in places]
+        """Which inputs' memory is written when the function runs, by their places."""
+        places = {value: place for place, value in enumerate(self.input_values)}
+        written = {
+            equation.reads[index]
+            for equation in self.equations
+            for index in equation.op.overwritten(len(equation.reads))
+        }
+        return [places[value] for value in sorted(written) if value in places]
 
-    def only(self, outputs: Iterable[str]) -> Body:
-        """The body that gives some of the outputs, without the work for the others."""
+    def only(self, outputs: Iterable[str]) -> Function:
+        """The function that gives some of the outputs, without the work for the others."""
         wanted = set(outputs)
-        kept = [(name, slot) for name, slot in zip(self.outputs, self.output_slots, strict=True) if name in wanted]
+        kept = [(name, value) for name, value in zip(self.outputs, self.output_values, strict=True) if name in wanted]
         if len(kept) == len(self.outputs):
             return self
-        names, slots = tuple(name for name, _ in kept), tuple(slot for _, slot in kept)
-        return Body(self.inputs, self.steps, names, slots, self.slots, self.input_slots)
+        names, values = tuple(name for name, _ in kept), tuple(value for _, value in kept)
+        return Function(self.inputs, self.equations, names, values, self.value_count, self.input_values)
 
-    def with_steps(self, steps: Sequence[Step], slots: int, inputs: Mapping[Input, int] | None = None) -> Body:
-        """The body with other steps, over so many slots, and with other inputs, in these slots, if they are given."""
-        given = dict(zip(self.inputs, self.input_slots, strict=True)) if inputs is None else inputs
-        return Body(tuple(given), steps, self.outputs, self.output_slots, slots, tuple(given.values()))
+    def with_equations(
+        self, equations: Sequence[Equation], value_count: int, inputs: Mapping[Input, int] | None = None
+    ) -> Function:
+        """The function with other equations over so many values, and with other inputs if they are given."""
+        given = dict(zip(self.inputs, self.input_values, strict=True)) if inputs is None else inputs
+        return Function(tuple(given), equations, self.outputs, self.output_values, value_count, tuple(given.values()))
 
     def operations(self) -> tuple[str, ...]:
-        """The names of the operations of all steps, in order."""
+        """The names of the operations of all equations, in order."""
         return tuple(type(action.op).__name__ for action in self.actions)
 
     def run(self, values: list[Any]) -> list[Any]:
-        """Run every step. ``values`` are those of the inputs, in order; returns the outputs'."""
-        given, values = values, [None] * self.slots
-        for index, value in zip(self.input_slots, given, strict=True):
+        """Run every equation. ``values`` are those of the inputs, in order; returns the outputs'."""
+        given, values = values, [None] * self.value_count
+        for index, value in zip(self.input_values, given, strict=True):
             values[index] = value
         given.clear()
         for op, reads, writes, wanted, frees in self.actions:
@@ -353,12 +362,12 @@ class Body:
             made = None
             for index in frees:
                 values[index] = None
-        return [values[index] for index in self.output_slots]
+        return [values[index] for index in self.output_values]
 
     def run_each(self, values: list[Any], perform: Performer) -> list[Any]:
-        """As `run`, but each step is ``perform(action, operands)``; for those who look at steps or time them."""
-        given, values = values, [None] * self.slots
-        for index, value in zip(self.input_slots, given, strict=True):
+        """As `run`, but each equation is ``perform(action, operands)``; for those who look at them or time them."""
+        given, values = values, [None] * self.value_count
+        for index, value in zip(self.input_values, given, strict=True):
             values[index] = value
         given.clear()
         for action in self.actions:
@@ -370,46 +379,49 @@ class Body:
             made = None
             for index in action.frees:
                 values[index] = None
-        return [values[index] for index in self.output_slots]
+        return [values[index] for index in self.output_values]
 
     def __repr__(self) -> str:
-        lines = [f"{', '.join(map(str, step.writes)) or '-'} = {step.op}{step.reads}" for step in self.steps]
-        return f"Body(inputs={[f'{each.role.name}:{each.name}' for each in self.inputs]}, " + "; ".join(lines) + ")"
+        lines = [
+            f"{', '.join(map(str, equation.writes)) or '-'} = {equation.op}{equation.reads}"
+            for equation in self.equations
+        ]
+        return f"Function(inputs={[f'{each.role.name}:{each.name}' for each in self.inputs]}, " + "; ".join(lines) + ")"
 
 
-def _live(steps: Sequence[Step], outputs: set[int]) -> tuple[Step, ...]:
+def _live(equations: Sequence[Equation], outputs: set[int]) -> tuple[Equation, ...]:
     read = set(outputs)
-    kept: list[Step] = []
-    for step in reversed(steps):
-        if step.op.has_effect or read.intersection(step.writes):
-            kept.append(step)
-            read.update(step.reads)
+    kept: list[Equation] = []
+    for equation in reversed(equations):
+        if equation.op.has_effect or read.intersection(equation.writes):
+            kept.append(equation)
+            read.update(equation.reads)
     return tuple(reversed(kept))
 
 
-def _actions(steps: Sequence[Step], outputs: set[int]) -> tuple[Action, ...]:
+def _actions(equations: Sequence[Equation], outputs: set[int]) -> tuple[Action, ...]:
     last: dict[int, int] = {}
-    for position, step in enumerate(steps):
-        for index in (*step.reads, *step.writes):
+    for position, equation in enumerate(equations):
+        for index in (*equation.reads, *equation.writes):
             last[index] = position
-    read = outputs.union(*(step.reads for step in steps)) if steps else outputs
+    read = outputs.union(*(equation.reads for equation in equations)) if equations else outputs
     ends: dict[int, list[int]] = {}
     for index, position in last.items():
         if index >= 0 and index not in outputs:
             ends.setdefault(position, []).append(index)
     return tuple(
-        Action(*step, tuple(index in read for index in step.writes), tuple(ends.get(position, ())))
-        for position, step in enumerate(steps)
+        Action(*equation, tuple(index in read for index in equation.writes), tuple(ends.get(position, ())))
+        for position, equation in enumerate(equations)
     )
 
 
-def _sharing(steps: Sequence[Step], inputs: tuple[int, ...], outputs: tuple[int, ...]) -> tuple[bool, ...]:
+def _sharing(equations: Sequence[Equation], inputs: tuple[int, ...], outputs: tuple[int, ...]) -> tuple[bool, ...]:
     """Of each output, whether its memory may be an input's or another output's: a view leads back to its roots."""
     roots: dict[int, frozenset[int]] = {index: frozenset({index}) for index in inputs}
-    for step in steps:
-        seen = frozenset[int]().union(*(roots.get(index, frozenset()) for index in step.reads))
-        for index in step.writes:
-            roots[index] = seen if step.op.gives_view else frozenset({index})
+    for equation in equations:
+        seen = frozenset[int]().union(*(roots.get(index, frozenset()) for index in equation.reads))
+        for index in equation.writes:
+            roots[index] = seen if equation.op.gives_view else frozenset({index})
     ends = [roots.get(index, frozenset({index})) for index in outputs]
     given = frozenset(inputs)
     return tuple(

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from openmps.checks import described, number, of_kind, optional_text, store
 from openmps.core.arrays import in_shape, numbers, row
 from openmps.core.data_source import ArraySource
-from openmps.core.kernel.encoding import Numbers
+from openmps.core.kernel.dispatch import Numbers
 from openmps.core.numbers import integer, not_negative
 from openmps.kernels.convolution import (
     MPSCNNConvolutionDescriptor,

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from openmps.checks import described, whole
 from openmps.core.arrays import numbers, row
 from openmps.core.data_source import ArraySource
-from openmps.core.kernel.encoding import Numbers, record_step
+from openmps.core.kernel.dispatch import Numbers, record_op
 from openmps.core.numbers import not_negative
 from openmps.core.state.batch import as_state_batch
 from openmps.core.state.rows import MPSCNNNormalizationGammaAndBetaState
@@ -156,7 +156,7 @@ class TrainableInstanceNormalizationDataSource(ArraySource, Optimized):
         for part, target in zip(_PARTS, targets, strict=True):
             rows = adder(states, part, self._channels, command_buffer.device).parts
             operands = [Numbers(target, 0, self._channels), *rows]
-            record_step(command_buffer, f"{self._name} {part} of a batch", RowSums(), operands)
+            record_op(command_buffer, f"{self._name} {part} of a batch", RowSums(), operands)
         optimizer = self._begun(command_buffer.device, [self._channels] * 2)
         optimizer.encode(
             command_buffer,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from openmps.checks import Shown, described, number, optional_text, store, whole
 from openmps.core.arrays import numbers, row, variances
 from openmps.core.data_source import ArraySource
-from openmps.core.kernel.encoding import Encoding, Number, Numbers, prepared_step
+from openmps.core.kernel.dispatch import Dispatch, Number, Numbers, prepared_op
 from openmps.core.numbers import not_negative
 from openmps.core.state.rows import (
     ChannelStatePair,
@@ -128,7 +128,7 @@ class _Average(NamedTuple):
 
     result: MPSCNNNormalizationMeanAndVarianceState
     momentum: float
-    encoding: Encoding
+    encoding: Dispatch
 
 
 @name_arguments
@@ -263,10 +263,10 @@ class TrainableBatchNormalizationDataSource(ArrayBatchNormalizationDataSource, O
 
     def _average(
         self, state: MPSCNNBatchNormalizationState, result: MPSCNNNormalizationMeanAndVarianceState
-    ) -> Encoding:
+    ) -> Dispatch:
         """The step of the running averages to the statistics of a batch."""
         own = (Numbers(result.mean), Numbers(result.variance), state.used("mean"), state.used("variance"))
-        return prepared_step(RunningAverages(self._momentum), (*own, Number(state.pixels / (state.pixels - 1))))
+        return prepared_op(RunningAverages(self._momentum), (*own, Number(state.pixels / (state.pixels - 1))))
 
     def _state_of(self, kind: Callable[[MTLBuffer, MTLBuffer], _Pair], device: MTLDevice, *parts: str) -> _Pair:
         """The state over two of the rows: the same one, as long as these are where they were."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from openmps.checks import Shown, finite, flag, store
 from openmps.core.kernel.checks import check_command_buffer
-from openmps.core.kernel.encoding import Encoding
+from openmps.core.kernel.dispatch import Dispatch
 from openmps.core.training_state import TrainingState, check_names, finite_number, numbers
 from openmps.core.vector import MPSVector, MPSVectorDescriptor
 from openmps.errors import MPSArgumentError, MPSTypeError
@@ -75,7 +75,7 @@ class Repeat:
         optimizer = self._settled.optimizer
         check_command_buffer(optimizer.name, command_buffer, optimizer.device)
 
-    def encoded(self) -> tuple[str, Encoding]:
+    def encoded(self) -> tuple[str, Dispatch]:
         """What is to be recorded, with its label; what else ``update`` does is done."""
         store(self._source, "_current", self._settled.source)
         return self._settled.optimizer._encoded(self._update)  # pyright: ignore[reportPrivateUsage]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from openmps.core.image.batch import MPSImageBatch
-from openmps.core.kernel.encoding import Number, Numbers, record_step
+from openmps.core.kernel.dispatch import Number, Numbers, record_op
 from openmps.core.state.batch import MPSStateBatch
 from openmps.core.training_state import Checkpointed
 from openmps.errors import MPSError, MTLExecutionError
@@ -120,12 +120,12 @@ class TrainingStepper:
         losses = MPSImageBatch([each.loss_image() for each in labels])
         known = MPSImageBatch([each.labels_image() for each in labels])
         read = (losses.whole(), logits[0].whole(), known.whole())
-        record_step(command_buffer, "measure", Measure(), read, (Numbers(figures),))
+        record_op(command_buffer, "measure", Measure(), read, (Numbers(figures),))
         if self._processes is not None:
             own, figures = figures, self._device.new_buffer((2 + len(signals)) * 4)
             said = [Number(float(signal)) for signal in signals]
             total = TotalFigures(self._processes.processes)
-            record_step(command_buffer, "total", total, (Numbers(own), *said), (Numbers(figures),))
+            record_op(command_buffer, "total", total, (Numbers(own), *said), (Numbers(figures),))
 
         def completed(buffer: Any) -> None:
             self._finished.put(_Finished(self._read(figures) if buffer.error is None else [], buffer.error))

@@ -362,7 +362,7 @@ class Stack:
         return self.parts[0].tensor() if len(self.parts) == 1 else gather([part.tensor() for part in self.parts])
 
     def value(self) -> Tensor:
-        """The stored elements, as the input of a body."""
+        """The stored elements, as the input of a function."""
         return self.stored()
 
     def to_copy(self) -> Host:

@@ -1,11 +1,11 @@
-"""Neurons in the bodies of kernels: those of neuron kernels, and those fused into others."""
+"""Neurons in the functions of kernels: those of neuron kernels, and those fused into others."""
 
 from __future__ import annotations
 
-from openmps.core.kernel.scene import Scene
+from openmps.core.kernel.lowering_context import LoweringContext
 from openmps.core.neuron import MPSNNNeuronDescriptor, NeuronParameters
 from openmps.errors import MPSTypeError
-from openmps.ops.op import Slot
+from openmps.ops.op import Value
 from openmps.ops.pointwise.neuron import Neuron, NeuronGradient
 
 
@@ -16,7 +16,7 @@ def neuron_parameters(who: str, argument: str, descriptor: object) -> NeuronPara
     return descriptor.parameters()
 
 
-def activated(at: Scene, who: str, x: Slot, neuron: NeuronParameters | None, channels: int) -> Slot:
+def activated(at: LoweringContext, who: str, x: Value, neuron: NeuronParameters | None, channels: int) -> Value:
     """The neuron of ``x``, an image of so many channels; ``x`` itself without a neuron."""
     if neuron is None or neuron.is_identity:
         return x
@@ -24,14 +24,14 @@ def activated(at: Scene, who: str, x: Slot, neuron: NeuronParameters | None, cha
 
 
 def activation_gradient(
-    at: Scene, who: str, gradient: Slot, x: Slot, neuron: NeuronParameters | None, channels: int
-) -> Slot:
+    at: LoweringContext, who: str, gradient: Value, x: Value, neuron: NeuronParameters | None, channels: int
+) -> Value:
     """``gradient`` times the neuron's derivative at ``x``; ``gradient`` itself without a neuron."""
     if neuron is None or neuron.is_identity:
         return gradient
     return NeuronGradient(*neuron[:4])(gradient, x, *_slopes(at, who, neuron, channels))
 
 
-def _slopes(at: Scene, who: str, neuron: NeuronParameters, channels: int) -> tuple[Slot, ...]:
+def _slopes(at: LoweringContext, who: str, neuron: NeuronParameters, channels: int) -> tuple[Value, ...]:
     slopes = neuron.slopes(who, channels)
     return () if slopes is None else (at.constant(slopes),)

@@ -1,6 +1,6 @@
 """The one encode path that every image kernel takes: check, plan, allocate, record, count down.
 
-A kernel file says what it computes (`_body`), which channels it makes and which state it leaves; this file owns
+A kernel file says what it computes (`_lower`), which channels it makes and which state it leaves; this file owns
 offsets, clip rectangles, channel slices, batches, formats, allocation, read counts and the command buffer. What an
 encode computes is planned from the kernel's configuration and from shapes, once; an encode looks the plan up, binds
 its inputs and outputs, and records. (MPSKernel.h, MPSCNNKernel.h, macOS 10.13.)
@@ -26,11 +26,11 @@ from openmps.core.kernel.checks import (
     check_sources,
     check_states,
 )
-from openmps.core.kernel.encoding import Bound, Encoding, Number, Pixels, Sink
+from openmps.core.kernel.dispatch import Bound, Dispatch, Number, Pixels, Sink
+from openmps.core.kernel.lowering_context import RESULT, SAVED
 from openmps.core.kernel.plan import Plan
 from openmps.core.kernel.planning import PlannedKernel, descriptor_of
 from openmps.core.kernel.replay import replayer
-from openmps.core.kernel.scene import RESULT, SAVED
 from openmps.core.lifetime import COMMAND_BUFFERS, check_is_open
 from openmps.core.state.batch import MPSStateBatch
 from openmps.core.state.gradient import MPSNNGradientState, attach, saved_by
@@ -59,7 +59,7 @@ class ImageKernel(PlannedKernel):
 
     _in_place = False
     _bound_to: object = None
-    """What the buffers of its bodies stay bound to until this is another object; None where encodes differ."""
+    """What the buffers of its functions stay bound to until this is another object; None where encodes differ."""
     stays_in_an_epoch: ClassVar[bool] = False
     """Whether they stay bound to the same until the epoch ends, where encodes differ otherwise."""
     fills_states: ClassVar[bool] = False
@@ -71,15 +71,15 @@ class ImageKernel(PlannedKernel):
         """Called when everything was checked, before the encode is recorded: states may take note of it."""
 
     def _memory(self, name: str, states: MPSStateBatch | None) -> Bound:
-        """Where the buffer that the body calls ``name`` is."""
+        """Where the buffer that the function calls ``name`` is."""
         raise MPSTypeError(self.name, name, "is bound by no kernel", None, "This is a defect of the kernel")
 
     def _number(self, name: str, states: MPSStateBatch | None) -> float:
-        """The number that the body calls ``name``, for this encode."""
+        """The number that the function calls ``name``, for this encode."""
         raise MPSTypeError(self.name, name, "is given by no kernel", None, "This is a defect of the kernel")
 
     def _sink(self, name: str, states: MPSStateBatch | None) -> Sink:
-        """Where the output that the body calls ``name`` goes."""
+        """Where the output that the function calls ``name`` goes."""
         raise MPSTypeError(self.name, name, "is taken by no kernel", None, "This is a defect of the kernel")
 
     # --- the forms of encode: what kernels with so many sources share ------------------------------------------------
@@ -233,27 +233,27 @@ class ImageKernel(PlannedKernel):
         source_states: MPSStateBatch | None,
         destination_states: MPSStateBatch | None,
     ) -> None:
-        """Bind the plan's body and record it."""
+        """Bind the plan's function and record it."""
         if unwritten:
             require_written(self.name, "encode", self._read(plan, inputs, source_states))
         self._begin(plan, source_states, destination_states)
         saved = None
         if destination_states is not None and len(destination_states):
             saved = attach(destination_states, plan.record)
-        body = plan.bare if saved is None else plan.body
+        function = plan.bare if saved is None else plan.function
         sinks = tuple([
             Pixels(output, plan.target) if name == RESULT and output is not None
             else saved if name == SAVED and saved is not None
             else self._sink(name, source_states)
-            for name in body.outputs
+            for name in function.outputs
         ])  # fmt: skip
         bound = inputs if plan.is_plain else self._bindings(plan, inputs, source_states)
-        command_buffer.record(self.name, Encoding(body, bound, plan.used, sinks))
+        command_buffer.record(self.name, Dispatch(function, bound, plan.used, sinks))
 
     def _read(self, plan: Plan, inputs: Sequence[Bound], states: MPSStateBatch | None) -> Iterator[Region]:
         """The memory that an encode reads, before anything takes note of it: sources, states, parameters."""
-        overwritten = set(plan.body.overwritten())
-        for index, ((role, name), used) in enumerate(zip(plan.body.inputs, plan.used, strict=True)):
+        overwritten = set(plan.function.overwritten())
+        for index, ((role, name), used) in enumerate(zip(plan.function.inputs, plan.used, strict=True)):
             if not used or index in overwritten:
                 continue
             if role is Role.SOURCE:
@@ -264,9 +264,9 @@ class ImageKernel(PlannedKernel):
                 yield from self._memory(name, states).regions()
 
     def _bindings(self, plan: Plan, inputs: Sequence[Bound], states: MPSStateBatch | None) -> tuple[Bound, ...]:
-        """What the inputs of a plan's body are bound to in this encode."""
+        """What the inputs of a plan's function are bound to in this encode."""
         bound: list[Bound] = []
-        for role, name in plan.body.inputs:
+        for role, name in plan.function.inputs:
             if role is Role.SOURCE:
                 bound.append(inputs[int(name)])
             elif role is Role.SAVED:
@@ -282,7 +282,7 @@ class ImageKernel(PlannedKernel):
         return None if states is None else self._given(states)
 
     def bound(self, role: Role, name: str, plan: Plan, states: MPSStateBatch | None) -> Bound:
-        """What a number, a buffer or a constant of a plan's body is bound to; for those who schedule kernels."""
+        """What a number, a buffer or a constant of a plan's function is bound to; for those who schedule kernels."""
         if role is Role.NUMBER:
             return Number(self._number(name, states))
         if role is Role.BUFFER:
@@ -290,7 +290,7 @@ class ImageKernel(PlannedKernel):
         return plan.constants[int(name)].on(self._device.torch_device)
 
     def sinks(self, names: Sequence[str], states: MPSStateBatch | None) -> Sequence[Sink]:
-        """Where outputs of a plan's body go that are neither image nor saved; for those who schedule kernels."""
+        """Where outputs of a plan's function go that are neither image nor saved; for those who schedule kernels."""
         return [self._sink(name, states) for name in names]
 
     def fill(self, plan: Plan, states: MPSStateBatch) -> None:

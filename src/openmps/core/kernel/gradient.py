@@ -12,7 +12,7 @@ from openmps.core.kernel.arguments import pixel_distance, states_of
 from openmps.core.kernel.binary import MPSCNNBinaryKernel
 from openmps.core.kernel.checks import Images, check_states
 from openmps.core.kernel.configuration import ULONG_MAX, KernelProperty, Setting
-from openmps.core.kernel.scene import GradientGeometry, GradientScene, Scene
+from openmps.core.kernel.lowering_context import GradientGeometry, GradientLoweringContext, LoweringContext
 from openmps.core.state.batch import MPSStateBatch
 from openmps.core.state.gradient import ForwardRecord, MPSNNGradientState, SourceRecord
 from openmps.core.state.state import MPSState
@@ -20,7 +20,7 @@ from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.ops.elements import Crop
 from openmps.ops.geometry import Axis, Window
-from openmps.ops.op import Slot
+from openmps.ops.op import Value
 from openmps.types import MPSOffset, MPSRectNoClip, MTLOrigin, MTLRegion, MTLSize
 
 _PROPERTIES = {
@@ -70,7 +70,7 @@ class MPSCNNGradientKernel(MPSCNNBinaryKernel):
     size is even.
     """
 
-    _scene_class = GradientScene
+    _context_class = GradientLoweringContext
     _source_arguments = ("source_gradient", "source_image")
     _destination_argument = "destination_gradient"
     _forward_kernels: tuple[type, ...] = ()
@@ -102,7 +102,7 @@ class MPSCNNGradientKernel(MPSCNNBinaryKernel):
 
     # --- hooks ------------------------------------------------------------------------------------------------------
 
-    def _differentiate(self, at: GradientScene, gradient: Slot, source: Slot) -> Slot | None:
+    def _differentiate(self, at: GradientLoweringContext, gradient: Value, source: Value) -> Value | None:
         """The mathematics: the gradient of the whole forward source (the channels read of it); None for no image."""
         raise MPSTypeError(self.name, "encode", "is not offered by this base class", None, "Use one of its subclasses")
 
@@ -228,8 +228,8 @@ class MPSCNNGradientKernel(MPSCNNBinaryKernel):
             remedy = "Pass the state of the forward encode of the same images"
             raise MPSArgumentError(self.name, "gradient_state", rule, got, remedy)
 
-    def _prepare(self, at: Scene) -> None:
-        assert isinstance(at, GradientScene)
+    def _prepare(self, at: LoweringContext) -> None:
+        assert isinstance(at, GradientLoweringContext)
         self._check_channels(at.sources)
         self._check_strides()
         at.geometry = self._placement(at.sources, at.target)
@@ -244,9 +244,9 @@ class MPSCNNGradientKernel(MPSCNNBinaryKernel):
             self._sources[1].edge_mode,
         )
 
-    def _body(self, at: Scene, *images: Slot) -> Slot | None:
+    def _lower(self, at: LoweringContext, *images: Value) -> Value | None:
         """Cut the gradient pixels used out of the primary image, and the pixels written out of the result."""
-        assert isinstance(at, GradientScene)
+        assert isinstance(at, GradientLoweringContext)
         gradient, source = images
         x, y, extent = self.primary_offset.x, self.primary_offset.y, at.sources[0].extent
         height, width = at.geometry.source.result

@@ -17,7 +17,7 @@ from typing import Any
 from weakref import getweakrefcount, ref
 
 from openmps.checks import store
-from openmps.core.kernel.encoding import Encoding, Frame
+from openmps.core.kernel.dispatch import Dispatch, Frame
 from openmps.core.state.state import MPSState
 from openmps.metal.resource import epoch
 
@@ -26,7 +26,7 @@ _PRESENT = attrgetter("present")
 
 
 class Lease(Frame):
-    """States without contents, and what encodings of one body bind to their memory."""
+    """States without contents, and what dispatches of one function bind to their memory."""
 
     __slots__ = (
         "_base",
@@ -72,9 +72,9 @@ class Lease(Frame):
             slot if resource is None else resource for slot, resource in zip(self._slots, self._resources, strict=True)
         ]
 
-    def uses(self, encodings: Iterable[Encoding], cells: Iterable[Any] = ()) -> list[int]:
-        """How often each part is held when these encodings and this list of memory hold it, and nobody else does."""
-        held = Counter(id(each) for work in encodings for each in (*work.inputs, *work.sinks))
+    def uses(self, dispatches: Iterable[Dispatch], cells: Iterable[Any] = ()) -> list[int]:
+        """How often each part is held when these dispatches and this list of memory hold it, and nobody else does."""
+        held = Counter(id(each) for work in dispatches for each in (*work.inputs, *work.sinks))
         held.update(map(id, cells))
         return [*map(add, self._base, [held[id(each)] for each in self._watched])]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from openmps.core.kernel.encoding import Encoding
+from openmps.core.kernel.dispatch import Dispatch
 from openmps.errors import MTLCommandBufferError
 from openmps.metal.device import CommandBuffer
 from openmps.metal.execution import MAX_CAPTURE_COUNT, Execution, Release, Work
@@ -22,7 +22,7 @@ class ObservingPlayer:
     """
 
     def __init__(
-        self, run: Callable[[str, Encoding], None], others: Callable[[str], None] = lambda label: None
+        self, run: Callable[[str, Dispatch], None], others: Callable[[str], None] = lambda label: None
     ) -> None:
         self.max_capture_count = MAX_CAPTURE_COUNT
         self._run = run
@@ -35,7 +35,7 @@ class ObservingPlayer:
         """See `openmps.metal.execution.Player`."""
         label, work = works[0]
         passages.append(Passage(1, WorkOutcome.RUN, _REASON))
-        if not isinstance(work, Encoding):
+        if not isinstance(work, Dispatch):
             if not isinstance(work, Release):
                 self._others(label)
             return 1

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from openmps.core.image.batch import TemporaryTemplate
 from openmps.core.image.storage import Shape, Target
 from openmps.core.kernel.configuration import Configuration
-from openmps.core.kernel.encoding import Constant
-from openmps.core.kernel.scene import SAVED
+from openmps.core.kernel.dispatch import Constant
+from openmps.core.kernel.lowering_context import SAVED
 from openmps.core.state.gradient import ForwardRecord, SourceRecord
-from openmps.ops.op import Body, Role
+from openmps.ops.op import Function, Role
 
 
 class Plan:
@@ -18,10 +18,10 @@ class Plan:
 
     __slots__ = (
         "bare",
-        "body",
         "constants",
         "first_destination_image",
         "first_images",
+        "function",
         "images",
         "is_plain",
         "reads_all_images",
@@ -32,7 +32,7 @@ class Plan:
     )
 
     def __init__(
-        self, record: ForwardRecord, body: Body, constants: Sequence[Constant], results_per_image: int
+        self, record: ForwardRecord, function: Function, constants: Sequence[Constant], results_per_image: int
     ) -> None:
         self.record = record
         """What a gradient state keeps of the encode."""
@@ -41,14 +41,14 @@ class Plan:
         self.first_images = tuple(source.first_image for source in record.sources)
         self.first_destination_image = record.first_destination_image
         self.images = record.images
-        self.body = body
+        self.function = function
         self.constants = tuple(constants)
-        """The numbers that the body's constants stand for."""
-        self.bare = body.only(name for name in body.outputs if name != SAVED)
-        """The body of encodes that leave no state."""
-        self.is_plain = all(role is Role.SOURCE for role, _ in body.inputs)
-        """Whether sources are all that the body reads."""
-        self.used = used_inputs(body)
+        """The numbers that the function's constants stand for."""
+        self.bare = function.only(name for name in function.outputs if name != SAVED)
+        """The function of encodes that leave no state."""
+        self.is_plain = all(role is Role.SOURCE for role, _ in function.inputs)
+        """Whether sources are all that the function reads."""
+        self.used = used_inputs(function)
         extents = [source.extent.images for source in record.sources]
         wanted = [record.images] * len(extents)
         self.reads_all_images = (
@@ -78,7 +78,7 @@ class Sized:
         """How the encode goes on, where the result is of this shape."""
 
 
-def used_inputs(body: Body) -> tuple[bool, ...]:
-    """Of each input, whether a step or an output reads it."""
-    read = set(body.output_slots).union(*(step.reads for step in body.steps))
-    return tuple(index in read for index in body.input_slots)
+def used_inputs(function: Function) -> tuple[bool, ...]:
+    """Of each input, whether an equation or an output reads it."""
+    read = set(function.output_values).union(*(equation.reads for equation in function.equations))
+    return tuple(index in read for index in function.input_values)

@@ -13,15 +13,15 @@ from openmps.core.image.storage import Extent, Shape, Target
 from openmps.core.kernel.arguments import single
 from openmps.core.kernel.base import KernelProperties
 from openmps.core.kernel.configuration import Configuration
+from openmps.core.kernel.lowering_context import LoweringContext
 from openmps.core.kernel.plan import Plan, Sized
-from openmps.core.kernel.scene import Scene
 from openmps.core.padding.geometry import Geometry, Lengths, suggested_geometry
 from openmps.core.padding.policy import custom_descriptor
 from openmps.core.state.batch import MPSStateBatch
 from openmps.core.state.gradient import ForwardRecord, SourceRecord
 from openmps.core.state.state import MPSState
 from openmps.errors import MPSArgumentError, MPSTypeError
-from openmps.ops.op import Slot
+from openmps.ops.op import Value
 from openmps.types import MPSNNPaddingMethod, MPSRectNoClip
 
 _SLICE = 4
@@ -38,7 +38,7 @@ class PlannedKernel(KernelProperties):
     """
 
     _source_arguments: tuple[str, ...] = ("source_image",)
-    _scene_class: type[Scene] = Scene
+    _context_class: type[LoweringContext] = LoweringContext
     _destination_argument = "destination_image"
     _first_image_argument = "offset.z"
     _results_per_image = 1
@@ -50,7 +50,7 @@ class PlannedKernel(KernelProperties):
 
     # --- planning: hooks that a kernel file fills in ------------------------------------------------------------------
 
-    def _body(self, at: Scene, *images: Slot) -> Slot | None:
+    def _lower(self, at: LoweringContext, *images: Value) -> Value | None:
         """The mathematics of one encode: from the sources' slots to the result's; None where no image is made."""
         raise MPSTypeError(self.name, "encode", "is not offered by this base class", None, "Use one of its subclasses")
 
@@ -229,17 +229,17 @@ class PlannedKernel(KernelProperties):
             raise MPSArgumentError(self.name, "clip_rect", rule, got)
         records = tuple(self._source_record(index, extent, width, height) for index, extent in enumerate(extents))
         target = self._target(records, writable, width, height)
-        at = self._scene_class(records, target, given, sources, destination)
+        at = self._context_class(records, target, given, sources, destination)
         self._prepare(at)
-        body = at.finish(self._body(at, *at.images))
+        function = at.finish(self._lower(at, *at.images))
         self._check_plan(records, target, given, images)
         record = ForwardRecord(
             records, writable, target, self._parameters(), clip.origin.z, images, is_batch, type(self)
         )
-        return Plan(record, body, at.constants, self._results_per_image)
+        return Plan(record, function, at.constants, self._results_per_image)
 
-    def _prepare(self, at: Scene) -> None:
-        """Tell `_body` more than every kernel's is told, or raise."""
+    def _prepare(self, at: LoweringContext) -> None:
+        """Tell `_lower` more than every kernel's is told, or raise."""
 
     def _writable(self, destination: Extent, sources: tuple[Extent, ...]) -> Extent:
         """The part of the destination that the kernel has numbers for."""

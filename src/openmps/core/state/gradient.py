@@ -192,7 +192,7 @@ class SavedParts(NamedTuple):
 
 
 def saved_by(states: MPSStateBatch | None) -> Saved | SavedParts:
-    """Where the body of a gradient finds what the forward encodes of these states saved."""
+    """Where the function of a gradient finds what the forward encodes of these states saved."""
     if states is None or not len(states):
         return Saved()
     first = states.shared if states.shared is not None else states[0]

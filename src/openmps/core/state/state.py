@@ -62,7 +62,7 @@ class Saved:
         return cells[0]
 
     def value(self) -> Any:
-        """What was left, as the input of a body; None if nothing was."""
+        """What was left, as the input of a function; None if nothing was."""
         return self.content
 
     def regions(self) -> tuple[Region]:
@@ -70,7 +70,7 @@ class Saved:
         return (Region(self),)
 
     def take(self, value: Any, *, is_shared: bool) -> None:
-        """Keep what the forward body gives; a tensor that is not the state's alone is copied."""
+        """Keep what the forward function gives; a tensor that is not the state's alone is copied."""
         self.content = value.clone() if is_shared and value is not None else value
 
 

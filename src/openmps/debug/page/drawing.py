@@ -107,7 +107,7 @@ def _groups(program: Program) -> dict[int, int]:
     """Of each filter that is fused, and of each that others are fused into: the last filter of the step they run in."""
     fused = {program.places[node] for node in program.fused}
     last: dict[int, int] = {}
-    for places in step_places(program, program.body):
+    for places in step_places(program, program.function):
         # What a later step computes again was there in the first one.
         last |= {place: places[-1] for place in places[:-1] if place in fused and place not in last}
     found: dict[int, int] = {}

@@ -140,7 +140,7 @@ def _value(entry: TracedValue, budget: int) -> dict[str, Any]:
 def _keep_times(drawing: Drawing, found: Profile) -> dict[str, Any]:
     """Put the seconds of steps into the nodes whose work they do, and give those of the whole."""
     program, names = drawing.program, drawing.names
-    places = {joined_label(names, each): each for each in step_places(program, program.body)}
+    places = {joined_label(names, each): each for each in step_places(program, program.function)}
     for step in found.steps:
         of = places.get(step.label)
         if of:

@@ -1,1 +1,1 @@
-"""From nodes to a program: the training graph derived, kernels planned, one body fused."""
+"""From nodes to a program: the training graph derived, kernels planned, one function fused."""

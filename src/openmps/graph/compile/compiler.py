@@ -10,10 +10,10 @@ from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.image.image import MPSImage
 from openmps.core.image.storage import Extent, Shape
 from openmps.core.kernel.encode import ImageKernel
-from openmps.core.kernel.scene import RESULT, SAVED
+from openmps.core.kernel.lowering_context import RESULT, SAVED
 from openmps.core.state.batch import MPSStateBatch
+from openmps.graph.compile.derived_inputs import DerivedInputs, Recipe
 from openmps.graph.compile.fusions.fusion import fuse
-from openmps.graph.compile.preparations import Preparations, Recipe
 from openmps.graph.compile.program import Program, Question, Stage
 from openmps.graph.compile.sharing import Sharing, share_gradients
 from openmps.graph.nodes.catalog import make_kernel
@@ -27,7 +27,7 @@ from openmps.kernels.convolution.weights import ConvolutionWeights
 from openmps.kernels.loss.image_loss import LabelImages
 from openmps.metal.device import MTLDevice
 from openmps.ops import triton
-from openmps.ops.op import Body, Input, Role
+from openmps.ops.op import Function, Input, Role
 from openmps.types import MPSImageFeatureChannelFormat
 
 
@@ -86,10 +86,10 @@ _MADE, _PIXELS = 2, 128
 moments pay for themselves."""
 
 
-def _narrow(program: Program, body: Body) -> frozenset[Input]:
-    """The weights in a body that make far more channels than they read, of many pixels."""
+def _narrow(program: Program, function: Function) -> frozenset[Input]:
+    """The weights in a function that make far more channels than they read, of many pixels."""
     found: set[Input] = set()
-    for each in body.inputs:
+    for each in function.inputs:
         place, _, what = each.name.partition(":")
         if each.role is Role.BUFFER and what.startswith("weights"):
             stage = program.stages[int(place)]
@@ -146,21 +146,21 @@ class Compiler:
         program = Program(self._count, stages, self._inputs, descriptors, self._questions)
         wanted = {(program.places[node.producer], RESULT) for node in images if node.producer in program.places}
         wanted |= {(program.places[node.producer], SAVED) for node in states if node.producer in program.places}
-        body, makers = program.assemble(wanted)
+        function, makers = program.assemble(wanted)
         fused, recipes = frozenset[int](), dict[Input, Recipe]()
         if allow_fusion:
-            whole, device = body, self._device.torch_device
+            whole, device = function, self._device.torch_device
             said: Any = {"in_passes": triton.runs_on(device), "packs": device.type == "cpu"}
-            said["moments"] = _narrow(program, body) if by_moments else frozenset()
-            body, gone, recipes = fuse(whole, self._count, **said)
-            too_large = Preparations(recipes, stages).too_large()
+            said["moments"] = _narrow(program, function) if by_moments else frozenset()
+            function, gone, recipes = fuse(whole, self._count, **said)
+            too_large = DerivedInputs(recipes, stages).too_large()
             if too_large:
-                body, gone, recipes = fuse(whole, self._count, too_large, **said)
-            fused = frozenset(makers[slot] for slot in gone if slot in makers)
+                function, gone, recipes = fuse(whole, self._count, too_large, **said)
+            fused = frozenset(makers[value] for value in gone if value in makers)
         if self._sharing is not None:
-            body = share_gradients(body, program, self._sharing)
+            function = share_gradients(function, program, self._sharing)
             program.processes = self._sharing.processes
-        program.use(body, frozenset(stages[place].node for place in fused), recipes)
+        program.use(function, frozenset(stages[place].node for place in fused), recipes)
         return program
 
     def _stage(self, node: MPSNNFilterNode, kernel: ImageKernel) -> Stage:

@@ -1,4 +1,4 @@
-"""What the compiler does to the nodes, and to the body that they become, each step a named pass.
+"""What the compiler does to the nodes, and to the function that they become, each equation a named pass.
 
 ====================  ===========================================  ===================================================
 pass                  needs                                        ensures
@@ -7,9 +7,9 @@ pass                  needs                                        ensures
 `required`            reachable filters, which results are needed  only filters that make a needed result, export
                                                                    something or update parameters, and what these read
 `check_gradients`     filters                                      no gradient filter mixes two layers
-`fuse`                a body                                       fewer steps, the same numbers but for rounding
+`fuse`                a function                                     fewer equations, the same numbers but for rounding
                                                                    (`graph.compile.fusions.fusion`)
-`verify`              a body                                       each slot is filled once, before it is read
+`verify`              a function                                       each value is filled once, before it is read
 ====================  ===========================================  ===================================================
 """
 
@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from openmps.errors import MPSArgumentError
 from openmps.graph.nodes.node import MPSNNFilterNode, MPSNNGradientFilterNode, MPSNNImageNode, MPSNNStateNode
 from openmps.graph.nodes.trainable import wants_parameter_gradients
-from openmps.ops.op import Body
+from openmps.ops.op import Function
 
 
 @dataclass(slots=True)
@@ -137,19 +137,23 @@ def check_gradients(filters: Iterable[MPSNNFilterNode]) -> None:
             raise MPSArgumentError(node.name, "source_image", rule, repr(source), "Call gradient_filter on that node")
 
 
-def verify(body: Body) -> None:
-    """Raise unless every slot is filled before it is read, once, and every output is filled."""
-    filled = {-1, *body.input_slots}
-    for step in body.steps:
-        unfilled = [index for index in step.reads if index not in filled]
-        again = [index for index in step.writes if index in filled]
+def verify(function: Function) -> None:
+    """Raise unless every value is filled before it is read, once, and every output is filled."""
+    filled = {-1, *function.input_values}
+    for equation in function.equations:
+        unfilled = [index for index in equation.reads if index not in filled]
+        again = [index for index in equation.writes if index in filled]
         if unfilled or again:
-            got = f"{step.op} reads {unfilled} too early, fills {again} again"
-            raise MPSArgumentError("MPSNNGraph", "body", "must fill slots once, before they are read", got, _DEFECT)
-        filled.update(step.writes)
-    missing = [name for name, slot in zip(body.outputs, body.output_slots, strict=True) if slot not in filled]
+            got = f"{equation.op} reads {unfilled} too early, fills {again} again"
+            raise MPSArgumentError(
+                "MPSNNGraph", "function", "must fill values once, before they are read", got, _DEFECT
+            )
+        filled.update(equation.writes)
+    missing = [
+        name for name, value in zip(function.outputs, function.output_values, strict=True) if value not in filled
+    ]
     if missing:
-        raise MPSArgumentError("MPSNNGraph", "body", "must fill every output", missing, _DEFECT)
+        raise MPSArgumentError("MPSNNGraph", "function", "must fill every output", missing, _DEFECT)
 
 
 _DEFECT = "This is a defect of the graph compiler"

@@ -1,4 +1,4 @@
-"""A compiled graph: its kernels planned for one set of input shapes, and their bodies end to end as one body."""
+"""A compiled graph: its kernels planned for one set of input shapes, and their functions end to end as one function."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from openmps.core.image.batch import BatchTemplate, MPSImageBatch, TemporaryTemp
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.image.image import MPSImage
 from openmps.core.image.storage import Extent, Shape, Target
+from openmps.core.kernel.dispatch import Frame
 from openmps.core.kernel.encode import ImageKernel
-from openmps.core.kernel.encoding import Frame
+from openmps.core.kernel.lowering_context import RESULT, SAVED
 from openmps.core.kernel.plan import Plan, used_inputs
-from openmps.core.kernel.scene import RESULT, SAVED
 from openmps.core.state.batch import MPSStateBatch
 from openmps.errors import MPSArgumentError
-from openmps.graph.compile.preparations import Preparations, Recipe
+from openmps.graph.compile.derived_inputs import DerivedInputs, Recipe
 from openmps.graph.nodes.node import MPSNNFilterNode, MPSNNGradientFilterNode, MPSNNImageNode, MPSNNStateNode
 from openmps.graph.nodes.rows import Asked
 from openmps.metal.device import CommandBuffer
 from openmps.metal.resource import epoch
 from openmps.ops.elements import Place
-from openmps.ops.op import Body, Builder, Input, Role, Slot
+from openmps.ops.op import Builder, Function, Input, Role, Value
 from openmps.ops.update.collectives import Processes
 
 _MOST_SPARE = 4
@@ -48,7 +48,7 @@ class Stage:
     states: MPSStateBatch | None = None
     """What stands for the states that the kernel takes from other kernels, while no real ones are made."""
     operands: Mapping[str, MPSNNImageNode] = field(default_factory=dict[str, MPSNNImageNode])
-    """Buffers of the kernel's body that are images of the graph."""
+    """Buffers of the kernel's function that are images of the graph."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,14 +73,14 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Something that comes out of a graph's body: an image, what a state saves, or what one kernel gives besides."""
+    """An output of a graph's function: an image, what a state saves, or what one kernel gives besides."""
 
     stage: int
     name: str
 
 
 class Program:
-    """The stages of a graph for one set of input shapes, and the body that they make together.
+    """The stages of a graph for one set of input shapes, and the function that they make together.
 
     ``images`` are image nodes that are read from outside, ``states`` the state nodes. What kernels give besides images
     and saved tensors, losses and gradients of parameters, comes out always.
@@ -110,14 +110,14 @@ class Program:
         """Those that share each batch, if there are several."""
         self.fused: frozenset[MPSNNFilterNode] = frozenset()
         """The filters whose results never exist: they run as a part of a neighbour."""
-        self.body: Body
+        self.function: Function
         self.parts: tuple[tuple[Role, str, int, Stage | None], ...]
-        """Of each input of the body: its role, its name in the body of its stage, and that stage; none for images."""
+        """Of each input of the function: role, name in its stage's function, and that stage; none for images."""
         self.outputs: tuple[Output, ...]
         self.handed_out: tuple[tuple[int, tuple[str, ...]], ...]
         """The outputs again, those that one kernel gives besides images and saved tensors together."""
         self.asked: tuple[int, ...]
-        """The inputs of the body that are bound anew in each encode; the others stay where they are."""
+        """The inputs of the function that are bound anew in each encode; the others stay where they are."""
         self.used: tuple[bool, ...]
         self.frame: Frame
         """Of encodes that lend nothing to one another."""
@@ -127,32 +127,35 @@ class Program:
         """How many times in a row what was lent has not come back."""
         self._bound: list[Any] | None = None
         self._epoch = -1
-        self._preparations: Preparations
+        self._derived_inputs: DerivedInputs
         self._ordinary: dict[MPSNNImageNode, BatchTemplate] = {}
         self._temporary: dict[MPSNNImageNode, TemporaryTemplate] = {}
 
     def use(
-        self, body: Body, fused: frozenset[MPSNNFilterNode], recipes: Mapping[Input, Recipe] = MappingProxyType({})
+        self,
+        function: Function,
+        fused: frozenset[MPSNNFilterNode],
+        recipes: Mapping[Input, Recipe] = MappingProxyType({}),
     ) -> None:
-        """Run ``body``, whose prepared inputs are made as ``recipes`` say."""
-        self.body = body
-        body.origin = ref(self)
-        self._preparations = Preparations(recipes, self.stages)
+        """Run ``function``, whose prepared inputs are made as ``recipes`` say."""
+        self.function = function
+        function.origin = ref(self)
+        self._derived_inputs = DerivedInputs(recipes, self.stages)
         self.fused = fused
-        body.fused = tuple(stage.kernel.name for stage in self.stages if stage.node in fused)
-        self.parts = tuple(self._part(role, name) for role, name in body.inputs)
-        names = (name.split(":") for name in body.outputs)
+        function.fused = tuple(stage.kernel.name for stage in self.stages if stage.node in fused)
+        self.parts = tuple(self._part(role, name) for role, name in function.inputs)
+        names = (name.split(":") for name in function.outputs)
         self.outputs = tuple(Output(int(place), what) for place, what in names)
         groups = groupby(self.outputs, lambda each: (each.stage, each.name in (RESULT, SAVED) and each.name))
         together = [list(group) for _, group in groups]
         self.handed_out = tuple((group[0].stage, tuple(output.name for output in group)) for group in together)
         self.asked = tuple(index for index, part in enumerate(self.parts) if not _stays(part[0], part[3]))
         self._prepared = [index for index, part in enumerate(self.parts) if part[0] is Role.PREPARED]
-        self.used = used_inputs(body)
+        self.used = used_inputs(function)
         self.frame = Frame(self.asked, None)
 
     def bound(self) -> list[Any]:
-        """What the inputs of the body are bound to, a new list; nothing yet for those that each encode binds."""
+        """What the inputs of the function are bound to, a new list; nothing yet for those that each encode binds."""
         if self._bound is None:
             self._bound = [None] * len(self.parts)
             for index, (role, name, _, stage) in enumerate(self.parts):
@@ -161,11 +164,11 @@ class Program:
         if self._epoch != epoch.number:
             self._epoch = epoch.number
             for index in self._prepared:
-                self._bound[index] = self._preparations.bound(self.body.inputs[index])
+                self._bound[index] = self._derived_inputs.bound(self.function.inputs[index])
         return self._bound.copy()
 
     def memory(self, each: Input) -> Any:
-        """The memory that an input of a kernel is bound to, where the body that runs does without it."""
+        """The memory that an input of a kernel is bound to, where the function that runs does without it."""
         role, name, _, stage = self._part(*each)
         return None if stage is None else stage.kernel.bound(role, name, stage.plan, None).value()
 
@@ -198,35 +201,35 @@ class Program:
             self._readers[node] = found
         return found
 
-    def assemble(self, wanted: set[tuple[int, str]] | None = None) -> tuple[Body, dict[int, int]]:
-        """All bodies end to end, and which stage made each image's slot.
+    def assemble(self, wanted: set[tuple[int, str]] | None = None) -> tuple[Function, dict[int, int]]:
+        """All functions end to end, and which stage made each image's value.
 
         ``wanted`` are the images and saved tensors that come out, by stage and name; all of them for None. What kernels
         give besides comes out where states may take it: those of the user, and all of them where there are gradients.
         """
         builder, filled = Builder(), self._filled({place for place, name in wanted or () if name == SAVED})
         images = {node: builder.input(Role.SOURCE, str(index)) for index, node in enumerate(self.inputs)}
-        saved: dict[MPSNNStateNode, Slot] = {}
+        saved: dict[MPSNNStateNode, Value] = {}
         makers: dict[int, int] = {}
         self._ends.clear()
         for place, stage in enumerate(self.stages):
             operands = [
-                _operand(builder, place, stage, role, name, images, saved) for role, name in stage.plan.body.inputs
+                _operand(builder, place, stage, role, name, images, saved) for role, name in stage.plan.function.inputs
             ]
-            for name, slot in builder.splice(stage.plan.body, operands).items():
+            for name, value in builder.splice(stage.plan.function, operands).items():
                 if name == RESULT:
-                    slot = images[stage.node.result_image] = _whole(stage, slot)
-                    makers[slot.index] = place
+                    value = images[stage.node.result_image] = _whole(stage, value)
+                    makers[value.index] = place
                 elif name == SAVED and stage.node.result_state is not None:
-                    saved[stage.node.result_state] = slot
+                    saved[stage.node.result_state] = value
                 if wanted is None or (place, name) in wanted or (name not in (RESULT, SAVED) and place in filled):
-                    builder.output(f"{place}:{name}", slot)
-            self._ends.append(builder.slots)
+                    builder.output(f"{place}:{name}", value)
+            self._ends.append(builder.value_count)
         return builder.finish(), makers
 
-    def maker(self, slot: int) -> int | None:
-        """The stage whose steps fill a slot of the assembled body; None where a fusion made the slot."""
-        place = bisect_right(self._ends, slot)
+    def maker(self, value: int) -> int | None:
+        """The stage whose equations fill a value of the assembled function; None where a fusion made the value."""
+        place = bisect_right(self._ends, value)
         return place if place < len(self._ends) else None
 
     def _filled(self, exported: set[int]) -> set[int]:
@@ -253,10 +256,10 @@ def _operand(
     stage: Stage,
     role: Role,
     name: str,
-    images: Mapping[MPSNNImageNode, Slot],
-    saved: Mapping[MPSNNStateNode, Slot],
-) -> Slot | None:
-    """The slot of the graph's body that an input of a stage's body is; None where nothing was saved for it."""
+    images: Mapping[MPSNNImageNode, Value],
+    saved: Mapping[MPSNNStateNode, Value],
+) -> Value | None:
+    """The value of the graph's function that an input of a stage's function is; None where nothing was saved for it."""
     if role is Role.SOURCE:
         return _made(images, stage.sources[int(name)], stage)
     if role is Role.SAVED:
@@ -266,8 +269,8 @@ def _operand(
     return builder.input(role, f"{place}:{name}")
 
 
-def _made(images: Mapping[MPSNNImageNode, Slot], image: MPSNNImageNode, stage: Stage) -> Slot:
-    """The slot of an image that a stage reads."""
+def _made(images: Mapping[MPSNNImageNode, Value], image: MPSNNImageNode, stage: Stage) -> Value:
+    """The value of an image that a stage reads."""
     if image not in images:
         rule, got = (
             "must be made by the filter before it",
@@ -278,7 +281,7 @@ def _made(images: Mapping[MPSNNImageNode, Slot], image: MPSNNImageNode, stage: S
     return images[image]
 
 
-def _whole(stage: Stage, result: Slot) -> Slot:
+def _whole(stage: Stage, result: Value) -> Value:
     """A result that fills a part of its image only, in an image of zeros."""
     target, extent = stage.plan.target, stage.shape.extent
     if target.covers(extent):

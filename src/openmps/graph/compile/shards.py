@@ -10,7 +10,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol, runtime_checkable
 
-from openmps.core.kernel.encoding import Bound, Encoding, Held, Numbers, prepared_step
+from openmps.core.kernel.dispatch import Bound, Dispatch, Held, Numbers, prepared_op
 from openmps.errors import MPSArgumentError
 from openmps.metal.device import CommandBuffer
 from openmps.ops.update.collectives import GatherShards, Processes
@@ -29,7 +29,7 @@ class Shards:
         """This process's."""
         self._command_buffer: CommandBuffer | None = None
         self._updated: _Places = []
-        self._last: tuple[_Places, int, list[Encoding]] = ([], 0, [])
+        self._last: tuple[_Places, int, list[Dispatch]] = ([], 0, [])
 
     @contextmanager
     def of_graph(self, command_buffer: CommandBuffer, bucket_bytes: int) -> Generator[None]:
@@ -60,7 +60,7 @@ class Shards:
             (each.buffer, each.offset, each.count or 0, taker) for each, taker in zip(places, takers, strict=False)
         ]
 
-    def _encodings(self, limit: int) -> list[Encoding]:
+    def _encodings(self, limit: int) -> list[Dispatch]:
         """The gathering, and at the end the rounding, of which those who take the numbers see that it is done."""
         buckets: list[list[Numbers]] = []
         takers: dict[Numbers, Bound] = {}
@@ -74,8 +74,8 @@ class Shards:
             filled += 4 * count
             if taker is not None and not isinstance(taker, Held):
                 takers[numbers] = taker
-        gathered = [prepared_step(GatherShards(self.processes), each) for each in buckets]
-        return gathered + ([prepared_step(RoundGathered(), [*takers, *takers.values()])] if takers else [])
+        gathered = [prepared_op(GatherShards(self.processes), each) for each in buckets]
+        return gathered + ([prepared_op(RoundGathered(), [*takers, *takers.values()])] if takers else [])
 
 
 @runtime_checkable

@@ -1,6 +1,6 @@
 """A graph whose batches are shared among processes: where the gradients of parameters are added up.
 
-The pass works on the body behind all fusions. Gradients of parameters come out of it as the sums of all processes:
+The pass works on the function behind all fusions. Gradients of parameters come out of it as the sums of all processes:
 they are collected in buckets in the order in which they are computed, the sum of a bucket starts when its last gradient
 is there, and all are awaited at the end, so that sums travel while the rest of the gradient pass runs. Whoever takes
 them, states and through them data sources, sees nothing else.
@@ -16,7 +16,7 @@ from openmps.graph.compile.shards import Shards
 from openmps.graph.nodes.node import MPSNNGradientFilterNode
 from openmps.kernels.batch_normalization.whole_batch import WholeBatchNormalization, WholeBatchNormalizationGradient
 from openmps.kernels.dropout import MPSCNNDropout
-from openmps.ops.op import Body, Step
+from openmps.ops.op import Equation, Function
 from openmps.ops.update.collectives import FinishSum, Processes, StartSum
 
 BUCKET_BYTES = 25 << 20
@@ -49,65 +49,67 @@ class Sharing(NamedTuple):
 
 
 class _Shared(NamedTuple):
-    """An output that becomes a sum: its place among the outputs, its slot, and a factor."""
+    """An output that becomes a sum: its place among the outputs, its value, and a factor."""
 
     output: int
-    slot: int
+    value: int
     scale: float
 
 
-def share_gradients(body: Body, program: Program, sharing: Sharing) -> Body:
-    """The body with sums over the processes in the place of gradients of parameters."""
-    shared = _shared(body, program, sharing)
-    made = {slot: place for place, step in enumerate(body.steps) for slot in step.writes}
-    slots = sorted({each.slot: each for each in shared}.values(), key=lambda each: (made[each.slot], each.slot))
-    buckets = _buckets(slots, program, body, sharing.bucket_bytes)
-    starts: dict[int, list[Step]] = {}
-    ends: list[Step] = []
+def share_gradients(function: Function, program: Program, sharing: Sharing) -> Function:
+    """The function with sums over the processes in the place of gradients of parameters."""
+    shared = _shared(function, program, sharing)
+    made = {value: place for place, equation in enumerate(function.equations) for value in equation.writes}
+    values = sorted({each.value: each for each in shared}.values(), key=lambda each: (made[each.value], each.value))
+    buckets = _buckets(values, program, function, sharing.bucket_bytes)
+    starts: dict[int, list[Equation]] = {}
+    ends: list[Equation] = []
     place_of: dict[int, int] = {}
-    count = body.slots
+    count = function.value_count
     for bucket in buckets:
         room, parts = count, tuple(range(count + 1, count + 1 + len(bucket)))
         count += 1 + len(bucket)
-        starts.setdefault(made[bucket[-1].slot], []).append(
-            Step(StartSum(sharing.processes), tuple(each.slot for each in bucket), (room,))
+        starts.setdefault(made[bucket[-1].value], []).append(
+            Equation(StartSum(sharing.processes), tuple(each.value for each in bucket), (room,))
         )
         scales = tuple(each.scale for each in bucket)
-        ends.append(Step(FinishSum(sharing.processes, len(bucket), scales), (room,), parts))
-        place_of.update(zip((each.slot for each in bucket), parts, strict=True))
-    steps: list[Step] = []
-    for place, step in enumerate(body.steps):
-        steps += [step, *starts.get(place, ())]
-    outputs = list(body.output_slots)
+        ends.append(Equation(FinishSum(sharing.processes, len(bucket), scales), (room,), parts))
+        place_of.update(zip((each.value for each in bucket), parts, strict=True))
+    equations: list[Equation] = []
+    for place, equation in enumerate(function.equations):
+        equations += [equation, *starts.get(place, ())]
+    outputs = list(function.output_values)
     for each in shared:
-        outputs[each.output] = place_of[each.slot]
-    return Body(body.inputs, [*steps, *ends], body.outputs, tuple(outputs), count, body.input_slots)
+        outputs[each.output] = place_of[each.value]
+    return Function(
+        function.inputs, [*equations, *ends], function.outputs, tuple(outputs), count, function.input_values
+    )
 
 
-def _shared(body: Body, program: Program, sharing: Sharing) -> list[_Shared]:
+def _shared(function: Function, program: Program, sharing: Sharing) -> list[_Shared]:
     """Gradients of parameters, and the statistics of shares, which are averaged."""
     found: list[_Shared] = []
     average = 1.0 / sharing.processes.count
-    inputs = set(body.input_slots)
-    for output, (name, slot) in enumerate(zip(body.outputs, body.output_slots, strict=True)):
+    inputs = set(function.input_values)
+    for output, (name, value) in enumerate(zip(function.outputs, function.output_values, strict=True)):
         place, _, what = name.partition(":")
         stage = program.stages[int(place)]
         if getattr(stage.kernel, "processes", None) is not None:
             continue  # Its sums are those of the whole batch already.
         if isinstance(stage.node, MPSNNGradientFilterNode) and what in _GRADIENTS:
-            found.append(_Shared(output, slot, 1.0))
-        elif what in _STATISTICS and slot not in inputs and isinstance(stage.kernel, WholeBatchNormalization):
-            found.append(_Shared(output, slot, average))
+            found.append(_Shared(output, value, 1.0))
+        elif what in _STATISTICS and value not in inputs and isinstance(stage.kernel, WholeBatchNormalization):
+            found.append(_Shared(output, value, average))
     return found
 
 
-def _buckets(slots: Sequence[_Shared], program: Program, body: Body, limit: int) -> list[list[_Shared]]:
+def _buckets(values: Sequence[_Shared], program: Program, function: Function, limit: int) -> list[list[_Shared]]:
     """Neighbours in the order in which they are computed, together as long as they fit a bucket."""
-    sizes = {slot: _bytes(program, name) for name, slot in zip(body.outputs, body.output_slots, strict=True)}
+    sizes = {value: _bytes(program, name) for name, value in zip(function.outputs, function.output_values, strict=True)}
     buckets: list[list[_Shared]] = []
     filled = 0
-    for each in slots:
-        size = sizes[each.slot]
+    for each in values:
+        size = sizes[each.value]
         if not buckets or filled + size > limit:
             buckets.append([])
             filled = 0

@@ -13,9 +13,9 @@ from openmps.core.image.batch import MPSImageBatch, as_batch, fewest_reads
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.image.image import MPSImage, MPSImageAllocator
 from openmps.core.image.storage import Extent
+from openmps.core.kernel.dispatch import NOWHERE, Bound, Pixels, Several, Sink
 from openmps.core.kernel.encode import ImageKernel
-from openmps.core.kernel.encoding import NOWHERE, Bound, Pixels, Several, Sink
-from openmps.core.kernel.scene import RESULT, SAVED
+from openmps.core.kernel.lowering_context import RESULT, SAVED
 from openmps.core.state.batch import MPSStateBatch, as_state_batch
 from openmps.core.state.gradient import MPSNNGradientState
 from openmps.core.state.state import MPSState, Saved
@@ -171,7 +171,7 @@ def check_sources(
 
 
 def bindings(program: Program, sources: Sequence[Images], states: StagesStates) -> tuple[Bound, ...]:
-    """What each input of the program's body is bound to in this encode."""
+    """What each input of the program's function is bound to in this encode."""
     found = program.bound()
     bind(found, program.asked, program, sources, states)
     return tuple(found)
@@ -198,7 +198,7 @@ def sinks(
     images: Mapping[MPSNNImageNode, Images],
     states: StagesStates,
 ) -> list[Sink]:
-    """Where outputs of the program's body go, those of one kernel together as `Program.handed_out` has them."""
+    """Where outputs of the program's function go, those of one kernel together as `Program.handed_out` has them."""
     found: list[Sink] = []
     for place, names in groups:
         if names == (RESULT,):

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from openmps.core.kernel.encoding import Bound, Encoding, Sink
-from openmps.core.kernel.scene import RESULT, SAVED
+from openmps.core.kernel.dispatch import Bound, Dispatch, Sink
+from openmps.core.kernel.lowering_context import RESULT, SAVED
 from openmps.errors import MPSNonFiniteError
 from openmps.graph.compile.program import Program, Stage
 from openmps.ops.op import Role
@@ -20,7 +20,7 @@ _LABELS = {"labels": "labels", "weights": "weights of the labels"}
 _GRADIENTS = {"weights_gradient": "gradient of the weights", "biases_gradient": "gradient of the biases"}
 
 
-class CheckedEncoding(Encoding):
+class CheckedEncoding(Dispatch):
     """An encode of a graph that raises `MPSNonFiniteError` if a loss, a gradient of weights or a result is not finite.
 
     The numbers are checked once, at the end. Only if one of them is not finite all is run again, with every image kept,
@@ -33,16 +33,16 @@ class CheckedEncoding(Encoding):
     guards = True
 
     def __call__(self) -> None:
-        """Run the body, hand the outputs out, and look at them."""
+        """Run the function, hand the outputs out, and look at them."""
         values = self.values()
         kept = list(values)
-        made = self.body.run(values)
+        made = self.function.run(values)
         watched = self._watched(made)
         self.hand_out(made)
         self._check(watched, kept)
 
     def check(self, made: list[Any]) -> None:
-        """Look at outputs that were made otherwise than by running the body."""
+        """Look at outputs that were made otherwise than by running the function."""
         self._check(self._watched(made), self.values())
 
     def _check(self, watched: list[Any], kept: list[Any]) -> None:
@@ -55,7 +55,7 @@ class CheckedEncoding(Encoding):
             whole = [
                 value if used else each.value() for value, each, used in zip(kept, self.inputs, self.used, strict=True)
             ]
-            _locate(self.program, self.body.inputs, whole)
+            _locate(self.program, self.function.inputs, whole)
             if processes is not None:
                 who, remedy = f"process {processes.rank} of {processes.count}", "See what the other processes say"
                 raise MPSNonFiniteError(who, "step", "must be finite in every process", "a NaN in another", remedy)
@@ -72,11 +72,11 @@ class CheckedEncoding(Encoding):
         return [value for value, output in zip(made, self.program.outputs, strict=True) if output.name != SAVED]
 
 
-def encoding_of(program: Program, inputs: tuple[Bound, ...], sinks: tuple[Sink, ...], *, checked: bool) -> Encoding:
+def encoding_of(program: Program, inputs: tuple[Bound, ...], sinks: tuple[Sink, ...], *, checked: bool) -> Dispatch:
     """One encode of a program that lends nothing to others; ``checked`` says whether it looks at its results."""
     if not checked:
-        return Encoding(program.body, inputs, program.used, sinks, program.frame)
-    encoding = CheckedEncoding(program.body, inputs, program.used, sinks, program.frame)
+        return Dispatch(program.function, inputs, program.used, sinks, program.frame)
+    encoding = CheckedEncoding(program.function, inputs, program.used, sinks, program.frame)
     encoding.program = program
     return encoding
 
@@ -102,11 +102,11 @@ def _sums(tensors: Sequence[Tensor]) -> Tensor:
 
 def _locate(program: Program, inputs: Sequence[Any], values: Sequence[Any]) -> None:
     """Run every kernel again, one behind the other, with all images kept; raise at the first number at fault."""
-    body, _ = program.assemble()
+    function, _ = program.assemble()
     found = dict(zip(inputs, values, strict=True))
-    given = [found[each] if each in found else program.memory(each) for each in body.inputs]
+    given = [found[each] if each in found else program.memory(each) for each in function.inputs]
     # Before anything is looked at: normalizations may need the other processes, which do the same.
-    made = dict(zip(body.outputs, body.run(list(given)), strict=True))
+    made = dict(zip(function.outputs, function.run(list(given)), strict=True))
     for each, value in zip(inputs, values, strict=True):
         if each.role is Role.SOURCE and value is not None:
             _check_image(f"source image {each.name} of the graph", value, "The image was passed like this")

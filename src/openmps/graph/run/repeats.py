@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from openmps.core.kernel.encoding import Bound
+from openmps.core.kernel.dispatch import Bound
 from openmps.core.state.batch import MPSStateBatch
 from openmps.graph.run.watch import Layer
 from openmps.kernels.convolution.weights import ConvolutionWeights

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from openmps.checks import NamedAttributes, Shown, counted, lengths_text
-from openmps.core.kernel.encoding import Bound, Encoding
-from openmps.core.kernel.scene import RESULT
+from openmps.core.kernel.dispatch import Bound, Dispatch
+from openmps.core.kernel.lowering_context import RESULT
 from openmps.core.training_state import Checkpointed
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.graph.compile.interface import source_label
@@ -25,7 +25,7 @@ from openmps.graph.nodes.node import MPSNNFilterNode, MPSNNGradientFilterNode, M
 from openmps.graph.nodes.rows import Row
 from openmps.graph.run.non_finite import CheckedEncoding
 from openmps.ops.elements import decode
-from openmps.ops.op import Action, Body, Input, Role
+from openmps.ops.op import Action, Function, Input, Role
 from openmps.tables import note_text, printed_html, short, table
 from openmps.types import MPSImageFeatureChannelFormat
 
@@ -191,19 +191,19 @@ class Tracer:
         if text not in self._notes:
             self._notes.append(text)
 
-    def run(self, label: str, encoding: Encoding) -> None:
+    def run(self, label: str, dispatch: Dispatch) -> None:
         """Run an encode; where fusions hide images of a graph, its kernels one behind the other."""
-        program = program_of(encoding.body)
+        program = program_of(dispatch.function)
         if program is None:
-            self._run_kernel(label, encoding)
+            self._run_kernel(label, dispatch)
             return
-        values = [each.value() for each in encoding.inputs]
-        made = self.run_unfused(program, encoding.body.inputs, values)
-        self.note_apart(encoding.body.fused)
-        for name, sink in zip(encoding.body.outputs, encoding.sinks, strict=True):
+        values = [each.value() for each in dispatch.inputs]
+        made = self.run_unfused(program, dispatch.function.inputs, values)
+        self.note_apart(dispatch.function.fused)
+        for name, sink in zip(dispatch.function.outputs, dispatch.sinks, strict=True):
             sink.take(made.get(name), is_shared=True)
-        if isinstance(encoding, CheckedEncoding):
-            encoding.check([made.get(name) for name in encoding.body.outputs])
+        if isinstance(dispatch, CheckedEncoding):
+            dispatch.check([made.get(name) for name in dispatch.function.outputs])
 
     def run_program(self, program: Program, bound: Sequence[Bound], *, fused: bool) -> None:
         """Run a program by itself: nothing is handed out."""
@@ -211,15 +211,15 @@ class Tracer:
         if fused:
             self.run_fused(program, values)
         else:
-            self.run_unfused(program, program.body.inputs, values)
+            self.run_unfused(program, program.function.inputs, values)
 
     def run_unfused(self, program: Program, inputs: Sequence[Input], values: Sequence[Any]) -> dict[str, Any]:
         """Run every kernel of a program, one behind the other; gives what they make, by place and name."""
-        body, _ = program.assemble()
+        function, _ = program.assemble()
         found = dict(zip(inputs, values, strict=True))
-        given = [found[each] if each in found else program.memory(each) for each in body.inputs]
-        made = dict(zip(body.outputs, body.run(list(given)), strict=True))
-        self._keep_program(program, dict(zip(body.inputs, given, strict=True)), made)
+        given = [found[each] if each in found else program.memory(each) for each in function.inputs]
+        made = dict(zip(function.outputs, function.run(list(given)), strict=True))
+        self._keep_program(program, dict(zip(function.inputs, given, strict=True)), made)
         return made
 
     def note_apart(self, fused: Sequence[str]) -> None:
@@ -231,7 +231,7 @@ class Tracer:
     def run_fused(self, program: Program, values: list[Any]) -> None:
         """Run a program as an encode does, and keep what fusions leave."""
         _, makers = program.assemble()
-        given, made = dict(zip(program.body.inputs, values, strict=True)), dict[str, Any]()
+        given, made = dict(zip(program.function.inputs, values, strict=True)), dict[str, Any]()
 
         def perform(action: Action, operands: list[Any]) -> Any:
             results = action.op.run(action.wanted, *operands)
@@ -242,10 +242,10 @@ class Tracer:
                     made[f"{makers[slot]}:{RESULT}"] = value
             return results
 
-        made.update(zip(program.body.outputs, program.body.run_each(list(values), perform), strict=True))
+        made.update(zip(program.function.outputs, program.function.run_each(list(values), perform), strict=True))
         self._keep_program(program, given, made)
-        if program.body.fused:
-            layers, names = counted(len(program.body.fused), "filter"), ", ".join(program.body.fused)
+        if program.function.fused:
+            layers, names = counted(len(program.function.fused), "filter"), ", ".join(program.function.fused)
             self.note(f"{layers} run as a part of their neighbours, without a result: {names}")
 
     # --- what is kept of a graph --------------------------------------------------------------------------------------
@@ -259,14 +259,14 @@ class Tracer:
         layers, gradients = layer_names(program), gradient_images(program)
         for place, stage in enumerate(program.stages):
             layer = self._fresh(layers[place])
-            taken = [name for role, name in stage.plan.body.inputs if role is Role.BUFFER]
+            taken = [name for role, name in stage.plan.function.inputs if role is Role.BUFFER]
             for name in taken:
                 value, label = given.get(Input(Role.BUFFER, f"{place}:{name}")), f"{layer}/{_plain(name)}"
                 if name == _LABELS:
                     self._keep(label, layer, TracedKind.SOURCE, type(stage.node).__name__, _FLOAT32, value)
                 elif not isinstance(stage.node, MPSNNGradientFilterNode):
                     self._keep(label, layer, TracedKind.PARAMETER, type(stage.node).__name__, None, value)
-            names = [name for name in stage.plan.body.outputs if name not in taken]
+            names = [name for name in stage.plan.function.outputs if name not in taken]
             for name in sorted(names, key=lambda name: name != RESULT):
                 kind = TracedKind.GRADIENT if stage.node.result_image in gradients else TracedKind.IMAGE
                 self._keep_output(stage, layer, name, kind, made.get(f"{place}:{name}"))
@@ -281,17 +281,17 @@ class Tracer:
 
     # --- what is kept of a kernel -------------------------------------------------------------------------------------
 
-    def _run_kernel(self, label: str, encoding: Encoding) -> None:
-        body, values = encoding.body, encoding.values()
+    def _run_kernel(self, label: str, dispatch: Dispatch) -> None:
+        function, values = dispatch.function, dispatch.values()
         kind, name = _kind_and_label(label)
         layer = self._fresh(name)
-        overwritten = set(body.overwritten())
-        before = dict(zip(body.inputs, values, strict=True))
-        for place, (role, what) in enumerate(body.inputs):
+        overwritten = set(function.overwritten())
+        before = dict(zip(function.inputs, values, strict=True))
+        for place, (role, what) in enumerate(function.inputs):
             if role is Role.BUFFER and place not in overwritten:
                 self._keep(f"{layer}/{_plain(what)}", layer, TracedKind.PARAMETER, kind, None, values[place])
-        made = body.run(values)
-        for what, value, sink in zip(body.outputs, made, encoding.sinks, strict=True):
+        made = function.run(values)
+        for what, value, sink in zip(function.outputs, made, dispatch.sinks, strict=True):
             stack = getattr(sink, "stack", None)
             if what == RESULT and stack is not None:
                 found = TracedKind.GRADIENT if _GRADIENT in kind else TracedKind.IMAGE
@@ -299,9 +299,9 @@ class Tracer:
             else:
                 self._keep(f"{layer}/{what}", layer, TracedKind.STATE, kind, None, value)
         for place in sorted(overwritten):
-            each = body.inputs[place]
+            each = function.inputs[place]
             self._keep(f"{layer}/{each.name}", layer, TracedKind.STATE, kind, None, before[each])
-        encoding.hand_out(made)
+        dispatch.hand_out(made)
 
     # --- entries ------------------------------------------------------------------------------------------------------
 
@@ -349,9 +349,9 @@ def array_of(value: Tensor, channel_format: MPSImageFeatureChannelFormat | None)
     return np.array(value.cpu().numpy(), order="C")
 
 
-def program_of(body: Body) -> Program | None:
-    """The program of a graph's body, while there is one."""
-    origin = None if body.origin is None else body.origin()
+def program_of(function: Function) -> Program | None:
+    """The program of a graph's function, while there is one."""
+    origin = None if function.origin is None else function.origin()
     return origin if isinstance(origin, Program) else None
 
 

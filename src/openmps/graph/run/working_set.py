@@ -1,4 +1,4 @@
-"""What one encode of a program lends to the next: states for updates, and what its body is bound to of their memory."""
+"""What one encode of a program lends to the next: states for updates, and bindings to their memory."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from openmps.core.kernel.encoding import Encoding
+from openmps.core.kernel.dispatch import Dispatch
 from openmps.core.kernel.lease import Lease
-from openmps.core.kernel.scene import RESULT, SAVED
+from openmps.core.kernel.lowering_context import RESULT, SAVED
 from openmps.core.state.batch import MPSStateBatch
 from openmps.graph.compile.program import Program
 from openmps.graph.nodes.node import MPSNNImageNode, MPSNNStateNode
@@ -22,7 +22,7 @@ _MOST_IN_VAIN, _RARELY = 8, 64
 
 
 class WorkingSet(Lease):
-    """States, and what a program's body is bound to, but for images, numbers, and what the user's states hold."""
+    """States, and what a program's function is bound to, but for images, numbers, and what the user's states hold."""
 
     __slots__ = ("_asked", "_bound", "_images", "_own", "_own_places", "_sinks", "update", "working")
 
@@ -74,9 +74,9 @@ class WorkingSet(Lease):
         """See `Lease`."""
         return (each for each in self._sinks if each is not None)
 
-    def encoding(
+    def dispatch(
         self, program: Program, sources: Sequence[Images], images: Mapping[MPSNNImageNode, Images]
-    ) -> Encoding:
+    ) -> Dispatch:
         """The work of this encode."""
         bound, ends = self._bound.copy(), self._sinks.copy()
         for index, place in self._images:
@@ -84,7 +84,7 @@ class WorkingSet(Lease):
         bind(bound, self._asked, program, sources, self.working)
         for index, sink in zip(self._own_places, sinks(program, self._own, images, self.working), strict=True):
             ends[index] = sink
-        return Encoding(program.body, tuple(bound), program.used, tuple(ends), self)
+        return Dispatch(program.function, tuple(bound), program.used, tuple(ends), self)
 
     def begin(self, program: Program, given: Mapping[MPSNNStateNode, MPSStateBatch]) -> None:
         """Work for another encode, with these states of the user's."""

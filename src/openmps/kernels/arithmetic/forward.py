@@ -10,10 +10,10 @@ from openmps.core.image.storage import Extent, Shape
 from openmps.core.kernel.arguments import member
 from openmps.core.kernel.binary import MPSCNNBinaryKernel
 from openmps.core.kernel.configuration import KernelProperty
-from openmps.core.kernel.scene import Scene
+from openmps.core.kernel.lowering_context import LoweringContext
 from openmps.core.state.gradient import MPSNNBinaryGradientState
 from openmps.errors import MPSArgumentError
-from openmps.ops.op import Slot
+from openmps.ops.op import Value
 from openmps.ops.pointwise.arithmetic import Arithmetic, Combination, Comparison, Stretch, open_limits
 from openmps.types import MPSNNComparisonType
 
@@ -113,22 +113,22 @@ class MPSCNNArithmetic(MPSCNNBinaryKernel[MPSCNNArithmeticGradientState], leaves
     def _parameters(self) -> ArithmeticParameters:
         return ArithmeticParameters(self.primary_scale, self.secondary_scale, self._channel_strides(), self._is_limited)
 
-    def _body(self, at: Scene, *images: Slot) -> Slot | None:
+    def _lower(self, at: LoweringContext, *images: Value) -> Value | None:
         if self._arithmetic is None:
-            return super()._body(at, *images)
+            return super()._lower(at, *images)
         combine = Combination(self._arithmetic, self.primary_scale, self.secondary_scale, self.bias, *self._limits())
         value, mask = combine(*self._regions(at, images))
         if self._is_limited:
             at.saves(_stretched(at, mask))
         return _stretched(at, value)
 
-    def _regions(self, at: Scene, images: tuple[Slot, ...]) -> tuple[Slot, ...]:
+    def _regions(self, at: LoweringContext, images: tuple[Value, ...]) -> tuple[Value, ...]:
         """The numbers of both sources, one pixel, row, column or channel where one serves all."""
         self._check_strides()
         return tuple(at.read(image, index) for index, image in enumerate(images))
 
 
-def _stretched(at: Scene, value: Slot) -> Slot:
+def _stretched(at: LoweringContext, value: Value) -> Value:
     """The whole result, where both sources were broadcast along an axis."""
     height, width = (max(size) for size in zip(*(source.window.region for source in at.sources), strict=True))
     whole = (at.target.height, at.target.width)
@@ -189,5 +189,5 @@ class MPSNNCompare(MPSCNNArithmetic):
         0.0, _distance, "How far apart two numbers may be and still count as equal; at least 0. Default 0."
     )
 
-    def _body(self, at: Scene, *images: Slot) -> Slot:
+    def _lower(self, at: LoweringContext, *images: Value) -> Value:
         return _stretched(at, Comparison(self.comparison_type, self.threshold)(*self._regions(at, images)))

@@ -9,7 +9,7 @@ from openmps.checks import FLT_MAX, flag, number
 from openmps.core.image.storage import Extent, Target
 from openmps.core.kernel.configuration import Fixed, KernelProperty, Setting
 from openmps.core.kernel.gradient import Given, MPSCNNGradientKernel
-from openmps.core.kernel.scene import GradientScene, back
+from openmps.core.kernel.lowering_context import GradientLoweringContext, back
 from openmps.core.state.gradient import ForwardRecord, SourceRecord
 from openmps.kernels.arithmetic.forward import (
     ArithmeticParameters,
@@ -20,7 +20,7 @@ from openmps.kernels.arithmetic.forward import (
 )
 from openmps.metal.device import MTLDevice
 from openmps.ops.geometry import Axis, Window
-from openmps.ops.op import Slot
+from openmps.ops.op import Value
 from openmps.ops.pointwise.arithmetic import Arithmetic, CombinationGradient, ProductGradient
 from openmps.types import MPSOffset
 
@@ -83,13 +83,13 @@ class MPSCNNArithmeticGradient(MPSCNNGradientKernel):
     def _needs_saved(self, record: ForwardRecord) -> bool:
         return isinstance(record.parameters, ArithmeticParameters) and record.parameters.is_limited
 
-    def _mask(self, at: GradientScene) -> Slot | None:
+    def _mask(self, at: GradientLoweringContext) -> Value | None:
         """Where the forward kernel did not clamp; None if it had no limits."""
         given: Given | None = at.given
         is_limited = given is not None and any(self._needs_saved(record) for record in given.records)
         return at.saved if is_limited else None
 
-    def _differentiate(self, at: GradientScene, gradient: Slot, source: Slot) -> Slot | None:
+    def _differentiate(self, at: GradientLoweringContext, gradient: Value, source: Value) -> Value | None:
         kind, window = self._arithmetic, at.geometry.source
         if kind is None:
             return super()._differentiate(at, gradient, source)
@@ -100,7 +100,7 @@ class MPSCNNArithmeticGradient(MPSCNNGradientKernel):
         return back(result, window, at.edge_mode)
 
 
-def _summed(at: GradientScene, channels: int, window: Window) -> tuple[int, ...]:
+def _summed(at: GradientLoweringContext, channels: int, window: Window) -> tuple[int, ...]:
     """The axes along which one number of the image that is differentiated served many of the gradient."""
     sizes = (at.sources[0].channels, *at.geometry.source.result)
     read = (channels, *window.region)
@@ -214,7 +214,7 @@ class MPSCNNMultiplyGradient(MPSCNNArithmeticGradient, of=MPSCNNMultiply):
     def _differentiated(self, secondary: Extent, target: Target) -> Extent:
         return Extent(target.width, target.height, target.channels, 1)
 
-    def _differentiate(self, at: GradientScene, gradient: Slot, source: Slot) -> Slot:
+    def _differentiate(self, at: GradientLoweringContext, gradient: Value, source: Value) -> Value:
         window = at.geometry.data
         axes = _summed(at, at.target.channels, window)
         product = ProductGradient(Arithmetic.MULTIPLY, self.primary_scale, self.secondary_scale, axes)

@@ -17,10 +17,10 @@ from openmps.core.kernel.activation import activated
 from openmps.core.kernel.arguments import are_images
 from openmps.core.kernel.checks import Images, check_command_buffer
 from openmps.core.kernel.configuration import Fixed, KernelProperty
-from openmps.core.kernel.encoding import Numbers
+from openmps.core.kernel.derived import Dependents
+from openmps.core.kernel.dispatch import Numbers
+from openmps.core.kernel.lowering_context import LoweringContext
 from openmps.core.kernel.plan import Plan
-from openmps.core.kernel.preparation import Followers
-from openmps.core.kernel.scene import Scene
 from openmps.core.kernel.unary import MPSCNNKernel
 from openmps.core.neuron import MPSNNNeuronDescriptor
 from openmps.core.numbers import not_negative
@@ -43,7 +43,7 @@ from openmps.kernels.batch_normalization.data_source import (
 from openmps.kernels.batch_normalization.pairs import GAMMA_AND_BETA, MEAN_AND_VARIANCE, HeldPair, Pair
 from openmps.kernels.batch_normalization.stages import FusedNeuron, check_usable, normalized, refuse_arguments
 from openmps.metal.device import CommandBuffer, MTLBuffer, MTLDevice
-from openmps.ops.op import Slot
+from openmps.ops.op import Value
 from openmps.types import MPSCNNNeuronType
 
 _STATES_FIRST = "Make a state with result_state and pass it as batch_normalization_state"
@@ -443,9 +443,9 @@ class MPSCNNBatchNormalization(
         pairs = ((self._gamma_and_beta, found.gamma_and_beta), (self._mean_and_variance, found.mean_and_variance))
         return not all(pair.equal(rows) for pair, rows in pairs if pair.held in self.held_weights)
 
-    def followers(self, name: str) -> Followers:
+    def dependents(self, name: str) -> Dependents:
         """What follows from the stored rows ``name`` is one of; for those who schedule kernels."""
-        return (self._gamma_and_beta if name in _ROWS[:2] else self._mean_and_variance).followers
+        return (self._gamma_and_beta if name in _ROWS[:2] else self._mean_and_variance).dependents
 
     def _unshare(self) -> None:
         super()._unshare()
@@ -518,7 +518,7 @@ class MPSCNNBatchNormalization(
         """Whether the state has statistics of a batch."""
         return check_state(self.name, states).has_statistics
 
-    def _body(self, at: Scene, *images: Slot) -> Slot:
+    def _lower(self, at: LoweringContext, *images: Value) -> Value:
         has_statistics: bool | None = at.given
         # A rectifier gives numbers that it is given, or 0.
         is_last = self._neuron is None or self._neuron.is_identity or self._neuron[:2] == (MPSCNNNeuronType.RELU, 0.0)

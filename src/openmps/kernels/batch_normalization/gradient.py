@@ -10,10 +10,10 @@ from openmps.core.image.image import MPSImage
 from openmps.core.image.storage import Extent, Shape
 from openmps.core.kernel.activation import activation_gradient
 from openmps.core.kernel.checks import Images
-from openmps.core.kernel.encoding import Numbers
+from openmps.core.kernel.dispatch import Numbers
 from openmps.core.kernel.gradient import Given, MPSCNNGradientKernel
+from openmps.core.kernel.lowering_context import GradientLoweringContext
 from openmps.core.kernel.plan import Plan
-from openmps.core.kernel.scene import GradientScene
 from openmps.core.neuron import MPSNNNeuronDescriptor
 from openmps.core.state.batch import MPSStateBatch
 from openmps.core.state.state import MPSState
@@ -32,7 +32,7 @@ from openmps.kernels.batch_normalization.stages import (
 )
 from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.ops.normalization.batch_normalization import DataGradient, ParameterSums
-from openmps.ops.op import Slot
+from openmps.ops.op import Value
 from openmps.selectors import takes
 from openmps.types import MPSOffset, MPSRectNoClip
 
@@ -79,7 +79,7 @@ class _NormalizationGradient(FusedNeuron, MPSCNNGradientKernel, of=MPSCNNBatchNo
             self.clip_rect = MPSRectNoClip
         return adjusted._replace(images=shapes[1].extent.images)
 
-    def _before_neuron(self, at: GradientScene, gradient: Slot, source: Slot, use: _Use) -> Slot:
+    def _before_neuron(self, at: GradientLoweringContext, gradient: Value, source: Value, use: _Use) -> Value:
         """The gradient of what the neuron was given."""
         if self._neuron is None or self._neuron.is_identity:
             return gradient
@@ -148,7 +148,7 @@ class MPSCNNBatchNormalizationStatisticsGradient(OfBatches, _NormalizationGradie
         given, state = super()._given(states), check_state(self.name, states)
         return given._replace(more=_Use(state.epsilon, state.has_statistics, state.joins[1]))
 
-    def _differentiate(self, at: GradientScene, gradient: Slot, source: Slot) -> None:
+    def _differentiate(self, at: GradientLoweringContext, gradient: Value, source: Value) -> None:
         use: _Use = at.given.more
         flow = self._before_neuron(at, gradient, source, use)
         before = [at.buffer(name) for name in _SUMS] if use.joins else []
@@ -233,7 +233,7 @@ class MPSCNNBatchNormalizationGradient(_NormalizationGradient):
         refuse_arguments(self.name, unavailable, _USE_OF_GRADIENT)
         return check_state(self.name, inherited if given is None else given)
 
-    def _differentiate(self, at: GradientScene, gradient: Slot, source: Slot) -> Slot:
+    def _differentiate(self, at: GradientLoweringContext, gradient: Value, source: Value) -> Value:
         use: _Use = at.given.more
         flow = at.back(self._before_neuron(at, gradient, source, use))
         batch = [*(at.buffer(name) for name in _SUMS), at.number("pixels")] if use.has_statistics else []

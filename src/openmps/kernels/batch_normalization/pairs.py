@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from openmps.core.kernel.encoding import Encoding, Numbers, prepared_step
-from openmps.core.kernel.preparation import Followers
+from openmps.core.kernel.derived import Dependents
+from openmps.core.kernel.dispatch import Dispatch, Numbers, prepared_op
 from openmps.core.state.rows import ChannelStatePair
 from openmps.core.weight_versions import Held, Lineage, Part, fingerprint
 from openmps.metal.device import CommandBuffer, MTLBuffer, MTLDevice
@@ -47,7 +47,7 @@ class HeldPair:
     def __init__(self, buffers: Pair, held: Held) -> None:
         self.buffers = buffers
         self.held = held
-        self.followers = Followers()
+        self.dependents = Dependents()
         """What follows from the numbers in these buffers."""
 
     @classmethod
@@ -64,7 +64,7 @@ class HeldPair:
         self.held.read(fingerprint(*rows), lambda: not self.equal(rows))
         # New buffers: work that is recorded already keeps the numbers that it was encoded with.
         self.buffers = Pair.of(device, rows)
-        self.followers = self.followers.replaced()
+        self.dependents = self.dependents.replaced()
         epoch.end()
 
     def equal(self, rows: Rows) -> bool:
@@ -76,7 +76,7 @@ class HeldPair:
         given = Pair(*[buffer for buffer in map(state.resource_at_index, range(2)) if isinstance(buffer, MTLBuffer)])
         channels = self.buffers.first.length // 4
         places = (*map(Numbers, self.buffers), *(Numbers(buffer, 0, channels) for buffer in given))
-        found = _Taking(given, self.buffers, prepared_step(Overwrite(), places))
+        found = _Taking(given, self.buffers, prepared_op(Overwrite(), places))
         kept = state.prepared
         if kept is not None:
             if len(kept) >= _MOST_PREPARED:
@@ -96,7 +96,7 @@ class HeldPair:
     def _record(self, command_buffer: CommandBuffer, who: str, taking: _Taking) -> None:
         command_buffer.record(f"{who} reload", taking.encoding)
         self.held.take(taking.given.first)
-        self.followers.record(command_buffer, f"{who} preparation")
+        self.dependents.record(command_buffer, f"{who} derived")
 
 
 class _Taking(NamedTuple):
@@ -104,4 +104,4 @@ class _Taking(NamedTuple):
 
     given: Pair
     buffers: Pair
-    encoding: Encoding
+    encoding: Dispatch

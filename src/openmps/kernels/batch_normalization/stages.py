@@ -7,13 +7,13 @@ from typing import Any, ClassVar, NoReturn
 
 from openmps.core.kernel.base import KernelProperties
 from openmps.core.kernel.configuration import Configured, Setting
-from openmps.core.kernel.scene import Scene
+from openmps.core.kernel.lowering_context import LoweringContext
 from openmps.core.neuron import MPSNNNeuronDescriptor, NeuronParameters
 from openmps.core.state.batch import MPSStateBatch
 from openmps.errors import MPSTypeError
 from openmps.metal.device import CommandBuffer
 from openmps.ops.normalization.batch_normalization import Normalize
-from openmps.ops.op import Slot
+from openmps.ops.op import Value
 
 
 def refuse_arguments(who: str, unavailable: Mapping[str, object], remedy: str) -> None:
@@ -72,11 +72,13 @@ class FusedNeuron(Configured):
         self._neuron = None if descriptor is None else descriptor.parameters()
 
 
-def normalized(at: Scene, x: Slot, epsilon: float, *, has_statistics: bool, is_rounded: bool = False) -> Slot:
+def normalized(
+    at: LoweringContext, x: Value, epsilon: float, *, has_statistics: bool, is_rounded: bool = False
+) -> Value:
     """The normalization of ``x`` before its neuron."""
     return Normalize(epsilon, is_rounded)(x, *statistics(at, has_statistics), at.buffer("gamma"), at.buffer("beta"))
 
 
-def statistics(at: Scene, has_statistics: bool) -> tuple[Slot, Slot | None, Slot]:
+def statistics(at: LoweringContext, has_statistics: bool) -> tuple[Value, Value | None, Value]:
     """Mean, what rounding took from it, and variance; stored means are as they are."""
     return at.buffer("mean"), at.buffer("correction") if has_statistics else None, at.buffer("variance")

@@ -10,9 +10,9 @@ from openmps.core.image.image import MPSImage
 from openmps.core.image.storage import Shape, Target
 from openmps.core.kernel.arguments import are_images
 from openmps.core.kernel.checks import Images
-from openmps.core.kernel.encoding import Numbers
+from openmps.core.kernel.dispatch import Numbers
+from openmps.core.kernel.lowering_context import LoweringContext
 from openmps.core.kernel.plan import Plan
-from openmps.core.kernel.scene import Scene
 from openmps.core.kernel.unary import MPSCNNKernel
 from openmps.core.state.batch import MPSStateBatch
 from openmps.core.state.gradient import SourceRecord
@@ -23,7 +23,7 @@ from openmps.kernels.batch_normalization.stages import OfBatches, check_usable, 
 from openmps.metal.device import CommandBuffer
 from openmps.ops.elements import Channels
 from openmps.ops.normalization.batch_normalization import BatchMoments, MergedMoments
-from openmps.ops.op import Slot
+from openmps.ops.op import Value
 from openmps.types import MPSOffset, MPSRectNoClip
 
 _ROWS = ("mean", "correction", "variance")
@@ -102,7 +102,7 @@ class MPSCNNBatchNormalizationStatistics(OfBatches, MPSCNNKernel):
             rule = f"must have the state's {given.channels} feature channel(s) from channel {first} on"
             raise MPSArgumentError(self.name, "source_images", rule, f"{records[0].channels} to be read")
 
-    def _body(self, at: Scene, *images: Slot) -> None:
+    def _lower(self, at: LoweringContext, *images: Value) -> None:
         given: _Given = at.given
         is_all = at.sources[0].channels == given.channels
         found = BatchMoments()(images[0] if is_all else Channels(0, given.channels)(images[0]))

@@ -1,8 +1,8 @@
 """Batch normalization of whole batches: what the graph's nodes run (MPSNNGraphNodes.h, macOS 10.13.4).
 
-A graph has the whole batch at once, so that statistics and normalization are one body, and so are both gradients. The
-numbers that the images were normalized with go from the one to the other by the state. The operations are those of the
-four kernels that are encoded by hand.
+A graph has the whole batch at once, so that statistics and normalization are one function, and so are both gradients.
+The numbers that the images were normalized with go from the one to the other by the state. The operations are those of
+the four kernels that are encoded by hand.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import ClassVar
 from openmps.checks import store
 from openmps.core.kernel.base import MPSKernel
 from openmps.core.kernel.configuration import Setting
-from openmps.core.kernel.encoding import Numbers, Sum
+from openmps.core.kernel.dispatch import Numbers, Sum
+from openmps.core.kernel.lowering_context import GradientLoweringContext, LoweringContext
 from openmps.core.kernel.plan import Plan
-from openmps.core.kernel.scene import GradientScene, Scene
 from openmps.core.neuron import MPSNNNeuronDescriptor
 from openmps.core.state.batch import MPSStateBatch
 from openmps.core.weight_versions import Held
@@ -32,7 +32,7 @@ from openmps.ops.normalization.batch_normalization import (
     ParameterSums,
     SplitRows,
 )
-from openmps.ops.op import Slot
+from openmps.ops.op import Value
 from openmps.ops.update.collectives import Processes, SharedMoments, SharedSums
 
 
@@ -75,7 +75,7 @@ class WholeBatchNormalization(_Named, MPSCNNBatchNormalization):
         """The version of gamma and beta, and that of mean and variance unless they are those of the batch."""
         return super().held_weights[:1] if self.uses_batch else super().held_weights
 
-    def _body(self, at: Scene, *images: Slot) -> Slot:
+    def _lower(self, at: LoweringContext, *images: Value) -> Value:
         gamma, beta = at.buffer("gamma"), at.buffer("beta")
         if self.uses_batch:
             mean, correction, variance = BatchMoments()(images[0])
@@ -124,7 +124,7 @@ class WholeBatchNormalizationGradient(_Named, MPSCNNBatchNormalizationGradient):
         """True: the sums are complete when the whole batch went through."""
         return True
 
-    def _differentiate(self, at: GradientScene, gradient: Slot, source: Slot) -> Slot:
+    def _differentiate(self, at: GradientLoweringContext, gradient: Value, source: Value) -> Value:
         use = at.given.more
         mean, correction, variance, gamma, _ = SplitRows()(at.saved)
         sums = ParameterSums(use.epsilon)(gradient, at.read(source), mean, correction, variance)

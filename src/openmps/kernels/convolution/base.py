@@ -12,8 +12,8 @@ from openmps.checks import Shown, flag, store
 from openmps.core.kernel.activation import activated
 from openmps.core.kernel.checks import check_command_buffer
 from openmps.core.kernel.configuration import KernelProperty, Setting
+from openmps.core.kernel.lowering_context import LoweringContext
 from openmps.core.kernel.plan import Plan
-from openmps.core.kernel.scene import Scene
 from openmps.core.kernel.unary import MPSCNNKernel
 from openmps.core.neuron import MPSNNNeuronDescriptor
 from openmps.core.state.batch import MPSStateBatch, StateT
@@ -29,7 +29,7 @@ from openmps.kernels.convolution.weighted import WeightedKernel
 from openmps.kernels.convolution.weights import ConvolutionWeights
 from openmps.metal.device import CommandBuffer, MTLBuffer, MTLDevice
 from openmps.metal.pending import Region, rename_unwritten
-from openmps.ops.op import Slot
+from openmps.ops.op import Value
 from openmps.types import (
     MPSCNNConvolutionWeightsLayout,
     MPSDataType,
@@ -124,11 +124,11 @@ class ConvolutionKernel(WeightedKernel, MPSCNNKernel[StateT]):
 
     # --- planning -----------------------------------------------------------------------------------------------------
 
-    def _contract(self, at: Scene, image: Slot, weights: Slot, biases: Slot | None) -> Slot:
+    def _contract(self, at: LoweringContext, image: Value, weights: Value, biases: Value | None) -> Value:
         """The sums of one encode, with its biases."""
         raise NotImplementedError
 
-    def _body(self, at: Scene, *images: Slot) -> Slot:
+    def _lower(self, at: LoweringContext, *images: Value) -> Value:
         weights = self._weights_in(at, 0, self.weights_fp16, *images)
         result = self._contract(at, images[0], weights, at.buffer("biases") if self._has_biases else None)
         return activated(at, self.name, result, self._shape.neuron, self._shape.outputs)
@@ -327,7 +327,7 @@ class ParameterSum(Place):
         return (found.region(0, found.length) if isinstance(found, MTLBuffer) else Region(self),)
 
     def keep(self, fresh: Resource) -> Resource:
-        """See `Slot`: the buffer takes the place of the sum, with what was recorded and will never be added."""
+        """See `Value`: the buffer takes the place of the sum, with what was recorded and will never be added."""
         found = super().keep(fresh)
         rename_unwritten(self, found)
         return found

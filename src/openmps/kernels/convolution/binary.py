@@ -16,8 +16,8 @@ from openmps.core.data_source import loaded
 from openmps.core.kernel.activation import activated, neuron_parameters
 from openmps.core.kernel.arguments import member
 from openmps.core.kernel.configuration import Fixed, Setting
-from openmps.core.kernel.encoding import Bound, Held
-from openmps.core.kernel.scene import Scene
+from openmps.core.kernel.dispatch import Bound, Held
+from openmps.core.kernel.lowering_context import LoweringContext
 from openmps.core.kernel.unary import MPSCNNKernel
 from openmps.core.neuron import NeuronParameters
 from openmps.core.state.batch import MPSStateBatch
@@ -27,7 +27,7 @@ from openmps.kernels.convolution.descriptor import MPSCNNConvolutionDescriptor, 
 from openmps.kernels.convolution.whole_image import WholeImageKernel
 from openmps.metal.device import MTLBuffer, MTLDevice
 from openmps.ops.convolution.binary_convolution import BinaryConvolution, BinaryTerms, binary_weights
-from openmps.ops.op import Slot
+from openmps.ops.op import Value
 from openmps.selectors import takes
 from openmps.types import MPSCNNBinaryConvolutionFlags, MPSCNNBinaryConvolutionType, MPSDataType
 from openmps.types import MPSCNNBinaryConvolutionFlags as Flags
@@ -214,7 +214,7 @@ class MPSCNNBinaryConvolution(MPSCNNKernel):
     def _result_channels(self, channels: tuple[int, ...]) -> int:
         return self.output_feature_channels
 
-    def _body(self, at: Scene, *images: Slot) -> Slot:
+    def _lower(self, at: LoweringContext, *images: Value) -> Value:
         use_beta = self.flags is MPSCNNBinaryConvolutionFlags.USE_BETA_SCALING
         convolve = BinaryConvolution(at.window, at.edge_mode, self.type, use_beta)
         terms = [at.buffer(name) if name in self._given_terms else None for name in BinaryTerms._fields]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from openmps.checks import MaybeNone, Shown
 from openmps.core.arrays import elements, in_shape, row
 from openmps.core.image.storage import Extent, Shape
-from openmps.core.kernel.scene import Scene
+from openmps.core.kernel.lowering_context import LoweringContext
 from openmps.core.lifetime import check_is_device
 from openmps.core.state.gradient import MPSNNGradientState, SourceRecord
 from openmps.errors import MPSArgumentError, MPSTypeError
@@ -23,7 +23,7 @@ from openmps.kernels.convolution.whole_image import WholeImageKernel
 from openmps.metal.device import MTLDevice
 from openmps.ops.convolution.convolution import Convolution, FullyConnected, SubPixels
 from openmps.ops.convolution.convolution_half import ConvolutionHalf
-from openmps.ops.op import Slot
+from openmps.ops.op import Value
 from openmps.selectors import takes
 from openmps.types import MPSCNNConvolutionFlags, MPSCNNNeuronType
 
@@ -151,11 +151,11 @@ class MPSCNNConvolution(ConvolutionKernel[MPSCNNConvolutionGradientState], leave
         factor = self._shape.sub_pixels
         return super()._source_record(index, extent, -(-width // factor), -(-height // factor))
 
-    def _body(self, at: Scene, *images: Slot) -> Slot:
-        result, factor = super()._body(at, *images), self._shape.sub_pixels
+    def _lower(self, at: LoweringContext, *images: Value) -> Value:
+        result, factor = super()._lower(at, *images), self._shape.sub_pixels
         return result if factor == 1 else SubPixels(factor, at.target.height, at.target.width)(result)
 
-    def _contract(self, at: Scene, image: Slot, weights: Slot, biases: Slot | None) -> Slot:
+    def _contract(self, at: LoweringContext, image: Value, weights: Value, biases: Value | None) -> Value:
         if self._sums_in_half():
             return ConvolutionHalf(at.window, at.edge_mode, self._shape.groups)(image, weights, biases)
         return Convolution(at.window, at.edge_mode, self._shape.groups, self._allows_tf32())(image, weights, biases)
@@ -202,7 +202,7 @@ class MPSCNNFullyConnected(WholeImageKernel, MPSCNNConvolution):
             raise MPSArgumentError(self.name, "source_image", rule, got, remedy)
         return super()._sized(shapes)
 
-    def _contract(self, at: Scene, image: Slot, weights: Slot, biases: Slot | None) -> Slot:
+    def _contract(self, at: LoweringContext, image: Value, weights: Value, biases: Value | None) -> Value:
         extent = at.sources[0].extent
         if (extent.width, extent.height) != (self.kernel_width, self.kernel_height) or self._sums_in_half():
             return super()._contract(at, image, weights, biases)

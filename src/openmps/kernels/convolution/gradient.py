@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from openmps.checks import Shown
 from openmps.core.image.storage import Target
-from openmps.core.kernel.scene import GradientGeometry, GradientScene
+from openmps.core.kernel.lowering_context import GradientGeometry, GradientLoweringContext
 from openmps.core.state.gradient import SourceRecord
 from openmps.errors import MPSArgumentError
 from openmps.kernels.convolution.data_source import MPSCNNConvolutionDataSource
@@ -14,7 +14,7 @@ from openmps.kernels.convolution.whole_image import whole_image_axis
 from openmps.metal.device import MTLDevice
 from openmps.ops.convolution.convolution import ConvolutionGradient, FullyConnectedGradient
 from openmps.ops.geometry import Window
-from openmps.ops.op import Slot
+from openmps.ops.op import Value
 
 
 class MPSCNNConvolutionGradient(ConvolutionGradientKernel, of=MPSCNNConvolution):
@@ -44,7 +44,9 @@ class MPSCNNConvolutionGradient(ConvolutionGradientKernel, of=MPSCNNConvolution)
         "Output channels an input channel of a depthwise convolution; 0 for a regular one.",
     )
 
-    def _gradients(self, at: GradientScene, gradient: Slot, source: Slot, weights: Slot) -> tuple[Slot, Slot, Slot]:
+    def _gradients(
+        self, at: GradientLoweringContext, gradient: Value, source: Value, weights: Value
+    ) -> tuple[Value, Value, Value]:
         """By two placements, where the data gradient lands elsewhere than where the source was read."""
         more = at.edge_mode, self._shape.groups
         data, *sums = ConvolutionGradient(at.geometry.source, *more)(gradient, source, weights)
@@ -71,7 +73,9 @@ class MPSCNNFullyConnectedGradient(MPSCNNConvolutionGradient):
         """Whether the kernel is as large as the source."""
         return self._shape.weights[1:3] == (source.extent.height, source.extent.width)
 
-    def _gradients(self, at: GradientScene, gradient: Slot, source: Slot, weights: Slot) -> tuple[Slot, Slot, Slot]:
+    def _gradients(
+        self, at: GradientLoweringContext, gradient: Value, source: Value, weights: Value
+    ) -> tuple[Value, Value, Value]:
         if not self._is_whole(at.sources[1]):
             return super()._gradients(at, gradient, source, weights)
         rows, columns = at.window.result

@@ -7,10 +7,10 @@ from typing import ClassVar, NoReturn
 
 from openmps.checks import Shown, store
 from openmps.core.kernel.configuration import KernelProperty, Setting
-from openmps.core.kernel.encoding import Sink
+from openmps.core.kernel.dispatch import Sink
 from openmps.core.kernel.gradient import Given, MPSCNNGradientKernel
+from openmps.core.kernel.lowering_context import GradientLoweringContext
 from openmps.core.kernel.plan import Plan
-from openmps.core.kernel.scene import GradientScene
 from openmps.core.state.batch import MPSStateBatch
 from openmps.core.state.gradient import SourceRecord
 from openmps.errors import MPSArgumentError, MPSTypeError
@@ -20,13 +20,13 @@ from openmps.kernels.convolution.descriptor import MPSCNNConvolutionDescriptor, 
 from openmps.kernels.convolution.forward import MPSCNNConvolutionGradientState
 from openmps.kernels.convolution.weighted import WeightedKernel
 from openmps.metal.device import MTLDevice
-from openmps.ops.op import Slot
+from openmps.ops.op import Value
 from openmps.types import MPSCNNConvolutionGradientOption
 
 _DATA = int(MPSCNNConvolutionGradientOption.GRADIENT_WITH_DATA)
 _PARAMETERS = int(MPSCNNConvolutionGradientOption.GRADIENT_WITH_WEIGHTS_AND_BIAS)
 _SUMS = {"weights_gradient": 0, "biases_gradient": 1}
-"""Outputs of the body, and which of the state's sums they are added to."""
+"""Outputs of the function, and which of the state's sums they are added to."""
 _ALL_SUMS = tuple(_SUMS)
 
 
@@ -93,11 +93,13 @@ class ConvolutionGradientKernel(WeightedKernel, MPSCNNGradientKernel):
     def _check_channels(self, sources: tuple[SourceRecord, ...]) -> None:
         """The weights say how many channels there must be."""
 
-    def _gradients(self, at: GradientScene, gradient: Slot, source: Slot, weights: Slot) -> tuple[Slot, Slot, Slot]:
+    def _gradients(
+        self, at: GradientLoweringContext, gradient: Value, source: Value, weights: Value
+    ) -> tuple[Value, Value, Value]:
         """The gradients of source, weights and biases."""
         raise NotImplementedError
 
-    def _differentiate(self, at: GradientScene, gradient: Slot, source: Slot) -> Slot | None:
+    def _differentiate(self, at: GradientLoweringContext, gradient: Value, source: Value) -> Value | None:
         option = int(self.gradient_option)
         if option & _PARAMETERS and at.given is None:
             self._refuse_state("no state")
@@ -107,7 +109,7 @@ class ConvolutionGradientKernel(WeightedKernel, MPSCNNGradientKernel):
                 at.gives(name, slot)
         return data if option & _DATA else None
 
-    def _choice(self, at: GradientScene) -> bool | None:
+    def _choice(self, at: GradientLoweringContext) -> bool | None:
         """Its own `weights_fp16`, or that of the forward kernel whose state is taken."""
         own, given = self.weights_fp16, at.given
         if own is not None or given is None or not given.records:

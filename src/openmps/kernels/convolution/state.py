@@ -6,7 +6,7 @@ from types import NoneType
 from typing import Self, overload
 
 from openmps.checks import Shown
-from openmps.core.kernel.encoding import Bound, Held
+from openmps.core.kernel.dispatch import Bound, Held
 from openmps.core.lifetime import check_is_open
 from openmps.core.state.resources import MPSStateResourceList
 from openmps.core.state.state import MPSState

@@ -12,8 +12,8 @@ from openmps.core.image.storage import Extent, Shape
 from openmps.core.kernel.arguments import are_images, pixel_distance, states_of
 from openmps.core.kernel.checks import Images, check_states
 from openmps.core.kernel.configuration import KernelProperty
+from openmps.core.kernel.lowering_context import LoweringContext
 from openmps.core.kernel.plan import Plan
-from openmps.core.kernel.scene import Scene
 from openmps.core.padding.geometry import mirror_kernel_offset
 from openmps.core.state.batch import MPSStateBatch
 from openmps.core.state.gradient import ForwardRecord, SourceRecord, unrecorded
@@ -27,7 +27,7 @@ from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.ops.convolution.convolution_half import ConvolutionTransposeHalf
 from openmps.ops.convolution.convolution_transpose import ConvolutionTranspose
 from openmps.ops.geometry import Axis, Window
-from openmps.ops.op import Slot
+from openmps.ops.op import Value
 from openmps.types import MPSDataType, MPSOffset
 
 
@@ -150,7 +150,7 @@ class MPSCNNConvolutionTranspose(
     def _parameters(self) -> TransposePlacement:
         return TransposePlacement(self.offset, self.kernel_offset_x, self.kernel_offset_y, self.weights_fp16)
 
-    def _contract(self, at: Scene, image: Slot, weights: Slot, biases: Slot | None) -> Slot:
+    def _contract(self, at: LoweringContext, image: Value, weights: Value, biases: Value | None) -> Value:
         if self._sums_in_half():
             return ConvolutionTransposeHalf(at.window, self._shape.groups)(image, weights, biases)
         return ConvolutionTranspose(at.window, self._shape.groups, self._allows_tf32())(image, weights, biases)

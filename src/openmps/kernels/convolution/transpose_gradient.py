@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from openmps.core.kernel.scene import GradientScene
+from openmps.core.kernel.lowering_context import GradientLoweringContext
 from openmps.core.state.gradient import ForwardRecord
 from openmps.kernels.convolution.gradient_base import ConvolutionGradientKernel
 from openmps.kernels.convolution.transpose import (
@@ -12,7 +12,7 @@ from openmps.kernels.convolution.transpose import (
     stuffed_window,
 )
 from openmps.ops.convolution.convolution_transpose import ConvolutionTransposeGradient
-from openmps.ops.op import Slot
+from openmps.ops.op import Value
 from openmps.types import MPSDataType, MPSOffset
 
 
@@ -41,6 +41,8 @@ class MPSCNNConvolutionTransposeGradient(ConvolutionGradientKernel, of=MPSCNNCon
         self.secondary_offset = MPSOffset(placed.offset.x, placed.offset.y, self.secondary_offset.z)
         self.kernel_offset_x, self.kernel_offset_y = placed.kernel_offset_x, placed.kernel_offset_y
 
-    def _gradients(self, at: GradientScene, gradient: Slot, source: Slot, weights: Slot) -> tuple[Slot, Slot, Slot]:
+    def _gradients(
+        self, at: GradientLoweringContext, gradient: Value, source: Value, weights: Value
+    ) -> tuple[Value, Value, Value]:
         window = stuffed_window(at.window, self.kernel_offset_x, self.kernel_offset_y)
         return ConvolutionTransposeGradient(window, self._shape.groups)(gradient, source, weights)

@@ -11,9 +11,9 @@ from openmps.core.data_source import copy_of
 from openmps.core.kernel.base import KernelProperties
 from openmps.core.kernel.checks import check_command_buffer
 from openmps.core.kernel.configuration import KernelProperty, Setting, changes
-from openmps.core.kernel.encoding import Bound
-from openmps.core.kernel.preparation import Followers
-from openmps.core.kernel.scene import Scene
+from openmps.core.kernel.derived import Dependents
+from openmps.core.kernel.dispatch import Bound
+from openmps.core.kernel.lowering_context import LoweringContext
 from openmps.core.neuron import NeuronParameters
 from openmps.core.state.batch import MPSStateBatch
 from openmps.core.weight_versions import Held, HoldsWeights
@@ -23,7 +23,7 @@ from openmps.kernels.convolution.descriptor import MPSCNNConvolutionDescriptor, 
 from openmps.kernels.convolution.state import MPSCNNConvolutionWeightsAndBiasesState
 from openmps.kernels.convolution.weights import ConvolutionWeights, weights_name
 from openmps.metal.device import CommandBuffer, MTLDevice
-from openmps.ops.op import Slot
+from openmps.ops.op import Value
 from openmps.types import MPSDataType
 from openmps.types import MPSImageFeatureChannelFormat as Format
 
@@ -68,7 +68,7 @@ class WeightedKernel(KernelProperties, HoldsWeights):
         source calls for FLOAT16. Our addition.""",
     )
 
-    _bound_to = Shown[ConvolutionWeights | None]("_weights", "What its bodies are bound to.")
+    _bound_to = Shown[ConvolutionWeights | None]("_weights", "What its functions are bound to.")
     _weight_types: tuple[MPSDataType, ...] = WEIGHT_TYPES
     _shape = Setting[ConvolutionShape]()
 
@@ -181,9 +181,9 @@ class WeightedKernel(KernelProperties, HoldsWeights):
             warnings.warn(message(), MPSTrainingWarning, stacklevel=3)
         self._has_warned = is_wrong
 
-    def followers(self, name: str) -> Followers:
-        """What follows from the memory that an input of its bodies is bound to; for those who schedule kernels."""
-        return self.parameters.followers
+    def dependents(self, name: str) -> Dependents:
+        """What follows from the memory that an input of its functions is bound to; for those who schedule kernels."""
+        return self.parameters.dependents
 
     # --- copies -------------------------------------------------------------------------------------------------------
 
@@ -205,7 +205,7 @@ class WeightedKernel(KernelProperties, HoldsWeights):
 
     # --- planning and encoding ----------------------------------------------------------------------------------------
 
-    def _weights_in(self, at: Scene, source: int, choice: bool | None, *operands: Slot) -> Slot:
+    def _weights_in(self, at: LoweringContext, source: int, choice: bool | None, *operands: Value) -> Value:
         """The weights that these slots are multiplied with; ``source`` is the place of the forward source."""
         return at.buffer(
             weights_name(

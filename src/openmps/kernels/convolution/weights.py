@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from openmps.core.kernel.encoding import Bound, Held, Numbers, bound_last, record_step
-from openmps.core.kernel.preparation import Followers
+from openmps.core.kernel.derived import Dependents
+from openmps.core.kernel.dispatch import Bound, Held, Numbers, bound_last, record_op
 from openmps.core.weight_versions import Fingerprint, Lineage, Part, fingerprint
 from openmps.core.weight_versions import Held as HeldVersion
 from openmps.errors import MPSArgumentError
@@ -31,7 +31,7 @@ from openmps.types import MPSDataType
 
 
 class Use(NamedTuple):
-    """Which numbers a body multiplies with, and as what they come."""
+    """Which numbers a function multiplies with, and as what they come."""
 
     rounded_unless: tuple[MPSDataType | None, ...]
     """The weights are rounded to float16 unless the data source calls for one of these precisions."""
@@ -48,7 +48,7 @@ USES = {
     "weights for float16": Use((MPSDataType.FLOAT32,), torch.float32),
     "weights for float16 as float16": Use((MPSDataType.FLOAT32,), torch.float16),
 }
-"""What bodies call the weights that they multiply with."""
+"""What functions call the weights that they multiply with."""
 UNROUNDED = ", unrounded"
 """Behind such a name: the numbers before they are rounded to operands of float16, and the type of these."""
 _AS_GIVEN = ("biases", "weights")
@@ -70,13 +70,13 @@ def weights_name(weights_fp16: bool | None, *, of_float16_image: bool, as_float1
 
 
 class Used:
-    """What a body multiplies with or adds, as it is found when the body runs."""
+    """What a function multiplies with or adds, as it is found when the function runs."""
 
-    __slots__ = ("find", "mark")
+    __slots__ = ("find", "identity")
 
     def __init__(self, find: Callable[[], Any]) -> None:
         self.find = find
-        self.mark: Any = None
+        self.identity: Any = None
 
     def value(self) -> Tensor | tuple[Tensor, ...] | None:
         """The weights, OHWI, or the biases, float32; or all that is rounded by now."""
@@ -123,7 +123,7 @@ class ConvolutionWeights:
         self._is_derived = loaded.descriptor.batch_normalization is not None or loaded.precision is _FLOAT16
         """Whether numbers that follow from the weights may be held, here or by the time that queued work has run."""
         self._state: MPSCNNConvolutionWeightsAndBiasesState | None = None
-        self.followers = Followers()
+        self.dependents = Dependents()
         """What follows from the weights besides."""
         fold, parts = loaded.descriptor.batch_normalization, [self._raw_weights, self._raw_biases]
         if fold is not None:
@@ -172,7 +172,7 @@ class ConvolutionWeights:
         self._is_derived = self._is_derived or loaded.precision is _FLOAT16
         biases = None if loaded.biases is None else torch.from_numpy(loaded.biases)
         self._prepare(torch.from_numpy(loaded.weights).view(-1), biases)
-        self.followers.expire()
+        self.dependents.expire()
 
     def equal(self, loaded: LoadedWeights) -> bool:
         """Whether these are the numbers that a data source gave. Reads them; queued work is not waited for."""
@@ -217,8 +217,8 @@ class ConvolutionWeights:
         if state is self._state:
             self.held.take(self.weights_buffer)
             if self._is_derived and self._roundings not in bound_last(command_buffer):
-                record_step(command_buffer, f"{who} reload", TakeWeights(), [Held(None), Held(None), *self._parts])
-            self.followers.record(command_buffer, f"{who} preparation")
+                record_op(command_buffer, f"{who} reload", TakeWeights(), [Held(None), Held(None), *self._parts])
+            self.dependents.record(command_buffer, f"{who} derived")
             return
         weights, biases = self.counts
         state.check_holds(who, "state.", 4 * weights, 4 * biases if self.biases_buffer is not None else 0)
@@ -228,23 +228,23 @@ class ConvolutionWeights:
         given = state.biases
         if self.biases_buffer is not None and given is not None and given is not self.biases_buffer:
             operands[1] = Numbers(given, state.biases_offset, biases)
-        record_step(command_buffer, f"{who} reload", TakeWeights(), operands + self._parts)
+        record_op(command_buffer, f"{who} reload", TakeWeights(), operands + self._parts)
         self.held.take(state.weights)
-        self.followers.record(command_buffer, f"{who} preparation")
+        self.dependents.record(command_buffer, f"{who} derived")
 
     def is_all_in(self, operands: Sequence[Bound]) -> bool:
         """Whether `reload_from` records nothing behind an update of the kernel's own state that is bound to these."""
-        return not self.followers.has_any and (not self._is_derived or self._roundings in operands)
+        return not self.dependents.has_any and (not self._is_derived or self._roundings in operands)
 
     def export_to(self, who: str, command_buffer: CommandBuffer, state: MPSCNNConvolutionWeightsAndBiasesState) -> None:
         """Record that the numbers are copied into a state made by `empty_state`."""
         operands: list[Bound] = [Numbers(state.weights), Held(self._raw_weights.view(-1))]
         if self._raw_biases is not None and state.biases is not None:
             operands += [Numbers(state.biases), Held(self._raw_biases)]
-        record_step(command_buffer, f"{who} export", CopyNumbers(), operands)
+        record_op(command_buffer, f"{who} export", CopyNumbers(), operands)
 
     def bound(self, name: str) -> Used:
-        """What an input of a body is bound to: one of `USES`, `UNROUNDED` too, or ``biases``."""
+        """What an input of a function is bound to: one of `USES`, `UNROUNDED` too, or ``biases``."""
         if name.endswith(UNROUNDED):
             return Used(partial(self._unrounded, name.removesuffix(UNROUNDED)))
         # Not kept: what holds itself goes only when the collector comes, and its version of the weights with it.
@@ -262,7 +262,7 @@ class ConvolutionWeights:
         return self.biases is not None
 
     def used(self, name: str) -> Tensor:
-        """What is multiplied with by a body that calls it so; see `USES`."""
+        """What is multiplied with by a function that calls it so; see `USES`."""
         use = USES[name]
         if self.precision in use.rounded_unless:
             return self._single

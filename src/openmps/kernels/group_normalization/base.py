@@ -9,10 +9,10 @@ from openmps.core.data_source import FLT_MIN, copy_of
 from openmps.core.image.storage import Shape, Stack
 from openmps.core.kernel.checks import Images, check_command_buffer
 from openmps.core.kernel.configuration import KernelProperty, Setting
-from openmps.core.kernel.encoding import Numbers, record_step
+from openmps.core.kernel.dispatch import Numbers, record_op
 from openmps.core.kernel.gradient import Given, MPSCNNGradientKernel
+from openmps.core.kernel.lowering_context import GradientLoweringContext, LoweringContext
 from openmps.core.kernel.plan import Plan
-from openmps.core.kernel.scene import GradientScene, Scene
 from openmps.core.kernel.unary import MPSCNNKernel
 from openmps.core.numbers import not_negative
 from openmps.core.state.batch import MPSStateBatch, StateT
@@ -25,7 +25,7 @@ from openmps.kernels.group_normalization.state import Added, ImageNormalizationS
 from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.ops.elements import Clear, Overwrite
 from openmps.ops.normalization.group_normalization import GroupNormalization, GroupNormalizationGradient
-from openmps.ops.op import Slot
+from openmps.ops.op import Value
 
 
 class ImageNormalization(MPSCNNKernel[StateT], HoldsWeights):
@@ -77,7 +77,7 @@ class ImageNormalization(MPSCNNKernel[StateT], HoldsWeights):
         state.check_holds(self.name, "gamma_and_beta_state", self._numbers.channels)
         numbers, gamma = self._numbers, state.gamma
         given = (Numbers(buffer, 0, numbers.channels) for buffer in (gamma, state.beta))
-        record_step(command_buffer, f"{self.name} reload", Overwrite(), (numbers.gamma, numbers.beta, *given))
+        record_op(command_buffer, f"{self.name} reload", Overwrite(), (numbers.gamma, numbers.beta, *given))
         numbers.held.take(gamma)
         state.count_read()
 
@@ -117,7 +117,7 @@ class ImageNormalization(MPSCNNKernel[StateT], HoldsWeights):
     def _parameters(self) -> Settings:
         return self.settings
 
-    def _body(self, at: Scene, *images: Slot) -> Slot:
+    def _lower(self, at: LoweringContext, *images: Value) -> Value:
         normalization = GroupNormalization(*self.settings, at.window, at.edge_mode)
         result, statistics = normalization(images[0], at.buffer("gamma"), at.buffer("beta"))
         at.saves(statistics)
@@ -146,7 +146,7 @@ class ImageNormalization(MPSCNNKernel[StateT], HoldsWeights):
         super()._record(command_buffer, plan, inputs, output, source_states, destination_states)
         rows = [] if destination_states is None else filled_rows(destination_states, self._channels)
         if rows:
-            record_step(command_buffer, f"{self.name} clear gradients", Clear(), rows)
+            record_op(command_buffer, f"{self.name} clear gradients", Clear(), rows)
 
 
 class _Forward(NamedTuple):
@@ -189,7 +189,7 @@ class ImageNormalizationGradient(MPSCNNGradientKernel):
         forward = _Forward(settings, own[0].numbers.channels, is_apart)
         return Given(tuple(records.values()), len(states), empty, forward)
 
-    def _differentiate(self, at: GradientScene, gradient: Slot, source: Slot) -> Slot:
+    def _differentiate(self, at: GradientLoweringContext, gradient: Value, source: Value) -> Value:
         given: Given = at.given or self._given(MPSStateBatch())
         forward = cast("_Forward", given.more)
         settings, *others = forward.settings

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from openmps.core.data_source import channel_row, check_methods, count_of, epsilon_of, loaded
-from openmps.core.kernel.encoding import Numbers
+from openmps.core.kernel.dispatch import Numbers
 from openmps.core.weight_versions import Held, Lineage, Part, fingerprint
 from openmps.errors import MPSArgumentError
 from openmps.metal.device import MTLDevice

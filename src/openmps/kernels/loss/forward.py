@@ -8,7 +8,7 @@ from typing import overload
 from openmps.core.image.batch import MPSImageBatch
 from openmps.core.image.image import MPSImage
 from openmps.core.image.storage import Extent, Shape
-from openmps.core.kernel.scene import Scene
+from openmps.core.kernel.lowering_context import LoweringContext
 from openmps.core.kernel.unary import MPSCNNKernel
 from openmps.core.state.batch import MPSStateBatch
 from openmps.core.state.gradient import MPSNNGradientState
@@ -18,7 +18,7 @@ from openmps.kernels.loss.image_loss import GivenImages, ImageLoss
 from openmps.kernels.loss.properties import checked_descriptor
 from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.ops.loss.loss import ForwardLoss, LossParameters
-from openmps.ops.op import Slot
+from openmps.ops.op import Value
 from openmps.types import MPSCNNReductionType
 
 
@@ -130,5 +130,5 @@ class MPSNNForwardLoss(ImageLoss, MPSCNNKernel, leaves=MPSNNGradientState):
     def _parameters(self) -> LossParameters:
         return self._loss
 
-    def _body(self, at: Scene, *images: Slot) -> Slot:
+    def _lower(self, at: LoweringContext, *images: Value) -> Value:
         return ForwardLoss(self._loss)(images[0], *self._labels(at))

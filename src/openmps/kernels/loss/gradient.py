@@ -12,7 +12,7 @@ from openmps.core.image.storage import Extent, Shape, Target
 from openmps.core.kernel.binary import MPSCNNBinaryKernel
 from openmps.core.kernel.checks import Images, check_states
 from openmps.core.kernel.configuration import KernelProperty, Setting
-from openmps.core.kernel.scene import Scene
+from openmps.core.kernel.lowering_context import LoweringContext
 from openmps.core.kernel.unary import MPSCNNKernel
 from openmps.core.state.batch import MPSStateBatch
 from openmps.core.state.gradient import MPSNNGradientState, SourceRecord
@@ -23,7 +23,7 @@ from openmps.kernels.loss.image_loss import GivenImages, ImageLoss, label_images
 from openmps.kernels.loss.properties import checked_descriptor
 from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.ops.loss.loss import InitialGradient, LossGradient, LossParameters
-from openmps.ops.op import Slot
+from openmps.ops.op import Value
 from openmps.types import MPSCNNReductionType
 
 _CARRIED = ("weight", "label_smoothing", "epsilon", "delta")
@@ -35,7 +35,7 @@ class MPSNNInitialGradient(MPSCNNKernel):
     The start of the gradients of any image: what follows multiplies by its own derivatives.
     """
 
-    def _body(self, at: Scene, *images: Slot) -> Slot:
+    def _lower(self, at: LoweringContext, *images: Value) -> Value:
         target = at.target
         return InitialGradient(target.channels, target.height, target.width)(images[0])
 
@@ -170,7 +170,7 @@ class MPSNNLossGradient(ImageLoss, MPSCNNBinaryKernel):
         self._check_gradient(*records)
         super()._check_plan(records, target, given, images)
 
-    def _body(self, at: Scene, *images: Slot) -> Slot:
+    def _lower(self, at: LoweringContext, *images: Value) -> Value:
         gradient = LossGradient(self._values_of(at.given), self.compute_label_gradients)
         return gradient(*images, *self._labels(at))
 

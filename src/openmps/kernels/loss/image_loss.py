@@ -8,9 +8,9 @@ from openmps.core.image.batch import MPSImageBatch, as_batch
 from openmps.core.image.storage import Extent, Shape, Stack, Target
 from openmps.core.kernel.arguments import single, states_of
 from openmps.core.kernel.checks import Images, check_sources
+from openmps.core.kernel.dispatch import Bound
 from openmps.core.kernel.encode import ImageKernel
-from openmps.core.kernel.encoding import Bound
-from openmps.core.kernel.scene import Scene
+from openmps.core.kernel.lowering_context import LoweringContext
 from openmps.core.state.batch import MPSStateBatch
 from openmps.core.state.gradient import SourceRecord
 from openmps.core.state.state import MPSState
@@ -20,7 +20,7 @@ from openmps.kernels.loss.properties import AdjustableLossProperties
 from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.ops.elements import Channels, Load
 from openmps.ops.loss.loss import LabelChannels, LossParameters
-from openmps.ops.op import Slot
+from openmps.ops.op import Value
 from openmps.types import MPSCNNLossType, MPSImageFeatureChannelFormat
 
 _OPERANDS = ("labels", "weights")
@@ -122,9 +122,9 @@ class ImageLoss(AdjustableLossProperties, ImageKernel):
 
     # --- the encode path's hooks --------------------------------------------------------------------------------------
 
-    def _labels(self, at: Scene) -> tuple[Slot, Slot | None]:
+    def _labels(self, at: LoweringContext) -> tuple[Value, Value | None]:
         """The channels of labels and weights that the predictions have too."""
-        channels, found = at.sources[self._predictions].channels, list[Slot]()
+        channels, found = at.sources[self._predictions].channels, list[Value]()
         for name, (extent, channel_format) in zip(_OPERANDS, (at.given or GivenImages()).shapes, strict=False):
             slot = at.buffer(name)
             if channel_format is not _FLOAT32:

@@ -9,8 +9,8 @@ from openmps.core.image.image import MPSImage
 from openmps.core.image.storage import Target
 from openmps.core.kernel.arguments import states_of
 from openmps.core.kernel.checks import Images
-from openmps.core.kernel.encoding import Bound, Sink
-from openmps.core.kernel.scene import Scene
+from openmps.core.kernel.dispatch import Bound, Sink
+from openmps.core.kernel.lowering_context import LoweringContext
 from openmps.core.kernel.unary import MPSCNNKernel
 from openmps.core.state.batch import MPSStateBatch
 from openmps.core.state.gradient import SourceRecord
@@ -30,7 +30,7 @@ from openmps.kernels.loss.properties import LossProperties, checked_descriptor
 from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.ops.elements import Channels
 from openmps.ops.loss.loss import LabelChannels, Loss
-from openmps.ops.op import Slot
+from openmps.ops.op import Value
 from openmps.types import MPSCNNLossType, MPSCNNReductionType
 
 
@@ -39,7 +39,7 @@ class LabelledLoss(MPSCNNKernel):
 
     # --- what a loss says ---------------------------------------------------------------------------------------------
 
-    def _evaluated(self, at: Scene, *operands: Slot | None) -> tuple[Slot, Slot]:
+    def _evaluated(self, at: LoweringContext, *operands: Value | None) -> tuple[Value, Value]:
         """Losses, and the gradient of the predictions, of predictions, labels and weights."""
         raise MPSTypeError(self.name, "encode", "is not offered by this base class", None, "Use one of its subclasses")
 
@@ -80,7 +80,7 @@ class LabelledLoss(MPSCNNKernel):
 
     # --- the encode path's hooks --------------------------------------------------------------------------------------
 
-    def _body(self, at: Scene, *images: Slot) -> Slot:
+    def _lower(self, at: LoweringContext, *images: Value) -> Value:
         given: GivenLabels | None = at.given
         channels = at.sources[0].channels
         is_cut = given is not None and any(shape.labels.channels != channels for _, shape in given.shapes)
@@ -156,7 +156,7 @@ class MPSCNNLoss(LossProperties, LabelledLoss):
         super().__init__(device)
         self._loss = checked_descriptor(self.name, loss_descriptor).parameters()
 
-    def _evaluated(self, at: Scene, *operands: Slot | None) -> tuple[Slot, Slot]:
+    def _evaluated(self, at: LoweringContext, *operands: Value | None) -> tuple[Value, Value]:
         return Loss(self._loss)(*operands)
 
     def _loss_reduction(self) -> MPSCNNReductionType:

@@ -18,7 +18,7 @@ from openmps.core.image.batch import BatchTemplate, MPSImageBatch
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.image.image import MPSImage
 from openmps.core.image.storage import Block, Extent, Shape, Storage, gather, merge
-from openmps.core.kernel.encoding import Bound, Sink
+from openmps.core.kernel.dispatch import Bound, Sink
 from openmps.core.lifetime import check_device, check_is_device
 from openmps.core.state.batch import MPSStateBatch
 from openmps.core.state.state import BatchableState, MPSState

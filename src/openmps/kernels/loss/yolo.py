@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from openmps.checks import Shown, of_kind
 from openmps.core.image.storage import Target
 from openmps.core.kernel.configuration import Setting
-from openmps.core.kernel.scene import Scene
+from openmps.core.kernel.lowering_context import LoweringContext
 from openmps.core.state.gradient import SourceRecord
 from openmps.errors import MPSArgumentError
 from openmps.kernels.loss.labelled import LabelledLoss, MPSCNNLoss
@@ -18,7 +18,7 @@ from openmps.kernels.loss.labels import GivenLabels
 from openmps.kernels.loss.yolo_descriptor import MPSCNNYOLOLossDescriptor
 from openmps.metal.device import MTLDevice
 from openmps.ops.loss.yolo_loss import BOX_CHANNELS, YOLOLoss, YOLOLossParameters
-from openmps.ops.op import Slot
+from openmps.ops.op import Value
 from openmps.types import MPSCNNReductionType
 
 
@@ -108,7 +108,7 @@ class MPSCNNYOLOLoss(LabelledLoss):
             raise MPSArgumentError(self.name, "source_image", rule, channels)
         super()._check_plan(records, target, given, images)
 
-    def _evaluated(self, at: Scene, *operands: Slot | None) -> tuple[Slot, Slot]:
+    def _evaluated(self, at: LoweringContext, *operands: Value | None) -> tuple[Value, Value]:
         return YOLOLoss(self._parts)(*operands, at.constant(self.anchor_boxes))
 
     def _loss_reduction(self) -> MPSCNNReductionType:

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from openmps.core.kernel.encoding import Bound, Numbers
+from openmps.core.kernel.dispatch import Bound, Numbers
 from openmps.core.vector import MPSMatrix, MPSVector, numbers_of
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.device import CommandBuffer, MTLBuffer

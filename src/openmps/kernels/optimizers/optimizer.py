@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from openmps.checks import Shown, finite, store
 from openmps.core.kernel.base import MPSKernel
 from openmps.core.kernel.checks import check_command_buffer
-from openmps.core.kernel.encoding import Bound, Encoding, Frame, Held, Number, Numbers, record_step, step_body
+from openmps.core.kernel.dispatch import Bound, Dispatch, Frame, Held, Number, Numbers, function_of_op, record_op
 from openmps.core.state.state import MPSState
 from openmps.core.training_state import TrainingState, check_names, finite_number
 from openmps.core.vector import MPSMatrix, MPSVector, numbers_of
@@ -27,7 +27,7 @@ from openmps.kernels.optimizers.parameters import (
 )
 from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.metal.pending import require_written, unwritten
-from openmps.ops.op import Body
+from openmps.ops.op import Function
 from openmps.ops.update.optimizers import GradientRule, HandOn, Update
 from openmps.ops.update.shards import Shard
 from openmps.types import MPSNNRegularizationType
@@ -80,7 +80,7 @@ class MPSNNOptimizer(MPSKernel):
         self._clip_max, self._clip_min = given.gradient_clip_max, given.gradient_clip_min
         self._regularization = given.regularization_type
         self._regularization_scale = given.regularization_scale
-        self._bodies: dict[tuple[int, int, bool], Body] = {}
+        self._functions: dict[tuple[int, int, bool], Function] = {}
         self._last: _Found | None = None
         self._shard: Shard | None = None
         self.apply_gradient_clipping = given.apply_gradient_clipping
@@ -104,7 +104,7 @@ class MPSNNOptimizer(MPSKernel):
         Encodes take states then, and the whole results are for the caller to gather. Our addition.
         """
         self._shard = shard
-        self._bodies.clear()
+        self._functions.clear()
         self._last = None
 
     # --- what a class fills in ----------------------------------------------------------------------------------------
@@ -218,15 +218,15 @@ class MPSNNOptimizer(MPSKernel):
             if min(map(len, kept), default=2) == 2:
                 parameters = 2
             elif values.buffer is not results.buffer or values.offset != results.offset:
-                record_step(command_buffer, f"{self.name} {names[1]}", HandOn(), (values, results))
+                record_op(command_buffer, f"{self.name} {names[1]}", HandOn(), (values, results))
         others = [each for kind in (layer.values, *own, layer.results) for each in kind[:parameters] if each]
         others.append(layer.rounded if shard is None else Held(None))
-        body = self._record(command_buffer, parameters, [*layer.gradients[:parameters], *others])
+        function = self._record(command_buffer, parameters, [*layer.gradients[:parameters], *others])
         if values is None or parameters == 2:
             last = _Found.of(arguments, kept, layer.lengths, parameters, others, clips=self.apply_gradient_clipping)
             store(self, "_last", last)
             if layer.read[0].prepared is not None:
-                self._keep(layer.read[0], _Prepared.of(arguments, kept, layer, body, others))
+                self._keep(layer.read[0], _Prepared.of(arguments, kept, layer, function, others))
         for read in layer.read:
             read.count_read()
         for vectors in kept:
@@ -266,12 +266,12 @@ class MPSNNOptimizer(MPSKernel):
         """Raise where a dropped command buffer was to write gradients or values, before the update is counted."""
         require_written(self._name or self.name, "encode", (region for each in read for region in each.regions()))
 
-    def _encoded(self, found: _Prepared) -> tuple[str, Encoding]:
+    def _encoded(self, found: _Prepared) -> tuple[str, Dispatch]:
         """The update again, at the rate of this encode, and its label."""
         if unwritten:
             self._check_written(found.lent[: found.lends])
         inputs = (Number(self._rate()), *found.lent[: found.lends], *found.operands)
-        return self._name or self.name, Encoding(found.body, inputs, found.used, (), found.frame)
+        return self._name or self.name, Dispatch(found.function, inputs, found.used, (), found.frame)
 
     def _encode_again(self, command_buffer: CommandBuffer, given: list[Any], last: _Found) -> bool:
         """Update a convolution's parameters if all arguments but the gradients are those of the last time."""
@@ -282,10 +282,10 @@ class MPSNNOptimizer(MPSKernel):
         if (gradients[0].count, gradients[1].count) != last.lengths:
             return False
         operands = [*gradients[: last.parameters], *last.operands]
-        body = self._record(command_buffer, last.parameters, operands, last.frame)
+        function = self._record(command_buffer, last.parameters, operands, last.frame)
         state.count_read()
         if state.prepared is not None:
-            self._keep(state, _Prepared.of_last(state, gradients, last, body))
+            self._keep(state, _Prepared.of_last(state, gradients, last, function))
         return True
 
     def _keep(self, state: MPSState, prepared: _Prepared | None) -> None:
@@ -297,20 +297,20 @@ class MPSNNOptimizer(MPSKernel):
 
     def _record(
         self, command_buffer: CommandBuffer, vectors: int, operands: list[Bound], frame: Frame | None = None
-    ) -> Body:
+    ) -> Function:
         """Update so many vectors: gradients, values, accumulators and results, kind by kind, then what is rounded."""
         if unwritten:
             self._check_written(operands[: 2 * vectors])
         key = vectors, len(operands), self.apply_gradient_clipping
         bound = (Number(self._rate()), *operands)
-        body = self._bodies.get(key)
-        if body is None:
+        function = self._functions.get(key)
+        if function is None:
             update = self._update(vectors, self._rule())
             if self._shard is not None:
                 update = replace(update, shard=self._shard)
-            body = self._bodies[key] = step_body(update, tuple(map(type, bound)))
-        command_buffer.record(self._name or self.name, Encoding(body, bound, (True,) * len(bound), (), frame))
-        return body
+            function = self._functions[key] = function_of_op(update, tuple(map(type, bound)))
+        command_buffer.record(self._name or self.name, Dispatch(function, bound, (True,) * len(bound), (), frame))
+        return function
 
 
 class _Found(NamedTuple):
@@ -324,7 +324,7 @@ class _Found(NamedTuple):
     operands: list[Bound]
     clips: bool
     frame: Frame
-    """Of the inputs besides them, the rate and the gradients; the body is another one if it clips."""
+    """Of the inputs besides them, the rate and the gradients; the function is another one if it clips."""
 
     @classmethod
     def of(
@@ -359,7 +359,7 @@ class _Prepared(NamedTuple):
     """How many of these come first among the operands."""
     operands: list[Bound]
     """Those behind them."""
-    body: Body
+    function: Function
     used: tuple[bool, ...]
     frame: Frame
     owner: object = None
@@ -368,13 +368,13 @@ class _Prepared(NamedTuple):
     shard: Shard | None = None
 
     @classmethod
-    def of_last(cls, state: Any, gradients: Sequence[Bound], last: _Found, body: Body) -> _Prepared | None:
+    def of_last(cls, state: Any, gradients: Sequence[Bound], last: _Found, function: Function) -> _Prepared | None:
         """An update of a convolution."""
         lent = state.update_operands()
         if lent is not gradients:
             return None
-        used = (True,) * len(body.inputs)
-        return cls(_GIVEN_ANEW, last.arguments, lent, last.parameters, last.operands, body, used, Frame((0,)))
+        used = (True,) * len(function.inputs)
+        return cls(_GIVEN_ANEW, last.arguments, lent, last.parameters, last.operands, function, used, Frame((0,)))
 
     @classmethod
     def of(
@@ -382,7 +382,7 @@ class _Prepared(NamedTuple):
         arguments: Mapping[str, Any],
         kept: Sequence[Sequence[MPSVector]],
         layer: Layer,
-        body: Body,
+        function: Function,
         others: list[Bound],
     ) -> _Prepared | None:
         """An update of gamma and beta; None unless all but these will be found in the same memory the next time."""
@@ -395,8 +395,8 @@ class _Prepared(NamedTuple):
         if any(numbers_of(vector) is None for vectors in kept for vector in vectors):
             return None
         same = [copy(value) if any(value is each for each in kept) else value for value in given[first:]]
-        used = (True,) * len(body.inputs)
-        return cls(first, same, lent, len(lent), others[len(layer.values) :], body, used, Frame((0,)))
+        used = (True,) * len(function.inputs)
+        return cls(first, same, lent, len(lent), others[len(layer.values) :], function, used, Frame((0,)))
 
 
 def _are_same(lent: Sequence[Any], bound: Sequence[Any]) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
-from openmps.core.kernel.encoding import Bound, Held, Numbers
+from openmps.core.kernel.dispatch import Bound, Held, Numbers
 from openmps.core.state.rows import MPSCNNNormalizationGammaAndBetaState
 from openmps.core.state.state import MPSState
 from openmps.errors import MPSArgumentError, MPSTypeError

@@ -36,7 +36,7 @@ class Preactivated(NamedTuple):
 
 
 class PreparePreactivated(Op, kind=Kind.CONTRACTION):
-    """`Preactivated` of the operands of both preparations, those of the normalization first.
+    """`Preactivated` of the operands of both derived inputs, those of the normalization first.
 
     The normalization stays as it is where its factors are 0, where rounding would be lost in terms that cancel each
     other, and for weights that are no float32.

@@ -1,9 +1,9 @@
 """Updates of several layers at once: the rule that joins them, and the operation that they become.
 
 `join_updates`: updates by one kind of optimizer with the same numbers, one after the other, become a `JoinedUpdate`: a
-network's updates are little more than their launches. So do steps of running averages, and numbers that are put in the
-place of others. The steps that they must equal are those one by one. A captured command buffer is where they meet
-(`openmps.core.kernel.replay.updates`).
+network's updates are little more than their launches. So do equations of running averages, and numbers that are put in
+the place of others. The equations that they must equal are those one by one. A captured command buffer is where they
+meet (`openmps.core.kernel.replay.updates`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from openmps.ops.elements import Overwrite
 from openmps.ops.normalization.batch_normalization import RunningAverages
-from openmps.ops.op import Body, Kind, Op, Step
+from openmps.ops.op import Equation, Function, Kind, Op
 from openmps.ops.triton.addresses import has_room
 from openmps.ops.update.optimizers import Rate, Update, fits_one_pass
 
@@ -27,69 +27,73 @@ MOST_IN_ALL = 16
 """Vectors of a network whose updates are joined by so few."""
 
 
-def kind_of(step: Step) -> Hashable:
-    """What steps that can be joined have in common; None for one that cannot be joined."""
-    op = step.op
+def kind_of(equation: Equation) -> Hashable:
+    """What equations that can be joined have in common; None for one that cannot be joined."""
+    op = equation.op
     if isinstance(op, Update):
-        return type(op), tuple(op.settings.items()), _kinds(step)
+        return type(op), tuple(op.settings.items()), _kinds(equation)
     return op if isinstance(op, RunningAverages | Overwrite) else None
 
 
-def join_updates(body: Body, ranks: Sequence[int] | None = None) -> Body:
-    """The body, whose steps write memory and have no results, with those joined that can be.
+def join_updates(function: Function, ranks: Sequence[int] | None = None) -> Function:
+    """The function, whose equations write memory and have no results, with those joined that can be.
 
-    Steps of different ``ranks`` are not joined: one may write what another one reads.
+    Equations of different ``ranks`` are not joined: one may write what another one reads.
     """
-    updates = [step.op for step in body.steps if isinstance(step.op, Update)]
+    updates = [equation.op for equation in function.equations if isinstance(equation.op, Update)]
     most = MOST_TOGETHER if sum(op.vectors for op in updates) <= MOST_IN_ALL else None
-    steps: list[Step] = []
-    pairs = zip(body.steps, ranks or [0] * len(body.steps), strict=True)
+    equations: list[Equation] = []
+    pairs = zip(function.equations, ranks or [0] * len(function.equations), strict=True)
     for (kind, _), group in groupby(pairs, lambda pair: (kind_of(pair[0]), pair[1])):
-        run = [step for step, _ in group]
+        run = [equation for equation, _ in group]
         if kind is None or len(run) == 1:
-            steps += run
+            equations += run
         elif isinstance(run[0].op, Update):
-            steps += map(_joined, [run] if most is None else _cut(run, most))
+            equations += map(_joined, [run] if most is None else _cut(run, most))
         else:
-            steps.append(_together(run))
-    return body.with_steps(steps, body.slots)
+            equations.append(_together(run))
+    return function.with_equations(equations, function.value_count)
 
 
-def _cut(run: Sequence[Step], most: int) -> list[list[Step]]:
+def _cut(run: Sequence[Equation], most: int) -> list[list[Equation]]:
     """Updates in groups of so many vectors at most."""
-    groups: list[list[Step]] = []
+    groups: list[list[Equation]] = []
     held = most
-    for step in run:
-        assert isinstance(step.op, Update)
-        if held + step.op.vectors > most:
+    for equation in run:
+        assert isinstance(equation.op, Update)
+        if held + equation.op.vectors > most:
             groups.append([])
             held = 0
-        groups[-1].append(step)
-        held += step.op.vectors
+        groups[-1].append(equation)
+        held += equation.op.vectors
     return groups
 
 
-def _kinds(step: Step) -> int:
+def _kinds(equation: Equation) -> int:
     """How many kinds of vectors an update has."""
-    assert isinstance(step.op, Update)
-    return (len(step.reads) - 2) // step.op.vectors
+    assert isinstance(equation.op, Update)
+    return (len(equation.reads) - 2) // equation.op.vectors
 
 
-def _joined(run: Sequence[Step]) -> Step:
+def _joined(run: Sequence[Equation]) -> Equation:
     if len(run) == 1:
         return run[0]
-    updates = tuple(step.op for step in run if isinstance(step.op, Update))
-    reads = tuple(slot for step in run for slot in step.reads)
-    return Step(JoinedUpdate(updates, tuple(len(step.reads) for step in run)), reads, ())
+    updates = tuple(equation.op for equation in run if isinstance(equation.op, Update))
+    reads = tuple(value for equation in run for value in equation.reads)
+    return Equation(JoinedUpdate(updates, tuple(len(equation.reads) for equation in run)), reads, ())
 
 
-def _together(run: Sequence[Step]) -> Step:
-    """One step of an operation that takes the operands of any number of them."""
+def _together(run: Sequence[Equation]) -> Equation:
+    """One equation of an operation that takes the operands of any number of them."""
     op = run[0].op
     if isinstance(op, RunningAverages):
-        return Step(op, tuple(slot for step in run for slot in step.reads), run[0].writes)
-    halves = [(step.reads[: len(step.reads) // 2], step.reads[len(step.reads) // 2 :]) for step in run]
-    return Step(op, tuple(slot for half in zip(*halves, strict=True) for each in half for slot in each), run[0].writes)
+        return Equation(op, tuple(value for equation in run for value in equation.reads), run[0].writes)
+    halves = [
+        (equation.reads[: len(equation.reads) // 2], equation.reads[len(equation.reads) // 2 :]) for equation in run
+    ]
+    return Equation(
+        op, tuple(value for half in zip(*halves, strict=True) for each in half for value in each), run[0].writes
+    )
 
 
 class _Part(NamedTuple):

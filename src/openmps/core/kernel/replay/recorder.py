@@ -1,4 +1,4 @@
-"""Captures of what a tape does."""
+"""Captures of what a static function does."""
 
 from __future__ import annotations
 

@@ -14,14 +14,14 @@ import torch
 from torch import Tensor
 
 from openmps.core.image.storage import Stack
-from openmps.core.kernel.encoding import Encoding
-from openmps.core.kernel.replay.glance import Glancer
-from openmps.core.kernel.replay.loans import Loans
+from openmps.core.kernel.dispatch import Dispatch
+from openmps.core.kernel.replay.deferred_outputs import DeferredOutputs
+from openmps.core.kernel.replay.partition import Partition, analyse, things_of, values_of
+from openmps.core.kernel.replay.quick_signature import QuickSignatures
 from openmps.core.kernel.replay.recorder import CudaRecorder, Recorder, Recording
-from openmps.core.kernel.replay.rehearsal import Rehearsals
-from openmps.core.kernel.replay.segment import Segment, analyse, things_of, values_of
-from openmps.core.kernel.replay.sight import Key, Looker, Sight
-from openmps.core.kernel.replay.tape import Tape
+from openmps.core.kernel.replay.signature import Key, Signature, Signatures
+from openmps.core.kernel.replay.static_function import StaticFunction
+from openmps.core.kernel.replay.warmup import Warmups
 from openmps.metal.execution import MAX_CAPTURE_COUNT, Release, Work, players
 from openmps.metal.explanation import Passage, WorkOutcome
 from openmps.metal.pending import Region, Writer
@@ -33,7 +33,7 @@ MOST_COPIED = 8 << 20
 _REMEMBERED = 256
 """Segments that are known, captured or not."""
 _MOST_GLANCES = 8
-"""How often at most a kind of runs is made known to a glance: its frames may be new each time."""
+"""How often at most a kind of runs is made known to a quick reading: its frames may be new each time."""
 _MOST_LOOKED_AT_AGAIN = 32
 """Works behind one that cannot be captured yet: of more not each rest is looked at when they come for the first time.
 
@@ -43,24 +43,24 @@ _FIRST = "not replayed: the first of its kind; it is captured when an equal one 
 
 
 class _Capture:
-    """A segment that was captured."""
+    """A partition that was captured."""
 
-    def __init__(self, tape: Tape, recording: Recording) -> None:
-        self.upload = tape.upload
-        self.sinks = tape.sinks
-        self.may_borrow = [getattr(sink, "is_one_block", False) for sink in tape.sinks]
-        self.outs = tape.outs
-        self.is_guarded = tape.is_guarded
+    def __init__(self, static_function: StaticFunction, recording: Recording) -> None:
+        self.upload = static_function.upload
+        self.sinks = static_function.sinks
+        self.may_borrow = [getattr(sink, "is_one_block", False) for sink in static_function.sinks]
+        self.outs = static_function.outs
+        self.is_guarded = static_function.is_guarded
         self.recording = recording
 
 
 class _Entry:
     """What is known of runs with one key."""
 
-    def __init__(self, kept: list[ref[Any]], segment: Segment) -> None:
+    def __init__(self, kept: list[ref[Any]], partition: Partition) -> None:
         self.kept = kept
         """What the key tells by identity: when it goes, the key means nothing any more."""
-        self.segment = segment
+        self.partition = partition
         self.looks = 0
         """How often such a run was looked at."""
         self.sightings = 0
@@ -71,7 +71,7 @@ class _Entry:
         self.last_use = 0
         """A number that is larger for what was used later."""
         self.glances = 0
-        """How often a glance was to be enough from then on."""
+        """How often a quick reading was to be enough from then on."""
 
 
 class Replayer:
@@ -84,10 +84,10 @@ class Replayer:
         self._min_steps = min_steps
         self._entries: dict[Key, _Entry] = {}
         self._dead: deque[Key] = deque()
-        self._looker = Looker()
-        self._glancer = Glancer[_Entry](self._looker)
-        self._rehearsals = Rehearsals(device)
-        self._loans = Loans(device)
+        self._signatures = Signatures()
+        self._quick_signatures = QuickSignatures[_Entry](self._signatures)
+        self._warmups = Warmups(device)
+        self._deferred = DeferredOutputs(device)
         self._uses = itertools.count(1)
 
     @property
@@ -111,48 +111,50 @@ class Replayer:
         elif self._recorder.is_taken():
             count, reason = len(works), "not replayed: the program itself captures what is launched"
         else:
-            if self._play_at_a_glance(works, passages):
+            if self._play_quickly(works, passages):
                 return 0
             too_large = self._too_large(works)
-            sight = Sight() if too_large else self._looker.look(works)
+            signature = Signature() if too_large else self._signatures.look(works)
             if too_large:
                 count, reason = len(works), f"not replayed: {too_large}"
-            elif not sight.works:
-                count, reason = 1, f"not replayed: {_reason(sight.refusal)}"
-            elif sight.steps < self._min_steps:
-                count, reason = sight.works, _too_few(sight.steps)
+            elif not signature.works:
+                count, reason = 1, f"not replayed: {_reason(signature.refusal)}"
+            elif signature.steps < self._min_steps:
+                count, reason = signature.works, _too_few(signature.steps)
             else:
-                entry = self._entry(works, sight)
-                segment = entry.segment
-                outcome, reason = self._play(works, entry, sight)
+                entry = self._entry(works, signature)
+                partition = entry.partition
+                outcome, reason = self._play(works, entry, signature)
                 if outcome is not None:
-                    passages.append(Passage(segment.works, outcome, reason))
+                    passages.append(Passage(partition.works, outcome, reason))
                     return 0
-                count = max(1, segment.works)
-                if entry.looks == 1 and sight.works - count > _MOST_LOOKED_AT_AGAIN:
-                    count = sight.works
+                count = max(1, partition.works)
+                if entry.looks == 1 and signature.works - count > _MOST_LOOKED_AT_AGAIN:
+                    count = signature.works
         passages.append(Passage(count, WorkOutcome.RUN, reason))
         return count
 
-    def _play_at_a_glance(self, works: deque[tuple[str, Work]], passages: list[Passage]) -> bool:
-        """Replay a run that a glance can tell; whether it has."""
-        sight = self._glancer.glance(works)
-        entry = None if sight is None else self._glancer.known(sight)
-        if sight is None or entry is None or entry.capture is None:
+    def _play_quickly(self, works: deque[tuple[str, Work]], passages: list[Passage]) -> bool:
+        """Replay a run that a quick reading can tell; whether it has."""
+        signature = self._quick_signatures.read_quickly(works)
+        entry = None if signature is None else self._quick_signatures.known(signature)
+        if signature is None or entry is None or entry.capture is None:
             return False
         entry.last_use = next(self._uses)
-        if not _replay(entry.capture, entry.segment, sight, works, self._loans):
+        if not _replay(entry.capture, entry.partition, signature, works, self._deferred):
             return False
-        passages.append(Passage(entry.segment.works, WorkOutcome.REPLAYED, ""))
+        passages.append(Passage(entry.partition.works, WorkOutcome.REPLAYED, ""))
         return True
 
-    def _play(self, works: deque[tuple[str, Work]], entry: _Entry, sight: Sight) -> tuple[WorkOutcome | None, str]:
-        """Replay a segment, and say whether it was captured before; or None, and why it was not."""
-        outcome, segment = WorkOutcome.REPLAYED, entry.segment
-        if not segment.works:
-            return None, f"not replayed: {_reason(segment.refusal)}"
-        if segment.steps < self._min_steps:
-            return None, _too_few(segment.steps)
+    def _play(
+        self, works: deque[tuple[str, Work]], entry: _Entry, signature: Signature
+    ) -> tuple[WorkOutcome | None, str]:
+        """Replay a partition, and say whether it was captured before; or None, and why it was not."""
+        outcome, partition = WorkOutcome.REPLAYED, entry.partition
+        if not partition.works:
+            return None, f"not replayed: {_reason(partition.refusal)}"
+        if partition.steps < self._min_steps:
+            return None, _too_few(partition.steps)
         if entry.refusal:
             return None, f"not replayed: {entry.refusal}"
         if entry.capture is None:
@@ -161,16 +163,16 @@ class Replayer:
                 return None, _FIRST
             outcome = WorkOutcome.CAPTURED
             try:
-                tape = Tape(sight, segment, self._device)
-                entry.capture = _Capture(tape, self._recorder.record(tape.run))
+                static_function = StaticFunction(signature, partition, self._device)
+                entry.capture = _Capture(static_function, self._recorder.record(static_function.run))
             except Exception as fault:
                 entry.refusal = f"it cannot be captured, {type(fault).__name__}: {fault}".partition("\n")[0]
                 return None, f"not replayed: {entry.refusal}"
             self._trim()
         elif entry.glances < _MOST_GLANCES:
             entry.glances += 1
-            self._glancer.remember(works, sight, entry)
-        if not _replay(entry.capture, segment, sight, works, self._loans):
+            self._quick_signatures.remember(works, signature, entry)
+        if not _replay(entry.capture, partition, signature, works, self._deferred):
             return None, "not replayed: a result may not be finite, and it is looked for where"
         return outcome, ""
 
@@ -178,8 +180,8 @@ class Replayer:
         """What stands in the way of copying images from the device itself at each replay, if anything does."""
         found, steps = dict[tuple[int, int], int](), 0
         for _, work in works:
-            if isinstance(work, Encoding):
-                steps += len(work.body.actions)
+            if isinstance(work, Dispatch):
+                steps += len(work.function.actions)
                 for bound in work.inputs:
                     if type(bound) is Stack and _is_on((block := bound.parts[0].block).present, self._device):
                         found[id(block), bound.parts[0].first] = bound.stored_bytes
@@ -190,15 +192,15 @@ class Replayer:
 
     # --- what is remembered -------------------------------------------------------------------------------------------
 
-    def _entry(self, works: deque[tuple[str, Work]], sight: Sight) -> _Entry:
-        key = sight.key
+    def _entry(self, works: deque[tuple[str, Work]], signature: Signature) -> _Entry:
+        key = signature.key
         entry = self._entries.get(key)
         if entry is None:
-            self._rehearsals.hold(sight.encodings)
+            self._warmups.hold(signature.dispatches)
             forget = partial(_note, self._dead, key)
             # The callbacks run anywhere, so they only note the key: what it holds goes when this thread comes by.
-            kept = [ref(each, forget) for each in things_of(sight)]
-            entry = self._entries[key] = _Entry(kept, analyse(works, sight))
+            kept = [ref(each, forget) for each in things_of(signature)]
+            entry = self._entries[key] = _Entry(kept, analyse(works, signature))
         entry.looks += 1
         entry.last_use = next(self._uses)
         return entry
@@ -246,28 +248,34 @@ def _too_few(steps: int) -> str:
     return f"not replayed: {steps} step(s) are too few to gain by it"
 
 
-def _replay(capture: _Capture, segment: Segment, sight: Sight, works: deque[tuple[str, Work]], loans: Loans) -> bool:
+def _replay(
+    capture: _Capture,
+    partition: Partition,
+    signature: Signature,
+    works: deque[tuple[str, Work]],
+    deferred: DeferredOutputs,
+) -> bool:
     """Play a capture in the place of the works, which are taken off; False, and nothing has changed, if it fails."""
-    if loans.are_out:
-        loans.call_in()
-    capture.upload.send(values_of(segment, sight), sight.numbers[: segment.numbers])
+    if deferred.are_out:
+        deferred.call_in()
+    capture.upload.send(values_of(partition, signature), signature.numbers[: partition.numbers])
     capture.recording.replay()
     values = capture.recording.values
     if capture.is_guarded:
         *values, sound = values
         if sound is not None and not bool(sound):
             return False
-    outs = [[ref(sight.at(number)) for number in numbers] for numbers in capture.outs]
-    leases = sight.leases if segment.works == sight.works else ()
-    sight.let_go()
+    outs = [[ref(signature.at(number)) for number in numbers] for numbers in capture.outs]
+    leases = signature.leases if partition.works == signature.works else ()
+    signature.let_go()
     # The works must be gone for what they alone hold to be gone; this one says meanwhile what is yet to be written.
-    works.insert(segment.works, ("replay", _HandOut(outs)))
-    for _ in range(segment.works):
+    works.insert(partition.works, ("replay", _HandOut(outs)))
+    for _ in range(partition.works):
         _, work = works.popleft()
         if isinstance(work, Release):
             work()
         del work
-    _hand_out(capture, outs, values, loans)
+    _hand_out(capture, outs, values, deferred)
     works.popleft()
     for lease in leases:
         lease.give_back()
@@ -292,7 +300,7 @@ class _HandOut(Writer):
 
 
 def _hand_out(
-    capture: _Capture, outs: Sequence[Sequence[ref[Any]]], values: Sequence[Tensor | None], loans: Loans
+    capture: _Capture, outs: Sequence[Sequence[ref[Any]]], values: Sequence[Tensor | None], deferred: DeferredOutputs
 ) -> None:
     """Bring what comes out to its places, as far as anybody still holds these."""
     for sink, may_borrow, places, value in zip(capture.sinks, capture.may_borrow, outs, values, strict=True):
@@ -301,7 +309,7 @@ def _hand_out(
         if gone == len(cells):
             continue
         if may_borrow and value is not None and cells[0].present is None:
-            loans.lend(cells[0], value)
+            deferred.lend(cells[0], value)
             continue
         if gone:
             cells = [twin.twin() if cell is None else cell for cell, twin in zip(cells, sink.cells(), strict=True)]

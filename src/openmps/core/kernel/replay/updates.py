@@ -1,4 +1,4 @@
-"""Updates at the end of a tape, brought together: a network's are many, each little more than its launch.
+"""Updates at the end of a static function, brought together: a network's are many, each little more than its launch.
 
 Works that do nothing but write memory that stays may change places, unless one writes what another one reads or writes.
 Those of a kind come together (`openmps.ops.update.joined_updates`), and become one work with what lies between them.
@@ -10,64 +10,64 @@ from collections.abc import Hashable, Iterable, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from openmps.core.kernel.encoding import Encoding
-from openmps.ops.op import Body, Builder
+from openmps.core.kernel.dispatch import Dispatch
+from openmps.ops.op import Builder, Function
 from openmps.ops.update.joined_updates import join_updates, kind_of
 
 
-class TapeStep(NamedTuple):
-    """One work of the tape."""
+class StaticCall(NamedTuple):
+    """One work of the static function."""
 
-    body: Body
+    function: Function
     readers: Sequence[Any]
     takers: Sequence[tuple[int, Any]]
-    """By the place of the output among those of the body."""
-    guard: Encoding | None
+    """By the place of the output among those of the function."""
+    guard: Dispatch | None
 
 
 class Touched(NamedTuple):
-    """The memory of a work, as far as works of the tape write it."""
+    """The memory of a work, as far as works of the static function write it."""
 
     read: frozenset[Hashable] = frozenset()
     written: frozenset[Hashable] = frozenset()
 
 
 def joined(
-    steps: Sequence[TapeStep], ends: Sequence[list[int]], touched: Sequence[Touched]
-) -> tuple[list[TapeStep], list[list[int]]]:
+    equations: Sequence[StaticCall], ends: Sequence[list[int]], touched: Sequence[Touched]
+) -> tuple[list[StaticCall], list[list[int]]]:
     """Updates that come one after the other as one work, and which inner memory ends with each work."""
-    works: list[TapeStep] = []
+    works: list[StaticCall] = []
     lasts: list[list[int]] = []
-    for is_update, group in groupby(zip(steps, ends, touched, strict=True), lambda each: _is_update(each[0])):
+    for is_update, group in groupby(zip(equations, ends, touched, strict=True), lambda each: _is_update(each[0])):
         run = [*group]
         if is_update and len(run) > 1:
-            works.append(_one_of([step for step, _, _ in run], [each for _, _, each in run]))
+            works.append(_one_of([equation for equation, _, _ in run], [each for _, _, each in run]))
             lasts.append([number for _, end, _ in run for number in end])
         else:
-            works += [step for step, _, _ in run]
+            works += [equation for equation, _, _ in run]
             lasts += [end for _, end, _ in run]
     return works, lasts
 
 
-def _is_update(step: TapeStep) -> bool:
+def _is_update(equation: StaticCall) -> bool:
     """Whether a work does nothing but update memory that stays."""
-    is_alone = not step.takers and step.guard is None
-    return is_alone and len(step.body.steps) == 1 and kind_of(step.body.steps[0]) is not None
+    is_alone = not equation.takers and equation.guard is None
+    return is_alone and len(equation.function.equations) == 1 and kind_of(equation.function.equations[0]) is not None
 
 
-def _one_of(steps: Sequence[TapeStep], touched: Sequence[Touched]) -> TapeStep:
+def _one_of(equations: Sequence[StaticCall], touched: Sequence[Touched]) -> StaticCall:
     """Works as one, those of a rank and kind together."""
     builder, ranks = Builder(), _ranks(touched)
-    kinds = [kind_of(step.body.steps[0]) for step in steps]
+    kinds = [kind_of(equation.function.equations[0]) for equation in equations]
     first = {kind: place for place, kind in reversed([*enumerate(kinds)])}
-    order = sorted(range(len(steps)), key=lambda place: (ranks[place], first[kinds[place]]))
+    order = sorted(range(len(equations)), key=lambda place: (ranks[place], first[kinds[place]]))
     readers: list[Any] = []
     for place in order:
-        step = steps[place]
-        inputs = [builder.input(role, f"{place}:{name}") for role, name in step.body.inputs]
-        builder.splice(step.body, inputs)
-        readers += step.readers
-    return TapeStep(join_updates(builder.finish(), [ranks[place] for place in order]), readers, [], None)
+        equation = equations[place]
+        inputs = [builder.input(role, f"{place}:{name}") for role, name in equation.function.inputs]
+        builder.splice(equation.function, inputs)
+        readers += equation.readers
+    return StaticCall(join_updates(builder.finish(), [ranks[place] for place in order]), readers, [], None)
 
 
 def _ranks(touched: Iterable[Touched]) -> list[int]:

@@ -1,1 +1,1 @@
-"""Fusions: rules over operations, each with the steps that it must equal."""
+"""Fusions: rules over operations, each with the equations that it must equal."""

@@ -1,6 +1,6 @@
 """Convolutions of inference with what stands behind them; see `openmps.graph.compile.fusions.fusion`.
 
-The slow steps of a `FusedConvolution` are those of the chain that it replaces: a convolution, a batch normalization
+The slow equations of a `FusedConvolution` are those of the chain that it replaces: a convolution, a batch normalization
 with stored statistics, the addition of an image, an activation, each of which may be missing, and the roundings
 between.
 """
@@ -11,7 +11,7 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from openmps.graph.compile.preparations import Recipe
+from openmps.graph.compile.derived_inputs import Recipe
 from openmps.graph.compile.readers import Readers
 from openmps.kernels.convolution.weights import UNROUNDED
 from openmps.ops.convolution.convolution import ContractionGradient, Convolution
@@ -25,30 +25,30 @@ from openmps.ops.convolution.fused_convolution import (
     Source,
 )
 from openmps.ops.normalization.batch_normalization import Normalize
-from openmps.ops.op import Body, Input, Role, Step
+from openmps.ops.op import Equation, Function, Input, Role
 from openmps.ops.pointwise.arithmetic import Arithmetic, Combination
 from openmps.ops.pointwise.neuron import Neuron
 
 
-class FusedBody(NamedTuple):
-    """A body after fusions."""
+class FusedFunction(NamedTuple):
+    """A function after fusions."""
 
-    body: Body
+    function: Function
     gone: set[int]
-    """The slots that are never filled any more."""
+    """The values that are never filled any more."""
     recipes: Mapping[Input, Recipe]
 
 
 @dataclass(slots=True)
 class _Chain:
-    """A convolution and the steps behind it that it takes in."""
+    """A convolution and the equations behind it that it takes in."""
 
-    convolution: Step
+    convolution: Equation
     end: int
-    """The slot of its result."""
-    steps: list[Step] = field(default_factory=list[Step])
+    """The value of its result."""
+    equations: list[Equation] = field(default_factory=list[Equation])
     """All that is replaced."""
-    normalization: Step | None = None
+    normalization: Equation | None = None
     residual: int | None = None
     activation: Activation | None = None
     addend: _Chain | None = None
@@ -57,30 +57,32 @@ class _Chain:
     is_of_memory: bool = False
     """Whether weights and biases are memory that stays."""
     is_half: bool = False
-    """Whether a number between two steps is stored as float16; then the result must be, too."""
+    """Whether a number between two equations is stored as float16; then the result must be, too."""
 
 
-def fuse_convolutions(body: Body, images: int, apart: Container[Input] = (), *, packs: bool = False) -> FusedBody:
-    """The body with its convolutions fused, for so many images; itself where gradients are computed.
+def fuse_convolutions(
+    function: Function, images: int, apart: Container[Input] = (), *, packs: bool = False
+) -> FusedFunction:
+    """The function with its convolutions fused, for so many images; itself where gradients are computed.
 
     Weights that would be prepared as one of ``apart`` are not folded. ``packs`` says that convolutions with nothing
     behind them gain, too: by weights as a library wants them.
     """
-    if any(isinstance(step.op, ContractionGradient) for step in body.steps):
-        return FusedBody(body, set(), {})
-    readers, inputs = Readers(body), dict(zip(body.input_slots, body.inputs, strict=True))
+    if any(isinstance(equation.op, ContractionGradient) for equation in function.equations):
+        return FusedFunction(function, set(), {})
+    readers, inputs = Readers(function), dict(zip(function.input_values, function.inputs, strict=True))
     taken: set[int] = set()
     chains: list[_Chain] = []
-    for step in body.steps:
-        if type(step.op) is Convolution and id(step) not in taken:
-            chain = _chain(readers, step, inputs, taken)
+    for equation in function.equations:
+        if type(equation.op) is Convolution and id(equation) not in taken:
+            chain = _chain(readers, equation, inputs, taken)
             if chain.normalization is not None and _prepared(chain, inputs) in apart:
                 continue
-            if len(chain.steps) > 1 or (packs and chain.is_of_memory):
+            if len(chain.equations) > 1 or (packs and chain.is_of_memory):
                 chains.append(chain)
-                taken |= {*map(id, chain.steps)}
+                taken |= {*map(id, chain.equations)}
     _join_biases(readers, chains)
-    return _replaced(body, chains, inputs, images)
+    return _replaced(function, chains, inputs, images)
 
 
 def _join_biases(readers: Readers, chains: Sequence[_Chain]) -> None:
@@ -88,39 +90,39 @@ def _join_biases(readers: Readers, chains: Sequence[_Chain]) -> None:
     makers = {readers.stored(chain.end): chain for chain in chains}
     for chain in chains:
         maker = None if chain.residual is None else makers.get(chain.residual)
-        if maker is None or readers.only(readers.stored(maker.end)) not in chain.steps:
+        if maker is None or readers.only(readers.stored(maker.end)) not in chain.equations:
             continue
         if maker is not chain and maker.activation is None and maker.residual is None:
             chain.addend, maker.keeps_biases = maker, False
 
 
-def _chain(readers: Readers, convolution: Step, inputs: Mapping[int, Input], taken: set[int]) -> _Chain:
+def _chain(readers: Readers, convolution: Equation, inputs: Mapping[int, Input], taken: set[int]) -> _Chain:
     chain = _Chain(convolution, convolution.writes[0], [convolution])
-    if not all(is_memory(inputs, slot) for slot in convolution.reads[1:]):
+    if not all(is_memory(inputs, value) for value in convolution.reads[1:]):
         return chain
     chain.is_of_memory = True
     while chain.activation is None:
         source = readers.stored(chain.end)
-        step = readers.only(source)
-        if step is None or id(step) in taken or not _takes_in(chain, step, source, readers, inputs):
+        equation = readers.only(source)
+        if equation is None or id(equation) in taken or not _takes_in(chain, equation, source, readers, inputs):
             _take_gate(chain, readers)
             break
     return chain
 
 
-def _takes_in(chain: _Chain, step: Step, source: int, readers: Readers, inputs: Mapping[int, Input]) -> bool:
-    """Whether the step that reads ``source`` joins the chain; it has then."""
+def _takes_in(chain: _Chain, equation: Equation, source: int, readers: Readers, inputs: Mapping[int, Input]) -> bool:
+    """Whether the equation that reads ``source`` joins the chain; it has then."""
     is_half = chain.is_half or source != chain.end
-    if is_half and readers.stored(step.writes[0]) == step.writes[0]:
-        return False  # It would be given with more digits than the steps keep.
-    op, more = step.op, [slot for slot in step.reads if slot != source]
+    if is_half and readers.stored(equation.writes[0]) == equation.writes[0]:
+        return False  # It would be given with more digits than the equations keep.
+    op, more = equation.op, [value for value in equation.reads if value != source]
     if isinstance(op, Normalize):
-        is_stored = all(is_memory(inputs, slot) for slot in more) and more[1] == -1
+        is_stored = all(is_memory(inputs, value) for value in more) and more[1] == -1
         if not is_stored or chain.normalization is not None or chain.residual is not None:
             return False
-        chain.normalization = step
+        chain.normalization = equation
     elif op == Combination(Arithmetic.ADD):
-        mask = step.writes[1]
+        mask = equation.writes[1]
         if chain.residual is not None or len(more) != 1 or readers.is_read(mask):
             return False
         chain.residual = more[0]
@@ -130,18 +132,18 @@ def _takes_in(chain: _Chain, step: Step, source: int, readers: Readers, inputs: 
         return False
     between = readers.only(chain.end)
     if source != chain.end and between is not None:
-        chain.steps.append(between)
-    chain.steps.append(step)
-    chain.end, chain.is_half = step.writes[0], is_half
+        chain.equations.append(between)
+    chain.equations.append(equation)
+    chain.end, chain.is_half = equation.writes[0], is_half
     return True
 
 
 def _take_gate(chain: _Chain, readers: Readers) -> None:
     """Take in the neuron of a result and their product, if nothing else reads either."""
-    steps = sorted(readers.of(chain.end), key=lambda step: len(step.reads))
-    if len(steps) != 2 or chain.end in readers.outputs:
+    equations = sorted(readers.of(chain.end), key=lambda equation: len(equation.reads))
+    if len(equations) != 2 or chain.end in readers.outputs:
         return
-    neuron, product = steps
+    neuron, product = equations
     op, made, between = neuron.op, product.op, neuron.writes[0]
     if not isinstance(op, Neuron) or op.function not in GATES or not isinstance(made, Combination):
         return
@@ -150,36 +152,38 @@ def _take_gate(chain: _Chain, readers: Readers) -> None:
     if is_product and is_own and not readers.is_read(product.writes[1]):
         scale = made.primary_scale * made.secondary_scale
         chain.activation = Activation(op.function, op.a, op.b, is_gate=True, scale=scale, bias=made.bias)
-        chain.steps += steps
+        chain.equations += equations
         chain.end = product.writes[0]
 
 
-def is_memory(inputs: Mapping[int, Input], slot: int) -> bool:
-    """Whether a slot is memory that stays, or left out."""
-    found = inputs.get(slot)
-    return slot == -1 or (found is not None and found.role is Role.BUFFER)
+def is_memory(inputs: Mapping[int, Input], value: int) -> bool:
+    """Whether a value is memory that stays, or left out."""
+    found = inputs.get(value)
+    return value == -1 or (found is not None and found.role is Role.BUFFER)
 
 
-def _replaced(body: Body, chains: Sequence[_Chain], inputs: Mapping[int, Input], images: int) -> FusedBody:
-    last = {id(chain.steps[-1]): chain for chain in chains}
-    dropped = {id(step) for chain in chains for step in chain.steps}
-    gone = {slot for chain in chains for step in chain.steps for slot in step.writes if slot != chain.end}
-    slots, steps, recipes = body.slots, list[Step](), dict[Input, Recipe]()
+def _replaced(function: Function, chains: Sequence[_Chain], inputs: Mapping[int, Input], images: int) -> FusedFunction:
+    last = {id(chain.equations[-1]): chain for chain in chains}
+    dropped = {id(equation) for chain in chains for equation in chain.equations}
+    gone = {
+        value for chain in chains for equation in chain.equations for value in equation.writes if value != chain.end
+    }
+    value_count, equations, recipes = function.value_count, list[Equation](), dict[Input, Recipe]()
     places: dict[Input, int] = {}
-    for step in body.steps:
-        chain = last.get(id(step))
+    for equation in function.equations:
+        chain = last.get(id(equation))
         if chain is None:
-            if id(step) not in dropped:
-                steps.append(step)
+            if id(equation) not in dropped:
+                equations.append(equation)
             continue
         prepared = _prepared(chain, inputs)
-        recipes[prepared], places[prepared] = _recipe(chain, inputs, images), slots
-        steps.append(_fused(chain, slots))
-        slots += 1
-    read = set(body.output_slots).union(*(step.reads for step in steps))
-    folded = {slot for chain in chains for step in chain.steps for slot in step.reads} - read
-    kept = {each: slot for slot, each in inputs.items() if slot not in folded}
-    return FusedBody(body.with_steps(steps, slots, kept | places), gone, recipes)
+        recipes[prepared], places[prepared] = _recipe(chain, inputs, images), value_count
+        equations.append(_fused(chain, value_count))
+        value_count += 1
+    read = set(function.output_values).union(*(equation.reads for equation in equations))
+    folded = {value for chain in chains for equation in chain.equations for value in equation.reads} - read
+    kept = {each: value for value, each in inputs.items() if value not in folded}
+    return FusedFunction(function.with_equations(equations, value_count, kept | places), gone, recipes)
 
 
 def _prepared(chain: _Chain, inputs: Mapping[int, Input]) -> Input:
@@ -207,9 +211,9 @@ def _memory(chain: _Chain, inputs: Mapping[int, Input]) -> list[Input | None]:
     return [inputs[weights]._replace(name=inputs[weights].name + UNROUNDED), *map(inputs.get, more)]
 
 
-def _fused(chain: _Chain, prepared: int) -> Step:
+def _fused(chain: _Chain, prepared: int) -> Equation:
     op = chain.convolution.op
     assert isinstance(op, Convolution)
     fused = FusedConvolution(Fused(op.window, op.edge_mode, op.groups, op.allow_tf32, chain.activation))
     residual = () if chain.residual is None else (chain.residual,)
-    return Step(fused, (chain.convolution.reads[0], prepared, *residual), (chain.end,))
+    return Equation(fused, (chain.convolution.reads[0], prepared, *residual), (chain.end,))

@@ -1,4 +1,4 @@
-"""Fusions: rules over the kinds and fields of operations, each with the steps that it must equal.
+"""Fusions: rules over the kinds and fields of operations, each with the equations that it must equal.
 
 `pools_before_relus`: max pooling behind a ReLU runs before it, since ``max(f(x)) = f(max(x))`` for a function that
 never falls. The ReLU then works on the pooled image, and the image between the two never exists; in the gradient pass
@@ -33,7 +33,7 @@ from functools import partial
 from typing import NamedTuple
 
 from openmps.graph.compile.fusions.concatenation import growing_concatenations
-from openmps.graph.compile.fusions.convolution import FusedBody, fuse_convolutions
+from openmps.graph.compile.fusions.convolution import FusedFunction, fuse_convolutions
 from openmps.graph.compile.fusions.layer_end import layer_ends, wide_products
 from openmps.graph.compile.fusions.normalization import identities, normalized_neurons, normalized_poolings
 from openmps.graph.compile.fusions.pooled_convolution import pooled_convolutions, pooled_recipes
@@ -43,7 +43,7 @@ from openmps.graph.compile.fusions.second_moments import ends_by_moments
 from openmps.graph.compile.fusions.stored_normalization import fuse_stored_normalizations
 from openmps.graph.compile.passes import verify
 from openmps.graph.compile.readers import Readers
-from openmps.ops.op import Body, Input, Step
+from openmps.ops.op import Equation, Function, Input
 from openmps.ops.pointwise.neuron import Neuron, NeuronGradient
 from openmps.ops.pooling.pooling import MaxPooling, MaxPoolingGradient
 from openmps.ops.pooling.relu_pooling import ReluPoolGradient
@@ -53,80 +53,81 @@ _RELU = MPSCNNNeuronType.RELU
 
 
 def fuse(
-    body: Body,
+    function: Function,
     images: int,
     apart: Container[Input] = (),
     *,
     in_passes: bool = False,
     packs: bool = False,
     moments: Container[Input] = (),
-) -> FusedBody:
-    """The body after every fusion, for so many images.
+) -> FusedFunction:
+    """The function after every fusion, for so many images.
 
     ``apart`` are prepared inputs that it must do without; ``in_passes`` says that fused operations run in one pass over
     memory each, as they do in Triton; ``packs`` that convolutions gain by prepared weights alone, as on the CPU.
     ``moments`` are weights of convolutions that may take part in `ends_by_moments`.
     """
-    body, gone, recipes = fuse_convolutions(body, images, apart, packs=packs)
+    function, gone, recipes = fuse_convolutions(function, images, apart, packs=packs)
     if packs:
-        body, never, more = fuse_stored_normalizations(body)
+        function, never, more = fuse_stored_normalizations(function)
         gone |= never
-        body, never, recipes = fuse_preactivations(body, {**recipes, **more})
+        function, never, recipes = fuse_preactivations(function, {**recipes, **more})
         gone |= never
-        body, _ = growing_concatenations(body)
+        function, _ = growing_concatenations(function)
     for rule in (*_NORMALIZATIONS, partial(ends_by_moments, eligible=moments), *_OTHERS) if in_passes else _RULES:
-        body, never = rule(body)
+        function, never = rule(function)
         gone |= never
-    verify(body)
-    return FusedBody(body, gone, pooled_recipes(body, recipes) if in_passes else recipes)
+    verify(function)
+    return FusedFunction(function, gone, pooled_recipes(function, recipes) if in_passes else recipes)
 
 
-def pools_before_relus(body: Body) -> tuple[Body, set[int]]:
-    """The body with its poolings before its ReLUs, and the slots that are never filled any more."""
+def pools_before_relus(function: Function) -> tuple[Function, set[int]]:
+    """The function with its poolings before its ReLUs, and the values that are never filled any more."""
     gone: set[int] = set()
-    readers = Readers(body)
-    for step in body.steps:
-        match = _match(readers, step)
+    readers = Readers(function)
+    for equation in function.equations:
+        match = _match(readers, equation)
         if match is not None:
-            body = _pool_before_relu(body, match)
-            readers = Readers(body)
+            function = _pool_before_relu(function, match)
+            readers = Readers(function)
             gone |= {*match.relu.writes, match.stored, *match.between}
-    return body, gone
+    return function, gone
 
 
 _RULES = (identities, pools_before_relus)
 _NORMALIZATIONS = (identities, normalized_neurons, normalized_poolings, added_normalizations, spread_gradients)
 _OTHERS = (pools_before_relus, pooled_convolutions, layer_ends, wide_products)
-"""What is done to a body, in order. Where a fused operation is no pass of its own, it costs a gradient the numbers that
+"""What is done to a function, in order. Where a fused operation is no pass of its own, it costs a gradient the numbers
+that
 it computes again."""
 
 
 class _Match(NamedTuple):
-    """The four steps, or two where nothing is trained, that one fusion replaces."""
+    """The four equations, or two where nothing is trained, that one fusion replaces."""
 
-    relu: Step
+    relu: Equation
     stored: int
     """The ReLU's result as the pooling reads it."""
-    pool: Step
-    pool_gradient: Step | None
-    relu_gradient: Step | None
+    pool: Equation
+    pool_gradient: Equation | None
+    relu_gradient: Equation | None
     between: tuple[int, ...]
-    """The slots between the two gradients."""
+    """The values between the two gradients."""
 
 
-def _match(readers: Readers, relu: Step) -> _Match | None:
+def _match(readers: Readers, relu: Equation) -> _Match | None:
     op = relu.op
     if not isinstance(op, Neuron) or op.function is not _RELU or op.a < 0:
         return None
     stored = readers.stored(relu.writes[0])
-    pools = [step for step in readers.of(stored) if isinstance(step.op, MaxPooling)]
-    others = [step for step in readers.uses(stored) if step not in pools]
+    pools = [equation for equation in readers.of(stored) if isinstance(equation.op, MaxPooling)]
+    others = [equation for equation in readers.uses(stored) if equation not in pools]
     if not readers.inner(stored, [*pools, *others]) or len(pools) != 1 or pools[0].writes[1] in readers.outputs:
         return None
     pool = pools[0]
     if stored != relu.writes[0] and readers.stored(pool.writes[0]) == pool.writes[0]:
         return None  # The pooled image is stored with more digits than the ReLU's was.
-    relu_gradients = [step for step in readers.uses(relu.reads[0]) if isinstance(step.op, NeuronGradient)]
+    relu_gradients = [equation for equation in readers.uses(relu.reads[0]) if isinstance(equation.op, NeuronGradient)]
     if not others and not relu_gradients:
         return _Match(relu, stored, pool, None, None, ())
     if len(others) != 1 or len(relu_gradients) != 1:
@@ -146,23 +147,23 @@ def _match(readers: Readers, relu: Step) -> _Match | None:
     return _Match(relu, stored, pool, pool_gradient, relu_gradient, (pool_gradient.writes[0], end))
 
 
-def _pool_before_relu(body: Body, match: _Match) -> Body:
+def _pool_before_relu(function: Function, match: _Match) -> Function:
     """The pooling on the ReLU's source, the ReLU on what it gives."""
     assert isinstance(match.relu.op, Neuron)
     assert isinstance(match.pool.op, MaxPooling)
     result, choice = match.pool.writes
-    pooled = body.slots
+    pooled = function.value_count
     dropped = {id(match.relu), id(match.pool), id(match.pool_gradient)}
     passed = {match.relu.writes[0], match.stored, *match.between}
-    steps: list[Step] = []
-    for step in body.steps:
-        if id(step) == id(match.pool):
-            steps.append(Step(match.pool.op, match.relu.reads, (pooled, choice)))
-            steps.append(Step(match.relu.op, (pooled,), (result,)))
-        elif match.pool_gradient is not None and id(step) == id(match.relu_gradient):
+    equations: list[Equation] = []
+    for equation in function.equations:
+        if id(equation) == id(match.pool):
+            equations.append(Equation(match.pool.op, match.relu.reads, (pooled, choice)))
+            equations.append(Equation(match.relu.op, (pooled,), (result,)))
+        elif match.pool_gradient is not None and id(equation) == id(match.relu_gradient):
             op = ReluPoolGradient(match.pool.op.window, match.pool.op.edge_mode, match.relu.op.a)
             reads = (match.pool_gradient.reads[0], pooled, match.relu.reads[0], choice)
-            steps.append(Step(op, reads, step.writes))
-        elif id(step) not in dropped and passed.isdisjoint(step.writes):
-            steps.append(step)
-    return body.with_steps(steps, body.slots + 1)
+            equations.append(Equation(op, reads, equation.writes))
+        elif id(equation) not in dropped and passed.isdisjoint(equation.writes):
+            equations.append(equation)
+    return function.with_equations(equations, function.value_count + 1)

@@ -1,14 +1,14 @@
 """Fusions of what stands behind the products of a layer that is trained.
 
 `layer_ends`: the biases of a convolution or fully connected layer, a max pooling behind them, a ReLU and a dropout, as
-many of these as there are, become one step, a `LayerEnd`, and their gradients with the sums for the biases another.
+many of these as there are, become one equation, a `LayerEnd`, and their gradients with the sums for the biases another.
 
 `wide_products`: a fully connected layer whose source is float16, made float32, reads what is stored, and gives its sums
 as they are.
 
-A `LayerEnd` equals the steps of the chain, and the roundings between. It needs a max pooling whose windows share no
-pixel and lie inside the source, or else a ReLU; each image between may be read by the next step alone, and by its own
-gradient. Images that come out, and images that others read, end the chain.
+A `LayerEnd` equals the equations of the chain, and the roundings between. It needs a max pooling whose windows share no
+pixel and lie inside the source, or else a ReLU; each image between may be read by the next equation alone, and by its
+own gradient. Images that come out, and images that others read, end the chain.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from openmps.graph.compile.readers import Readers
 from openmps.ops.convolution.convolution import ContractionGradient, Convolution, FullyConnected
 from openmps.ops.elements import Load, Store
 from openmps.ops.geometry import Window
-from openmps.ops.op import Body, Step
+from openmps.ops.op import Equation, Function
 from openmps.ops.pointwise.dropout import Dropout, DropoutMask
 from openmps.ops.pointwise.layer_end import LayerEnd, LayerEndGradient, can_pool
 from openmps.ops.pointwise.neuron import Neuron, NeuronGradient
@@ -32,141 +32,150 @@ _STORE = Store(MPSImageFeatureChannelFormat.FLOAT16)
 _LOAD = Load(MPSImageFeatureChannelFormat.FLOAT16)
 
 
-def layer_ends(body: Body) -> tuple[Body, set[int]]:
-    """The body with these fusions, and the slots that are never filled any more."""
-    flow, slots = Readers(body), body.slots
-    changes: dict[int, list[Step]] = {}
-    for step in body.steps:
-        end = None if id(step) in changes else _match(flow, step)
+def layer_ends(function: Function) -> tuple[Function, set[int]]:
+    """The function with these fusions, and the values that are never filled any more."""
+    flow, value_count = Readers(function), function.value_count
+    changes: dict[int, list[Equation]] = {}
+    for equation in function.equations:
+        end = None if id(equation) in changes else _match(flow, equation)
         if end is None or not changes.keys().isdisjoint(map(id, end.replaced())):
             continue
         changes |= {id(each): [] for each in end.replaced()}
-        changes |= end.steps(flow, slots)
-        slots += 2
+        changes |= end.equations(flow, value_count)
+        value_count += 2
     if not changes:
-        return body, set()
-    steps = [new for step in body.steps for new in changes.get(id(step), [step])]
-    fused = body.with_steps(steps, slots)
-    return fused, _filled(body) - _filled(fused)
+        return function, set()
+    equations = [new for equation in function.equations for new in changes.get(id(equation), [equation])]
+    fused = function.with_equations(equations, value_count)
+    return fused, _filled(function) - _filled(fused)
 
 
-def wide_products(body: Body) -> tuple[Body, set[int]]:
-    """The body whose fully connected layers read float16 as it is stored, where their sums are float32 all the same."""
-    flow = Readers(body)
-    steps = [_wide(flow, step) if isinstance(step.op, FullyConnected) else step for step in body.steps]
-    fused = body.with_steps(steps, body.slots)
-    return fused, _filled(body) - _filled(fused)
+def wide_products(function: Function) -> tuple[Function, set[int]]:
+    """The function whose fully connected layers read float16 as it is stored, where their sums are float32."""
+    flow = Readers(function)
+    equations = [
+        _wide(flow, equation) if isinstance(equation.op, FullyConnected) else equation
+        for equation in function.equations
+    ]
+    fused = function.with_equations(equations, function.value_count)
+    return fused, _filled(function) - _filled(fused)
 
 
-def _wide(flow: Readers, step: Step) -> Step:
-    source = flow.origin(step.reads[0])
-    return step if source == step.reads[0] else Step(FullyConnected(wide=True), (source, *step.reads[1:]), step.writes)
+def _wide(flow: Readers, equation: Equation) -> Equation:
+    source = flow.origin(equation.reads[0])
+    return (
+        equation
+        if source == equation.reads[0]
+        else Equation(FullyConnected(wide=True), (source, *equation.reads[1:]), equation.writes)
+    )
 
 
-def _filled(body: Body) -> set[int]:
-    return {slot for step in body.steps for slot in step.writes}
+def _filled(function: Function) -> set[int]:
+    return {value for equation in function.equations for value in equation.writes}
 
 
 @dataclass(slots=True)
 class _End:
-    """The steps of one chain, and what they become."""
+    """The equations of one chain, and what they become."""
 
     source: int
     is_half: bool
     """Whether the numbers are stored as float16 before the pooling or ReLU."""
-    products: Step | None = None
-    """The step that loses its biases."""
+    products: Equation | None = None
+    """The equation that loses its biases."""
     window: Window | None = None
     rectifies: bool = False
-    mask: Step | None = None
-    forward: list[Step] = field(default_factory=list[Step])
-    backward: list[Step] = field(default_factory=list[Step])
+    mask: Equation | None = None
+    forward: list[Equation] = field(default_factory=list[Equation])
+    backward: list[Equation] = field(default_factory=list[Equation])
     gradient: int = -1
     """Of the result."""
     flow: int = -1
     """The gradient of the products."""
 
-    def replaced(self) -> list[Step]:
-        """Every step that goes."""
+    def replaced(self) -> list[Equation]:
+        """Every equation that goes."""
         return [*([] if self.products is None else [self.products]), *self.forward, *self.backward]
 
-    def steps(self, flow: Readers, spare: int) -> dict[int, list[Step]]:
-        """What comes in the place of steps, by their identity; ``spare`` and the next one are slots nobody uses."""
-        biases, made = -1, dict[int, list[Step]]()
+    def equations(self, flow: Readers, spare: int) -> dict[int, list[Equation]]:
+        """What takes the place of equations, by their identity; ``spare`` and the next one are unused values."""
+        biases, made = -1, dict[int, list[Equation]]()
         if self.products is not None:
             biases = self.products.reads[2]
             made[id(self.products)] = [_without_biases(self.products)]
         op = None if self.mask is None else self.mask.op
         assert op is None or isinstance(op, DropoutMask)
         rounds = self.is_half and self.products is not None
-        step = () if self.mask is None else self.mask.reads[1:]
+        equation = () if self.mask is None else self.mask.reads[1:]
         new = LayerEnd(self.window, rounds, self.rectifies, op)
         result = self.forward[-1].writes[0]
-        made[id(self.forward[-1])] = [Step(new, (self.source, biases, *step), (result, spare))]
+        made[id(self.forward[-1])] = [Equation(new, (self.source, biases, *equation), (result, spare))]
         share = 1.0 if op is None else op.keep_probability
         sums, reader = spare + 1, _summing(flow, self.flow)
         if reader is not None:
             made[id(reader)] = [reader._replace(writes=(*reader.writes[:2], spare + 1))]
             sums = reader.writes[2]
-        back = Step(LayerEndGradient(self.window, share), (self.gradient, spare), (self.backward[-1].writes[0], sums))
+        back = Equation(
+            LayerEndGradient(self.window, share), (self.gradient, spare), (self.backward[-1].writes[0], sums)
+        )
         return made | {id(self.backward[-1]): [back]}
 
 
-def _without_biases(products: Step) -> Step:
+def _without_biases(products: Equation) -> Equation:
     """Products whose biases are added later; those of a whole image before they are rounded, as with its own."""
     op = FullyConnected(wide=True) if isinstance(products.op, FullyConnected) else products.op
-    return Step(op, (*products.reads[:2], -1), products.writes)
+    return Equation(op, (*products.reads[:2], -1), products.writes)
 
 
-def _match(flow: Readers, step: Step) -> _End | None:
-    """The chain whose pooling, or ReLU if it has none, is ``step``; None if it cannot be fused."""
-    op = step.op
+def _match(flow: Readers, equation: Equation) -> _End | None:
+    """The chain whose pooling, or ReLU if it has none, is ``equation``; None if it cannot be fused."""
+    op = equation.op
     pools = isinstance(op, MaxPooling) and can_pool(op.window)
-    if not pools and not _is_relu(step):
+    if not pools and not _is_relu(equation):
         return None
-    before = flow.makers.get(step.reads[0])
-    end = _End(step.reads[0], before is not None and before.op == _STORE)
-    _take_biases(flow, end, step)
-    end.forward.append(step)
+    before = flow.makers.get(equation.reads[0])
+    end = _End(equation.reads[0], before is not None and before.op == _STORE)
+    _take_biases(flow, end, equation)
+    end.forward.append(equation)
     if isinstance(op, MaxPooling):
-        end.window, relu = op.window, _relu_behind(flow, step)
+        end.window, relu = op.window, _relu_behind(flow, equation)
         end.rectifies = relu is not None
         end.forward += [] if relu is None else [relu]
     else:
         end.rectifies = True
     _take_dropout(flow, end)
-    return end if _take_gradients(flow, end, step) else None
+    return end if _take_gradients(flow, end, equation) else None
 
 
-def _stored(flow: Readers, slot: int, chain: list[Step]) -> int:
-    """The slot that numbers are stored in as float16, if that is all that becomes of them; the step is noted."""
-    reader = flow.only(slot)
+def _stored(flow: Readers, value: int, chain: list[Equation]) -> int:
+    """The value that numbers are stored in as float16, if that is all that becomes of them; the equation is noted."""
+    reader = flow.only(value)
     if reader is None or reader.op != _STORE:
-        return slot
+        return value
     chain.append(reader)
     return reader.writes[0]
 
 
-def _is_relu(step: Step) -> bool:
-    op = step.op
+def _is_relu(equation: Equation) -> bool:
+    op = equation.op
     return isinstance(op, Neuron) and op.function is _RELU and op.a == 0.0
 
 
-def _take_biases(flow: Readers, end: _End, step: Step) -> None:
+def _take_biases(flow: Readers, end: _End, equation: Equation) -> None:
     """Begin with products whose biases are added by nobody else, if the numbers are such."""
     store = flow.makers.get(end.source) if end.is_half else None
-    slot = end.source if store is None else store.reads[0]
-    maker = flow.makers.get(slot)
+    value = end.source if store is None else store.reads[0]
+    maker = flow.makers.get(value)
     if maker is None or type(maker.op) not in (Convolution, FullyConnected) or maker.reads[2] == -1:
         return
     if store is not None:
-        if flow.only(slot) is not store or end.source in flow.outputs:
+        if flow.only(value) is not store or end.source in flow.outputs:
             return
         end.forward.append(store)
-    end.source, end.products = slot, maker
+    end.source, end.products = value, maker
 
 
-def _relu_behind(flow: Readers, pool: Step) -> Step | None:
+def _relu_behind(flow: Readers, pool: Equation) -> Equation | None:
     """The ReLU that alone reads a pooled image, besides its own gradient."""
     pooled = pool.writes[0]
     relus = [each for each in flow.uses(pooled) if _is_relu(each)]
@@ -177,13 +186,13 @@ def _relu_behind(flow: Readers, pool: Step) -> Step | None:
 
 def _take_dropout(flow: Readers, end: _End) -> None:
     """Go on over a rounding that changes nothing and a dropout behind it, if these come next."""
-    chain, slot = list[Step](), end.forward[-1].writes[0]
-    slot = _stored(flow, slot, chain) if end.is_half else slot
-    masks = [each for each in flow.of(slot) if isinstance(each.op, DropoutMask) and each.op.strides == (1, 1, 1)]
-    drops = [each for each in flow.of(slot) if isinstance(each.op, Dropout)]
-    if len(masks) != 1 or len(drops) != 1 or drops[0].reads != (slot, masks[0].writes[0]):
+    chain, value = list[Equation](), end.forward[-1].writes[0]
+    value = _stored(flow, value, chain) if end.is_half else value
+    masks = [each for each in flow.of(value) if isinstance(each.op, DropoutMask) and each.op.strides == (1, 1, 1)]
+    drops = [each for each in flow.of(value) if isinstance(each.op, Dropout)]
+    if len(masks) != 1 or len(drops) != 1 or drops[0].reads != (value, masks[0].writes[0]):
         return
-    if not end.rectifies or not flow.inner(slot, (masks[0], drops[0])):
+    if not end.rectifies or not flow.inner(value, (masks[0], drops[0])):
         return
     end.mask = masks[0]
     end.forward += [*chain, masks[0], drops[0]]
@@ -191,7 +200,7 @@ def _take_dropout(flow: Readers, end: _End) -> None:
         _stored(flow, drops[0].writes[0], end.forward)
 
 
-def _take_gradients(flow: Readers, end: _End, first: Step) -> bool:
+def _take_gradients(flow: Readers, end: _End, first: Equation) -> bool:
     """Note the gradients of the chain; whether there are such, and nobody else reads what is between."""
     seen = first.reads[0]
     back = [each for each in flow.uses(seen) if _is_gradient(flow, each, first, end)]
@@ -203,14 +212,14 @@ def _take_gradients(flow: Readers, end: _End, first: Step) -> bool:
         drops = [each for each in flow.of(mask) if each not in end.forward]
         if len(drops) != 1 or not isinstance(drops[0].op, Dropout) or drops[0].op != _dropout_of(end):
             return False
-        between = list[Step]()
+        between = list[Equation]()
         if _stored(flow, drops[0].writes[0], between) != back[0].reads[0] or not flow.inner(back[0].reads[0], back):
             return False
         chain = [drops[0], *between, back[0]]
     end.backward, end.gradient, end.flow = chain, chain[0].reads[0], back[0].writes[0]
-    inner = {slot for each in (*end.forward[:-1], first) for slot in each.writes} - {end.forward[-1].writes[0]}
+    inner = {value for each in (*end.forward[:-1], first) for value in each.writes} - {end.forward[-1].writes[0]}
     inner |= {seen} if end.products is not None else set()
-    return all(flow.inner(slot, end.replaced()) for slot in inner)
+    return all(flow.inner(value, end.replaced()) for value in inner)
 
 
 def _dropout_of(end: _End) -> Dropout:
@@ -219,9 +228,9 @@ def _dropout_of(end: _End) -> Dropout:
     return Dropout(end.mask.op.keep_probability)
 
 
-def _is_gradient(flow: Readers, step: Step, first: Step, end: _End) -> bool:
-    """Whether a step is the gradient of the chain's pooling and ReLU."""
-    op, forward, read = step.op, first.op, tuple(map(flow.origin, step.reads[1:]))
+def _is_gradient(flow: Readers, equation: Equation, first: Equation, end: _End) -> bool:
+    """Whether an equation is the gradient of the chain's pooling and ReLU."""
+    op, forward, read = equation.op, first.op, tuple(map(flow.origin, equation.reads[1:]))
     if not isinstance(forward, MaxPooling):
         return isinstance(op, NeuronGradient) and vars(op) == vars(forward) and read == first.reads
     same = isinstance(op, ReluPoolGradient | MaxPoolingGradient) and op.window == forward.window
@@ -231,15 +240,15 @@ def _is_gradient(flow: Readers, step: Step, first: Step, end: _End) -> bool:
     return same and not end.rectifies and read == (first.reads[0], first.writes[1])
 
 
-def _summing(flow: Readers, slot: int) -> Step | None:
+def _summing(flow: Readers, value: int) -> Equation | None:
     """The gradient of products that sums their gradient, for biases."""
-    for step in flow.of(slot):
-        if step.op in (_STORE, _LOAD):
-            found = _summing(flow, step.writes[0])
+    for equation in flow.of(value):
+        if equation.op in (_STORE, _LOAD):
+            found = _summing(flow, equation.writes[0])
         else:
-            is_one = isinstance(step.op, ContractionGradient) and step.reads[0] == slot
-            is_read = is_one and bool(flow.of(step.writes[2]) or step.writes[2] in flow.outputs)
-            found = step if is_read else None
+            is_one = isinstance(equation.op, ContractionGradient) and equation.reads[0] == value
+            is_read = is_one and bool(flow.of(equation.writes[2]) or equation.writes[2] in flow.outputs)
+            found = equation if is_read else None
         if found is not None:
             return found
     return None

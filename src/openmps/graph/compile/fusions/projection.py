@@ -1,7 +1,7 @@
 """Fusions around the ends of blocks: images that are normalized before they are added, and means of whole images.
 
 `added_normalizations`: a normalization whose result is only added in a `NormalizedNeuron` becomes a part of it. The
-sums for its gamma and beta become a part of the other normalization's, and the gradients of both images one step.
+sums for its gamma and beta become a part of the other normalization's, and the gradients of both images one equation.
 
 `spread_gradients`: the gradient of an average pooling over whole images, read by `PassedSums` alone, stays one pixel
 an image.
@@ -17,7 +17,7 @@ from openmps.graph.compile.flow import Flow, filled
 from openmps.ops.normalization.batch_normalization import DataGradient, Normalize, ParameterSums
 from openmps.ops.normalization.normalized_neuron import NormalizedNeuron, PassedSums
 from openmps.ops.normalization.projected_neuron import ProjectedGradients, ProjectedNeuron, ProjectedSums, SpreadSums
-from openmps.ops.op import Body, Step
+from openmps.ops.op import Equation, Function
 from openmps.ops.pooling.pooling import AveragePoolingGradient
 
 _ADDED = 6
@@ -26,46 +26,46 @@ _GRADIENT = 5
 """Where gradients begin among what `PassedSums` read."""
 
 
-def added_normalizations(body: Body) -> tuple[Body, set[int]]:
-    """The body with these fusions, and the slots that are never filled any more."""
-    flow = Flow(body)
-    changes: dict[int, Step | None] = {}
-    for step in body.steps:
-        if isinstance(step.op, NormalizedNeuron) and len(step.reads) > _ADDED:
-            changes |= _changes(flow, step, step.op)
-    return _changed(body, changes)
+def added_normalizations(function: Function) -> tuple[Function, set[int]]:
+    """The function with these fusions, and the values that are never filled any more."""
+    flow = Flow(function)
+    changes: dict[int, Equation | None] = {}
+    for equation in function.equations:
+        if isinstance(equation.op, NormalizedNeuron) and len(equation.reads) > _ADDED:
+            changes |= _changes(flow, equation, equation.op)
+    return _changed(function, changes)
 
 
-def spread_gradients(body: Body) -> tuple[Body, set[int]]:
-    """The body with these fusions, and the slots that are never filled any more."""
-    flow = Flow(body)
-    changes: dict[int, Step | None] = {}
-    for step in body.steps:
-        if isinstance(step.op, PassedSums) and len(step.reads) == _GRADIENT + 1:
-            gradient = step.reads[_GRADIENT]
+def spread_gradients(function: Function) -> tuple[Function, set[int]]:
+    """The function with these fusions, and the values that are never filled any more."""
+    flow = Flow(function)
+    changes: dict[int, Equation | None] = {}
+    for equation in function.equations:
+        if isinstance(equation.op, PassedSums) and len(equation.reads) == _GRADIENT + 1:
+            gradient = equation.reads[_GRADIENT]
             maker, rounds = flow.made(gradient)
-            if maker is None or flow.uses(flow.origin(gradient)) != [step] or not _is_whole(maker):
+            if maker is None or flow.uses(flow.origin(gradient)) != [equation] or not _is_whole(maker):
                 continue
             assert isinstance(maker.op, AveragePoolingGradient)
-            op = SpreadSums(step.op, maker.op, rounds)
-            reads = (*step.reads[:_GRADIENT], flow.origin(maker.reads[0]))
-            changes[id(step)] = Step(op, reads, step.writes)
-    return _changed(body, changes)
+            op = SpreadSums(equation.op, maker.op, rounds)
+            reads = (*equation.reads[:_GRADIENT], flow.origin(maker.reads[0]))
+            changes[id(equation)] = Equation(op, reads, equation.writes)
+    return _changed(function, changes)
 
 
-def _changed(body: Body, changes: dict[int, Step | None]) -> tuple[Body, set[int]]:
+def _changed(function: Function, changes: dict[int, Equation | None]) -> tuple[Function, set[int]]:
     if not changes:
-        return body, set()
-    found = (changes.get(id(step), step) for step in body.steps)
-    fused = body.with_steps([step for step in found if step is not None], body.slots)
-    return fused, filled(body) - filled(fused)
+        return function, set()
+    found = (changes.get(id(equation), equation) for equation in function.equations)
+    fused = function.with_equations([equation for equation in found if equation is not None], function.value_count)
+    return fused, filled(function) - filled(fused)
 
 
-def _is_whole(step: Step) -> bool:
-    """Whether a step is the gradient of one mean of all pixels of an image."""
-    if not isinstance(step.op, AveragePoolingGradient):
+def _is_whole(equation: Equation) -> bool:
+    """Whether an equation is the gradient of one mean of all pixels of an image."""
+    if not isinstance(equation.op, AveragePoolingGradient):
         return False
-    window = step.op.window
+    window = equation.op.window
     return window.result == (1, 1) and window.size == window.source and not window.leaves_source
 
 
@@ -79,40 +79,48 @@ class _Pair(NamedTuple):
     """The second one."""
 
 
-def _changes(flow: Flow, neuron: Step, op: NormalizedNeuron) -> dict[int, Step | None]:
-    """What becomes of steps, by their identity, if the image that is added can be normalized with the other one."""
+def _changes(flow: Flow, neuron: Equation, op: NormalizedNeuron) -> dict[int, Equation | None]:
+    """What becomes of equations, by their identity, if the image that is added can be normalized with the other one."""
     added = neuron.reads[_ADDED]
     maker, rounds = flow.made(added)
     if maker is None or not isinstance(maker.op, Normalize) or flow.uses(flow.origin(added)) != [neuron]:
         return {}
     pair = _Pair(neuron.reads[:_ADDED], maker.reads, maker.op)
-    fused = Step(ProjectedNeuron(op, maker.op, rounds), (*pair.first, *pair.second), neuron.writes)
-    changes: dict[int, Step | None] = {id(neuron): fused}
-    sums = [step for step in flow.uses(neuron.writes[1]) or () if isinstance(step.op, PassedSums)]
+    fused = Equation(ProjectedNeuron(op, maker.op, rounds), (*pair.first, *pair.second), neuron.writes)
+    changes: dict[int, Equation | None] = {id(neuron): fused}
+    sums = [equation for equation in flow.uses(neuron.writes[1]) or () if isinstance(equation.op, PassedSums)]
     return changes | _backward(flow, sums[0], pair) if len(sums) == 1 else changes
 
 
-def _backward(flow: Flow, sums: Step, pair: _Pair) -> dict[int, Step | None]:
+def _backward(flow: Flow, sums: Equation, pair: _Pair) -> dict[int, Equation | None]:
     """The same of the gradient pass: the sums of both, and the gradients of both images."""
     passed, users = sums.writes[0], flow.uses(sums.writes[0]) or ()
-    others = [step for step in users if isinstance(step.op, ParameterSums) and len(step.reads) == _GRADIENT]
-    others = [step for step in others if _is_of(flow, step, passed, pair.second)]
+    others = [
+        equation for equation in users if isinstance(equation.op, ParameterSums) and len(equation.reads) == _GRADIENT
+    ]
+    others = [equation for equation in others if _is_of(flow, equation, passed, pair.second)]
     if not isinstance(sums.op, PassedSums) or len(others) != 1:
         return {}
     (other,) = others
     assert isinstance(other.op, ParameterSums)
     kept, x, *rest = sums.reads
     reads = (kept, x, *rest[:3], flow.origin(pair.second[0]), *pair.second[1:4], *rest[3:])
-    step = Step(ProjectedSums(sums.op, other.op), reads, (*sums.writes, *other.writes))
-    changes: dict[int, Step | None] = {id(sums): step, id(other): None}
+    equation = Equation(ProjectedSums(sums.op, other.op), reads, (*sums.writes, *other.writes))
+    changes: dict[int, Equation | None] = {id(sums): equation, id(other): None}
     return changes | _data(flow, users, passed, pair, (sums.writes[1:], other.writes))
 
 
 def _data(
-    flow: Flow, users: list[Step] | tuple[()], passed: int, pair: _Pair, sums: tuple[tuple[int, ...], tuple[int, ...]]
-) -> dict[int, Step | None]:
+    flow: Flow,
+    users: list[Equation] | tuple[()],
+    passed: int,
+    pair: _Pair,
+    sums: tuple[tuple[int, ...], tuple[int, ...]],
+) -> dict[int, Equation | None]:
     """The gradients of both images, where the first of the two was."""
-    given = [step for step in users if isinstance(step.op, DataGradient) and len(step.reads) == _GRADIENT + 4]
+    given = [
+        equation for equation in users if isinstance(equation.op, DataGradient) and len(equation.reads) == _GRADIENT + 4
+    ]
     found = [
         next((each for each in given if _is_of(flow, each, passed, rows) and each.reads[6:8] == mine), None)
         for rows, mine in zip((pair.first, pair.second), sums, strict=True)
@@ -128,17 +136,17 @@ def _data(
     images = [(flow.origin(rows[0]), *rows[1:5]) for rows in (pair.first, pair.second)]
     reads = (passed, *images[0], *images[1], *sums[0], *sums[1], first.reads[8], second.reads[8])
     op = ProjectedGradients(first.op, second.op, is_wide.pop())
-    step = Step(op, reads, (*first.writes, *second.writes))
+    equation = Equation(op, reads, (*first.writes, *second.writes))
     earlier, later = (each for each in given if each is first or each is second)
-    return {id(earlier): step, id(later): None}
+    return {id(earlier): equation, id(later): None}
 
 
-def _is_of(flow: Flow, step: Step, passed: int, rows: tuple[int, ...]) -> bool:
-    """Whether a step is a gradient, of ``passed``, of the normalization of these images and rows."""
-    gradient, source, *its = step.reads
-    known = 3 if isinstance(step.op, ParameterSums) else 4
+def _is_of(flow: Flow, equation: Equation, passed: int, rows: tuple[int, ...]) -> bool:
+    """Whether an equation is a gradient, of ``passed``, of the normalization of these images and rows."""
+    gradient, source, *its = equation.reads
+    known = 3 if isinstance(equation.op, ParameterSums) else 4
     return (
         flow.origin(gradient) == passed
         and flow.origin(source) == flow.origin(rows[0])
-        and [flow.row(slot) for slot in its[:known]] == list(rows[1 : known + 1])
+        and [flow.row(value) for value in its[:known]] == list(rows[1 : known + 1])
     )

@@ -1,7 +1,7 @@
 """Ends of blocks by second moments: a switchable rewrite, see `ops.normalization.second_moments` for its mathematics.
 
 `ends_by_moments`: a 1 x 1 convolution, its normalization by the batch's own statistics, another image added, and the
-rectifier behind become two steps, and their gradients two more; neither what the convolution gives nor its gradient
+rectifier behind become two equations, and their gradients two more; neither what the convolution gives nor its gradient
 exists. The image that is added may come from such a convolution and normalization, too. Pixels that a stride picks are
 brought together first. It works on what `openmps.graph.compile.fusions.normalization` and `projection_fusion` make.
 
@@ -23,7 +23,7 @@ from openmps.ops.normalization.batch_normalization import BatchMoments, DataGrad
 from openmps.ops.normalization.normalized_neuron import NormalizedNeuron, PassedSums
 from openmps.ops.normalization.projected_neuron import ProjectedGradients, ProjectedNeuron, ProjectedSums, SpreadSums
 from openmps.ops.normalization.second_moments import FoldByMoments, MomentsEnd, MomentsGradient, MomentsPassed
-from openmps.ops.op import Body, Input, Step
+from openmps.ops.op import Equation, Function, Input
 
 _ROWS = 6
 """What a normalization reads: the images, mean, correction, variance, gamma and beta."""
@@ -31,33 +31,33 @@ _KNOWN = 4
 """How many of these its sums read."""
 
 
-def ends_by_moments(body: Body, eligible: Container[Input]) -> tuple[Body, set[int]]:
-    """The body with these fusions, and the slots that are never filled any more.
+def ends_by_moments(function: Function, eligible: Container[Input]) -> tuple[Function, set[int]]:
+    """The function with these fusions, and the values that are never filled any more.
 
     ``eligible`` are the weights of convolutions that may be rewritten.
     """
-    flow = Flow(body)
-    fit = {slot for slot, each in zip(body.input_slots, body.inputs, strict=True) if each in eligible}
-    changes: dict[int, list[Step]] = {}
-    slots = body.slots
-    for step in body.steps:
-        end = _match(flow, step)
+    flow = Flow(function)
+    fit = {value for value, each in zip(function.input_values, function.inputs, strict=True) if each in eligible}
+    changes: dict[int, list[Equation]] = {}
+    value_count = function.value_count
+    for equation in function.equations:
+        end = _match(flow, equation)
         if end is not None and all(each.convolution.reads[1] in fit for each in end.branches):
-            changes |= end.steps(slots)
-            slots += end.spare
+            changes |= end.equations(value_count)
+            value_count += end.spare
     if not changes:
-        return body, set()
-    steps = [new for step in body.steps for new in changes.get(id(step), [step])]
-    fused = body.with_steps(steps, slots)
-    return fused, filled(body) - filled(fused)
+        return function, set()
+    equations = [new for equation in function.equations for new in changes.get(id(equation), [equation])]
+    fused = function.with_equations(equations, value_count)
+    return fused, filled(function) - filled(fused)
 
 
 class _Branch(NamedTuple):
     """A convolution and its normalization before the end of a block."""
 
-    convolution: Step
-    moments: Step
-    gradient: Step
+    convolution: Equation
+    moments: Equation
+    gradient: Equation
     """The convolution's."""
     rows: tuple[int, ...]
     """What the normalization reads."""
@@ -65,25 +65,27 @@ class _Branch(NamedTuple):
     """The gradients of gamma and beta."""
     epsilon: float
 
-    def steps(self, flow: int, sums: int, spare: Sequence[int]) -> tuple[dict[int, list[Step]], tuple[int, int, int]]:
-        """What becomes of its steps, and what the end reads of it: images, weights and shift.
+    def equations(
+        self, flow: int, sums: int, spare: Sequence[int]
+    ) -> tuple[dict[int, list[Equation]], tuple[int, int, int]]:
+        """What becomes of its equations, and what the end reads of it: images, weights and shift.
 
-        ``flow`` and ``sums`` are what the neuron lets pass and its sums; ``spare`` are slots that nobody uses.
+        ``flow`` and ``sums`` are what the neuron lets pass and its sums; ``spare`` are values that nobody uses.
         """
         (source, *parameters), back = self.convolution.reads, self.gradient
         weights, shift, means, cross, read, found = spare
         _, mean, correction, variance, gamma, beta = self.rows
         window = _window(self.convolution)
         is_whole = window.is_whole and window.stride == (1, 1)
-        first: list[Step] = [] if is_whole else [Step(PickedPixels(window), (source,), (read,))]
-        last: list[Step] = [] if is_whole else [Step(SpreadPixels(window), (found,), back.writes[:1])]
+        first: list[Equation] = [] if is_whole else [Equation(PickedPixels(window), (source,), (read,))]
+        last: list[Equation] = [] if is_whole else [Equation(SpreadPixels(window), (found,), back.writes[:1])]
         x, dx = (source, back.writes[0]) if is_whole else (read, found)
         made = (mean, correction, variance, weights, shift, means, cross)
-        fold = Step(FoldByMoments(self.epsilon), (x, *parameters, gamma, beta), made)
+        fold = Equation(FoldByMoments(self.epsilon), (x, *parameters, gamma, beta), made)
         known = (flow, sums, x, back.reads[2], gamma, variance, means, cross)
-        gradient = Step(MomentsGradient(self.epsilon), known, (dx, *back.writes[1:], *self.parameters))
-        steps = {id(self.convolution): first, id(self.moments): [fold], id(back): [gradient, *last]}
-        return steps, (x, weights, shift)
+        gradient = Equation(MomentsGradient(self.epsilon), known, (dx, *back.writes[1:], *self.parameters))
+        equations = {id(self.convolution): first, id(self.moments): [fold], id(back): [gradient, *last]}
+        return equations, (x, weights, shift)
 
 
 _OF_BRANCH = 6
@@ -94,39 +96,43 @@ class _End(NamedTuple):
     """What one fusion replaces."""
 
     branches: list[_Branch]
-    end: Step
-    sums: Step
-    data: Step
+    end: Equation
+    sums: Equation
+    data: Equation
 
     @property
     def spare(self) -> int:
-        """How many slots it needs."""
+        """How many value_count it needs."""
         return _OF_BRANCH * len(self.branches) + 1
 
-    def steps(self, spare: int) -> dict[int, list[Step]]:
-        """What becomes of steps, by their identity; from ``spare`` on are slots that nobody uses."""
+    def equations(self, spare: int) -> dict[int, list[Equation]]:
+        """What becomes of equations, by their identity; from ``spare`` on are values that nobody uses."""
         first, reads, count = _first(self.end), self.sums.reads, len(self.branches)
         flow, sums = self.sums.writes[0], spare + self.spare - 1
-        steps: dict[int, list[Step]] = {id(self.data): []}
+        equations: dict[int, list[Equation]] = {id(self.data): []}
         ends: list[int] = []
         for place, branch in enumerate(self.branches):
-            made, given = branch.steps(flow, sums, range(spare + _OF_BRANCH * place, spare + _OF_BRANCH * (place + 1)))
-            steps |= made
+            made, given = branch.equations(
+                flow, sums, range(spare + _OF_BRANCH * place, spare + _OF_BRANCH * (place + 1))
+            )
+            equations |= made
             ends += given
         ends += self.end.reads[_ROWS * count :]
-        steps[id(self.end)] = [Step(MomentsEnd(first.neuron, first.rounds_neuron), tuple(ends), self.end.writes)]
+        equations[id(self.end)] = [
+            Equation(MomentsEnd(first.neuron, first.rounds_neuron), tuple(ends), self.end.writes)
+        ]
         given = (self.end.writes[1], *reads[1 + _KNOWN * count :])
-        steps[id(self.sums)] = [Step(_passed(self.sums, first), given, (flow, sums))]
-        return steps
+        equations[id(self.sums)] = [Equation(_passed(self.sums, first), given, (flow, sums))]
+        return equations
 
 
-def _first(end: Step) -> NormalizedNeuron:
+def _first(end: Equation) -> NormalizedNeuron:
     op = end.op.first if isinstance(end.op, ProjectedNeuron) else end.op
     assert isinstance(op, NormalizedNeuron)
     return op
 
 
-def _passed(sums: Step, end: NormalizedNeuron) -> MomentsPassed:
+def _passed(sums: Equation, end: NormalizedNeuron) -> MomentsPassed:
     """What is left of the sums in the gradient pass."""
     if isinstance(sums.op, SpreadSums):
         return MomentsPassed(end.neuron, sums.op.rounds, sums.op.first.rounds_neuron, sums.op.spread)
@@ -135,8 +141,8 @@ def _passed(sums: Step, end: NormalizedNeuron) -> MomentsPassed:
     return MomentsPassed(end.neuron, op.rounds_sum, op.rounds_neuron)
 
 
-def _match(flow: Flow, end: Step) -> _End | None:
-    """The end of a block that a step is a part of; None if there is none that can be rewritten."""
+def _match(flow: Flow, end: Equation) -> _End | None:
+    """The end of a block that an equation is a part of; None if there is none that can be rewritten."""
     normalizations = _normalizations(end)
     readers = flow.uses(end.writes[1]) or () if normalizations else ()
     if len(readers) != 1 or not isinstance(readers[0].op, PassedSums | SpreadSums | ProjectedSums):
@@ -155,7 +161,7 @@ def _match(flow: Flow, end: Step) -> _End | None:
     return _End(branches, end, sums, data)
 
 
-def _normalizations(end: Step) -> list[tuple[tuple[int, ...], float]]:
+def _normalizations(end: Equation) -> list[tuple[tuple[int, ...], float]]:
     """What the normalizations of an end read, and their epsilons; none if it is no end with an image added."""
     if isinstance(end.op, ProjectedNeuron):
         return [(end.reads[:_ROWS], end.op.first.epsilon), (end.reads[_ROWS:], end.op.second.epsilon)]
@@ -164,26 +170,26 @@ def _normalizations(end: Step) -> list[tuple[tuple[int, ...], float]]:
     return []
 
 
-def _data(flow: Flow, sums: Step, rows: Sequence[tuple[int, ...]]) -> Step | None:
+def _data(flow: Flow, sums: Equation, rows: Sequence[tuple[int, ...]]) -> Equation | None:
     """The gradient of the images of all branches, if that is all that reads the sums for gamma and beta."""
     passed, *parameters = sums.writes
     found = [each for each in flow.readers(parameters[0]) if isinstance(each.op, DataGradient | ProjectedGradients)]
-    if len(found) != 1 or any(flow.readers(slot) != found for slot in parameters):
+    if len(found) != 1 or any(flow.readers(value) != found for value in parameters):
         return None
     (data,) = found
-    known = [slot for each in rows for slot in each[: _ROWS - 1]]
+    known = [value for each in rows for value in each[: _ROWS - 1]]
     expected = [passed, *known, *parameters]
     if len(data.reads) != len(expected) + len(rows):
         return None
-    read = [flow.row(flow.origin(slot)) for slot in data.reads[: len(expected)]]
+    read = [flow.row(flow.origin(value)) for value in data.reads[: len(expected)]]
     return data if read == expected else None
 
 
 def _branch(
-    flow: Flow, users: tuple[Step, Step, Step], place: int, rows: tuple[int, ...], parameters: tuple[int, ...],
+    flow: Flow, users: tuple[Equation, ...], place: int, rows: tuple[int, ...], parameters: tuple[int, ...],
     epsilon: float,
 ) -> _Branch | None:  # fmt: skip
-    """A branch, if nothing but its own steps reads what is not to be made."""
+    """A branch, if nothing but its own equations reads what is not to be made."""
     x, *statistics = rows[:_KNOWN]
     convolution, is_stored = flow.made(x)
     moments = flow.makers.get(statistics[0])
@@ -200,19 +206,19 @@ def _branch(
     return None if gradient is None else _Branch(convolution, moments, gradient, rows, parameters, epsilon)
 
 
-def _is_pixelwise(step: Step) -> bool:
-    """Whether a step is a convolution of single pixels, all inside the source, with all channels."""
-    if not isinstance(step.op, Convolution) or step.op.groups != 1:
+def _is_pixelwise(equation: Equation) -> bool:
+    """Whether an equation is a convolution of single pixels, all inside the source, with all channels."""
+    if not isinstance(equation.op, Convolution) or equation.op.groups != 1:
         return False
-    return step.op.window.size == (1, 1) and not step.op.window.leaves_source
+    return equation.op.window.size == (1, 1) and not equation.op.window.leaves_source
 
 
-def _window(step: Step) -> Window:
-    assert isinstance(step.op, Convolution)
-    return step.op.window
+def _window(equation: Equation) -> Window:
+    assert isinstance(equation.op, Convolution)
+    return equation.op.window
 
 
-def _gradient(flow: Flow, made: int, convolution: Step) -> Step | None:
+def _gradient(flow: Flow, made: int, convolution: Equation) -> Equation | None:
     """The gradient of a convolution, if nothing else reads that of its result."""
     stored = flow.stored(made)
     result = made if stored is None else stored

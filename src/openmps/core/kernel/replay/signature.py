@@ -1,6 +1,6 @@
 """What is looked at each time that a record comes: as much as tells whether it equals one that was analysed before.
 
-Inputs of a body fall into three kinds:
+Inputs of a function fall into three kinds:
 
 ========  ======================================================================================================
 kept      bound to memory that stays by an object that stays: told by a serial number that a look leaves with it
@@ -21,17 +21,17 @@ from torch import Tensor
 
 from openmps.core.image.host import layout_of
 from openmps.core.image.storage import Block, Stack
-from openmps.core.kernel.encoding import Encoding, Nowhere, Number, Several, Sink
+from openmps.core.kernel.dispatch import Dispatch, Nowhere, Number, Several, Sink
 from openmps.core.kernel.lease import Lease
 from openmps.metal.execution import Release, Work, keep_place
 from openmps.metal.resource import epoch
-from openmps.ops.op import Body, Role
+from openmps.ops.op import Function, Role
 
 Key = tuple[Hashable, ...]
 
 
 class Traits(NamedTuple):
-    """What a body says of its inputs."""
+    """What a function says of its inputs."""
 
     numbers_move: tuple[bool, ...]
     """Whether an input is a number that all its readers can read on the device."""
@@ -40,25 +40,25 @@ class Traits(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def traits_of(body: Body) -> Traits:
-    """The traits of a body."""
-    has_effect = any(step.op.has_effect for step in body.steps)
+def traits_of(function: Function) -> Traits:
+    """The traits of a function."""
+    has_effect = any(step.op.has_effect for step in function.equations)
     # What one step makes may be a view of an input that another one writes.
-    written = range(len(body.inputs)) if has_effect and len(body.steps) > 1 else body.overwritten()
-    readers = {slot: [step.op for step in body.steps if slot in step.reads] for slot in body.input_slots}
+    written = range(len(function.inputs)) if has_effect and len(function.equations) > 1 else function.overwritten()
+    readers = {slot: [step.op for step in function.equations if slot in step.reads] for slot in function.input_values}
     return Traits(
         tuple(
             role is Role.NUMBER and all(op.takes_device_numbers for op in readers[slot])
-            for (role, _), slot in zip(body.inputs, body.input_slots, strict=True)
+            for (role, _), slot in zip(function.inputs, function.input_values, strict=True)
         ),
-        tuple(place in written for place in range(len(body.inputs))),
+        tuple(place in written for place in range(len(function.inputs))),
     )
 
 
 # --- memory that stays ------------------------------------------------------------------------------------------------
 
 
-class Mark(NamedTuple):
+class Identity(NamedTuple):
     """What a look at kept memory found, left with what is bound to it; good for one epoch."""
 
     epoch: int
@@ -68,7 +68,7 @@ class Mark(NamedTuple):
     """What must stay the same: tensors, or buffers, with their memory."""
 
     def things(self) -> list[Any]:
-        """All of that. The mark itself does not hold the memory of buffers, which may give it back."""
+        """All of that. The identity itself does not hold the memory of buffers, which may give it back."""
         return [*self.held, *[each.present for each in self.held if hasattr(each, "stays")]]
 
 
@@ -87,22 +87,22 @@ def serial_of(how: Hashable) -> int:
     return serial
 
 
-def mark_of(bound: Any) -> Mark | None:
-    """The mark of what is bound to memory that stays; None for everything else."""
-    mark: Mark | None = getattr(bound, "mark", None)
-    if mark is not None and mark.epoch == epoch.number:
-        return mark
+def identity_of(bound: Any) -> Identity | None:
+    """The identity of what is bound to memory that stays; None for everything else."""
+    identity: Identity | None = getattr(bound, "identity", None)
+    if identity is not None and identity.epoch == epoch.number:
+        return identity
     if hasattr(bound, "kept"):
         held, form = bound.kept(), None
     elif not is_own_cell(bound) and stay(cells := cells_of(bound)):
         held, form = tuple(cells), bound.form()
     else:
         return None
-    mark = Mark(epoch.number, 0, held)
-    mark = mark._replace(serial=serial_of((type(bound), form, tuple([id(each) for each in mark.things()]))))
-    if hasattr(bound, "mark"):
-        bound.mark = mark
-    return mark
+    identity = Identity(epoch.number, 0, held)
+    identity = identity._replace(serial=serial_of((type(bound), form, tuple([id(each) for each in identity.things()]))))
+    if hasattr(bound, "identity"):
+        bound.identity = identity
+    return identity
 
 
 def stay(cells: Sequence[Any]) -> bool:
@@ -130,16 +130,18 @@ def storage_of(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-def storages_of(marks: Iterable[Mark]) -> frozenset[int]:
-    """The kept memory of some marks."""
-    return frozenset(storage_of(each) for mark in marks for each in mark.things() if isinstance(each, Tensor))
+def storages_of(identities: Iterable[Identity]) -> frozenset[int]:
+    """The kept memory of some identities."""
+    return frozenset(
+        storage_of(each) for identity in identities for each in identity.things() if isinstance(each, Tensor)
+    )
 
 
 # --- one look ---------------------------------------------------------------------------------------------------------
 
 
 class _Inputs(NamedTuple):
-    """How the inputs of a body were bound at the last look; good for one epoch."""
+    """How the inputs of a function were bound at the last look; good for one epoch."""
 
     epoch: int
     frame: int | None
@@ -160,37 +162,37 @@ class _Inputs(NamedTuple):
     token: int
     """A number for all this."""
 
-    def are_again(self, work: Encoding) -> bool:
-        """Whether an encoding is bound in the same way to the same kept memory."""
+    def are_again(self, work: Dispatch) -> bool:
+        """Whether a dispatch is bound in the same way to the same kept memory."""
         if self.epoch != epoch.number or self.used != work.used:
             return False
         inputs: tuple[Any, ...] = work.inputs
         if work.frame is not None and self.frame == work.frame.serial and not self.looked_at:
             return True
         try:
-            serials = [inputs[index].mark.serial for index in self.kept]
+            serials = [inputs[index].identity.serial for index in self.kept]
         except AttributeError:  # Something is not marked yet.
             return False
         return serials == self.serials and [*map(type, inputs)] == self.types
 
 
-class Sight:
+class Signature:
     """A run of works from the front of a record that may be captured together, as a look has found it."""
 
     works = 0
     """How many there are, those that give memory back with them."""
     steps = 0
     is_guarded = False
-    """Whether its one encoding looks at its own results."""
+    """Whether its one dispatch looks at its own results."""
     key: Key = ()
     """Equal for runs that compute the same in the same kept memory, of new memory that lies in the same way."""
     places: tuple[int, ...] | None = None
-    """The numbers of its new memory, where a glance has met a part of it only."""
+    """The numbers of its new memory, where a quick reading has met a part of it only."""
     refusal = ""
     """Why the run ends where it does."""
 
     def __init__(self) -> None:
-        self.encodings: list[Encoding] = []
+        self.dispatches: list[Dispatch] = []
         self.cells: list[Any] = []
         """All new memory, in the order in which it is met; see `at` for one by its number."""
         self.released: set[int] = set()
@@ -206,50 +208,50 @@ class Sight:
 
     def let_go(self) -> None:
         """Hold no work and no memory any more."""
-        self.encodings.clear()
+        self.dispatches.clear()
         self.cells.clear()
 
 
-class Looker:
+class Signatures:
     """Looks at records of one queue. What it remembers makes the next look short; it holds no memory."""
 
     def __init__(self) -> None:
-        self._inputs: dict[tuple[int, Body], _Inputs] = {}
+        self._inputs: dict[tuple[int, Function], _Inputs] = {}
         self._tokens: dict[Key, int] = {}
 
-    def look(self, works: Collection[tuple[str, Work]]) -> Sight:
+    def look(self, works: Collection[tuple[str, Work]]) -> Signature:
         """The run that a record begins with; of no works if the first one cannot be captured."""
-        return Look(works, self).sight
+        return SignatureReader(works, self).signature
 
-    def inputs(self, place: int, work: Encoding) -> _Inputs:
-        """How the inputs of the encoding at this place of its run are bound."""
-        known = self._inputs.get((place, work.body))
+    def inputs(self, place: int, work: Dispatch) -> _Inputs:
+        """How the inputs of the dispatch at this place of its run are bound."""
+        known = self._inputs.get((place, work.function))
         if known is not None and known.are_again(work):
             return known
         found = self._look_at(work)
         # What has no memory yet will have some when the work has run.
-        if not any(hasattr(work.inputs[index], "mark") for index in found.new):
+        if not any(hasattr(work.inputs[index], "identity") for index in found.new):
             if len(self._inputs) >= _MOST_KNOWN:
                 self._inputs.clear()
-            self._inputs[place, work.body] = found
+            self._inputs[place, work.function] = found
         return found
 
-    def _look_at(self, work: Encoding) -> _Inputs:
+    def _look_at(self, work: Dispatch) -> _Inputs:
         kinds: dict[str, list[int]] = {"kept": [], "new": [], "moving": [], "fixed": []}
         serials: list[int] = []
-        marks: list[Mark] = []
+        identities: list[Identity] = []
         for index, (bound, used, moves) in enumerate(
-            zip(work.inputs, work.used, traits_of(work.body).numbers_move, strict=True)
+            zip(work.inputs, work.used, traits_of(work.function).numbers_move, strict=True)
         ):
-            mark = mark_of(bound) if used and hasattr(bound, "mark") else None
-            if mark is not None:
+            identity = identity_of(bound) if used and hasattr(bound, "identity") else None
+            if identity is not None:
                 kinds["kept"].append(index)
-                serials.append(mark.serial)
-                marks.append(mark)
+                serials.append(identity.serial)
+                identities.append(identity)
             elif used:
                 kinds["new" if type(bound) is not Number else "moving" if moves else "fixed"].append(index)
         split = {kind: tuple(places) for kind, places in kinds.items()}
-        how: Key = (work.body, type(work), work.used, tuple(serials), *split.values())
+        how: Key = (work.function, type(work), work.used, tuple(serials), *split.values())
         if len(self._tokens) >= _MOST_KNOWN:
             self._tokens.clear()
         token = self._tokens.get(how)
@@ -264,7 +266,7 @@ class Looker:
             work.used,
             serials=serials,
             looked_at=looked_at,
-            storages=storages_of(marks),
+            storages=storages_of(identities),
             token=token,
             **split,
         )
@@ -273,14 +275,14 @@ class Looker:
 _MOST_KNOWN = 1 << 12
 
 
-class Look:
+class SignatureReader:
     """One look at a record."""
 
-    def __init__(self, works: Collection[tuple[str, Work]], looker: Looker) -> None:
-        self._looker = looker
+    def __init__(self, works: Collection[tuple[str, Work]], signatures: Signatures) -> None:
+        self._signatures = signatures
         self._begin()
         self._walk(works)
-        self.sight.key = (*self._parts, *self._states())
+        self.signature.key = (*self._parts, *self._states())
 
     def _walk(self, works: Collection[tuple[str, Work]]) -> None:
         for count, (label, work) in enumerate(works):
@@ -295,21 +297,21 @@ class Look:
                 self._begin()
                 for _, before in islice(works, count):
                     self._take(before)
-            self.sight.refusal = f"{label}: {refusal}"
+            self.signature.refusal = f"{label}: {refusal}"
             break
         self._find_leases()
 
     def _find_leases(self) -> None:
         """What nobody else holds counts as given back within the run: nothing comes out to it."""
-        sight = self.sight
-        leases = {id(work.frame): work.frame for work in sight.encodings if isinstance(work.frame, Lease)}
+        signature = self.signature
+        leases = {id(work.frame): work.frame for work in signature.dispatches if isinstance(work.frame, Lease)}
         for lease in leases.values():
-            if lease.is_free(lease.uses(sight.encodings, sight.cells)):
-                sight.leases.append(lease)
-                sight.released.update(map(id, lease.cells()))
+            if lease.is_free(lease.uses(signature.dispatches, signature.cells)):
+                signature.leases.append(lease)
+                signature.released.update(map(id, lease.cells()))
 
     def _begin(self) -> None:
-        self.sight = Sight()
+        self.signature = Signature()
         self._parts: list[Hashable] = []
         self._numbers: dict[int, int] = {}
         self._storages: list[frozenset[int]] = []
@@ -318,35 +320,35 @@ class Look:
         """What stands in the way of taking a work, as far as can be said without looking at its memory."""
         if isinstance(work, Release) or work is keep_place:
             return ""
-        if not isinstance(work, Encoding) or (type(work) is not Encoding and not work.guards):
+        if not isinstance(work, Dispatch) or (type(work) is not Dispatch and not work.guards):
             return "it is no encode of a kernel or graph"
-        if self.sight.encodings and (work.guards or self.sight.is_guarded):
+        if self.signature.dispatches and (work.guards or self.signature.is_guarded):
             return "results are looked at before what follows may run"
         return ""
 
     def _take(self, work: Work) -> None:
-        sight = self.sight
+        signature = self.signature
         if isinstance(work, Release):
             for memory in work.memories:
-                sight.released.update([id(part) for part in (memory, *cells_of(memory))])
+                signature.released.update([id(part) for part in (memory, *cells_of(memory))])
             self._parts.append(Release)
-        elif isinstance(work, Encoding):
+        elif isinstance(work, Dispatch):
             self._take_encoding(work)
-            sight.encodings.append(work)
-            sight.steps += len(work.body.actions)
-            sight.is_guarded = work.guards
+            signature.dispatches.append(work)
+            signature.steps += len(work.function.actions)
+            signature.is_guarded = work.guards
         else:
             self._parts.append(keep_place)
-        sight.works += 1
+        signature.works += 1
 
-    def _take_encoding(self, work: Encoding) -> None:
+    def _take_encoding(self, work: Dispatch) -> None:
         parts, inputs = self._parts, work.inputs
-        found = self._looker.inputs(len(self.sight.encodings), work)
+        found = self._signatures.inputs(len(self.signature.dispatches), work)
         self._storages.append(found.storages)
         parts.append(found.token)
         for index in found.moving:
             moving: Any = inputs[index]
-            self.sight.numbers.append(moving.number)
+            self.signature.numbers.append(moving.number)
             parts.append(type(moving.number))
         for index in found.fixed:
             fixed = inputs[index].value()
@@ -355,7 +357,7 @@ class Look:
 
     def _take_ends(self, ends: list[Any], sinks: Iterable[Sink]) -> None:
         """Note how memory is seen that is not known to stay, and which it is among that of the run."""
-        parts, numbers, cells = self._parts, self._numbers, self.sight.cells
+        parts, numbers, cells = self._parts, self._numbers, self.signature.cells
         for sink in sinks:
             if type(sink) is Several:
                 parts.append(len(sink.sinks))
@@ -374,8 +376,8 @@ class Look:
                 parts.append(kind)
                 continue
             elif not hasattr(end, "cells"):
-                mark = mark_of(end)
-                parts.append(kind if mark is None else mark.serial)
+                identity = identity_of(end)
+                parts.append(kind if identity is None else identity.serial)
                 continue
             else:
                 parts.append((kind, end.form()))
@@ -391,7 +393,7 @@ class Look:
         """What there is of the new memory before the run, and what is given back."""
         states: list[Hashable] = []
         storages: dict[int, int] = {}
-        for number, cell in enumerate(self.sight.cells):
+        for number, cell in enumerate(self.signature.cells):
             memory = cell.look() if type(cell) is Block else cell.present
             if memory is None:
                 states.append((None, cell.likeness()))
@@ -405,6 +407,6 @@ class Look:
                 states.append((layout_of(memory), storages.setdefault(storage, number), *shares))
             else:
                 states.append((type(memory), cell.likeness()))
-        if self.sight.released:
-            states += [n for n, cell in enumerate(self.sight.cells) if id(cell) in self.sight.released]
+        if self.signature.released:
+            states += [n for n, cell in enumerate(self.signature.cells) if id(cell) in self.signature.released]
         return states

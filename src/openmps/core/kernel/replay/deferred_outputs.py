@@ -17,7 +17,7 @@ from openmps.errors import MPSDeviceError
 from openmps.metal.stream import current_stream
 
 
-class Loans:
+class DeferredOutputs:
     """What the captures of one queue have lent."""
 
     def __init__(self, device: torch.device) -> None:

@@ -1,4 +1,4 @@
-"""Rehearsals: they leave nothing behind, and compile each kernel once. No GPU is asked: a kernel says what it is asked.
+"""Warmups: they leave nothing behind, and compile each kernel once. No GPU is asked: a kernel says what it is asked.
 
 That real kernels are compiled ahead, and none at the launch, is shown by the tests of replays on a GPU.
 """
@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import openmps as mps
-from openmps.core.kernel.replay import rehearsal
+from openmps.core.kernel.replay import warmup
 from openmps.ops.triton.ahead import Compiling, Launched
 from openmps.ops.update.collectives import Processes, alone
 from openmps.training.network import NetworkShape, SampleNetwork, optimizer_factory
@@ -47,17 +47,17 @@ def _trained(channel_format: Format) -> tuple[list[float], list[np.ndarray], lis
 @pytest.mark.parametrize("channel_format", [Format.FLOAT16, Format.FLOAT32])
 def test_rehearsals_change_nothing(channel_format: Format, monkeypatch: pytest.MonkeyPatch) -> None:
     losses, weights, found = _trained(channel_format)
-    rehearsed: list[int] = []
-    rehearse = rehearsal.rehearse
+    warmed_up: list[int] = []
+    warm_up = warmup.warm_up
 
     def noted(works: Any, device: torch.device) -> None:
-        rehearse(works, device)
-        rehearsed.append(len(works))
+        warm_up(works, device)
+        warmed_up.append(len(works))
 
-    monkeypatch.setattr(rehearsal, "rehearse", noted)
-    monkeypatch.setattr(rehearsal, "triton", SimpleNamespace(runs_on=lambda device: True))
+    monkeypatch.setattr(warmup, "warm_up", noted)
+    monkeypatch.setattr(warmup, "triton", SimpleNamespace(runs_on=lambda device: True))
     again = _trained(channel_format)
-    assert rehearsed, "no rehearsal ran to its end"
+    assert warmed_up, "no warmup ran to its end"
     assert again[0] == losses
     assert again[2] == found
     for mine, theirs in zip(again[1], weights, strict=True):
@@ -126,7 +126,7 @@ def test_what_cannot_be_compiled_says_so_when_it_is_launched() -> None:
 
 @pytest.mark.parametrize("in_order", [False, True])
 def test_rehearsals_send_nothing(in_order: bool) -> None:
-    """Others may rehearse at another time: a sum would wait for them, or be taken for one of theirs."""
+    """Others may warm_up at another time: a sum would wait for them, or be taken for one of theirs."""
     processes = Processes(None, 0, 2, in_order=in_order, explain=lambda error: error)
     row, flag = torch.tensor([1.0, 2.0]), torch.tensor(True)
     seen: list[tuple[int, ...]] = []

@@ -1,4 +1,4 @@
-"""What a kernel's mathematics is told while its body is built: how sources are read, where results land."""
+"""What a kernel's mathematics is told while its function is built: how sources are read, where results land."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 from numpy.typing import NDArray
 
 from openmps.core.image.storage import Extent, Shape, Target
-from openmps.core.kernel.encoding import Constant
+from openmps.core.kernel.dispatch import Constant
 from openmps.core.state.gradient import SourceRecord
 from openmps.ops.elements import Channels, Load, Read, ReadAdjoint, Store
 from openmps.ops.geometry import Window
-from openmps.ops.op import Body, Builder, Role, Slot
+from openmps.ops.op import Builder, Function, Role, Value
 from openmps.types import MPSImageEdgeMode
 from openmps.types import MPSImageFeatureChannelFormat as Format
 
@@ -21,8 +21,8 @@ RESULT, SAVED = "result", "saved"
 """Names of what every kernel may give out: the image, and what its state keeps for the gradient."""
 
 
-class Scene:
-    """The placement of one encode, and the body that its kernel fills."""
+class LoweringContext:
+    """The placement of one encode, and the function that its kernel fills."""
 
     def __init__(
         self,
@@ -52,12 +52,12 @@ class Scene:
         )
         """The sources' slots: the channels read of each, numbers as they are stored or float32."""
 
-    def _image(self, index: int, shape: Shape, source: SourceRecord, *, is_half: bool) -> Slot:
-        slot = self._builder.input(Role.SOURCE, str(index), is_half=is_half)
+    def _image(self, index: int, shape: Shape, source: SourceRecord, *, is_half: bool) -> Value:
+        value = self._builder.input(Role.SOURCE, str(index), is_half=is_half)
         if source.channels != shape.extent.channels:
-            slot = Channels(source.channel, source.channels)(slot)
+            value = Channels(source.channel, source.channels)(value)
         plain = shape.channel_format is Format.FLOAT32 or is_half
-        return slot if plain else Load(shape.channel_format)(slot)
+        return value if plain else Load(shape.channel_format)(value)
 
     @property
     def target(self) -> Target:
@@ -81,38 +81,38 @@ class Scene:
         """How the first source goes on beyond its edges."""
         return self.sources[0].edge_mode
 
-    def read(self, image: Slot, index: int = 0) -> Slot:
+    def read(self, image: Value, index: int = 0) -> Value:
         """The region of source ``index`` that its windows read; the image itself where that is all of it."""
         return read(image, self.sources[index].window, self.sources[index].edge_mode)
 
-    def buffer(self, name: str) -> Slot:
+    def buffer(self, name: str) -> Value:
         """Memory that the kernel binds under this name at each encode."""
         return self._builder.input(Role.BUFFER, name)
 
-    def number(self, name: str) -> Slot:
+    def number(self, name: str) -> Value:
         """A number that the kernel gives under this name at each encode."""
         return self._builder.input(Role.NUMBER, name)
 
-    def constant(self, numbers: NDArray[Any]) -> Slot:
+    def constant(self, numbers: NDArray[Any]) -> Value:
         """Numbers of the configuration, as a tensor on the device."""
         self.constants.append(Constant(numbers))
         return self._builder.input(Role.CONSTANT, str(len(self.constants) - 1))
 
     @property
-    def saved(self) -> Slot:
+    def saved(self) -> Value:
         """What the forward encode left in the state; None when it runs, if nothing was left."""
         return self._builder.input(Role.SAVED, SAVED)
 
-    def saves(self, slot: Slot) -> None:
+    def saves(self, value: Value) -> None:
         """Leave a tensor in the state for the gradient, if the encode leaves a state."""
-        self._builder.output(SAVED, slot)
+        self._builder.output(SAVED, value)
 
-    def gives(self, name: str, slot: Slot) -> None:
+    def gives(self, name: str, value: Value) -> None:
         """Give something out that the kernel binds under this name at each encode."""
-        self._builder.output(name, slot)
+        self._builder.output(name, value)
 
-    def finish(self, result: Slot | None) -> Body:
-        """The body, with the result stored in the destination's format."""
+    def finish(self, result: Value | None) -> Function:
+        """The function, with the result stored in the destination's format."""
         if result is not None:
             stored = self._result_format
             self._builder.output(RESULT, result if stored in (None, Format.FLOAT32) else Store(stored)(result))
@@ -132,8 +132,8 @@ class GradientGeometry:
     edge_mode: MPSImageEdgeMode
 
 
-class GradientScene(Scene):
-    """The scene of a gradient kernel: the first source is the incoming gradient, the second the forward source."""
+class GradientLoweringContext(LoweringContext):
+    """The context of a gradient kernel: the first source is the incoming gradient, the second the forward source."""
 
     geometry: GradientGeometry
 
@@ -147,22 +147,22 @@ class GradientScene(Scene):
         """How the forward source goes on beyond its edges."""
         return self.geometry.edge_mode
 
-    def read(self, image: Slot, index: int = 1) -> Slot:
+    def read(self, image: Value, index: int = 1) -> Value:
         """The region of the forward source that its windows read."""
         return read(image, self.geometry.source, self.geometry.edge_mode)
 
-    def back(self, gradient: Slot) -> Slot:
+    def back(self, gradient: Value) -> Value:
         """The gradient of the forward source from that of the region read."""
         return back(gradient, self.geometry.data, self.geometry.edge_mode)
 
 
-def read(image: Slot, window: Window, edge_mode: MPSImageEdgeMode) -> Slot:
+def read(image: Value, window: Window, edge_mode: MPSImageEdgeMode) -> Value:
     """The region that windows read; the image itself where that is all of it."""
     op = Read(window, edge_mode)
     return image if op.is_identity else op(image)
 
 
-def back(gradient: Slot, window: Window, edge_mode: MPSImageEdgeMode) -> Slot:
+def back(gradient: Value, window: Window, edge_mode: MPSImageEdgeMode) -> Value:
     """The gradient of an image from that of the region that windows read."""
     op = ReadAdjoint(window, edge_mode)
     return gradient if op.is_identity else op(gradient)

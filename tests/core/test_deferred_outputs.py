@@ -14,7 +14,7 @@ from torch import Tensor
 
 import openmps as mps
 from openmps.core.image.storage import Block, Extent
-from openmps.core.kernel.replay.loans import Loans
+from openmps.core.kernel.replay.deferred_outputs import DeferredOutputs
 from openmps.types import MPSImageFeatureChannelFormat as Format
 from striking import interrupted
 
@@ -36,8 +36,8 @@ def _value(device: torch.device, number: float) -> Tensor:
 
 
 def test_what_is_lent_is_copied_when_it_is_asked_for(place: torch.device) -> None:
-    loans, block, value = Loans(place), _block(place), _value(place, 1.0)
-    loans.lend(block, value)
+    deferred, block, value = DeferredOutputs(place), _block(place), _value(place, 1.0)
+    deferred.lend(block, value)
     assert block.is_allocated
     mine = block.tensor()
     value.fill_(2.0)
@@ -50,8 +50,8 @@ def test_what_is_lent_is_copied_when_it_is_asked_for(place: torch.device) -> Non
     "ask", [lambda block: block.present, lambda block: block.look(), lambda block: block.to_copy()]
 )
 def test_every_way_to_ask_gives_a_copy(ask: object, place: torch.device) -> None:
-    loans, block, value = Loans(place), _block(place), _value(place, 1.0)
-    loans.lend(block, value)
+    deferred, block, value = DeferredOutputs(place), _block(place), _value(place, 1.0)
+    deferred.lend(block, value)
     assert callable(ask)
     found = ask(block)
     value.fill_(2.0)
@@ -59,37 +59,37 @@ def test_every_way_to_ask_gives_a_copy(ask: object, place: torch.device) -> None
 
 
 def test_what_is_held_is_copied_before_the_memory_is_written_again(place: torch.device) -> None:
-    loans, value, kept = Loans(place), _value(place, 0.0), list[Block]()
+    deferred, value, kept = DeferredOutputs(place), _value(place, 0.0), list[Block]()
     for number in range(3):
-        loans.call_in()
+        deferred.call_in()
         value.fill_(float(number))
         kept.append(_block(place))
-        loans.lend(kept[-1], value)
+        deferred.lend(kept[-1], value)
     assert [block.tensor().flatten().tolist() for block in kept] == [[0.0] * 4, [1.0] * 4, [2.0] * 4]
 
 
 def test_what_nobody_holds_is_not_copied(place: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
-    loans, block, copies = Loans(place), _block(place), list[Block]()
+    deferred, block, copies = DeferredOutputs(place), _block(place), list[Block]()
     monkeypatch.setattr(Block, "adopt", lambda block, stored: copies.append(block))
-    loans.lend(block, _value(place, 1.0))
+    deferred.lend(block, _value(place, 1.0))
     del block
     gc.collect()
-    loans.call_in()
+    deferred.call_in()
     assert not copies
-    assert not loans.are_out
+    assert not deferred.are_out
 
 
 def test_memory_that_was_given_back_is_not_copied_into(place: torch.device) -> None:
-    loans, block = Loans(place), _block(place)
-    loans.lend(block, _value(place, 1.0))
+    deferred, block = DeferredOutputs(place), _block(place)
+    deferred.lend(block, _value(place, 1.0))
     block.discard()
-    loans.call_in()
+    deferred.call_in()
     assert block.tensor().flatten().tolist() == [0.0] * 4
 
 
 def test_what_others_write_goes_into_the_copy(place: torch.device) -> None:
-    loans, block, value = Loans(place), _block(place), _value(place, 1.0)
-    loans.lend(block, value)
+    deferred, block, value = DeferredOutputs(place), _block(place), _value(place, 1.0)
+    deferred.lend(block, value)
     block.tensor().add_(1.0)
     assert value.flatten().tolist() == [1.0] * 4
     assert block.tensor().flatten().tolist() == [2.0] * 4
@@ -97,18 +97,18 @@ def test_what_others_write_goes_into_the_copy(place: torch.device) -> None:
 
 @pytest.mark.parametrize("way", [copy.copy, copy.deepcopy, lambda block: pickle.loads(pickle.dumps(block))])
 def test_copies_have_elements_of_their_own(way: Callable[[Block], Block], place: torch.device) -> None:
-    loans, block, value = Loans(place), _block(place), _value(place, 1.0)
-    loans.lend(block, value)
+    deferred, block, value = DeferredOutputs(place), _block(place), _value(place, 1.0)
+    deferred.lend(block, value)
     twin = way(block)
-    loans.call_in()
+    deferred.call_in()
     value.fill_(2.0)
     assert twin.tensor().flatten().tolist() == block.tensor().flatten().tolist() == [1.0] * 4
 
 
 def test_threads_that_ask_while_it_is_called_in(place: torch.device) -> None:
     for _ in range(50):
-        loans, block, value = Loans(place), _block(place), _value(place, 1.0)
-        loans.lend(block, value)
+        deferred, block, value = DeferredOutputs(place), _block(place), _value(place, 1.0)
+        deferred.lend(block, value)
         start, found = threading.Barrier(3), list[Tensor]()
 
         def ask(block: Block = block, start: threading.Barrier = start, found: list[Tensor] = found) -> None:
@@ -119,7 +119,7 @@ def test_threads_that_ask_while_it_is_called_in(place: torch.device) -> None:
         for thread in threads:
             thread.start()
         start.wait()
-        loans.call_in()
+        deferred.call_in()
         value.fill_(2.0)
         for thread in threads:
             thread.join()
@@ -127,15 +127,15 @@ def test_threads_that_ask_while_it_is_called_in(place: torch.device) -> None:
         assert found[0] is found[1]
 
 
-@pytest.mark.parametrize("ask", [lambda loans, block: block.tensor(), lambda loans, block: loans.call_in()])
-def test_interrupts_of_copies(ask: Callable[[Loans, Block], object], place: torch.device) -> None:
+@pytest.mark.parametrize("ask", [lambda deferred, block: block.tensor(), lambda deferred, block: deferred.call_in()])
+def test_interrupts_of_copies(ask: Callable[[DeferredOutputs, Block], object], place: torch.device) -> None:
     """What was interrupted is done again by the next one who asks, or was done."""
     at, struck = 1, True
     while struck:
-        loans, block, value = Loans(place), _block(place), _value(place, 1.0)
-        loans.lend(block, value)
-        struck = interrupted(lambda loans=loans, block=block: ask(loans, block), at)
-        loans.call_in()
+        deferred, block, value = DeferredOutputs(place), _block(place), _value(place, 1.0)
+        deferred.lend(block, value)
+        struck = interrupted(lambda deferred=deferred, block=block: ask(deferred, block), at)
+        deferred.call_in()
         value.fill_(2.0)
         assert block.tensor().flatten().tolist() == [1.0] * 4
         at += 1
@@ -146,9 +146,9 @@ def test_interrupts_of_loans(place: torch.device) -> None:
     """A block that has borrowed is known to be one, wherever an interrupt strikes; one that has not has no memory."""
     at, struck = 1, True
     while struck:
-        loans, block, value = Loans(place), _block(place), _value(place, 1.0)
-        struck = interrupted(lambda loans=loans, block=block, value=value: loans.lend(block, value), at)
-        loans.call_in()
+        deferred, block, value = DeferredOutputs(place), _block(place), _value(place, 1.0)
+        struck = interrupted(lambda deferred=deferred, block=block, value=value: deferred.lend(block, value), at)
+        deferred.call_in()
         value.fill_(2.0)
         assert not block.is_allocated or block.tensor().flatten().tolist() == [1.0] * 4
         at += 1

@@ -1,4 +1,4 @@
-"""A segment made ready to run again and again over memory of its own."""
+"""A partition made ready to run again and again over memory of its own."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from openmps.core.kernel.encoding import Bound, Encoding, Numbers, Several
-from openmps.core.kernel.replay.segment import (
+from openmps.core.kernel.dispatch import Bound, Dispatch, Numbers, Several
+from openmps.core.kernel.replay.partition import (
     INNER,
     KEPT,
     NUMBER,
     SAME_NUMBER,
     VALUE,
     Part,
-    Segment,
+    Partition,
     Source,
     Target,
     values_of,
 )
-from openmps.core.kernel.replay.sight import Sight, flat, mark_of, storages_of, traits_of
-from openmps.core.kernel.replay.updates import TapeStep, Touched, joined
+from openmps.core.kernel.replay.signature import Signature, flat, identity_of, storages_of, traits_of
+from openmps.core.kernel.replay.updates import StaticCall, Touched, joined
 from openmps.core.kernel.replay.upload import Upload
 
 Cells = Mapping[int, Any]
 
 
 class Reader(Protocol):
-    """Where an input is found while the tape runs."""
+    """Where an input is found while the static function runs."""
 
     def read(self, cells: Cells) -> Any:
         """What is read."""
@@ -47,7 +47,7 @@ class _Fixed(NamedTuple):
 
 
 class _Kept(NamedTuple):
-    """An input that is the user's own memory, as it was bound when the tape was made."""
+    """An input that is the user's own memory, as it was bound when the static function was made."""
 
     bound: Bound
 
@@ -56,7 +56,7 @@ class _Kept(NamedTuple):
 
 
 class _Inner(NamedTuple):
-    """An input that an earlier work of the tape made."""
+    """An input that an earlier work of the static function made."""
 
     bound: Any
     numbers: tuple[int, ...]
@@ -66,7 +66,7 @@ class _Inner(NamedTuple):
 
 
 class _Taker(NamedTuple):
-    """Where an output goes while the tape runs: to a sink over inner memory, to kept memory, and what comes out."""
+    """Where an output goes while the function runs: to a sink over inner memory, to kept memory, and what comes out."""
 
     sink: Any
     numbers: tuple[int, ...] | None
@@ -81,39 +81,39 @@ class _Taker(NamedTuple):
             outs.append(value.clone() if self.is_shared and value is not None else value)
 
 
-class Tape:
-    """The works of a segment over memory that stays the same: what is read is copied in, numbers are uploaded."""
+class StaticFunction:
+    """The works of a partition over memory that stays the same: what is read is copied in, numbers are uploaded."""
 
-    def __init__(self, sight: Sight, segment: Segment, device: torch.device) -> None:
-        self.upload = Upload(values_of(segment, sight), sight.numbers[: segment.numbers], device)
+    def __init__(self, signature: Signature, partition: Partition, device: torch.device) -> None:
+        self.upload = Upload(values_of(partition, signature), signature.numbers[: partition.numbers], device)
         """Where what the works read is copied to."""
         self.sinks: list[Any] = []
         """Of each output that comes out the sink, over memory of nobody's."""
         self.outs: list[tuple[int, ...]] = []
         """Of each output that comes out, the places of its memory among that of the run."""
-        self.is_guarded = sight.is_guarded
+        self.is_guarded = signature.is_guarded
         """Whether the last output says that the others are in order."""
-        parts, values = segment.parts, len(segment.values)
+        parts, values = partition.parts, len(partition.values)
         used = {number for part in parts for numbers in _inner_of(part) for number in numbers}
-        self._twins: dict[int, Any] = {number: sight.cells[number].twin() for number in used}
+        self._twins: dict[int, Any] = {number: signature.cells[number].twin() for number in used}
         self._numbers = iter(self.upload.numbers)
         self._writers = _writers(parts)
         ends = _ends(parts)
-        touched = [_touched(work, part) for work, part in zip(sight.encodings, parts, strict=False)]
-        self._lent = _lent(sight.encodings, parts, ends, touched)
-        self._steps = [self._step(work, part) for work, part in zip(sight.encodings, parts, strict=False)]
-        self._beginnings = dict(zip(segment.beginnings, self.upload.values[values:], strict=True))
-        self._steps, self._ends = joined(self._steps, ends, _with_lent(touched, parts, self._lent))
+        touched = [_touched(work, part) for work, part in zip(signature.dispatches, parts, strict=False)]
+        self._lent = _lent(signature.dispatches, parts, ends, touched)
+        self._equations = [self._equation(work, part) for work, part in zip(signature.dispatches, parts, strict=False)]
+        self._beginnings = dict(zip(partition.beginnings, self.upload.values[values:], strict=True))
+        self._equations, self._ends = joined(self._equations, ends, _with_lent(touched, parts, self._lent))
 
-    def _step(self, work: Encoding, part: Part) -> TapeStep:
+    def _equation(self, work: Dispatch, part: Part) -> StaticCall:
         readers = [self._reader(bound, source) for bound, source in zip(work.inputs, part.sources, strict=True)]
         takers: list[tuple[int, _Taker]] = []
         targets = iter(part.targets)
-        for place, (sink, is_shared) in enumerate(zip(work.sinks, work.body.may_share, strict=True)):
+        for place, (sink, is_shared) in enumerate(zip(work.sinks, work.function.may_share, strict=True)):
             is_one = not isinstance(sink, Several)
             for each in flat((sink,)):
                 takers.append((place, self._taker(each, next(targets), is_shared or not is_one)))
-        return TapeStep(work.body, readers, takers, work if work.guards else None)
+        return StaticCall(work.function, readers, takers, work if work.guards else None)
 
     def _reader(self, bound: Any, source: Source) -> Reader:
         if source.how is KEPT:
@@ -145,12 +145,12 @@ class Tape:
         for number, memory in self._beginnings.items():
             cells[number].adopt(memory)
         outs: list[Tensor | None] = []
-        for step, ends in zip(self._steps, self._ends, strict=True):
-            made = step.body.run([reader.read(cells) for reader in step.readers])
-            for place, taker in step.takers:
+        for equation, ends in zip(self._equations, self._ends, strict=True):
+            made = equation.function.run([reader.read(cells) for reader in equation.readers])
+            for place, taker in equation.takers:
                 taker.take(made[place], cells, outs)
-            if step.guard is not None:
-                outs.append(step.guard.sound(made))
+            if equation.guard is not None:
+                outs.append(equation.guard.sound(made))
             del made
             for number in ends:
                 del cells[number]
@@ -182,10 +182,10 @@ def _ends(parts: Sequence[Part]) -> list[list[int]]:
 # --- what works touch -------------------------------------------------------------------------------------------------
 
 
-def _touched(work: Encoding, part: Part) -> Touched:
+def _touched(work: Dispatch, part: Part) -> Touched:
     """The memory of a work: kept storages by their addresses, inner memory as its numbers in tuples of one."""
     read, written = set[Hashable](), set[Hashable]()
-    for bound, source, is_written in zip(work.inputs, part.sources, traits_of(work.body).written, strict=True):
+    for bound, source, is_written in zip(work.inputs, part.sources, traits_of(work.function).written, strict=True):
         memory = _memory(bound, source)
         read |= memory
         if is_written:
@@ -198,12 +198,12 @@ def _touched(work: Encoding, part: Part) -> Touched:
 def _memory(bound: Any, how: Source | Target) -> set[Hashable]:
     if how.how is INNER:
         return {(number,) for number in how.cells}
-    mark = mark_of(bound) if how.how is KEPT else None
-    return set() if mark is None else set(storages_of([mark]))
+    identity = identity_of(bound) if how.how is KEPT else None
+    return set() if identity is None else set(storages_of([identity]))
 
 
 def _lent(
-    works: Sequence[Encoding], parts: Sequence[Part], ends: Sequence[list[int]], touched: Sequence[Touched]
+    works: Sequence[Dispatch], parts: Sequence[Part], ends: Sequence[list[int]], touched: Sequence[Touched]
 ) -> dict[int, frozenset[int]]:
     """Inner memory that may be the kept memory itself that a work hands on as it is, and which.
 
@@ -213,16 +213,16 @@ def _lent(
     writers = _writers(parts)
     found: dict[int, frozenset[int]] = {}
     for place, (work, part) in enumerate(zip(works, parts, strict=False)):
-        inputs = dict(zip(work.body.input_slots, zip(work.inputs, part.sources, strict=True), strict=True))
+        inputs = dict(zip(work.function.input_values, zip(work.inputs, part.sources, strict=True), strict=True))
         if len(part.targets) != len(work.sinks):
             continue
-        for sink, target, slot in zip(work.sinks, part.targets, work.body.output_slots, strict=True):
-            bound, source = inputs.get(slot, (None, None))
+        for sink, target, value in zip(work.sinks, part.targets, work.function.output_values, strict=True):
+            bound, source = inputs.get(value, (None, None))
             is_inner = target.how is INNER and type(sink) is Numbers and not target.comes_out
             if not is_inner or source is None or source.how is not KEPT or writers[target.cells[0]] > 1:
                 continue
-            mark = mark_of(bound)
-            kept = frozenset[int]() if mark is None else storages_of([mark])
+            identity = identity_of(bound)
+            kept = frozenset[int]() if identity is None else storages_of([identity])
             until = touched[place : last[target.cells[0]] + 1]
             if not any(kept & each.written for each in until):
                 found[target.cells[0]] = kept

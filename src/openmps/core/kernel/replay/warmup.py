@@ -1,4 +1,4 @@
-"""Rehearsals: works run over zeros before they are run in earnest, for the kernels that they will launch.
+"""Warmups: works run over zeros before they are run in earnest, for the kernels that they will launch.
 
 They are compiled together then, by as many threads as there are cores. Nothing is written that anybody sees, and what
 PyTorch itself launches runs over memory of its own.
@@ -14,80 +14,80 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from openmps.core.kernel.encoding import Encoding, Number
-from openmps.core.kernel.replay.sight import cells_of, is_own_cell, stay, traits_of
-from openmps.core.kernel.replay.tape import Reader, over_nothing
-from openmps.core.kernel.replay.updates import TapeStep, Touched, joined
+from openmps.core.kernel.dispatch import Dispatch, Number
+from openmps.core.kernel.replay.signature import cells_of, is_own_cell, stay, traits_of
+from openmps.core.kernel.replay.static_function import Reader, over_nothing
+from openmps.core.kernel.replay.updates import StaticCall, Touched, joined
 from openmps.ops import triton
-from openmps.ops.op import Body, Role
+from openmps.ops.op import Function, Role
 from openmps.ops.update.collectives import alone
 
 _LEAST_STEPS = 16
 """Of fewer operations the kernels are compiled as they come."""
 _MOST_IN_VAIN = 2
-"""So many rehearsals in a row that compiled nothing are enough, until operations come that none has had."""
+"""So many warmups in a row that compiled nothing are enough, until operations come that none has had."""
 _MOST_KNOWN = 1 << 12
 _log = logging.getLogger(__name__)
 
 
-class Rehearsals:
-    """The rehearsals of one queue."""
+class Warmups:
+    """The warmups of one queue."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._in_vain = 0
-        self._bodies: set[Body] = set()
+        self._functions: set[Function] = set()
         """Those that came before."""
         self._operations: set[type] = set()
-        """Those that were rehearsed."""
+        """Those that were warmed_up."""
 
-    def hold(self, works: Iterable[Encoding]) -> None:
+    def hold(self, works: Iterable[Dispatch]) -> None:
         """Compile what works launch that come for the first time, and what they launch when they are captured."""
-        fresh = [work for work in works if work.body not in self._bodies]
+        fresh = [work for work in works if work.function not in self._functions]
         if not fresh:
             return
-        if len(self._bodies) > _MOST_KNOWN:
-            self._bodies.clear()
-        bodies = {work.body for work in fresh}
-        self._bodies |= bodies
-        operations = {type(action.op) for body in bodies for action in body.actions}
-        is_small = sum(len(body.actions) for body in bodies) < _LEAST_STEPS
+        if len(self._functions) > _MOST_KNOWN:
+            self._functions.clear()
+        functions = {work.function for work in fresh}
+        self._functions |= functions
+        operations = {type(action.op) for function in functions for action in function.actions}
+        is_small = sum(len(function.actions) for function in functions) < _LEAST_STEPS
         is_known = self._in_vain >= _MOST_IN_VAIN and operations <= self._operations
         if is_small or is_known or not triton.runs_on(self._device):
             return
         self._operations |= operations
         self._in_vain = 0 if self._compile(fresh) else self._in_vain + 1
 
-    def _compile(self, works: Sequence[Encoding]) -> int:
+    def _compile(self, works: Sequence[Dispatch]) -> int:
         """How many kernels were compiled."""
         from openmps.ops.triton.ahead import Compiling
 
         compiling = Compiling(self._device)
         try:
             with compiling:
-                rehearse(works, self._device)
+                warm_up(works, self._device)
         except Exception as fault:  # The work itself will raise it again, if it is of the work.
-            _log.info("kernels are compiled one by one: a rehearsal failed, %s: %s", type(fault).__name__, fault)
+            _log.info("kernels are compiled one by one: a warmup failed, %s: %s", type(fault).__name__, fault)
         return compiling.asked
 
 
-def rehearse(works: Sequence[Encoding], device: torch.device) -> None:
+def warm_up(works: Sequence[Dispatch], device: torch.device) -> None:
     """Run works over zeros where they would read what others make, and over copies of what they would write.
 
-    Sums over processes are not made: others may rehearse at another time, or not at all.
+    Sums over processes are not made: others may warm_up at another time, or not at all.
     Those with numbers run once more as they will be captured: with numbers on the device, and updates joined.
     """
     with _Zeros(), alone():
         for work in works:
-            _run(work.body, _readers(work, None))
-        steps = [TapeStep(work.body, _readers(work, device), (), None) for work in works]
+            _run(work.function, _readers(work, None))
+        steps = [StaticCall(work.function, _readers(work, device), (), None) for work in works]
         for step in joined(steps, [[] for _ in steps], [Touched()] * len(steps))[0]:
-            if any(each.role is Role.NUMBER for each in step.body.inputs):
-                _run(step.body, step.readers)
+            if any(each.role is Role.NUMBER for each in step.function.inputs):
+                _run(step.function, step.readers)
 
 
-def _run(body: Body, readers: Sequence[Reader]) -> None:
-    body.run([reader.read({}) for reader in readers])
+def _run(function: Function, readers: Sequence[Reader]) -> None:
+    function.run([reader.read({}) for reader in readers])
 
 
 class _Zeros(TorchFunctionMode):
@@ -104,7 +104,7 @@ _EMPTY = {torch.empty, torch.empty_like, torch.empty_strided, Tensor.new_empty, 
 
 
 class _StandIn(NamedTuple):
-    """What a rehearsal reads in the place of an input, for one work alone."""
+    """What a warmup reads in the place of an input, for one work alone."""
 
     bound: Any
     is_written: bool
@@ -130,8 +130,8 @@ def _zeros_like(value: Any) -> Any:
     return value if value is None else [_zeros_like(each) for each in value]
 
 
-def _readers(work: Encoding, device: torch.device | None) -> list[Any]:
-    traits = traits_of(work.body)
+def _readers(work: Dispatch, device: torch.device | None) -> list[Any]:
+    traits = traits_of(work.function)
     return [
         _StandIn(bound, is_written, device if moves else None) if used else _NOTHING
         for bound, used, moves, is_written in zip(work.inputs, work.used, *traits, strict=True)

@@ -1,4 +1,4 @@
-"""What a command buffer holds: a body of steps, and what its inputs and outputs are bound to in this encode."""
+"""What a command buffer holds: a function of equations, and what its inputs and outputs are bound to in this encode."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from openmps.core.image.storage import Block, Stack, Target
 from openmps.metal.device import CommandBuffer, MTLBuffer
 from openmps.metal.execution import Release
 from openmps.metal.pending import Region, Writer
-from openmps.ops.op import Body, Input, Op, Role, Step
+from openmps.ops.op import Equation, Function, Input, Op, Role
 
 
 class Bound(Protocol):
-    """Where the value of a body's input is found when the body runs."""
+    """Where the value of a function's input is found when the function runs."""
 
     def value(self) -> Any:
         """The value now."""
@@ -31,7 +31,7 @@ class Bound(Protocol):
 
 
 class Sink(Protocol):
-    """Where the value of a body's output goes when the body has run."""
+    """Where the value of a function's output goes when the function has run."""
 
     def take(self, value: Any, *, is_shared: bool) -> None:
         """Keep the value; ``is_shared`` says that its memory may be somebody else's too."""
@@ -95,11 +95,11 @@ class Number(NamedTuple):
 class Held:
     """A tensor that stays, whatever is encoded."""
 
-    __slots__ = ("mark", "tensor")
+    __slots__ = ("identity", "tensor")
 
     def __init__(self, tensor: Tensor | None) -> None:
         self.tensor = tensor
-        self.mark: Any = None
+        self.identity: Any = None
         """What a look at it found; see `openmps.core.kernel.replay`."""
 
     def value(self) -> Tensor | None:
@@ -118,10 +118,10 @@ class Held:
 class Numbers:
     """Float32 numbers in a buffer, from a byte on; all of them without a count."""
 
-    __slots__ = ("buffer", "count", "mark", "offset")
+    __slots__ = ("buffer", "count", "identity", "offset")
 
     def __init__(self, buffer: MTLBuffer, offset: int = 0, count: int | None = None) -> None:
-        self.mark: Any = None
+        self.identity: Any = None
         self.buffer = buffer
         self.offset = offset
         self.count = count
@@ -281,7 +281,7 @@ NOWHERE = Nowhere()
 
 
 class Frame:
-    """What encodings of one body have in common that share all but some of their bindings: the same object for them."""
+    """What dispatches of one function share: all but some of their bindings. The same object for all of them."""
 
     __slots__ = ("__weakref__", "anew", "anew_sinks", "serial")
 
@@ -297,45 +297,45 @@ class Frame:
 _serials = itertools.count()
 
 
-class Encoding(Writer):
-    """One encode: a body and its bindings. Running it reads the inputs, computes, and hands the outputs out."""
+class Dispatch(Writer):
+    """One encode: a function and its bindings. Running it reads the inputs, computes, and hands the outputs out."""
 
-    __slots__ = ("body", "frame", "inputs", "sinks", "used")
+    __slots__ = ("frame", "function", "inputs", "sinks", "used")
 
     guards: ClassVar[bool] = False
     """Whether it looks at its results when it runs, and may raise; see `sound`."""
 
     def __init__(
         self,
-        body: Body,
+        function: Function,
         inputs: tuple[Bound, ...],
         used: tuple[bool, ...],
         sinks: tuple[Sink, ...],
         frame: Frame | None = None,
     ) -> None:
-        self.body = body
+        self.function = function
         self.frame = frame
-        """All encodings of this very frame share the body, and the bindings that the frame does not name."""
+        """All dispatches of this very frame share the function, and the bindings that the frame does not name."""
         self.inputs = inputs
-        """What each input of the body is bound to, in the body's order."""
+        """What each input of the function is bound to, in the function's order."""
         self.used = used
         """Of each input, whether it is read at all."""
         self.sinks = sinks
-        """Where each output of the body goes, in the body's order."""
+        """Where each output of the function goes, in the function's order."""
 
     def __call__(self) -> None:
-        """Run the body. On the queue's thread, in the order of the command buffer."""
-        self.hand_out(self.body.run(self.values()))
+        """Run the function. On the queue's thread, in the order of the command buffer."""
+        self.hand_out(self.function.run(self.values()))
 
     def writes(self) -> Iterator[Region]:
         """The memory of the sinks, and of the inputs that are overwritten."""
-        places: list[Any] = [*self.sinks, *(self.inputs[index] for index in self.body.overwritten())]
+        places: list[Any] = [*self.sinks, *(self.inputs[index] for index in self.function.overwritten())]
         for place in places:
             yield from place.regions()
 
     def reads(self) -> Iterator[Region]:
         """The memory of the inputs that are read, but for those that are overwritten."""
-        overwritten = set(self.body.overwritten())
+        overwritten = set(self.function.overwritten())
         for index, (each, used) in enumerate(zip(self.inputs, self.used, strict=True)):
             if used and index not in overwritten:
                 yield from each.regions()
@@ -350,34 +350,34 @@ class Encoding(Writer):
 
     def hand_out(self, made: list[Any]) -> None:
         """Hand the outputs to their sinks."""
-        for sink, value, is_shared in zip(self.sinks, made, self.body.may_share, strict=True):
+        for sink, value, is_shared in zip(self.sinks, made, self.function.may_share, strict=True):
             sink.take(value, is_shared=is_shared)
 
     def __repr__(self) -> str:
-        return f"Encoding({self.body!r})"
+        return f"Dispatch({self.function!r})"
 
 
-def record_step(
+def record_op(
     command_buffer: CommandBuffer, label: str, op: Op, operands: Sequence[Bound], sinks: Sequence[Sink] = ()
 ) -> None:
     """Record one operation: an update, a reload, a copy. It writes its operands' memory, or ``sinks`` take its results.
 
     There are as many sinks as results, or none.
     """
-    record_body(command_buffer, label, step_body(op, tuple(map(type, operands)), len(sinks)), operands, sinks)
+    record_function(command_buffer, label, function_of_op(op, tuple(map(type, operands)), len(sinks)), operands, sinks)
 
 
-def prepared_step(op: Op, operands: Sequence[Bound]) -> Encoding:
+def prepared_op(op: Op, operands: Sequence[Bound]) -> Dispatch:
     """One operation that writes its operands' memory, to be recorded as often as it is bound to the same."""
     bound = tuple(operands)
-    return Encoding(step_body(op, tuple(map(type, bound))), bound, (True,) * len(bound), (), Frame(()))
+    return Dispatch(function_of_op(op, tuple(map(type, bound))), bound, (True,) * len(bound), (), Frame(()))
 
 
-def record_body(
-    command_buffer: CommandBuffer, label: str, body: Body, operands: Sequence[Bound], sinks: Sequence[Sink] = ()
+def record_function(
+    command_buffer: CommandBuffer, label: str, function: Function, operands: Sequence[Bound], sinks: Sequence[Sink] = ()
 ) -> None:
-    """Record a body that reads all its inputs."""
-    command_buffer.record(label, Encoding(body, tuple(operands), (True,) * len(operands), tuple(sinks)))
+    """Record a function that reads all its inputs."""
+    command_buffer.record(label, Dispatch(function, tuple(operands), (True,) * len(operands), tuple(sinks)))
 
 
 def bound_last(command_buffer: CommandBuffer) -> tuple[Bound, ...]:
@@ -387,15 +387,15 @@ def bound_last(command_buffer: CommandBuffer) -> tuple[Bound, ...]:
     last = works[-1][1] if works else None
     if isinstance(last, Release):
         last = next((work for _, work in reversed(works) if not isinstance(work, Release)), None)
-    return last.inputs if isinstance(last, Encoding) and recording.is_open else ()
+    return last.inputs if isinstance(last, Dispatch) and recording.is_open else ()
 
 
 @lru_cache(maxsize=1024)
-def step_body(op: Op, operands: tuple[type, ...], outputs: int = 0) -> Body:
-    """The body of one operation; ``operands`` are the classes of what its inputs will be bound to."""
+def function_of_op(op: Op, operands: tuple[type, ...], outputs: int = 0) -> Function:
+    """The function of one operation; ``operands`` are the classes of what its inputs will be bound to."""
     count = len(operands)
     roles = (Role.NUMBER if kind is Number else Role.BUFFER for kind in operands)
     inputs = tuple(Input(role, str(index)) for index, role in enumerate(roles))
     writes = tuple(range(count, count + op.results))
-    step = Step(op, tuple(range(count)), writes)
-    return Body(inputs, (step,), tuple(map(str, range(outputs))), writes[:outputs], count + op.results)
+    equation = Equation(op, tuple(range(count)), writes)
+    return Function(inputs, (equation,), tuple(map(str, range(outputs))), writes[:outputs], count + op.results)

@@ -1,8 +1,8 @@
 """Glances: looks that take frames at their word, at runs of a kind that a whole look has seen before.
 
-Encodings of one frame share all but some of their bindings. What they share is memory that stays, as long as the epoch
-lasts, or memory of a lease. So a glance looks at the rest of them alone: at numbers, and at images, labels and results
-that are new. It tells apart the runs that a whole look tells apart.
+Dispatches of one frame share all but some of their bindings. What they share is memory that stays, as long as the epoch
+lasts, or memory of a lease. So a quick reading looks at the rest of them alone: at numbers, and at images, labels and
+results that are new. It tells apart the runs that a whole look tells apart.
 """
 
 from __future__ import annotations
@@ -10,9 +10,19 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from openmps.core.kernel.encoding import Encoding, Frame, Nowhere, Number, Several
+from openmps.core.kernel.dispatch import Dispatch, Frame, Nowhere, Number, Several
 from openmps.core.kernel.lease import Lease
-from openmps.core.kernel.replay.sight import Key, Look, Looker, Mark, Sight, cells_of, mark_of, storages_of, traits_of
+from openmps.core.kernel.replay.signature import (
+    Identity,
+    Key,
+    Signature,
+    SignatureReader,
+    Signatures,
+    cells_of,
+    identity_of,
+    storages_of,
+    traits_of,
+)
 from openmps.metal.execution import Work
 from openmps.metal.resource import epoch
 
@@ -23,7 +33,7 @@ _MOST_ALIKE = 7
 
 
 class _Known(NamedTuple):
-    """What is to be looked at of an encoding, by its frame."""
+    """What is to be looked at of a dispatch, by its frame."""
 
     moving: tuple[int, ...]
     """Numbers that are uploaded, among the inputs."""
@@ -40,11 +50,11 @@ class _Known(NamedTuple):
 
 
 _Places = tuple[tuple[int, int], ...]
-"""Places of encodings in a run, each with one of its inputs or sinks."""
+"""Places of dispatches in a run, each with one of its inputs or sinks."""
 
 
 class _Row(NamedTuple):
-    """The same of a run of encodings, all of frames: in one list each."""
+    """The same of a run of dispatches, all of frames: in one list each."""
 
     moving: _Places
     fixed: _Places
@@ -53,7 +63,7 @@ class _Row(NamedTuple):
     sinks: _Places
     storages: list[frozenset[int]]
     leases: list[int]
-    """Places of encodings whose frames are leases."""
+    """Places of dispatches whose frames are leases."""
 
 
 class _Run(NamedTuple, Generic[T]):
@@ -63,16 +73,16 @@ class _Run(NamedTuple, Generic[T]):
     what: T
     """What is remembered of it."""
     places: tuple[int, ...]
-    """Of the new memory that a glance meets, its numbers in a whole look."""
+    """Of the new memory that a quick reading meets, its numbers in a whole look."""
     uses: tuple[list[int], ...]
     """How often the parts of each lease are held by such a run; see `Lease.uses`."""
 
 
-class Glancer(Generic[T]):
+class QuickSignatures(Generic[T]):
     """Glances at records of one queue, and what is remembered of runs. It holds no memory."""
 
-    def __init__(self, looker: Looker) -> None:
-        self._looker = looker
+    def __init__(self, signatures: Signatures) -> None:
+        self._signatures = signatures
         self._epoch = epoch.number
         self._forget()
 
@@ -82,30 +92,30 @@ class Glancer(Generic[T]):
         self._runs: dict[Key, list[_Run[T]]] = {}
         """By the first parts of their keys."""
 
-    def glance(self, works: Collection[tuple[str, Work]]) -> Sight | None:
+    def read_quickly(self, works: Collection[tuple[str, Work]]) -> Signature | None:
         """The run that a record begins with; None where a whole look is needed."""
         if self._epoch != epoch.number:
             self._forget()
             self._epoch = epoch.number
-        if not self._frames or not any(isinstance(work, Encoding) and work.frame is not None for _, work in works):
+        if not self._frames or not any(isinstance(work, Dispatch) and work.frame is not None for _, work in works):
             return None
         try:
-            return _Glance(works, self._looker, self._frames, self._rows).sight
+            return _QuickReader(works, self._signatures, self._frames, self._rows).signature
         except Exception:  # A whole look says what it is.
             return None
 
-    def known(self, sight: Sight) -> T | None:
+    def known(self, signature: Signature) -> T | None:
         """What is remembered of such runs; nothing if somebody else holds what this one has on a lease."""
         # Compared, which stops at what is the very object: of a key most of what would be hashed is such.
-        for run in self._runs.get(sight.key[:1], ()):
-            if run.key == sight.key and all(map(Lease.is_free, sight.leases, run.uses)):
-                sight.places = run.places
+        for run in self._runs.get(signature.key[:1], ()):
+            if run.key == signature.key and all(map(Lease.is_free, signature.leases, run.uses)):
+                signature.places = run.places
                 return run.what
         return None
 
-    def remember(self, works: Collection[tuple[str, Work]], whole: Sight, what: T) -> None:
-        """Remember something of runs like one that was looked at, if a glance can tell them."""
-        frames = {work.frame.serial: work for work in whole.encodings if work.frame is not None}
+    def remember(self, works: Collection[tuple[str, Work]], whole: Signature, what: T) -> None:
+        """Remember something of runs like one that was looked at, if a quick reading can tell them."""
+        frames = {work.frame.serial: work for work in whole.dispatches if work.frame is not None}
         leases = [work.frame for work in frames.values() if isinstance(work.frame, Lease)]
         if not frames or len(leases) > len(whole.leases):
             return
@@ -118,57 +128,61 @@ class Glancer(Generic[T]):
         for serial, work in frames.items():
             self._frames[serial] = _known(work, work.frame, lent)
         self._rows.clear()
-        sight = self.glance(works)
+        signature = self.read_quickly(works)
         numbers = {id(cell): number for number, cell in enumerate(whole.cells)}
-        if sight is not None and sight.works == whole.works and all(id(cell) in numbers for cell in sight.cells):
-            places = tuple([numbers[id(cell)] for cell in sight.cells])
-            runs = self._runs.setdefault(sight.key[:1], [])
-            runs[:] = [run for run in runs if run.key != sight.key][-_MOST_ALIKE:]
-            uses = tuple([lease.uses(sight.encodings) for lease in sight.leases])
-            runs.append(_Run(sight.key, what, places, uses))
+        if (
+            signature is not None
+            and signature.works == whole.works
+            and all(id(cell) in numbers for cell in signature.cells)
+        ):
+            places = tuple([numbers[id(cell)] for cell in signature.cells])
+            runs = self._runs.setdefault(signature.key[:1], [])
+            runs[:] = [run for run in runs if run.key != signature.key][-_MOST_ALIKE:]
+            uses = tuple([lease.uses(signature.dispatches) for lease in signature.leases])
+            runs.append(_Run(signature.key, what, places, uses))
 
 
-class _Glance(Look):
-    """One glance at a record."""
+class _QuickReader(SignatureReader):
+    """One read_quickly at a record."""
 
     def __init__(
         self,
         works: Collection[tuple[str, Work]],
-        looker: Looker,
+        signatures: Signatures,
         frames: dict[int, _Known],
         rows: dict[tuple[int, ...], _Row],
     ) -> None:
         self._frames, self._rows = frames, rows
-        super().__init__(works, looker)
+        super().__init__(works, signatures)
 
     def _walk(self, works: Collection[tuple[str, Work]]) -> None:
         every: list[Any] = [work for _, work in works]
-        framed = [work for work in every if type(work) is Encoding and work.frame is not None]
+        framed = [work for work in every if type(work) is Dispatch and work.frame is not None]
         if len(framed) == len(works):
             self._take_row(framed)
             return
-        frames, encodings = self._frames, self.sight.encodings
+        frames, dispatches = self._frames, self.signature.dispatches
         count = 0
         for _, work in works:
-            if isinstance(work, Encoding) and not work.guards and (frame := work.frame) is not None:
+            if isinstance(work, Dispatch) and not work.guards and (frame := work.frame) is not None:
                 self._take_framed(work, frame, frames[frame.serial])
-                encodings.append(work)
+                dispatches.append(work)
                 count += 1
             elif self._refusal(work):
                 break
             else:
                 self._take(work)
-        self.sight.works += count
+        self.signature.works += count
 
     def _take_row(self, works: list[Any]) -> None:
-        """All encodings of a run at once."""
-        sight, parts = self.sight, self._parts
+        """All dispatches of a run at once."""
+        signature, parts = self.signature, self._parts
         serials = tuple([work.frame.serial for work in works])
         row = self._rows.get(serials)
         if row is None:
             row = self._rows[serials] = _row(works, [self._frames[serial] for serial in serials])
         parts.append(serials)
-        sight.numbers = numbers = [works[place].inputs[index].number for place, index in row.moving]
+        signature.numbers = numbers = [works[place].inputs[index].number for place, index in row.moving]
         parts += map(type, numbers)
         for place, index in row.fixed:
             value = works[place].inputs[index].value()
@@ -176,21 +190,21 @@ class _Glance(Look):
         for place, index in row.kept:
             parts.append(_mark(works[place].inputs[index]).serial)
         self._storages += row.storages
-        sight.leases += [works[place].frame for place in row.leases]
+        signature.leases += [works[place].frame for place in row.leases]
         self._take_ends(
             [works[place].inputs[index] for place, index in row.new],
             [works[place].sinks[index] for place, index in row.sinks],
         )
-        sight.encodings = works
-        sight.works = len(works)
+        signature.dispatches = works
+        signature.works = len(works)
 
-    def _take_framed(self, work: Encoding, frame: Frame, known: _Known) -> None:
+    def _take_framed(self, work: Dispatch, frame: Frame, known: _Known) -> None:
         moving, fixed, kept, new, sinks, storages = known
         parts, inputs = self._parts, work.inputs
         parts.append(frame.serial)
         for index in moving:
             number: Any = inputs[index]
-            self.sight.numbers.append(number.number)
+            self.signature.numbers.append(number.number)
             parts.append(type(number.number))
         for index in fixed:
             value = inputs[index].value()
@@ -200,32 +214,34 @@ class _Glance(Look):
         if storages:
             self._storages.append(storages)
         if isinstance(frame, Lease):
-            self.sight.leases.append(frame)
+            self.signature.leases.append(frame)
         if new or sinks:
             self._take_ends([inputs[index] for index in new], [work.sinks[index] for index in sinks])
 
 
-def _known(work: Encoding, frame: Frame | None, lent: set[int]) -> _Known:
-    """What is to be looked at of encodings of a frame; ``lent`` is the memory of the run's leases."""
+def _known(work: Dispatch, frame: Frame | None, lent: set[int]) -> _Known:
+    """What is to be looked at of dispatches of a frame; ``lent`` is the memory of the run's leases."""
     assert frame is not None
-    moves = traits_of(work.body).numbers_move
+    moves = traits_of(work.function).numbers_move
     found: dict[str, list[int]] = {"moving": [], "fixed": [], "kept": [], "new": []}
-    marks: list[Mark] = []
+    identities: list[Identity] = []
     for index, (bound, used) in enumerate(zip(work.inputs, work.used, strict=True)):
-        mark = mark_of(bound) if used and hasattr(bound, "mark") else None
-        if mark is not None:
-            marks.append(mark)
-        kind = "moving" if moves[index] else "fixed" if type(bound) is Number else "new" if mark is None else "kept"
-        if used and (kind in ("moving", "fixed") or index in frame.anew or (mark is None and not _is_of(bound, lent))):
+        identity = identity_of(bound) if used and hasattr(bound, "identity") else None
+        if identity is not None:
+            identities.append(identity)
+        kind = "moving" if moves[index] else "fixed" if type(bound) is Number else "new" if identity is None else "kept"
+        if used and (
+            kind in ("moving", "fixed") or index in frame.anew or (identity is None and not _is_of(bound, lent))
+        ):
             found[kind].append(index)
     every = range(len(work.sinks)) if frame.anew_sinks is None else frame.anew_sinks
     sinks = tuple([index for index, sink in enumerate(work.sinks) if index in every or not _stays(sink, lent)])
     split = {kind: tuple(places) for kind, places in found.items()}
-    return _Known(**split, sinks=sinks, storages=storages_of(marks))
+    return _Known(**split, sinks=sinks, storages=storages_of(identities))
 
 
-def _row(works: Sequence[Encoding], known: Sequence[_Known]) -> _Row:
-    """What is to be looked at of a run of encodings of frames."""
+def _row(works: Sequence[Dispatch], known: Sequence[_Known]) -> _Row:
+    """What is to be looked at of a run of dispatches of frames."""
 
     def places(kind: str) -> _Places:
         return tuple([(place, index) for place, each in enumerate(known) for index in getattr(each, kind)])
@@ -237,12 +253,12 @@ def _row(works: Sequence[Encoding], known: Sequence[_Known]) -> _Row:
     )
 
 
-def _mark(bound: Any) -> Mark:
-    """The mark of what is bound to memory that stays."""
-    mark = mark_of(bound)
-    if mark is None:
+def _mark(bound: Any) -> Identity:
+    """The identity of what is bound to memory that stays."""
+    identity = identity_of(bound)
+    if identity is None:
         raise LookupError("it is bound to new memory")
-    return mark
+    return identity
 
 
 def _is_of(bound: Any, lent: set[int]) -> bool:
@@ -254,4 +270,4 @@ def _is_of(bound: Any, lent: set[int]) -> bool:
 def _stays(sink: Any, lent: set[int]) -> bool:
     """Whether a sink writes nothing, or memory that stays or is lent."""
     each: Sequence[Any] = sink.sinks if type(sink) is Several else (sink,)
-    return all(type(one) is Nowhere or _is_of(one, lent) or mark_of(one) is not None for one in each)
+    return all(type(one) is Nowhere or _is_of(one, lent) or identity_of(one) is not None for one in each)

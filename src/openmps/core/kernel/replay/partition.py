@@ -4,12 +4,12 @@ Each input and each sink is bound in one of these ways:
 
 ==========  ========================================================================================================
 kept        memory that stays, weights and the vectors of optimizers: used as it is, and must be the same each time
-value       what was there before the segment, images and what states carry: copied into fixed memory
-inner       what an earlier work of the segment makes: it is found in memory of the capture's own
+value       what was there before the partition, images and what states carry: copied into fixed memory
+inner       what an earlier work of the partition makes: it is found in memory of the capture's own
 number      uploaded, where the operations can read it on the device; else it must be equal
 ==========  ========================================================================================================
 
-What comes out goes to its place after the replay, unless a later work of the segment reads it: then both happen.
+What comes out goes to its place after the replay, unless a later work of the partition reads it: then both happen.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from torch import Tensor
 
 from openmps.core.image.host import Host
 from openmps.core.image.storage import Block, Stack
-from openmps.core.kernel.encoding import Encoding, Nowhere, Number
-from openmps.core.kernel.replay.sight import (
-    Mark,
-    Sight,
+from openmps.core.kernel.dispatch import Dispatch, Nowhere, Number
+from openmps.core.kernel.replay.signature import (
+    Identity,
+    Signature,
     cells_of,
     flat,
+    identity_of,
     is_own_cell,
-    mark_of,
     stay,
     storage_of,
     traits_of,
 )
 from openmps.metal.execution import Release, Work
-from openmps.ops.op import Body
+from openmps.ops.op import Function
 
 KEPT, VALUE, INNER, NUMBER, SAME_NUMBER, NOTHING = "kept", "value", "inner", "number", "same number", "nothing"
 Cells = tuple[int, ...]
@@ -53,29 +53,29 @@ class Source(NamedTuple):
     cells: Cells = ()
     """Of an inner one."""
     value: int = -1
-    """Of a value, its place among those of the segment."""
+    """Of a value, its place among those of the partition."""
 
 
 class Target(NamedTuple):
     """Where an output goes."""
 
     how: str
-    """Kept or inner, a value that nobody in the segment reads, or nothing."""
+    """Kept or inner, a value that nobody in the partition reads, or nothing."""
     cells: Cells = ()
     comes_out: bool = False
     """Whether it goes to its place after the replay; not where that is given back by then."""
 
 
 class Part(NamedTuple):
-    """One work of a segment."""
+    """One work of a partition."""
 
-    body: Body
+    function: Function
     sources: list[Source]
     targets: list[Target]
     """Of the sinks one by one."""
 
 
-class Segment:
+class Partition:
     """The works of a run, from its front, that can be captured together. It holds none of their memory."""
 
     def __init__(self) -> None:
@@ -84,24 +84,24 @@ class Segment:
         self.steps = 0
         self.parts: list[Part] = []
         self.values: list[tuple[int, int]] = []
-        """What is copied in, as encoding and input of it, in order: once, however many works read it."""
+        """What is copied in, as dispatch and input of it, in order: once, however many works read it."""
         self.numbers = 0
         """How many of the run's numbers are uploaded."""
         self.beginnings: list[int] = []
-        """Inner memory that has contents before the segment, which are copied in behind the values."""
+        """Inner memory that has contents before the partition, which are copied in behind the values."""
         self.refusal = ""
-        """Why the segment ends where it does."""
+        """Why the partition ends where it does."""
 
 
-def analyse(works: Iterable[tuple[str, Work]], sight: Sight) -> Segment:
+def analyse(works: Iterable[tuple[str, Work]], signature: Signature) -> Partition:
     """What can be captured of the works of a run."""
-    return _Analysis([*islice(works, sight.works)], sight).segment
+    return _Analysis([*islice(works, signature.works)], signature).partition
 
 
 class _Analysis:
-    def __init__(self, works: Sequence[tuple[str, Work]], sight: Sight) -> None:
-        self._released = sight.released
-        self._numbers = {id(cell): number for number, cell in enumerate(sight.cells)}
+    def __init__(self, works: Sequence[tuple[str, Work]], signature: Signature) -> None:
+        self._released = signature.released
+        self._numbers = {id(cell): number for number, cell in enumerate(signature.cells)}
         self._begin()
         for count, (label, work) in enumerate(works):
             try:
@@ -118,12 +118,12 @@ class _Analysis:
             self._released = {id(part) for memory in gone for part in (memory, *cells_of(memory))}
             for _, each in before:
                 self._take(each)
-            self.segment.refusal = f"{label}: {refusal}"
+            self.partition.refusal = f"{label}: {refusal}"
             break
         self._finish()
 
     def _begin(self) -> None:
-        self.segment = Segment()
+        self.partition = Partition()
         self._written: set[int] = set()
         """New memory that outputs so far go to, or that is looked for among it."""
         self._inner: dict[int, Any] = {}
@@ -132,24 +132,24 @@ class _Analysis:
         """Storages of kept memory that works so far write."""
         self._pasted: dict[int, int] = {}
         """Storages that images had before and that works so far write a part of, with whose they are."""
-        self._encodings: list[tuple[Encoding, list[Source]]] = []
+        self._dispatches: list[tuple[Dispatch, list[Source]]] = []
         self._places: dict[Hashable, int] = {}
         """Of what is copied in, by how it is read and of which memory."""
 
     def _take(self, work: Work) -> None:
-        segment = self.segment
-        if isinstance(work, Encoding):
+        partition = self.partition
+        if isinstance(work, Dispatch):
             sources = self._sources(work)
-            self._encodings.append((work, sources))
+            self._dispatches.append((work, sources))
             for sink in flat(work.sinks):
                 self._note(sink)
-            segment.steps += len(work.body.actions)
-        segment.works += 1
+            partition.steps += len(work.function.actions)
+        partition.works += 1
 
     # --- inputs -------------------------------------------------------------------------------------------------------
 
-    def _sources(self, work: Encoding) -> list[Source]:
-        traits = traits_of(work.body)
+    def _sources(self, work: Dispatch) -> list[Source]:
+        traits = traits_of(work.function)
         found: list[Source] = []
         in_place: set[int] = set()
         for index, (bound, used, moves, written) in enumerate(zip(work.inputs, work.used, *traits, strict=True)):
@@ -157,9 +157,9 @@ class _Analysis:
             if source.how is VALUE:
                 source = source._replace(value=self._place(bound, index))
             elif source.how is NUMBER:
-                self.segment.numbers += 1
+                self.partition.numbers += 1
             elif source.how is KEPT and written:
-                in_place |= _storages(mark_of(bound))
+                in_place |= _storages(identity_of(bound))
             found.append(source)
         self._in_place |= in_place
         return found
@@ -168,18 +168,18 @@ class _Analysis:
         """The place of a value among those that are copied in: a new one, unless a work before reads it alike."""
         cells, form = ((bound,), None) if is_own_cell(bound) else (bound.cells(), bound.form())
         read = type(bound), form, *[self._numbers[id(cell)] for cell in cells]
-        place = self._places.setdefault(read, len(self.segment.values))
-        if place == len(self.segment.values):
-            self.segment.values.append((len(self._encodings), index))
+        place = self._places.setdefault(read, len(self.partition.values))
+        if place == len(self.partition.values):
+            self.partition.values.append((len(self._dispatches), index))
         return place
 
     def _source(self, bound: Any, moves: bool, written: bool) -> Source:
         """How an input is bound."""
         if type(bound) is Number:
             return Source(NUMBER if moves else SAME_NUMBER)
-        mark = mark_of(bound)
-        if mark is not None:
-            if self._pasted and _storages(mark) & self._pasted.keys():
+        identity = identity_of(bound)
+        if identity is not None:
+            if self._pasted and _storages(identity) & self._pasted.keys():
                 raise UnfitError("it reads memory that an image before it shares")
             return Source(KEPT)
         if not written and is_own_cell(bound) and bound.present is not None:
@@ -262,30 +262,34 @@ class _Analysis:
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def _finish(self) -> None:
-        segment = self.segment
-        for work, sources in self._encodings:
-            segment.parts.append(Part(work.body, sources, [self._target(sink) for sink in flat(work.sinks)]))
-        if any(work.guards for work, _ in self._encodings) and self._in_place:
-            segment.works, segment.refusal = 0, ": its results are looked at, and it writes in place"
+        partition = self.partition
+        for work, sources in self._dispatches:
+            partition.parts.append(Part(work.function, sources, [self._target(sink) for sink in flat(work.sinks)]))
+        if any(work.guards for work, _ in self._dispatches) and self._in_place:
+            partition.works, partition.refusal = 0, ": its results are looked at, and it writes in place"
         inner = sorted(self._inner.items())
-        segment.beginnings = [number for number, cell in inner if isinstance(cell, Block) and cell.present is not None]
+        partition.beginnings = [
+            number for number, cell in inner if isinstance(cell, Block) and cell.present is not None
+        ]
 
 
-def _storages(mark: Mark | None) -> set[int]:
-    """The kept memory of a mark."""
-    return set() if mark is None else {storage_of(each) for each in mark.things() if isinstance(each, Tensor)}
+def _storages(identity: Identity | None) -> set[int]:
+    """The kept memory of a identity."""
+    return set() if identity is None else {storage_of(each) for each in identity.things() if isinstance(each, Tensor)}
 
 
-def values_of(segment: Segment, sight: Sight) -> list[Host]:
+def values_of(partition: Partition, signature: Signature) -> list[Host]:
     """What is copied in, as the run is bound now."""
-    bound: list[Any] = [sight.encodings[place].inputs[index] for place, index in segment.values]
+    bound: list[Any] = [signature.dispatches[place].inputs[index] for place, index in partition.values]
     values = [each.to_copy() if type(each) is Stack else each.value() for each in bound]
-    return values + [sight.at(number).present for number in segment.beginnings]
+    return values + [signature.at(number).present for number in partition.beginnings]
 
 
-def things_of(sight: Sight) -> list[Any]:
+def things_of(signature: Signature) -> list[Any]:
     """All that the key of a run tells by identity."""
-    marks = [mark_of(bound) for work in sight.encodings for bound in work.inputs if type(bound) is not Number]
-    kept = [each for mark in marks if mark is not None for each in mark.things()]
-    kept += [each for cell in sight.cells if stay((cell,)) for each in (cell, cell.present)]
+    identities = [
+        identity_of(bound) for work in signature.dispatches for bound in work.inputs if type(bound) is not Number
+    ]
+    kept = [each for identity in identities if identity is not None for each in identity.things()]
+    kept += [each for cell in signature.cells if stay((cell,)) for each in (cell, cell.present)]
     return list({id(each): each for each in kept if each is not None}.values())

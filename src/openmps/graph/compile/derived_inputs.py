@@ -1,4 +1,4 @@
-"""What a program has prepared of its kernels' memory: inputs of its body that no kernel binds."""
+"""What a program has prepared of its kernels' memory: inputs of its function that no kernel binds."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from operator import is_
 from typing import Any, NamedTuple
 
-from openmps.core.kernel.encoding import Held
-from openmps.core.kernel.preparation import Followers, Preparation
+from openmps.core.kernel.derived import Dependents, Derived
+from openmps.core.kernel.dispatch import Held
 from openmps.ops.convolution.fused_convolution import PrepareConvolution
 from openmps.ops.convolution.preactivated_convolution import PreparePreactivated
 from openmps.ops.normalization.stored_normalization import PrepareNormalization
@@ -15,28 +15,28 @@ from openmps.ops.op import Input
 
 
 class Recipe(NamedTuple):
-    """How a prepared input of a body is made: an operation of other inputs; None for those that are left out."""
+    """How a prepared input of a function is made: an operation of other inputs; None for those that are left out."""
 
     op: PrepareConvolution | PrepareNormalization | PreparePreactivated
     reads: tuple[Input | None, ...]
 
 
-class Preparations:
+class DerivedInputs:
     """The prepared inputs of one program, whose ``stages`` are its kernels, planned."""
 
     def __init__(self, recipes: Mapping[Input, Recipe], stages: Sequence[Any]) -> None:
         self._recipes = recipes
         self._stages = stages
-        self._made: dict[Input, tuple[Preparation, list[Followers]]] = {}
+        self._made: dict[Input, tuple[Derived, list[Dependents]]] = {}
 
-    def bound(self, prepared: Input) -> Preparation:
+    def bound(self, prepared: Input) -> Derived:
         """What a prepared input is bound to: another one where memory that it is made of was replaced."""
         op, reads = self._recipes[prepared]
         places = [(self._stages[int(each.name.split(":")[0])], each) for each in reads if each is not None]
-        owners = [stage.kernel.followers(_name(each)) for stage, each in places]
+        owners = [stage.kernel.dependents(_name(each)) for stage, each in places]
         made, before = self._made.get(prepared, (None, []))
         if made is None or not all(map(is_, owners, before)):
-            made = Preparation(op, [Held(None) if each is None else self._source(each) for each in reads])
+            made = Derived(op, [Held(None) if each is None else self._source(each) for each in reads])
             self._made[prepared] = made, owners
             for each in owners:
                 each.add(made)
@@ -56,5 +56,5 @@ class Preparations:
 
 
 def _name(each: Input) -> str:
-    """The name of an input in the body of its stage."""
+    """The name of an input in the function of its stage."""
     return each.name.split(":")[1]

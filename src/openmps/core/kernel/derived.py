@@ -1,6 +1,6 @@
 """What follows from memory that stays and is made again only when that changes: weights folded, rounded and packed.
 
-Whoever owns such memory, the weights of a convolution or the rows of a normalization, has `Followers`. Where new
+Whoever owns such memory, the weights of a convolution or the rows of a normalization, has `Dependents`. Where new
 numbers are written by recorded work, a step behind it makes all that follows again, in the order of the queue; where
 they are written at once, it is made again when it is next read.
 """
@@ -15,7 +15,7 @@ from weakref import WeakSet
 
 from torch import Tensor
 
-from openmps.core.kernel.encoding import Bound, record_step
+from openmps.core.kernel.dispatch import Bound, record_op
 from openmps.metal.device import CommandBuffer
 from openmps.metal.pending import Region
 from openmps.metal.resource import epoch
@@ -41,13 +41,13 @@ class _Cell:
     __slots__ = ("__weakref__",)
 
 
-class Preparation:
-    """What an operation gives of memory that stays: tensors, some of them left out. A body finds it made."""
+class Derived:
+    """What an operation gives of memory that stays: tensors, some of them left out. A function finds it made."""
 
-    __slots__ = ("__weakref__", "_begun", "_finished", "_is_stale", "_made", "_op", "_operands", "cell", "mark")
+    __slots__ = ("__weakref__", "_begun", "_finished", "_is_stale", "_made", "_op", "_operands", "cell", "identity")
 
     def __init__(self, op: Op, operands: Sequence[Bound]) -> None:
-        self.mark: Any = None
+        self.identity: Any = None
         self.cell = _Cell()
         """Another one where the tensors have become others."""
         self._op = op
@@ -110,28 +110,28 @@ def _are_alike(mine: Any, other: Any) -> bool:
     return mine.shape == other.shape and mine.dtype == other.dtype
 
 
-class Followers:
+class Dependents:
     """All that follows from some memory; as what a step is bound to, all there is when it runs."""
 
-    __slots__ = ("_all", "has_any", "mark")
+    __slots__ = ("_all", "has_any", "identity")
 
     def __init__(self) -> None:
-        self.mark: Any = None
+        self.identity: Any = None
         self.has_any = False
         """Whether there ever was one: told without asking the set, which every reload would."""
-        self._all: WeakSet[Preparation] = WeakSet()
+        self._all: WeakSet[Derived] = WeakSet()
 
-    def add(self, preparation: Preparation) -> None:
+    def add(self, derived: Derived) -> None:
         """Have this follow, too, for as long as somebody holds it."""
-        self._all.add(preparation)
+        self._all.add(derived)
         self.has_any = True
         epoch.end()
 
-    def replaced(self) -> Followers:
+    def replaced(self) -> Dependents:
         """Those of other memory that takes the place of this one; what is bound to this one must be bound anew."""
         if self._all:
             epoch.end()
-        return Followers()
+        return Dependents()
 
     def expire(self) -> None:
         """The memory has new numbers, at once."""
@@ -141,9 +141,9 @@ class Followers:
     def record(self, command_buffer: CommandBuffer, label: str) -> None:
         """Record that all is made again, behind a step that writes the memory."""
         if self.has_any and self._all:
-            record_step(command_buffer, label, Refresh(), [self])
+            record_op(command_buffer, label, Refresh(), [self])
 
-    def value(self) -> tuple[Preparation, ...]:
+    def value(self) -> tuple[Derived, ...]:
         """All of it now."""
         return tuple(self._all)
 
@@ -157,13 +157,13 @@ class Followers:
 
 
 class Refresh(Op, kind=Kind.UPDATE, has_effect=True):
-    """What follows from memory, made again: the preparations of its operand."""
+    """What follows from memory, made again: what is derived, its operand."""
 
     def overwritten(self, operands: int) -> Iterable[int]:
         """All of them."""
         return range(operands)
 
-    def run(self, wanted: tuple[bool, ...], *operands: Iterable[Preparation]) -> None:
+    def run(self, wanted: tuple[bool, ...], *operands: Iterable[Derived]) -> None:
         """Make each."""
         for each in operands[0]:
             each.make()
