@@ -6,8 +6,8 @@ be compared, hashed, listed and replaced. A kernel writes its mathematics once, 
     largest, choice = MaxPooling(window, edge_mode)(x)
 
 Each application is an `Equation`. A `Function` is the equations of one encode, or of a whole graph, over numbered
-values: inputs that an encode binds (sources, saved tensors, buffers, numbers), temporaries, and outputs. Functions know no
-memory: the same function serves every encode of equal kernels over equal shapes.
+values: inputs that an encode binds (sources, saved tensors, buffers, numbers), temporaries, and outputs. Functions know
+no memory: the same function serves every encode of equal kernels over equal shapes.
 """
 
 from __future__ import annotations
