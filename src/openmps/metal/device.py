@@ -9,12 +9,13 @@ from __future__ import annotations
 import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 
 from openmps.checks import NamedAttributes, Shown, Single, counted, described, is_whole, store, whole
 from openmps.errors import MPSArgumentError, MPSDeviceError, MPSTypeError
+from openmps.metal.array_protocols import Taken
 from openmps.metal.blit import BlitEncoder, CopyBytes, FillBytes
 from openmps.metal.execution import MAX_CAPTURE_COUNT, Work
 from openmps.metal.heap import Arena, MTLHeapDescriptor
@@ -184,6 +185,19 @@ class MTLBuffer(Bytes, MTLResource):
         count = device.check_length("MTLBuffer", "length", length) if storage is None else storage.numel()
         store(self, "_length", count)
         store(self, "_storage", storage)
+
+    @classmethod
+    def _check_is_device(cls, device: object) -> None:
+        if not isinstance(device, MTLDevice):
+            remedy = "Make one with MTLCreateSystemDefaultDevice() or mtl_device(name)"
+            raise MPSTypeError(cls.__name__, "device", "must be an MTLDevice", type(device).__name__, remedy)
+
+    @classmethod
+    def holding(cls, device: MTLDevice, taken: Taken) -> Self:
+        """A buffer in the memory of elements that were taken; for those who extend the framework."""
+        buffer = cls(device, taken.elements.nbytes, storage=taken.elements.reshape(-1).view(torch.uint8))
+        store(buffer, "_origin", taken.origin)
+        return buffer
 
     def _watch_host_copy(self) -> None:
         self._device.watch(self)

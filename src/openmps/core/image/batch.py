@@ -26,6 +26,7 @@ from openmps.core.lifetime import (
 )
 from openmps.core.numbers import position
 from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.metal.array_protocols import exported, location
 from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.metal.pending import settle
 from openmps.ops.elements import DTYPES
@@ -195,15 +196,16 @@ class MPSImageBatch(KnownAttributes, Sequence[MPSImage]):
         settle("MPSImageBatch", method, stack.regions())
         return stack
 
-    def __dlpack__(self, **options: Any) -> object:
-        return self.tensor().__dlpack__(**options)
+    def __dlpack__(
+        self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None
+    ) -> object:
+        return exported("MPSImageBatch", self.tensor(), stream, max_version, dl_device, copy)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        kind, index = self.tensor().__dlpack_device__()
-        return int(kind), int(index)
+        return location(self.representative().device.torch_device)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        return arrays.as_array("MPSImageBatch", self.numpy(), dtype, copy)
+        return arrays.array_of("MPSImageBatch", self.numpy(), dtype, copy)
 
     # --- for the encode path ----------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from openmps.core.image.picture import png_of
 from openmps.core.image.storage import Block, Extent, Shape, Stack, Storage
 from openmps.core.lifetime import check_device, check_is_device, record_synchronize
 from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.metal.array_protocols import exported, location
 from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.metal.pending import mark_written, settle
 from openmps.types import (
@@ -284,15 +285,16 @@ class MPSImage(KnownAttributes, Labelled):
         self._settle("tensor")
         return self.storage.tensor()
 
-    def __dlpack__(self, **options: Any) -> object:
-        return self.tensor().__dlpack__(**options)
+    def __dlpack__(
+        self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None
+    ) -> object:
+        return exported(self.name, self.tensor(), stream, max_version, dl_device, copy)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        kind, index = self.tensor().__dlpack_device__()
-        return int(kind), int(index)
+        return location(self.device.torch_device)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        return arrays.as_array(self.name, self.numpy(), dtype, copy)
+        return arrays.array_of(self.name, self.numpy(), dtype, copy)
 
     def _settle(self, method: str) -> None:
         """Raise, or wait, unless the CPU may read the image now."""
