@@ -17,10 +17,11 @@ from openmps.core.image.descriptor import MPSImageDescriptor, check_fits
 from openmps.core.image.host import TENSOR_TYPES
 from openmps.core.image.storage import Block, Extent, Shape
 from openmps.core.lifetime import check_is_device
-from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.errors import MPSArgumentError, MPSTypeError, shown
 from openmps.metal.array_protocols import Offered, as_array, offered_tensor
 from openmps.metal.device import MTLDevice
 from openmps.ops.elements import DTYPES, encode
+from openmps.types import MPSDataLayout as Layout
 from openmps.types import MPSImageFeatureChannelFormat as Format
 
 Axes = tuple[int, ...]
@@ -28,7 +29,10 @@ LEAST_PINNED_BYTES = 1 << 16
 """Arrays for a GPU that are smaller are staged together with the numbers of a replay."""
 _FORMATS = {dtype: channel_format for channel_format, dtype in DTYPES.items()}
 _NUMPY_AXES = {3: "[height, width, channels]", 4: "[images, height, width, channels]"}
-_TENSOR_AXES = {3: "[channels, height, width]", 4: "[images, channels, height, width]"}
+_TENSOR_AXES = {
+    Layout.FEATURE_CHANNELS_X_HEIGHT_X_WIDTH: {3: "[channels, height, width]", 4: "[images, channels, height, width]"},
+    Layout.HEIGHT_X_WIDTH_X_FEATURE_CHANNELS: _NUMPY_AXES,
+}
 
 
 def from_numpy(who: str, device: MTLDevice, array: Any, channel_format: Format | None, axes: Axes) -> Block:
@@ -96,14 +100,21 @@ def from_tensor(
     channel_format: Format | None,
     copy: bool | None,
     axes: Axes,
+    data_layout: Layout,
 ) -> Block:
-    """A block that shares, or copies, a tensor ``[C, H, W]`` or ``[N, C, H, W]``; see `MPSImage.from_tensor`."""
+    """A block that shares, or copies, the numbers of a tensor; see `MPSImage.from_tensor`."""
     device, copy = check_is_device(who, "device", device), optional_flag(who, "copy", copy)
     given, obstacle, _ = _as_tensor(who, tensor)
+    try:
+        layout = Layout(data_layout)
+    except ValueError as fault:
+        raise MPSArgumentError(who, "data_layout", "must be a value of MPSDataLayout", shown(data_layout)) from fault
     if given.dim() not in axes or not given.numel():
-        _refuse_axes(who, "tensor", tuple(given.shape), [_TENSOR_AXES[count] for count in axes])
+        _refuse_axes(who, "tensor", tuple(given.shape), [_TENSOR_AXES[layout][count] for count in axes])
     with torch.inference_mode(False):
         batch = given if given.dim() == 4 else given.unsqueeze(0)
+        if layout is Layout.HEIGHT_X_WIDTH_X_FEATURE_CHANNELS:
+            batch = batch.permute(0, 3, 1, 2)
         own = batch.clone(memory_format=torch.channels_last) if copy or obstacle else batch
         block = _block(who, device, own, channel_format, "tensor")
     if copy is False and block.tensor().data_ptr() != given.data_ptr():

@@ -30,7 +30,7 @@ from openmps.metal.array_protocols import exported, location
 from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.metal.pending import settle
 from openmps.ops.elements import DTYPES
-from openmps.types import MPSImageFeatureChannelFormat
+from openmps.types import MPSDataLayout, MPSImageFeatureChannelFormat
 
 MOST_IMAGES = 1 << 20
 """Images of the largest batch: each may become an object of its own."""
@@ -109,12 +109,14 @@ class MPSImageBatch(KnownAttributes, Sequence[MPSImage]):
         tensor: Any,
         channel_format: MPSImageFeatureChannelFormat | None = None,
         copy: bool | None = None,
+        data_layout: MPSDataLayout = MPSDataLayout.FEATURE_CHANNELS_X_HEIGHT_X_WIDTH,
     ) -> MPSImageBatch:
         """Images of a tensor ``[images, channels, height, width]``, in one block, with its memory where possible.
 
+        ``[images, height, width, channels]`` with a ``data_layout`` of HEIGHT_X_WIDTH_X_FEATURE_CHANNELS.
         See `MPSImage.from_tensor`.
         """
-        block = arrays.from_tensor("MPSImageBatch", device, tensor, channel_format, copy, (4,))
+        block = arrays.from_tensor("MPSImageBatch", device, tensor, channel_format, copy, (4,), data_layout)
         return _like(device, block.channel_format, block.extent).over(block)
 
     @classmethod

@@ -127,9 +127,12 @@ class MPSImage(KnownAttributes, Labelled):
         tensor: Any,
         channel_format: MPSImageFeatureChannelFormat | None = None,
         copy: bool | None = None,
+        data_layout: MPSDataLayout = MPSDataLayout.FEATURE_CHANNELS_X_HEIGHT_X_WIDTH,
     ) -> MPSImage:
         """An image of a tensor in PyTorch's order, ``[channels, height, width]`` or ``[images, channels, …]``.
 
+        With a ``data_layout`` of HEIGHT_X_WIDTH_X_FEATURE_CHANNELS it is ``[height, width, channels]`` or ``[images,
+        height, …]``: then memory without gaps is channels-last.
         ``tensor`` is a torch.Tensor or another library's with ``__dlpack__``. Its memory is shared, so that writing to
         either shows in both, if it lies on the device, channels-last, in the format's own type; else, and with
         ``copy=True``, it is copied. ``copy=False`` raises rather than copy. Types as for `from_numpy`. The inverse of
@@ -139,7 +142,7 @@ class MPSImage(KnownAttributes, Labelled):
             MPSArgumentError: As `from_numpy`; or the memory cannot be shared and ``copy`` is False.
             MPSTypeError: As `from_numpy`; or it is no tensor.
         """
-        block = arrays.from_tensor(cls.__name__, device, tensor, channel_format, copy, (3, 4))
+        block = arrays.from_tensor(cls.__name__, device, tensor, channel_format, copy, (3, 4), data_layout)
         return MPSImage.member(device, arrays.descriptor_of(block), Storage.of(block))
 
     @staticmethod
