@@ -36,6 +36,11 @@ def loader(data: Dataset, batch_size: int, *, shuffle: bool) -> Loader:
     return DataLoader(tensors, batch_size, shuffle=shuffle, generator=torch.Generator().manual_seed(0))
 
 
+def adam(device: mps.MTLDevice) -> mps.MPSNNOptimizerAdam:
+    """An optimizer of its own for each layer."""
+    return mps.MPSNNOptimizerAdam(device, 3e-3)
+
+
 def network() -> mps.MPSNNImageNode:
     """The scores of the digits: convolution, ReLU, fully connected."""
 
@@ -46,7 +51,7 @@ def network() -> mps.MPSNNImageNode:
             bias=0.0,
             seed=outputs,
             label=label,
-            optimizer=lambda device: mps.MPSNNOptimizerAdam(device, 3e-3),
+            optimizer=adam,
         )
 
     image = mps.MPSCNNConvolutionNode(mps.MPSNNImageNode(), layer("conv", 3, 1, 16)).result_image

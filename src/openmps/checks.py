@@ -135,6 +135,15 @@ def of_kind(who: str, argument: str, value: object, kind: type[T]) -> T:
     return value
 
 
+def listed(who: str, argument: str, value: Iterable[T] | None, what: str) -> list[T]:
+    """The members of a sequence, none of None; ``what`` says in an error what they must be."""
+    if value is None:
+        return []
+    if not isinstance(value, Iterable) or isinstance(value, str | bytes | Mapping):
+        raise MPSTypeError(who, argument, f"must be a sequence of {what}", type(value).__name__)
+    return list(value)
+
+
 def accepts(who: str, argument: str, call: Any, names: str) -> None:
     """Raise unless ``call`` can be called with arguments of these names, in this order."""
     try:

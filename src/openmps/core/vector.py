@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from openmps.checks import KnownAttributes, Labelled, Shown, is_whole, lengths_text, of_kind
+from openmps.checks import KnownAttributes, Labelled, Shown, is_whole, lengths_text, listed, of_kind
 from openmps.core.kernel.encoding import Numbers
 from openmps.core.lifetime import (
     TemporaryCounts,
@@ -387,8 +387,9 @@ class MPSTemporaryVector(_Temporary, MPSVector):
     def prefetch_storage(command_buffer: CommandBuffer, descriptor_list: Sequence[MPSVectorDescriptor]) -> None:
         """A hint about vectors to come; checks the arguments and has no other effect."""
         check_is_open("MPSTemporaryVector.prefetch_storage", command_buffer)
-        for descriptor in descriptor_list:
-            descriptor.validate()
+        who = "MPSTemporaryVector.prefetch_storage"
+        for index, descriptor in enumerate(listed(who, "descriptor_list", descriptor_list, "MPSVectorDescriptor")):
+            of_kind(who, f"descriptor_list[{index}]", descriptor, MPSVectorDescriptor).validate()
 
 
 class MPSTemporaryMatrix(_Temporary, MPSMatrix):
@@ -405,8 +406,11 @@ class MPSTemporaryMatrix(_Temporary, MPSMatrix):
     def prefetch_storage(command_buffer: CommandBuffer, matrix_descriptor_list: Sequence[MPSMatrixDescriptor]) -> None:
         """A hint about matrices to come; checks the arguments and has no other effect."""
         check_is_open("MPSTemporaryMatrix.prefetch_storage", command_buffer)
-        for descriptor in matrix_descriptor_list:
-            descriptor.validate()
+        who = "MPSTemporaryMatrix.prefetch_storage"
+        for index, descriptor in enumerate(
+            listed(who, "matrix_descriptor_list", matrix_descriptor_list, "MPSMatrixDescriptor")
+        ):
+            of_kind(who, f"matrix_descriptor_list[{index}]", descriptor, MPSMatrixDescriptor).validate()
 
 
 def _temporary_buffer(who: str, command_buffer: CommandBuffer, descriptor: object) -> MTLBuffer | None:

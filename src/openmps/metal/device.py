@@ -28,6 +28,7 @@ from openmps.metal.resource import Bytes, Resource, bytes_of, modes_of
 from openmps.selectors import name_arguments
 from openmps.types import MTLCPUCacheMode, MTLResourceOptions, MTLStorageMode, NSRange
 
+_TO_MAKE_ONE = "Make one with MTLCreateSystemDefaultDevice() or mtl_device(name)"
 Handler = Callable[["MTLCommandBuffer"], object]
 """Called with the command buffer that was scheduled or has completed; what it returns is ignored."""
 
@@ -36,6 +37,9 @@ class MTLDevice(Processor):
     """The CPU or one CUDA GPU (MTLDevice.h, macOS 10.11). Made, one for each, by `mtl_device` and its like."""
 
     def __init__(self, torch_device: torch.device) -> None:
+        if not isinstance(torch_device, torch.device):
+            got = type(torch_device).__name__
+            raise MPSTypeError("MTLDevice", "torch_device", "must be a torch.device", got, _TO_MAKE_ONE)
         super().__init__(torch_device)
         self._watched: set[weakref.ref[MTLBuffer]] = set()
 
@@ -181,6 +185,10 @@ class MTLBuffer(Bytes, MTLResource):
         heap: MTLHeap | None = None,
         storage: torch.Tensor | None = None,
     ) -> None:
+        if not isinstance(device, MTLDevice):
+            self._check_is_device(device)
+        if storage is not None and not isinstance(storage, torch.Tensor):
+            raise MPSTypeError("MTLBuffer", "storage", "must be a torch.Tensor", type(storage).__name__)
         MTLResource.__init__(self, device, *modes_of("MTLBuffer", options), heap)
         count = device.check_length("MTLBuffer", "length", length) if storage is None else storage.numel()
         store(self, "_length", count)
@@ -189,8 +197,7 @@ class MTLBuffer(Bytes, MTLResource):
     @classmethod
     def _check_is_device(cls, device: object) -> None:
         if not isinstance(device, MTLDevice):
-            remedy = "Make one with MTLCreateSystemDefaultDevice() or mtl_device(name)"
-            raise MPSTypeError(cls.__name__, "device", "must be an MTLDevice", type(device).__name__, remedy)
+            raise MPSTypeError(cls.__name__, "device", "must be an MTLDevice", type(device).__name__, _TO_MAKE_ONE)
 
     @classmethod
     def holding(cls, device: MTLDevice, taken: Taken) -> Self:
@@ -222,6 +229,8 @@ class MTLHeap(Arena):
     """
 
     def __init__(self, device: MTLDevice, descriptor: MTLHeapDescriptor) -> None:
+        if not isinstance(device, MTLDevice):
+            raise MPSTypeError("MTLHeap", "device", "must be an MTLDevice", type(device).__name__, _TO_MAKE_ONE)
         super().__init__(device, descriptor)
         self._device = device
 
@@ -488,6 +497,9 @@ class MTLCommandBuffer(CommandBuffer):
     def __init__(
         self, command_queue: MTLCommandQueue, executor: QueueExecutor, retained_references: bool = True
     ) -> None:
+        if not isinstance(executor, QueueExecutor):
+            remedy = "Make one with command_queue.command_buffer()"
+            raise MPSTypeError("MTLCommandBuffer", "executor", "must be a queue's", type(executor).__name__, remedy)
         recording = Recording(command_queue, executor)
         vars(self).update(_device=command_queue.device, _recording=recording, _retained_references=retained_references)
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from openmps.checks import KnownAttributes, store, whole
+from openmps.checks import KnownAttributes, accepts, store, whole
 from openmps.core.image import arrays
 from openmps.core.image.descriptor import MPSImageDescriptor, check_is_descriptor
 from openmps.core.image.host import layout_of_array
@@ -450,6 +450,10 @@ def MPSImageBatchIterate(batch: Sequence[MPSImage], block: Callable[[MPSImage, i
 
     A result of the block greater than the smallest 64-bit integer stops; None goes on. Returns the last result.
     """
+    if not callable(block):
+        rule = "must be a function of an image and its index"
+        raise MPSTypeError("MPSImageBatchIterate", "block", rule, type(block).__name__)
+    accepts("MPSImageBatchIterate", "block", block, "image index")
     result = _NO_STOP
     seen: set[int] = set()
     for index, image in enumerate(as_batch("MPSImageBatchIterate", "batch", batch)):

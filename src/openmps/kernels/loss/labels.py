@@ -60,7 +60,7 @@ class MPSCNNLossDataDescriptor(NamedAttributes):
         size: MTLSize | None = None,
     ) -> None:
         self._numbers = _flat(data)
-        if layout not in tuple(MPSDataLayout):
+        if not isinstance(layout, int) or layout not in tuple(MPSDataLayout):
             raise MPSArgumentError(_DATA, "layout", "must be an MPSDataLayout", repr(layout))
         self._layout = MPSDataLayout(layout)
         self._size = _size(_DATA, "size", MTLSize(1, 1, self._numbers.size) if size is None else size)
@@ -288,7 +288,7 @@ def _blocks(device: MTLDevice, name: str, values: NDArray[Any] | Tensor) -> MPSI
     """An array ``[N, C]`` or ``[N, H, W, C]`` as a batch of float32 images."""
     # A training step makes labels: plain arrays are not looked through.
     is_plain = type(values) is np.ndarray and values.dtype == np.float32
-    array: NDArray[np.float32] = values if is_plain else numbers("MPSCNNLossLabels", name, values)
+    array = cast("NDArray[np.float32]", values) if is_plain else numbers("MPSCNNLossLabels", name, values)
     if array.ndim not in (2, 4):
         rule, remedy = "must be shaped [N, C] or [N, H, W, C]", ONE_HOT if name == "labels" else ""
         raise MPSArgumentError("MPSCNNLossLabels", name, rule, array.shape, remedy)
