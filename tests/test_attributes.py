@@ -18,6 +18,7 @@ import openmps as mps
 import openmps.training
 from networks import Weights, convolution
 from openmps.checks import KnownAttributes, NamedAttributes
+from openmps.spellings import camel_case
 from test_encode_calls import counted
 from typical_encodes import ENCODES
 
@@ -137,11 +138,53 @@ def test_another_spelling_is_refused_and_the_right_one_is_named(kind: str) -> No
     assert fault.value.argument == wrong and fault.value.remedy == f"Use {right}"
     assert fault.value.who.startswith(type(thing).__name__)
     assert getattr(thing, "__dict__", {}) == before
-    kind = mps.MPSAttributeError if isinstance(thing, NamedAttributes) else AttributeError
-    words = f"{wrong} is no attribute of this class. Use {right}$" if kind is mps.MPSAttributeError else wrong
+    is_named = isinstance(thing, NamedAttributes) or wrong == camel_case(right) != right
+    kind = mps.MPSAttributeError if is_named else AttributeError
+    words = f"{wrong} is no attribute of this class. Use {right}$" if is_named else wrong
     with pytest.raises(kind, match=words):
         getattr(thing, wrong)
     assert not hasattr(thing, wrong) and getattr(thing, wrong, 3) == 3
+
+
+def _several_words(kind: Any) -> list[str]:
+    """The public attributes and methods of a class whose names have several words."""
+    had = {name for base in kind.__mro__ for name, at in vars(base).items() if not hasattr(type(at), "is_elsewhere")}
+    names = had.union(*(getattr(base, "__annotations__", ()) for base in kind.__mro__))
+    return sorted(name for name in names if "_" in name.strip("_") and name[0] != "_" and name.islower())
+
+
+@pytest.mark.parametrize("kind", [
+    kind for name in mps.__all__ if inspect.isclass(kind := getattr(mps, name))
+    if issubclass(kind, KnownAttributes) and not issubclass(kind, NamedAttributes)
+], ids=lambda kind: kind.__name__)  # fmt: skip
+def test_every_attribute_is_named_where_it_is_read_in_camel_case(kind: Any) -> None:
+    """Of classes whose attributes an encode reads: no ``__getattr__`` slows them down."""
+    assert not hasattr(kind, "__getattr__")
+    thing = object.__new__(kind)
+    for name in _several_words(kind):
+        other = camel_case(name)
+        with pytest.raises(mps.MPSAttributeError, match=rf"^{kind.__name__}: {other} is no attribute .* Use {name}$"):
+            getattr(thing, other)
+        assert not hasattr(thing, other) and not hasattr(kind, other) and getattr(thing, other, 3) == 3
+    assert not {camel_case(name) for name in _several_words(kind)} & {*dir(thing)}
+
+
+def test_attributes_in_camel_case_name_the_object() -> None:
+    kernel = mps.MPSCNNPoolingMax(DEVICE, 2, 2)
+    kernel.label = "pool1"
+    with pytest.raises(mps.MPSAttributeError, match="MPSCNNPoolingMax 'pool1': kernelWidth .* Use kernel_width$"):
+        _ = kernel.kernelWidth  # pyright: ignore[reportAttributeAccessIssue]
+    with pytest.raises(mps.MPSAttributeError, match="MPSImage: featureChannels .* Use feature_channels$"):
+        _ = _image(1).featureChannels  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_a_user_s_class_may_have_names_in_camel_case() -> None:
+    class Pooling(mps.MPSCNNPoolingMax):
+        kernelWidth = 5
+        strideRule = "none"
+
+    pooling = Pooling(DEVICE, 2, 2)
+    assert (pooling.kernelWidth, pooling.strideRule) == (5, "none") and "kernelWidth" in dir(pooling)
 
 
 def test_a_name_that_is_like_no_other_is_refused_too() -> None:

@@ -119,6 +119,14 @@ FLAGS: dict[str, Pass] = {
     "MPSImage.from_tensor(copy)": lambda v: mps.MPSImage.from_tensor(
         CPU, torch.zeros(2, 2, 4).permute(2, 0, 1), copy=v
     ),
+    "MPSMatrix.from_dlpack(copy)": lambda v: mps.MPSMatrix.from_dlpack(CPU, torch.zeros(2, 2), v),
+    "MPSMatrix.from_numpy(copy)": lambda v: mps.MPSMatrix.from_numpy(CPU, np.zeros((2, 2), np.int8), v),
+    "MPSVector.from_dlpack(copy)": lambda v: mps.MPSVector.from_dlpack(CPU, torch.zeros(4), v),
+    "MPSVector.from_numpy(copy)": lambda v: mps.MPSVector.from_numpy(CPU, np.zeros(4, np.int8), v),
+    "MTLBuffer.from_dlpack(copy)": lambda v: mps.MTLBuffer.from_dlpack(CPU, torch.zeros(4), v),
+    "MTLBuffer.from_numpy(copy)": lambda v: mps.MTLBuffer.from_numpy(CPU, np.zeros(4), v),
+    "MTLBuffer.__array__(copy)": lambda v: CPU.new_buffer(length=4).__array__(None, v),
+    "MPSVector.__array__(copy)": lambda v: mps.MPSVector.from_numpy(CPU, np.zeros(4, np.int8)).__array__(None, v),
     "MPSKeyedArchiver.archived_data(requiring_secure_coding)": lambda v: mps.MPSKeyedArchiver.archived_data(
         mps.MPSNNDefaultPadding(mps.MPSNNPaddingMethod.SIZE_SAME), v
     ),

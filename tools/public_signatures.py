@@ -34,6 +34,7 @@ import openmps.training
 import openmps.types
 from openmps.checks import is_writable
 from openmps.selectors import Elsewhere, Factory
+from openmps.spellings import OtherSpelling
 
 FILE = Path(__file__).resolve().parent.parent / "tests" / "public_signatures.txt"
 SUBMODULES = (
@@ -126,7 +127,7 @@ def _members(kind: type) -> dict[str, tuple[type, Any]]:
         annotated = [*vars(owner).get("__annotations__", {}), *(key for key, said in _set_by(owner).items() if said)]
         for key, member in (dict.fromkeys(annotated) | vars(owner)).items():
             is_plain = not key.startswith("_") and (key in annotated or not isinstance(member, enum.Enum | type))
-            is_plain = is_plain and not isinstance(member, Elsewhere)
+            is_plain = is_plain and not isinstance(member, Elsewhere | OtherSpelling)
             if is_plain or key in OPERATORS:
                 found.setdefault(key, (owner, member))
     for owner in _own(kind):

@@ -30,7 +30,7 @@ from typing import (
 import numpy as np
 
 from openmps.errors import MPSArgumentError, MPSAttributeError, MPSError, MPSMemoryError, MPSTypeError, shown
-from openmps.spellings import INSTEAD, spellings
+from openmps.spellings import INSTEAD, OtherSpelling, add_other_spellings, spellings
 
 T = TypeVar("T")
 
@@ -135,6 +135,15 @@ def of_kind(who: str, argument: str, value: object, kind: type[T]) -> T:
     return value
 
 
+def listed(who: str, argument: str, value: Iterable[T] | None, what: str) -> list[T]:
+    """The members of a sequence, none of None; ``what`` says in an error what they must be."""
+    if value is None:
+        return []
+    if not isinstance(value, Iterable) or isinstance(value, str | bytes | Mapping):
+        raise MPSTypeError(who, argument, f"must be a sequence of {what}", type(value).__name__)
+    return list(value)
+
+
 def accepts(who: str, argument: str, call: Any, names: str) -> None:
     """Raise unless ``call`` can be called with arguments of these names, in this order."""
     try:
@@ -182,6 +191,17 @@ class KnownAttributes(NamedProperties):
     __slots__ = ()
 
     _attribute_checks: ClassVar[Mapping[str, Callable[[str, str, Any], Any]]] = {}
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if _is_own(cls) and not hasattr(cls, "__getattr__"):
+            for base in cls.__mro__:
+                if base is cls or (_is_own(base) and not issubclass(base, KnownAttributes)):
+                    add_other_spellings(cls, sorted(_declared(base)))
+
+    def __dir__(self) -> list[str]:
+        kind = type(self)
+        return [n for n in super().__dir__() if not isinstance(inspect.getattr_static(kind, n, None), OtherSpelling)]
 
     if not TYPE_CHECKING:  # A type checker knows the attributes without.
 
@@ -247,9 +267,13 @@ def _member(name: str, public: Mapping[str, object]) -> str | None:
 @lru_cache(_KEPT)
 def _names(kind: type) -> frozenset[str]:
     """The public names that a class has or declares."""
-    had = {name for base in kind.__mro__ for name, at in vars(base).items() if not hasattr(type(at), "is_elsewhere")}
-    declared = {name for base in kind.__mro__ for name in getattr(base, "__annotations__", ())}
-    return frozenset(name for name in had | declared if name[0] != "_")
+    return frozenset(name for base in kind.__mro__ for name in _declared(base) if name[0] != "_")
+
+
+def _declared(base: type) -> set[str]:
+    """The names in a class's own body, without those that only say what they are called here."""
+    here = {name for name, at in vars(base).items() if not hasattr(type(at), "is_elsewhere")}
+    return here.union(getattr(base, "__annotations__", ()))
 
 
 @lru_cache(_KEPT)

@@ -73,6 +73,10 @@ class MPSAttributeError(MPSError, AttributeError):
     """An attribute is set or read that the class does not have, or a name that openmps does not have."""
 
 
+class MPSBufferError(MPSArgumentError, BufferError):
+    """Memory cannot be handed to another library by DLPack in the way that it asks for."""
+
+
 class MPSDeviceError(MPSArgumentError):
     """Objects of different devices meet in one operation, or the device asked for is not there."""
 

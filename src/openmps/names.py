@@ -55,6 +55,7 @@ from openmps.core.vector_descriptor import (
 from openmps.errors import (
     MPSArgumentError as MPSArgumentError,
     MPSAttributeError as MPSAttributeError,
+    MPSBufferError as MPSBufferError,
     MPSDeviceError as MPSDeviceError,
     MPSError as MPSError,
     MPSExportError as MPSExportError,

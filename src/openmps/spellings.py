@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Never
+
+from openmps.errors import MPSAttributeError
 
 _STEM = re.compile(r"(.+?)(?:(?:With|To|For|From|On)(?=[A-Z])|_(?:with|to|for|from|on)_)")
 
@@ -24,3 +27,35 @@ def spellings(name: str) -> Iterator[str]:
     stem = _STEM.match(name)
     if stem is not None:
         yield from spellings(stem[1])
+
+
+def camel_case(name: str) -> str:
+    """``kernel_offset_x`` as ``kernelOffsetX``."""
+    first, *rest = name.split("_")
+    return first + "".join(word[:1].upper() + word[1:] for word in rest)
+
+
+class OtherSpelling:
+    """An attribute under its name in Objective-C and Swift: reading it says what it is called here.
+
+    For classes whose attributes an encode reads: a ``__getattr__`` would slow down every read, of any name.
+    """
+
+    is_elsewhere = True
+
+    def __init__(self, here: str) -> None:
+        self._here = here
+
+    def __get__(self, instance: object, owner: type) -> Never:
+        who = getattr(instance, "name", None)
+        who = who if isinstance(who, str) else owner.__name__
+        rule = "is no attribute of this class"
+        raise MPSAttributeError(who, camel_case(self._here), rule, None, f"Use {self._here}")
+
+
+def add_other_spellings(kind: type, names: Iterable[str]) -> None:
+    """Have a class name those of its attributes, ``names``, that are read in another spelling."""
+    for name in names:
+        other = camel_case(name)
+        if name[0] != "_" and other != name and not any(other in vars(base) for base in kind.__mro__):
+            setattr(kind, other, OtherSpelling(name))

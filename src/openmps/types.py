@@ -799,4 +799,6 @@ DATA_TYPE_DTYPES: Final[Mapping[MPSDataType, np.dtype[np.generic]]] = {
 
 def MPSSizeofMPSDataType(data_type: MPSDataType) -> int:
     """Bytes of one element: the low 16 bits of the type over 8, so 0 for ``UNORM1`` (MPSCoreTypes.h, macOS 13)."""
+    if isinstance(data_type, bool) or not isinstance(data_type, int):
+        raise MPSTypeError("MPSSizeofMPSDataType", "data_type", "must be an MPSDataType", type(data_type).__name__)
     return (data_type & 0xFFFF) >> 3

@@ -25,7 +25,7 @@ from openmps.core.image.temporary import MPSTemporaryImage
 from openmps.errors import MPSArgumentError, MPSDeviceError, MPSLifetimeError, MPSTypeError
 from openmps.metal.device import MTLCommandBuffer, MTLCommandQueue, MTLDevice, mtl_device
 from openmps.ops.elements import encode
-from openmps.types import MPSImageFeatureChannelFormat, NSRange
+from openmps.types import MPSDataLayout, MPSImageFeatureChannelFormat, NSRange
 
 Format = MPSImageFeatureChannelFormat
 FORMATS = [Format.UNORM8, Format.UNORM16, Format.FLOAT16, Format.FLOAT32]
@@ -368,6 +368,31 @@ def test_batches_of_tensors_share_them(mtl: MTLDevice) -> None:
     assert torch.from_dlpack(batch).data_ptr() == batch.tensor().data_ptr() == tensor.data_ptr()
     assert batch.__dlpack_device__() == tensor.__dlpack_device__()
     assert torch.from_dlpack(batch[1:3]).data_ptr() == tensor[1:3].data_ptr()
+
+
+@pytest.mark.parametrize("layout", [MPSDataLayout.HEIGHT_X_WIDTH_X_FEATURE_CHANNELS, 0])
+def test_tensors_with_their_channels_last_say_so(mtl: MTLDevice, layout: Any) -> None:
+    tensor = torch.arange(4 * HEIGHT * WIDTH * 3, dtype=torch.float32).reshape(4, HEIGHT, WIDTH, 3)
+    tensor = tensor.to(mtl.torch_device)
+    batch = MPSImageBatch.from_tensor(mtl, tensor, copy=False, data_layout=layout)
+    np.testing.assert_array_equal(batch.numpy(), tensor.cpu().numpy())
+    image = MPSImage.from_tensor(mtl, tensor[1], copy=False, data_layout=layout)
+    np.testing.assert_array_equal(image.numpy(), tensor[1].cpu().numpy())
+    tensor.zero_()
+    assert not batch.numpy().any() and not image.numpy().any()
+
+
+@pytest.mark.parametrize("layout", [None, "NHWC", 2, [], 10**5000], ids=lambda each: type(each).__name__)
+def test_layouts_that_there_are_not(layout: Any) -> None:
+    with pytest.raises(MPSArgumentError, match="data_layout must be a value of MPSDataLayout, got"):
+        MPSImageBatch.from_tensor(CPU, torch.zeros(1, 2, 2, 3), data_layout=layout)
+
+
+def test_axes_are_named_in_their_layout() -> None:
+    with pytest.raises(MPSArgumentError, match=r"must be shaped \[images, height, width, channels\]"):
+        MPSImageBatch.from_tensor(
+            CPU, torch.zeros(2, 2, 3), data_layout=MPSDataLayout.HEIGHT_X_WIDTH_X_FEATURE_CHANNELS
+        )
 
 
 # --- read counts -----------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ import openmps as mps
 import own_adam
 import segmentation
 import swift_export
+import torch_data_loader
 
 CPU = ["--device", "cpu"]
 
@@ -45,6 +46,11 @@ def test_edges_are_those_of_the_filter() -> None:
     step = np.zeros((1, 4, 6, 1), np.float32)
     step[:, :, 3:] = 1.0
     np.testing.assert_array_equal(own_adam.edges(step)[0, 1, :, 0], [0, 0, -4, -4, 0, 4])
+
+
+def test_a_graph_learns_from_a_loader_of_torch() -> None:
+    before, after = torch_data_loader.main([*CPU, "--epochs", "2"])
+    assert before < 0.3 and after > 0.7
 
 
 def test_autoencoder() -> None:

@@ -29,7 +29,7 @@ class Words:
 
 
 class Remade:
-    """Stands for a preparation."""
+    """Stands for something derived."""
 
     def __init__(self) -> None:
         self.numbers = torch.ones(2)

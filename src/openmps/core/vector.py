@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Any, overload
+from typing import Any, NoReturn, Self, overload
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from openmps.checks import KnownAttributes, Labelled, Shown, is_whole, lengths_text, of_kind
+from openmps.checks import KnownAttributes, Labelled, Shown, is_whole, lengths_text, listed, of_kind
 from openmps.core.kernel.dispatch import Numbers
 from openmps.core.lifetime import (
     TemporaryCounts,
@@ -23,6 +24,7 @@ from openmps.core.lifetime import (
 )
 from openmps.core.vector_descriptor import TORCH_TYPES, MPSMatrixDescriptor, MPSVectorDescriptor, bytes_needed
 from openmps.errors import MPSArgumentError, MPSLifetimeError, MPSTypeError
+from openmps.metal.array_protocols import Taken, as_array, exported, location, taken_array, taken_tensor
 from openmps.metal.device import CommandBuffer, MTLBuffer, MTLDevice
 from openmps.metal.pending import Region, require_written, settle, unwritten
 from openmps.selectors import Factory, takes
@@ -46,6 +48,9 @@ _ORDERS: tuple[dict[str, type], ...] = (
     {"buffer": MTLBuffer, "offset": int, "descriptor": object},
 )
 """The framework's orders of a constructor's arguments, besides ``(buffer, descriptor)``."""
+_DATA_TYPES = {dtype: data_type for data_type, dtype in TORCH_TYPES.items()}
+_VECTOR_AXES, _MATRIX_AXES = (1, 2), (2, 3)
+"""Numbers of axes of one of them and of several."""
 
 
 class _Elements(KnownAttributes, Labelled):
@@ -141,11 +146,35 @@ class _Elements(KnownAttributes, Labelled):
             MPSArgumentError: The buffer's storage mode is PRIVATE.
             MTLCommandBufferError: A command buffer that is not committed has yet to write them.
         """
-        if self.data.storage_mode is MTLStorageMode.PRIVATE:
-            rule, remedy = "needs memory that the CPU may touch", "Use a buffer of storage mode SHARED"
-            raise MPSArgumentError(self.name, "numpy", rule, "PRIVATE storage", remedy)
+        self._check_cpu_access("numpy")
         settle(self.name, "numpy", self.regions())
         return np.array(self.memory().cpu().numpy(), order="C")
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        """The elements: the buffer's memory itself on the CPU, a copy of that of a GPU. Waits as `numpy` does."""
+        if is_own := self.device.is_cuda:
+            held = self.numpy()
+        else:
+            self._check_cpu_access("numpy")
+            settle(self.name, "numpy", self.regions())
+            held = self.memory().numpy()
+        remedy = "Use tensor(), which shares the memory"
+        return as_array(self.name, held, dtype, copy, is_own=is_own, remedy=remedy)
+
+    def __dlpack__(
+        self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None
+    ) -> object:
+        """A capsule with the elements, in the buffer's memory; waits and refuses as `numpy` does."""
+        self._check_cpu_access("__dlpack__")
+        return exported(self.name, self.tensor(), stream, max_version, dl_device, copy)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return location(self.device.torch_device)
+
+    def _check_cpu_access(self, method: str) -> None:
+        if self.data.storage_mode is MTLStorageMode.PRIVATE:
+            rule, remedy = "needs memory that the CPU may touch", "Use a buffer of storage mode SHARED"
+            raise MPSArgumentError(self.name, method, rule, "PRIVATE storage", remedy)
 
     def check_usable(self, who: str, argument: str, command_buffer: CommandBuffer) -> None:
         """Raise unless an encode on ``command_buffer`` may use it."""
@@ -155,7 +184,9 @@ class _Elements(KnownAttributes, Labelled):
         """Take reads from the read count; ordinary objects have none."""
 
     def __repr__(self) -> str:
-        return f"<{self.name} {lengths_text(self._shape)} {self._data_type.name}>"
+        buffer = self._memory.buffer
+        origin = "" if buffer is None or buffer.origin is None else f", {buffer.origin}"
+        return f"<{self.name} {lengths_text(self._shape)} {self._data_type.name}{origin}>"
 
 
 class MPSVector(_Elements):
@@ -194,6 +225,39 @@ class MPSVector(_Elements):
         super().__init__(self._descriptor, device, buffer, offset)
         is_plain = self.vectors == 1 and self._data_type is MPSDataType.FLOAT32
         self._numbers = Numbers(self.data, self._offset, self.length) if is_plain else None
+
+    @classmethod
+    def from_numpy(cls, device: MTLDevice, array: Any, copy: bool | None = None) -> Self:
+        """A vector of an array ``[length]``, or several of ``[vectors, length]``, in its memory where it can be shared.
+
+        The array's type is the vectors' `data_type`. Memory of the CPU is shared with vectors of the CPU if the array
+        is writable, without gaps and begins at a multiple of 16 bytes: then what is written to either shows in both,
+        and encodes read what is there when they run. Else, and with ``copy=True``, it is copied; ``copy=False`` raises
+        rather than copy. The vectors' text and ``data.origin`` say which it was. The array is not to be written while
+        committed work reads or writes it.
+
+        Raises:
+            MPSArgumentError: The array has another number of axes, or one of size 0; or it cannot be shared and
+                ``copy`` is False.
+            MPSTypeError: It is no array of a type that an element can have, in this machine's byte order.
+        """
+        place = check_is_device(cls.__name__, "device", device)
+        return cls._of(place, taken_array(cls.__name__, place.torch_device, array, copy, _VECTOR_AXES, _DATA_TYPES))
+
+    @classmethod
+    def from_dlpack(cls, device: MTLDevice, tensor: Any, copy: bool | None = None) -> Self:
+        """The same of a tensor of PyTorch or of any library with ``__dlpack__``, in the memory of the CPU or of a GPU.
+
+        Memory of the vectors' own device is shared; that which its library calls read-only is copied.
+        """
+        place = check_is_device(cls.__name__, "device", device)
+        return cls._of(place, taken_tensor(cls.__name__, place.torch_device, tensor, copy, _VECTOR_AXES, _DATA_TYPES))
+
+    @classmethod
+    def _of(cls, device: MTLDevice, taken: Taken) -> Self:
+        *vectors, length = taken.elements.shape
+        descriptor = MPSVectorDescriptor(length, _DATA_TYPES[taken.elements.dtype], *vectors)
+        return cls(MTLBuffer.holding(device, taken), descriptor)
 
     length = Shown[int]("_descriptor.length", "Elements of a vector.")
     vectors = Shown[int]("_descriptor.vectors", "Number of vectors.")
@@ -240,6 +304,27 @@ class MPSMatrix(_Elements):
         self._descriptor = of_kind(type(self).__name__, "descriptor", descriptor, MPSMatrixDescriptor).copy()
         super().__init__(self._descriptor, device, buffer, offset)
 
+    @classmethod
+    def from_numpy(cls, device: MTLDevice, array: Any, copy: bool | None = None) -> Self:
+        """A matrix of an array ``[rows, columns]``, or several of ``[matrices, rows, columns]``.
+
+        As `MPSVector.from_numpy`, in the array's memory where it can be shared.
+        """
+        place = check_is_device(cls.__name__, "device", device)
+        return cls._of(place, taken_array(cls.__name__, place.torch_device, array, copy, _MATRIX_AXES, _DATA_TYPES))
+
+    @classmethod
+    def from_dlpack(cls, device: MTLDevice, tensor: Any, copy: bool | None = None) -> Self:
+        """The same of a tensor of PyTorch or of any library with ``__dlpack__``; see `MPSVector.from_dlpack`."""
+        place = check_is_device(cls.__name__, "device", device)
+        return cls._of(place, taken_tensor(cls.__name__, place.torch_device, tensor, copy, _MATRIX_AXES, _DATA_TYPES))
+
+    @classmethod
+    def _of(cls, device: MTLDevice, taken: Taken) -> Self:
+        *matrices, rows, columns = taken.elements.shape
+        data_type, count = _DATA_TYPES[taken.elements.dtype], math.prod(matrices)
+        return cls(MTLBuffer.holding(device, taken), MPSMatrixDescriptor(rows, columns, None, data_type, count))
+
     rows = Shown[int]("_descriptor.rows", "Rows of a matrix.")
     columns = Shown[int]("_descriptor.columns", "Columns of a matrix.")
     matrices = Shown[int]("_descriptor.matrices", "Number of matrices.")
@@ -274,10 +359,19 @@ class _Temporary(_Elements):
         """Take reads from the read count."""
         self._counts.take(self.name, amount)
 
-    def numpy(self) -> NDArray[Any]:
-        """Raise: the CPU cannot reach temporary memory."""
+    @classmethod
+    def from_numpy(cls, *arguments: Any, **options: Any) -> NoReturn:
+        """Not offered: the CPU cannot write temporary memory."""
+        raise MPSTypeError(cls.__name__, "from_numpy", "is not offered", None, "Use an ordinary object's")
+
+    @classmethod
+    def from_dlpack(cls, *arguments: Any, **options: Any) -> NoReturn:
+        """Not offered: temporary objects have memory of their own."""
+        raise MPSTypeError(cls.__name__, "from_dlpack", "is not offered", None, "Use an ordinary object's")
+
+    def _check_cpu_access(self, method: str) -> None:
         rule = "is not offered: temporary memory cannot be reached by the CPU"
-        raise MPSLifetimeError(self.name, "numpy", rule, remedy="Use an ordinary object")
+        raise MPSLifetimeError(self.name, method, rule, remedy="Use an ordinary object")
 
 
 class MPSTemporaryVector(_Temporary, MPSVector):
@@ -295,8 +389,9 @@ class MPSTemporaryVector(_Temporary, MPSVector):
     def prefetch_storage(command_buffer: CommandBuffer, descriptor_list: Sequence[MPSVectorDescriptor]) -> None:
         """A hint about vectors to come; checks the arguments and has no other effect."""
         check_is_open("MPSTemporaryVector.prefetch_storage", command_buffer)
-        for descriptor in descriptor_list:
-            descriptor.validate()
+        who = "MPSTemporaryVector.prefetch_storage"
+        for index, descriptor in enumerate(listed(who, "descriptor_list", descriptor_list, "MPSVectorDescriptor")):
+            of_kind(who, f"descriptor_list[{index}]", descriptor, MPSVectorDescriptor).validate()
 
 
 class MPSTemporaryMatrix(_Temporary, MPSMatrix):
@@ -313,8 +408,11 @@ class MPSTemporaryMatrix(_Temporary, MPSMatrix):
     def prefetch_storage(command_buffer: CommandBuffer, matrix_descriptor_list: Sequence[MPSMatrixDescriptor]) -> None:
         """A hint about matrices to come; checks the arguments and has no other effect."""
         check_is_open("MPSTemporaryMatrix.prefetch_storage", command_buffer)
-        for descriptor in matrix_descriptor_list:
-            descriptor.validate()
+        who = "MPSTemporaryMatrix.prefetch_storage"
+        for index, descriptor in enumerate(
+            listed(who, "matrix_descriptor_list", matrix_descriptor_list, "MPSMatrixDescriptor")
+        ):
+            of_kind(who, f"matrix_descriptor_list[{index}]", descriptor, MPSMatrixDescriptor).validate()
 
 
 def _temporary_buffer(who: str, command_buffer: CommandBuffer, descriptor: object) -> MTLBuffer | None:

@@ -261,7 +261,7 @@ def bytes_needed(descriptor: MPSVectorDescriptor | MPSMatrixDescriptor) -> int:
 
 
 def _element_bytes(who: str, data_type: MPSDataType) -> int:
-    if data_type not in TORCH_TYPES:
+    if not isinstance(data_type, int) or data_type not in TORCH_TYPES:
         rule = f"must be one of {', '.join(kind.name for kind in TORCH_TYPES)}"
         raise MPSArgumentError(who, "data_type", rule, getattr(data_type, "name", repr(data_type)))
     return MPSSizeofMPSDataType(data_type)

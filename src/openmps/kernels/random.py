@@ -205,7 +205,8 @@ class MPSMatrixRandom(MPSKernel):
         distribution_descriptor: MPSMatrixRandomDistributionDescriptor | None = None,
     ) -> None:
         super().__init__(device)
-        if destination_data_type not in (MPSDataType.UINT32, MPSDataType.FLOAT32):
+        is_type = isinstance(destination_data_type, int)
+        if not is_type or destination_data_type not in (MPSDataType.UINT32, MPSDataType.FLOAT32):
             got = getattr(destination_data_type, "name", repr(destination_data_type))
             raise MPSArgumentError(self.name, "destination_data_type", "must be UINT32 or FLOAT32", got)
         self._seed = integer(self.name, "seed", seed, most=ULONG_MAX, rule="must be an integer of 64 bits, at least 0")

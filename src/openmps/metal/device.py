@@ -9,12 +9,13 @@ from __future__ import annotations
 import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 
 from openmps.checks import NamedAttributes, Shown, Single, counted, described, is_whole, store, whole
 from openmps.errors import MPSArgumentError, MPSDeviceError, MPSTypeError
+from openmps.metal.array_protocols import Taken
 from openmps.metal.blit import BlitEncoder, CopyBytes, FillBytes
 from openmps.metal.execution import MAX_CAPTURE_COUNT, Work
 from openmps.metal.heap import Arena, MTLHeapDescriptor
@@ -28,6 +29,7 @@ from openmps.metal.resource import Bytes, Resource, bytes_of, modes_of
 from openmps.selectors import name_arguments
 from openmps.types import MTLCPUCacheMode, MTLResourceOptions, MTLStorageMode, NSRange
 
+_TO_MAKE_ONE = "Make one with MTLCreateSystemDefaultDevice() or mtl_device(name)"
 Handler = Callable[["MTLCommandBuffer"], object]
 """Called with the command buffer that was scheduled or has completed; what it returns is ignored."""
 
@@ -36,6 +38,9 @@ class MTLDevice(Processor):
     """The CPU or one CUDA GPU (MTLDevice.h, macOS 10.11). Made, one for each, by `mtl_device` and its like."""
 
     def __init__(self, torch_device: torch.device) -> None:
+        if not isinstance(torch_device, torch.device):
+            got = type(torch_device).__name__
+            raise MPSTypeError("MTLDevice", "torch_device", "must be a torch.device", got, _TO_MAKE_ONE)
         super().__init__(torch_device)
         self._watched: set[weakref.ref[MTLBuffer]] = set()
 
@@ -181,10 +186,26 @@ class MTLBuffer(Bytes, MTLResource):
         heap: MTLHeap | None = None,
         storage: torch.Tensor | None = None,
     ) -> None:
+        if not isinstance(device, MTLDevice):
+            self._check_is_device(device)
+        if storage is not None and not isinstance(storage, torch.Tensor):
+            raise MPSTypeError("MTLBuffer", "storage", "must be a torch.Tensor", type(storage).__name__)
         MTLResource.__init__(self, device, *modes_of("MTLBuffer", options), heap)
         count = device.check_length("MTLBuffer", "length", length) if storage is None else storage.numel()
         store(self, "_length", count)
         store(self, "_storage", storage)
+
+    @classmethod
+    def _check_is_device(cls, device: object) -> None:
+        if not isinstance(device, MTLDevice):
+            raise MPSTypeError(cls.__name__, "device", "must be an MTLDevice", type(device).__name__, _TO_MAKE_ONE)
+
+    @classmethod
+    def holding(cls, device: MTLDevice, taken: Taken) -> Self:
+        """A buffer in the memory of elements that were taken; for those who extend the framework."""
+        buffer = cls(device, taken.elements.nbytes, storage=taken.elements.reshape(-1).view(torch.uint8))
+        store(buffer, "_origin", taken.origin)
+        return buffer
 
     def _watch_host_copy(self) -> None:
         self._device.watch(self)
@@ -209,6 +230,8 @@ class MTLHeap(Arena):
     """
 
     def __init__(self, device: MTLDevice, descriptor: MTLHeapDescriptor) -> None:
+        if not isinstance(device, MTLDevice):
+            raise MPSTypeError("MTLHeap", "device", "must be an MTLDevice", type(device).__name__, _TO_MAKE_ONE)
         super().__init__(device, descriptor)
         self._device = device
 
@@ -478,6 +501,9 @@ class MTLCommandBuffer(CommandBuffer):
     def __init__(
         self, command_queue: MTLCommandQueue, executor: QueueExecutor, retained_references: bool = True
     ) -> None:
+        if not isinstance(executor, QueueExecutor):
+            remedy = "Make one with command_queue.command_buffer()"
+            raise MPSTypeError("MTLCommandBuffer", "executor", "must be a queue's", type(executor).__name__, remedy)
         recording = Recording(command_queue, executor)
         vars(self).update(_device=command_queue.device, _recording=recording, _retained_references=retained_references)
 

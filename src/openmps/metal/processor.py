@@ -85,10 +85,10 @@ def torch_device_of(which: object) -> torch.device:
         MPSDeviceError: This machine, or this build of PyTorch, does not have the device.
         MPSArgumentError: It is not the name of a device.
     """
-    if isinstance(which, str) and which == "auto":
-        return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     if not isinstance(which, (str, torch.device)):
         raise MPSTypeError("mtl_device", "which", "must be the name of a device", type(which).__name__)
+    if which == "auto":
+        return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     try:
         wanted = torch.device(which)
     except RuntimeError as fault:

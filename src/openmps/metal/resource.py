@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from openmps.checks import KnownAttributes, Labelled, Shown, memory_for, of_kind, store
 from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.metal.array_protocols import Taken, as_array, exported, location, taken_array, taken_tensor
 from openmps.metal.host_copy import HostCopy
 from openmps.metal.pending import Region, mark_written, settle
 from openmps.metal.processor import Processor
@@ -43,6 +44,8 @@ class Resource(KnownAttributes, Labelled, ABC):
     _purgeable: MPSPurgeableState
     _storage: torch.Tensor | None = None
     _host: HostCopy | None = None
+    _origin: str | None = None
+    """Of memory that came from an array or a tensor: whether it is shared, in words."""
 
     def __init__(self, storage_mode: MTLStorageMode, cpu_cache_mode: MTLCPUCacheMode) -> None:
         store(self, "_storage_mode", storage_mode)
@@ -100,7 +103,7 @@ class Resource(KnownAttributes, Labelled, ABC):
         if state is not MPSPurgeableState.KEEP_CURRENT:
             self._purgeable = state
         if state is MPSPurgeableState.EMPTY:
-            self._storage = self._host = None
+            self._storage = self._host = self._origin = None
             epoch.end()
         return before
 
@@ -122,10 +125,70 @@ class Bytes(Resource):
     }
 
     def __repr__(self) -> str:
-        state = "" if self.is_allocated else ", not allocated yet"
+        state = f", {self._origin}" if self._origin else "" if self.is_allocated else ", not allocated yet"
         return f"<{self.name}, {self._length} bytes, {self._storage_mode.name}{state}, on {self.device.name}>"
 
     length = Shown[int]("_length", "Size in bytes.")
+    origin = Shown["str | None"](
+        "_origin", "``shares the memory of an array``, ``a copy of a tensor`` and the like; None for other memory."
+    )
+
+    # --- other libraries ---------------------------------------------------------------------------------------------
+
+    @classmethod
+    def from_numpy(cls, device: Processor, array: Any, copy: bool | None = None) -> Self:
+        """A buffer with the bytes of an array of numbers, in its memory where that can be shared.
+
+        Memory of the CPU is shared with a buffer of the CPU if the array is writable, without gaps and begins at a
+        multiple of 16 bytes: then what is written to either shows in both, and encodes read what is there when they
+        run. Else, and with ``copy=True``, it is copied; ``copy=False`` raises rather than copy. `origin` and the
+        buffer's text say which it was. The array is not to be written while committed work reads or writes it.
+
+        Raises:
+            MPSArgumentError: The array has no axis or one of size 0; or it cannot be shared and ``copy`` is False.
+            MPSTypeError: It is no array of integers or floating point numbers in this machine's byte order.
+        """
+        cls._check_is_device(device)
+        return cls.holding(device, taken_array(cls.__name__, device.torch_device, array, copy))
+
+    @classmethod
+    def from_dlpack(cls, device: Processor, tensor: Any, copy: bool | None = None) -> Self:
+        """The same of a tensor of PyTorch or of any library with ``__dlpack__``, in the memory of the CPU or of a GPU.
+
+        Memory of the buffer's own device is shared; that which its library calls read-only is copied.
+        """
+        cls._check_is_device(device)
+        return cls.holding(device, taken_tensor(cls.__name__, device.torch_device, tensor, copy))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        """The bytes, uint8: the buffer's memory itself on the CPU, a copy of that of a GPU; read as by `contents`."""
+        is_own, found = self.device.is_cuda, self.contents()
+        held = found.copy() if is_own else found
+        return as_array(self.name, held, dtype, copy, is_own=is_own, remedy="Use contents(), which is uint8")
+
+    def __dlpack__(
+        self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None
+    ) -> object:
+        """A capsule with the bytes, uint8, in the buffer's memory; waits and refuses as `contents` does."""
+        self._check_cpu_access("__dlpack__")
+        return exported(self.name, self.tensor(torch.uint8), stream, max_version, dl_device, copy)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return location(self.device.torch_device)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What copies and pickles hold: they may have memory of their own."""
+        return {**vars(self), "_origin": None}
+
+    @classmethod
+    @abstractmethod
+    def _check_is_device(cls, device: object) -> None:
+        """Raise unless buffers can be made on ``device``."""
+
+    @classmethod
+    @abstractmethod
+    def holding(cls, device: Any, taken: Taken) -> Self:
+        """A buffer in the memory of elements that were taken."""
 
     # --- the device's side -------------------------------------------------------------------------------------------
 
@@ -168,6 +231,7 @@ class Bytes(Resource):
         if self._storage is not None:
             epoch.end()
         self._storage = storage
+        self._origin = "shares the memory of a tensor"
         self._host = None
         self._purgeable = MPSPurgeableState.NON_VOLATILE
         mark_written((Region(self),))

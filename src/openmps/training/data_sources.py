@@ -65,6 +65,7 @@ class ArrayConvolutionDataSource(ArraySource):
         **options: Any,
     ) -> Self:
         """Weights drawn uniformly from ``-limit`` to ``limit``, biases all ``bias``; None is no biases."""
+        of_kind(cls.__name__, "descriptor", descriptor, MPSCNNConvolutionDescriptor)
         limit = not_negative(cls.__name__, "limit", limit)
         bias = None if bias is None else number(cls.__name__, "bias", bias)
         generator = np.random.Generator(np.random.Philox(integer(cls.__name__, "seed", seed, 0, 2**128 - 1)))

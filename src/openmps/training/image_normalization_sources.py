@@ -16,7 +16,7 @@ from openmps.core.numbers import not_negative
 from openmps.core.state.batch import as_state_batch
 from openmps.core.state.rows import MPSCNNNormalizationGammaAndBetaState
 from openmps.core.state.state import MPSState
-from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.errors import MPSArgumentError, MPSMemoryError, MPSTypeError
 from openmps.kernels.group_normalization.state import ImageNormalizationState, adder
 from openmps.metal.device import CommandBuffer, MTLBuffer, MTLDevice
 from openmps.ops.elements import RowSums
@@ -202,6 +202,10 @@ class TrainableGroupNormalizationDataSource(TrainableInstanceNormalizationDataSo
 
 def _row(who: str, part: str, given: Row, channels: int) -> NDArray[np.float32]:
     if given is None:
-        return np.full(channels, _DEFAULTS[part], np.float32)
+        try:
+            return np.full(channels, _DEFAULTS[part], np.float32)
+        except (MemoryError, ValueError) as error:  # more than an array can be asked for
+            rule = "needs more memory than there is"
+            raise MPSMemoryError(who, "number_of_feature_channels", rule, channels) from error
     rule = f"must hold {channels} numbers, one a feature channel"
     return row(who, part, numbers(who, part, given), channels, rule)

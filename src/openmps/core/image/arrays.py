@@ -17,9 +17,11 @@ from openmps.core.image.descriptor import MPSImageDescriptor, check_fits
 from openmps.core.image.host import TENSOR_TYPES
 from openmps.core.image.storage import Block, Extent, Shape
 from openmps.core.lifetime import check_is_device
-from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.errors import MPSArgumentError, MPSTypeError, shown
+from openmps.metal.array_protocols import Offered, as_array, offered_tensor
 from openmps.metal.device import MTLDevice
 from openmps.ops.elements import DTYPES, encode
+from openmps.types import MPSDataLayout as Layout
 from openmps.types import MPSImageFeatureChannelFormat as Format
 
 Axes = tuple[int, ...]
@@ -27,7 +29,10 @@ LEAST_PINNED_BYTES = 1 << 16
 """Arrays for a GPU that are smaller are staged together with the numbers of a replay."""
 _FORMATS = {dtype: channel_format for channel_format, dtype in DTYPES.items()}
 _NUMPY_AXES = {3: "[height, width, channels]", 4: "[images, height, width, channels]"}
-_TENSOR_AXES = {3: "[channels, height, width]", 4: "[images, channels, height, width]"}
+_TENSOR_AXES = {
+    Layout.FEATURE_CHANNELS_X_HEIGHT_X_WIDTH: {3: "[channels, height, width]", 4: "[images, channels, height, width]"},
+    Layout.HEIGHT_X_WIDTH_X_FEATURE_CHANNELS: _NUMPY_AXES,
+}
 
 
 def from_numpy(who: str, device: MTLDevice, array: Any, channel_format: Format | None, axes: Axes) -> Block:
@@ -95,19 +100,26 @@ def from_tensor(
     channel_format: Format | None,
     copy: bool | None,
     axes: Axes,
+    data_layout: Layout,
 ) -> Block:
-    """A block that shares, or copies, a tensor ``[C, H, W]`` or ``[N, C, H, W]``; see `MPSImage.from_tensor`."""
+    """A block that shares, or copies, the numbers of a tensor; see `MPSImage.from_tensor`."""
     device, copy = check_is_device(who, "device", device), optional_flag(who, "copy", copy)
-    given = _as_tensor(who, tensor)
+    given, obstacle, _ = _as_tensor(who, tensor)
+    try:
+        layout = Layout(data_layout)
+    except ValueError as fault:
+        raise MPSArgumentError(who, "data_layout", "must be a value of MPSDataLayout", shown(data_layout)) from fault
     if given.dim() not in axes or not given.numel():
-        _refuse_axes(who, "tensor", tuple(given.shape), [_TENSOR_AXES[count] for count in axes])
+        _refuse_axes(who, "tensor", tuple(given.shape), [_TENSOR_AXES[layout][count] for count in axes])
     with torch.inference_mode(False):
         batch = given if given.dim() == 4 else given.unsqueeze(0)
-        # Memory made in inference mode cannot be written outside it.
-        own = batch.clone(memory_format=torch.channels_last) if copy or batch.is_inference() else batch
+        if layout is Layout.HEIGHT_X_WIDTH_X_FEATURE_CHANNELS:
+            batch = batch.permute(0, 3, 1, 2)
+        own = batch.clone(memory_format=torch.channels_last) if copy or obstacle else batch
         block = _block(who, device, own, channel_format, "tensor")
     if copy is False and block.tensor().data_ptr() != given.data_ptr():
         got = f"{given.dtype} on {given.device}, shape {tuple(given.shape)} with strides {given.stride()}"
+        got += f", which {obstacle}" if obstacle else ""
         rule = f"cannot be shared: it must be {DTYPES[block.channel_format]} in channels-last memory of {device.name!r}"
         raise MPSArgumentError(who, "tensor", rule, got, "Leave copy out to allow a copy")
     return block
@@ -125,29 +137,17 @@ def to_numpy(values: Tensor) -> NDArray[np.float32]:
     return np.array(values.permute(0, 2, 3, 1).cpu().numpy(), dtype=np.float32, order="C")
 
 
-def as_array(who: str, fresh: NDArray[np.float32], dtype: Any, copy: bool | None) -> NDArray[Any]:
+def array_of(who: str, fresh: NDArray[np.float32], dtype: Any, copy: bool | None) -> NDArray[Any]:
     """The answer to ``__array__`` from a fresh copy of the numbers."""
-    if copy is False:
-        remedy = "Use tensor(), which shares the memory"
-        raise MPSArgumentError(who, "copy", "must not be False: numbers are given as a float32 copy", copy, remedy)
-    return fresh if dtype is None else fresh.astype(dtype, copy=False)
+    return as_array(who, fresh, dtype, copy, is_own=True, remedy="Use tensor(), which shares the memory")
 
 
-def _as_tensor(who: str, tensor: Any) -> Tensor:
-    if isinstance(tensor, Tensor):
-        given = tensor.detach()
-    elif isinstance(tensor, np.ndarray) or not hasattr(tensor, "__dlpack__"):
+def _as_tensor(who: str, tensor: Any) -> Offered:
+    if isinstance(tensor, np.ndarray):
         rule = "must be a torch.Tensor, or another library's tensor with __dlpack__"
         remedy = "For arrays, channels last, there is from_numpy"
         raise MPSTypeError(who, "tensor", rule, type(tensor).__name__, remedy)
-    else:
-        try:
-            given = torch.from_dlpack(tensor)
-        except (BufferError, RuntimeError, TypeError, ValueError) as fault:
-            raise MPSTypeError(who, "tensor", "must be one that DLPack can hand over", str(fault)) from fault
-    if given.layout is not torch.strided or given.is_quantized:
-        raise MPSTypeError(who, "tensor", "must be a dense tensor of plain numbers", f"{given.layout} {given.dtype}")
-    return given
+    return offered_tensor(who, tensor)
 
 
 def _refuse_axes(who: str, argument: str, shape: tuple[int, ...], allowed: list[str]) -> NoReturn:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from openmps.checks import KnownAttributes, store, whole
+from openmps.checks import KnownAttributes, accepts, store, whole
 from openmps.core.image import arrays
 from openmps.core.image.descriptor import MPSImageDescriptor, check_is_descriptor
 from openmps.core.image.host import layout_of_array
@@ -26,10 +26,11 @@ from openmps.core.lifetime import (
 )
 from openmps.core.numbers import position
 from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.metal.array_protocols import exported, location
 from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.metal.pending import require_written, settle, unwritten
 from openmps.ops.elements import DTYPES
-from openmps.types import MPSImageFeatureChannelFormat
+from openmps.types import MPSDataLayout, MPSImageFeatureChannelFormat
 
 MOST_IMAGES = 1 << 20
 """Images of the largest batch: each may become an object of its own."""
@@ -108,12 +109,14 @@ class MPSImageBatch(KnownAttributes, Sequence[MPSImage]):
         tensor: Any,
         channel_format: MPSImageFeatureChannelFormat | None = None,
         copy: bool | None = None,
+        data_layout: MPSDataLayout = MPSDataLayout.FEATURE_CHANNELS_X_HEIGHT_X_WIDTH,
     ) -> MPSImageBatch:
         """Images of a tensor ``[images, channels, height, width]``, in one block, with its memory where possible.
 
+        ``[images, height, width, channels]`` with a ``data_layout`` of HEIGHT_X_WIDTH_X_FEATURE_CHANNELS.
         See `MPSImage.from_tensor`.
         """
-        block = arrays.from_tensor("MPSImageBatch", device, tensor, channel_format, copy, (4,))
+        block = arrays.from_tensor("MPSImageBatch", device, tensor, channel_format, copy, (4,), data_layout)
         return _like(device, block.channel_format, block.extent).over(block)
 
     @classmethod
@@ -195,15 +198,16 @@ class MPSImageBatch(KnownAttributes, Sequence[MPSImage]):
         settle("MPSImageBatch", method, stack.regions())
         return stack
 
-    def __dlpack__(self, **options: Any) -> object:
-        return self.tensor().__dlpack__(**options)
+    def __dlpack__(
+        self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None
+    ) -> object:
+        return exported("MPSImageBatch", self.tensor(), stream, max_version, dl_device, copy)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        kind, index = self.tensor().__dlpack_device__()
-        return int(kind), int(index)
+        return location(self.representative().device.torch_device)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        return arrays.as_array("MPSImageBatch", self.numpy(), dtype, copy)
+        return arrays.array_of("MPSImageBatch", self.numpy(), dtype, copy)
 
     # --- for the encode path ----------------------------------------------------------------------------------------
 
@@ -448,6 +452,10 @@ def MPSImageBatchIterate(batch: Sequence[MPSImage], block: Callable[[MPSImage, i
 
     A result of the block greater than the smallest 64-bit integer stops; None goes on. Returns the last result.
     """
+    if not callable(block):
+        rule = "must be a function of an image and its index"
+        raise MPSTypeError("MPSImageBatchIterate", "block", rule, type(block).__name__)
+    accepts("MPSImageBatchIterate", "block", block, "image index")
     result = _NO_STOP
     seen: set[int] = set()
     for index, image in enumerate(as_batch("MPSImageBatchIterate", "batch", batch)):

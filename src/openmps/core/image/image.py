@@ -16,6 +16,7 @@ from openmps.core.image.picture import png_of
 from openmps.core.image.storage import Block, Extent, Shape, Stack, Storage
 from openmps.core.lifetime import check_device, check_is_device, record_synchronize
 from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.metal.array_protocols import exported, location
 from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.metal.pending import mark_written, require_written, settle, unwritten
 from openmps.types import (
@@ -126,9 +127,12 @@ class MPSImage(KnownAttributes, Labelled):
         tensor: Any,
         channel_format: MPSImageFeatureChannelFormat | None = None,
         copy: bool | None = None,
+        data_layout: MPSDataLayout = MPSDataLayout.FEATURE_CHANNELS_X_HEIGHT_X_WIDTH,
     ) -> MPSImage:
         """An image of a tensor in PyTorch's order, ``[channels, height, width]`` or ``[images, channels, …]``.
 
+        With a ``data_layout`` of HEIGHT_X_WIDTH_X_FEATURE_CHANNELS it is ``[height, width, channels]`` or ``[images,
+        height, …]``: then memory without gaps is channels-last.
         ``tensor`` is a torch.Tensor or another library's with ``__dlpack__``. Its memory is shared, so that writing to
         either shows in both, if it lies on the device, channels-last, in the format's own type; else, and with
         ``copy=True``, it is copied. ``copy=False`` raises rather than copy. Types as for `from_numpy`. The inverse of
@@ -138,7 +142,7 @@ class MPSImage(KnownAttributes, Labelled):
             MPSArgumentError: As `from_numpy`; or the memory cannot be shared and ``copy`` is False.
             MPSTypeError: As `from_numpy`; or it is no tensor.
         """
-        block = arrays.from_tensor(cls.__name__, device, tensor, channel_format, copy, (3, 4))
+        block = arrays.from_tensor(cls.__name__, device, tensor, channel_format, copy, (3, 4), data_layout)
         return MPSImage.member(device, arrays.descriptor_of(block), Storage.of(block))
 
     @staticmethod
@@ -286,15 +290,16 @@ class MPSImage(KnownAttributes, Labelled):
         self._settle("tensor")
         return self.storage.tensor()
 
-    def __dlpack__(self, **options: Any) -> object:
-        return self.tensor().__dlpack__(**options)
+    def __dlpack__(
+        self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None
+    ) -> object:
+        return exported(self.name, self.tensor(), stream, max_version, dl_device, copy)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        kind, index = self.tensor().__dlpack_device__()
-        return int(kind), int(index)
+        return location(self.device.torch_device)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        return arrays.as_array(self.name, self.numpy(), dtype, copy)
+        return arrays.array_of(self.name, self.numpy(), dtype, copy)
 
     def _settle(self, method: str) -> None:
         """Raise, or wait, unless the CPU may read the image now."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from openmps.checks import store
+from openmps.checks import listed, store
 from openmps.core.image.descriptor import MPSImageDescriptor, check_is_descriptor, slices_of
 from openmps.core.image.image import MPSImage, MPSImageAllocator, defined_above, new_storage
 from openmps.core.image.storage import Storage
@@ -102,7 +102,8 @@ class MPSTemporaryImage(MPSImage):
         """A hint about images to come; checks the arguments and has no other effect."""
         who = "MPSTemporaryImage.prefetch_storage"
         check_is_open(who, command_buffer)
-        for index, descriptor in enumerate(image_descriptor_list):
+        descriptors = listed(who, "image_descriptor_list", image_descriptor_list, "MPSImageDescriptor")
+        for index, descriptor in enumerate(descriptors):
             check_is_descriptor(who, f"image_descriptor_list[{index}]", descriptor).validate(who)
 
     @property

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-from openmps.checks import store
+from openmps.checks import listed, store
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.image.image import MPSImage
 from openmps.core.image.storage import Extent, Shape, Target
@@ -87,14 +87,16 @@ class PlannedKernel(KernelProperties):
         The built-in policy comes first, then the kernel, then each source state, then a custom policy, each with the
         right to change the descriptor and the offset.
         """
-        images = [single(self.name, "source_images", image) for image in source_images]
+        given = listed(self.name, "source_images", source_images, "MPSImage")
+        images = [single(self.name, "source_images", image) for image in given]
         if len(images) != len(self._sources):
             rule = f"must be {len(self._sources)} image(s)"
             raise MPSArgumentError(self.name, "source_images", rule, f"{len(images)} image(s)")
         shapes = tuple(image.stack(0, image.number_of_images).shape for image in images)
-        states = MPSStateBatch(list(source_states)) if source_states else None
+        several = listed(self.name, "source_states", source_states, "MPSState")
+        states = MPSStateBatch(several) if several else None
         sized = self._sized_for(shapes, None if states is None else self._given(states), is_batch=False)
-        return self._custom(descriptor_of(sized), images, list(source_states or ()))
+        return self._custom(descriptor_of(sized), images, several)
 
     def _sized_for(self, shapes: tuple[Shape, ...], given: Hashable, *, is_batch: bool) -> Sized:
         """The result for these sources; the kernel's properties become what the policy makes of them."""

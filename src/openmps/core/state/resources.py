@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from threading import Lock
+from typing import cast
 
-from openmps.checks import NamedAttributes, described, store, whole
+from openmps.checks import NamedAttributes, described, listed, store, whole
 from openmps.core.image.descriptor import MPSImageDescriptor, check_fits, check_is_descriptor
 from openmps.core.image.image import MPSImage
 from openmps.core.lifetime import check_device, check_is_device
@@ -44,12 +45,17 @@ class MPSStateResourceList(NamedAttributes):
     ) -> None:
         store(self, "_buffer_sizes", [])
         store(self, "_texture_descriptors", [])
-        for given in buffer_sizes:
+        who, sizes, textures = "MPSStateResourceList", buffer_sizes, texture_descriptors
+        if type(sizes) is not list:  # which kernels give
+            sizes = listed(who, "buffer_sizes", cast("Iterable[object]", sizes), "numbers of bytes")
+        if type(textures) is not tuple:
+            textures = listed(who, "texture_descriptors", textures, "MPSImageDescriptor")
+        for given in cast("Sequence[int | MPSImageDescriptor]", sizes):
             if isinstance(given, MPSImageDescriptor):
                 self.append_texture(given)
             else:
                 self.append_buffer(given)
-        for descriptor in texture_descriptors:
+        for descriptor in textures:
             self.append_texture(descriptor)
 
     def __repr__(self) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Sequence
 from html import escape
 from typing import Any
 
-from openmps.checks import KnownAttributes, Labelled, Shown, counted, flag, html_table, store
+from openmps.checks import KnownAttributes, Labelled, Shown, counted, flag, html_table, listed, store
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.image.image import MPSImage
 from openmps.core.lifetime import (
@@ -25,8 +25,6 @@ from openmps.errors import MPSLifetimeError, MPSTypeError
 from openmps.metal.device import CommandBuffer, MTLBuffer, MTLDevice
 from openmps.metal.pending import Region, require_written, unwritten
 from openmps.types import MPSStateResourceType, MPSStateTextureInfo
-
-_NO_RESOURCES = (None,) * 5
 
 
 class Saved:
@@ -122,8 +120,10 @@ class MPSState(KnownAttributes, Labelled):
         resources: Sequence[Resource] | None = None,
     ) -> None:
         store(self, "saved", Saved())
-        ways = (buffer_size, texture_descriptor, resource_list, resource, resources)
-        if isinstance(device, MTLDevice) and ways == _NO_RESOURCES:
+        if (
+            isinstance(device, MTLDevice)
+            and buffer_size is texture_descriptor is resource_list is resource is resources is None
+        ):
             vars(self).update(_slots=[], _device=device)
             return
         name = type(self).__name__
@@ -137,7 +137,8 @@ class MPSState(KnownAttributes, Labelled):
             buffer_size, resource_list = None, buffer_size
         ways = (buffer_size, texture_descriptor, resource_list, resource, resources)
         given = [Slot.of(name, "resource", resource)] if resource is not None else []
-        given += [Slot.of(name, f"resources[{index}]", item) for index, item in enumerate(resources or ())]
+        several = listed(name, "resources", resources, "MTLBuffer and MPSImage") if resources is not None else ()
+        given += [Slot.of(name, f"resources[{index}]", item) for index, item in enumerate(several)]
         wanted = slots_of(name, buffer_size, texture_descriptor, resource_list)
         if sum(way is not None for way in ways) > 1:
             rule = "must be asked for in one way: a size, a descriptor, a list, one resource, or several"
@@ -170,6 +171,8 @@ class MPSState(KnownAttributes, Labelled):
 
     def make_temporary(self, command_buffer: CommandBuffer, count: int = 1) -> None:
         """Tie the state, or the ``count`` states that it stands for, to a command buffer; for kernels."""
+        if not isinstance(command_buffer, CommandBuffer):
+            check_is_open(self.name, command_buffer)
         store(self, "_counts", TemporaryCounts(command_buffer, self, count))
 
     # --- what it is -------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from openmps.checks import FLT_MAX, Shown, flag
+from openmps.checks import FLT_MAX, Shown, flag, listed
 from openmps.core.kernel.arguments import member
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.graph.nodes.node import (
@@ -54,7 +54,8 @@ class MPSNNBinaryArithmeticNode(MPSNNFilterNode):
         sources: Sequence[MPSNNImageNode] | None = None,
     ) -> None:
         first = list(left_source) if isinstance(left_source, Sequence) else [left_source]
-        given = [source for source in (*first, right_source) if source is not None] + list(sources or ())
+        given = [source for source in (*first, right_source) if source is not None]
+        given += listed(type(self).__name__, "sources", sources, "MPSNNImageNode")
         if len(given) != 2:
             raise MPSArgumentError(type(self).__name__, "sources", "must be two image nodes", f"{len(given)}")
         super().__init__(given)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
-from openmps.checks import KnownAttributes, Labelled, MaybeNone, NamedAttributes, Shown, described
+from openmps.checks import KnownAttributes, Labelled, MaybeNone, NamedAttributes, Shown, described, listed
 from openmps.core.image.image import MPSImageAllocator
 from openmps.core.image.temporary import MPSTemporaryImage
 from openmps.core.padding.policy import MPSNNDefaultPadding, MPSNNPadding
@@ -208,6 +208,8 @@ class MPSNNFilterNode(NamedAttributes, Labelled):
         name_arguments(cls)
 
     def __init__(self, sources: Sequence[MPSNNImageNode], states: Sequence[MPSNNStateNode] = ()) -> None:
+        sources = listed(type(self).__name__, "sources", sources, "MPSNNImageNode")
+        states = listed(type(self).__name__, "states", states, "MPSNNStateNode")
         for index, source in enumerate(sources):
             if not isinstance(source, MPSNNImageNode):
                 rule, remedy = "must be an MPSNNImageNode", "Pass the result_image of the filter before"
@@ -295,7 +297,7 @@ class MPSNNFilterNode(NamedAttributes, Labelled):
         return nodes[0]
 
     def _one_gradient(self, source: MPSNNImageNode | None, sources: Sequence[MPSNNImageNode] | None) -> MPSNNImageNode:
-        given = ([] if source is None else [source]) + list(sources or ())
+        given = ([] if source is None else [source]) + listed(self.name, "sources", sources, "MPSNNImageNode")
         if len(given) != 1 or not isinstance(given[0], MPSNNImageNode):
             rule = "must be one MPSNNImageNode, the gradient of the result"
             raise MPSTypeError(self.name, "source", rule, f"{[type(each).__name__ for each in given]}")

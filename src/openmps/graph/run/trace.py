@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from openmps.checks import NamedAttributes, Shown, counted, lengths_text
+from openmps.checks import NamedAttributes, Shown, counted, lengths_text, listed, of_kind
 from openmps.core.kernel.dispatch import Bound, Dispatch
 from openmps.core.kernel.lowering_context import RESULT
 from openmps.core.training_state import Checkpointed
@@ -121,8 +121,11 @@ class Trace(NamedAttributes, Mapping[str, "NDArray[Any]"]):
     """
 
     def __init__(self, entries: Sequence[TracedValue], notes: Sequence[str] = ()) -> None:
-        self._entries = {entry.label: entry for entry in entries}
-        self._notes = tuple(notes)
+        given = listed("Trace", "entries", entries, "TracedValue")
+        for index, entry in enumerate(given):
+            of_kind("Trace", f"entries[{index}]", entry, TracedValue)
+        self._entries = {entry.label: entry for entry in given}
+        self._notes = tuple(listed("Trace", "notes", notes, "texts"))
 
     notes = Shown[tuple[str, ...]](
         "_notes", "Where the trace is not what an encode does: what is fused there, and what was not seen."

@@ -112,6 +112,8 @@ class MPSCNNBatchNormalizationState(MPSNNGradientState):
     _update_operands: tuple[Numbers, ...] | None = None
 
     def __init__(self, device: MTLDevice, batch_normalization: MPSCNNBatchNormalization) -> None:
+        if not isinstance(batch_normalization, MPSCNNBatchNormalization):
+            of_kind(type(self).__name__, "batch_normalization", batch_normalization, MPSCNNBatchNormalization)
         size = 4 * batch_normalization.number_of_feature_channels
         super().__init__(device, resource_list=MPSStateResourceList(buffer_sizes=[size] * len(_ROWS)))
         store(self, "_batch_normalization", batch_normalization)

@@ -15,6 +15,7 @@ from openmps.core.kernel.configuration import KernelProperty, Setting
 from openmps.core.kernel.lowering_context import LoweringContext
 from openmps.core.kernel.plan import Plan
 from openmps.core.kernel.unary import MPSCNNKernel
+from openmps.core.lifetime import check_is_device
 from openmps.core.neuron import MPSNNNeuronDescriptor
 from openmps.core.state.batch import MPSStateBatch, StateT
 from openmps.core.state.gradient import ForwardRecord, MPSNNGradientState
@@ -180,6 +181,11 @@ class ConvolutionGradientState(MPSNNGradientState):
     _forward_images = _differentiated = 0
 
     def __init__(self, device: MTLDevice, kernel: ConvolutionKernel) -> None:
+        if not isinstance(device, MTLDevice):
+            check_is_device(type(self).__name__, "device", device)
+        if not isinstance(kernel, ConvolutionKernel):
+            rule, remedy = "must be a convolution", "Use its result_state"
+            raise MPSTypeError(type(self).__name__, "kernel", rule, type(kernel).__name__, remedy)
         weights, biases = kernel.parameters.counts
         sums = ParameterSum(weights, device), ParameterSum(biases, device)
         # Written at once: a training step makes one a layer.

@@ -60,7 +60,7 @@ class MPSCNNLossDataDescriptor(NamedAttributes):
         size: MTLSize | None = None,
     ) -> None:
         self._numbers = _flat(data)
-        if layout not in tuple(MPSDataLayout):
+        if not isinstance(layout, int) or layout not in tuple(MPSDataLayout):
             raise MPSArgumentError(_DATA, "layout", "must be an MPSDataLayout", repr(layout))
         self._layout = MPSDataLayout(layout)
         self._size = _size(_DATA, "size", MTLSize(1, 1, self._numbers.size) if size is None else size)
@@ -187,14 +187,15 @@ class MPSCNNLossLabels(MPSState):
     def batch(
         cls,
         device: MTLDevice,
-        labels: NDArray[Any],
+        labels: NDArray[Any] | Tensor,
         *,
-        weights: NDArray[Any] | None = None,
+        weights: NDArray[Any] | Tensor | None = None,
         loss_image_size: MTLSize | None = None,
     ) -> MPSStateBatch[Self]:
-        """Labels of a whole batch from one array, ``[N, C]`` or ``[N, H, W, C]``; ``weights`` likewise.
+        """Labels of a whole batch from one array or tensor, ``[N, C]`` or ``[N, H, W, C]``; ``weights`` likewise.
 
-        Class numbers ``[N]`` or ``[N, H, W]`` become labels by ``numpy.eye(classes, dtype="float32")[numbers]``.
+        Class numbers ``[N]`` or ``[N, H, W]`` become labels by ``numpy.eye(classes, dtype="float32")[numbers]``, those
+        in a tensor by ``torch.nn.functional.one_hot(numbers, classes)``. The numbers are copied.
 
         The objects share three blocks of memory, for labels, weights and losses, and are made when they are asked for:
         the fast way. Those of a subclass are made at once, by its constructor.
@@ -283,11 +284,11 @@ def _loss_descriptor(who: str, size: MTLSize | None) -> MPSImageDescriptor:
     return MPSImageDescriptor(MPSImageFeatureChannelFormat.FLOAT32, chosen.width, chosen.height, chosen.depth)
 
 
-def _blocks(device: MTLDevice, name: str, values: NDArray[Any]) -> MPSImageBatch:
+def _blocks(device: MTLDevice, name: str, values: NDArray[Any] | Tensor) -> MPSImageBatch:
     """An array ``[N, C]`` or ``[N, H, W, C]`` as a batch of float32 images."""
     # A training step makes labels: plain arrays are not looked through.
     is_plain = type(values) is np.ndarray and values.dtype == np.float32
-    array: NDArray[np.float32] = values if is_plain else numbers("MPSCNNLossLabels", name, values)
+    array = cast("NDArray[np.float32]", values) if is_plain else numbers("MPSCNNLossLabels", name, values)
     if array.ndim not in (2, 4):
         rule, remedy = "must be shaped [N, C] or [N, H, W, C]", ONE_HOT if name == "labels" else ""
         raise MPSArgumentError("MPSCNNLossLabels", name, rule, array.shape, remedy)

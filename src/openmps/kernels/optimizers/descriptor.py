@@ -88,7 +88,8 @@ class MPSNNOptimizerDescriptor(NamedAttributes):
 
     def __post_init__(self) -> None:
         name = type(self).__name__
-        if self.regularization_type not in tuple(MPSNNRegularizationType):
+        is_type = isinstance(self.regularization_type, int)
+        if not is_type or self.regularization_type not in tuple(MPSNNRegularizationType):
             rule = "must be an MPSNNRegularizationType"
             raise MPSArgumentError(name, "regularization_type", rule, repr(self.regularization_type))
         self.regularization_type = MPSNNRegularizationType(self.regularization_type)

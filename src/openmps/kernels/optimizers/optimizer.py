@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from openmps.checks import Shown, finite, store
+from openmps.checks import Shown, finite, of_kind, store
 from openmps.core.kernel.base import MPSKernel
 from openmps.core.kernel.checks import check_command_buffer
 from openmps.core.kernel.dispatch import Bound, Dispatch, Frame, Held, Number, Numbers, function_of_op, record_op
@@ -45,6 +45,8 @@ _GIVEN_ANEW = 3
 _BATCH_NORMALIZATION = 4
 """Where they have the state of a batch normalization."""
 _NONE: Mapping[int, Any] = {}
+_NEEDED = "Give convolution_gradient_state and convolution_source_state, or batch_normalization_state"
+_KINDS = {"vector": MPSVector, "matrix": MPSMatrix}
 _NO_OPERANDS = ("self", "command_buffer", "operands")
 
 
@@ -147,7 +149,8 @@ class MPSNNOptimizer(MPSKernel):
             self._encode_states(command_buffer, arguments, layers[0](self.name, arguments, command_buffer))
         else:
             rule = "must be states of a convolution, or of a batch normalization"
-            raise MPSTypeError(self.name, "arguments", rule, "both" if layers else "neither", "Encode once for each")
+            got, remedy = ("both", "Encode once for each") if layers else ("neither", _NEEDED)
+            raise MPSTypeError(self.name, "arguments", rule, got, remedy)
 
     def _encode_in_order(
         self, command_buffer: CommandBuffer, operands: Sequence[Any], named: Mapping[str, Any]
@@ -168,7 +171,7 @@ class MPSNNOptimizer(MPSKernel):
     def _order(self, operands: Sequence[Any]) -> list[str]:
         """The arguments of the selector whose first operands are of these classes."""
         first, second = [*operands, None][:2]
-        for kind, suffix in ((MPSVector, "vector"), (MPSMatrix, "matrix")):
+        for suffix, kind in _KINDS.items():
             if isinstance(first, kind):
                 parts = ("input_gradient", "input_values", *self._accumulators, "result_values")
                 return [f"{part}_{suffix}" for part in parts]
@@ -186,6 +189,8 @@ class MPSNNOptimizer(MPSKernel):
             raise MPSTypeError(self.name, "arguments", rule, suffix, remedy)
         names = ("input_gradient", "input_values", *self._accumulators, "result_values")
         operands = [arguments[f"{name}_{suffix}"] for name in names]
+        if operands[0] is not None:
+            of_kind(self.name, f"{names[0]}_{suffix}", operands[0], _KINDS[suffix])
         for name, operand in zip(names, operands, strict=True):
             argument = f"{name}_{suffix}"
             if operand is not None:
@@ -238,7 +243,10 @@ class MPSNNOptimizer(MPSKernel):
         found = prepared.get(id(self))
         if found is None or found.clips is not self.apply_gradient_clipping or found.shard is not self._shard:
             return False
-        if given[found.first :] != found.arguments:
+        try:
+            if given[found.first :] != found.arguments:
+                return False
+        except Exception:  # an array, which compares element by element: the checks say what is wrong with it
             return False
         if found.first > _GIVEN_ANEW and given[_GIVEN_ANEW - 1 : _GIVEN_ANEW + 1] != [None, None]:
             return False
@@ -275,7 +283,10 @@ class MPSNNOptimizer(MPSKernel):
 
     def _encode_again(self, command_buffer: CommandBuffer, given: list[Any], last: _Found) -> bool:
         """Update a convolution's parameters if all arguments but the gradients are those of the last time."""
-        if last.clips is not self.apply_gradient_clipping or given[_GIVEN_ANEW:] != last.arguments:
+        try:
+            if last.clips is not self.apply_gradient_clipping or given[_GIVEN_ANEW:] != last.arguments:
+                return False
+        except Exception:  # as above
             return False
         state = given[_GIVEN_ANEW - 1]
         gradients = convolution_gradients(self._name or self.name, state, command_buffer)
