@@ -119,4 +119,4 @@ def assert_alike(found: list[Any], expected: list[Any], device: torch.device, ch
 
 
 def count(program: Program, kind: type) -> int:
-    return sum(isinstance(step.op, kind) for step in program.body.equations)
+    return sum(isinstance(equation.op, kind) for equation in program.function.equations)

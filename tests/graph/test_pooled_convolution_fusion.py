@@ -114,7 +114,7 @@ def test_weights_are_prepared_for_the_pooling(device: torch.device, rng: Any) ->
     for neuron, side in (("leaky", 2), ("falling", None)):
         graph = graph_of(bench, weights, neuron, "2 by 2", Format.FLOAT16, "", fuses=True)
         program = graph.program_for([mps.MPSImageDescriptor(Format.FLOAT16, 8, 9, 3)], 2)
-        (recipe,) = program._preparations._recipes.values()
+        (recipe,) = program._derived_inputs._recipes.values()
         assert isinstance(recipe.op, PrepareConvolution)
         assert (None if recipe.op.pooling is None else recipe.op.pooling.x.size) == side
 

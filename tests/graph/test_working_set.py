@@ -6,6 +6,7 @@ CPU. A layer's data source does something unusual in its updates.
 
 from __future__ import annotations
 
+import copy
 import gc
 import weakref
 from collections.abc import Callable
@@ -397,3 +398,30 @@ def test_a_graph_and_its_states_go_without_the_collector(device: torch.device) -
         assert program() is None
     finally:
         gc.enable()
+
+
+KEEPERS = {"a copy": copy.copy, "operands": lambda state: state.update_operands()}
+
+
+@pytest.mark.parametrize("keep", KEEPERS.values(), ids=KEEPERS)
+def test_what_shares_the_memory_of_a_state_keeps_its_gradients(
+    device: torch.device, keep: Callable[[Any], Any]
+) -> None:
+    kept: dict[Training, list[Any]] = {}
+    pair = _pair(device, lambda training, _, state: kept.setdefault(training, []).append(keep(state)))
+    for training in pair:
+        for _ in range(STEPS):
+            training.step()
+            gc.collect()
+    _same(*pair)
+    for found, expected in zip(*(kept[training] for training in pair), strict=True):
+        for mine, other in zip(_numbers_of(found), _numbers_of(expected), strict=True):
+            assert np.any(other)
+            assert_same(mine, other, device)
+
+
+def _numbers_of(kept: Any) -> list[Array]:
+    """The gradients of what was kept."""
+    if isinstance(kept, mps.MPSState):
+        return _gradients(kept)
+    return [each.value().cpu().numpy().copy() for each in kept]

@@ -525,5 +525,5 @@ def test_a_mask_is_made_for_a_state_only(is_saved: bool, device: torch.device) -
     assert "saved" not in kernel.plan(shapes, shapes[0]).body.outputs  # without limits nothing is clamped
     kernel.maximum_value = 1.0
     plan = kernel.plan(shapes, shapes[0])
-    (action,) = (plan.body if is_saved else plan.bare).actions
+    (action,) = (plan.function if is_saved else plan.bare).actions
     assert action.wanted == (True, is_saved)

@@ -803,8 +803,8 @@ def test_a_neuron_is_that_of_its_time(device: torch.device, rng: np.random.Gener
 # --- what the encodes record ------------------------------------------------------------------------------------------
 
 
-def _steps(body: Any) -> list[str]:
-    return [type(step.op).__name__ for step in body.equations]
+def _steps(function: Any) -> list[str]:
+    return [type(step.op).__name__ for step in function.equations]
 
 
 @pytest.mark.parametrize("fused", ["no neuron", "none"])
@@ -815,7 +815,7 @@ def test_half_precision_images_are_read_as_they_are_stored(fused: str, rng: np.r
     state, command_buffer = stages.state(x), stages.bench.command_buffer()
     stages.step(command_buffer, state, x, g, (4, 3), FLOAT16)
     kernels = (stages.statistics, stages.forward, stages.sums, stages.backward)
-    found = {name for kernel in kernels for plan in _plans(kernel, FLOAT16) for name in _steps(plan.body)}
+    found = {name for kernel in kernels for plan in _plans(kernel, FLOAT16) for name in _steps(plan.function)}
     assert found == {"BatchMoments", "MergedMoments", "Normalize", "ParameterSums", "DataGradient", "Store"}
 
 

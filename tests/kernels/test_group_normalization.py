@@ -575,7 +575,7 @@ def test_half_precision_images_are_read_as_they_are_stored(kind: Any, rng: np.ra
         ]
         assert plans
         for plan in plans:
-            assert [type(step.op).__name__ for step in plan.body.equations] in (
+            assert [type(equation.op).__name__ for equation in plan.function.equations] in (
                 ["GroupNormalization", "Store"],
                 ["GroupNormalizationGradient", "Store"],
             )

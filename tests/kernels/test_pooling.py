@@ -274,11 +274,11 @@ def test_maxima_are_located_for_a_state_only(kind: Any, device: torch.device, rn
     source, result = Extent(5, 6, 3, 1), Extent(located.width, located.height, 3, 1)
     plan = kernel.plan((Shape(source, FLOAT32),), Shape(result, FLOAT32))
     values = torch.tensor(x, device=device)
-    assert len(plan.body.run([values])) == 2
+    assert len(plan.function.run([values])) == 2
     assert len(plan.bare.run([values])) == 1
     if device.type == "cpu":
-        (step,) = plan.bare.steps
-        assert step.op.run((True, False), values)[1] is None
+        (equation,) = plan.bare.equations
+        assert equation.op.run((True, False), values)[1] is None
 
 
 def test_class_hierarchy() -> None:

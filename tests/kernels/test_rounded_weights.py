@@ -37,7 +37,12 @@ HALF, SINGLE = "rounded weights as float16", "rounded weights"
 def operations(command_buffer: Any) -> list[str]:
     """Names of all operations that are recorded."""
     works = [work for _, work in command_buffer.encodings]
-    return [type(step.op).__name__ for work in works if isinstance(work, Dispatch) for step in work.body.equations]
+    return [
+        type(equation.op).__name__
+        for work in works
+        if isinstance(work, Dispatch)
+        for equation in work.function.equations
+    ]
 
 
 def check(kernel: Any) -> None:

@@ -61,9 +61,12 @@ class Lease(Frame):
         self._resources = [*map(_RESOURCE, self._slots)]
         self._buffers = [each for each in self._resources if each is not None]
         self._facts = [dict(vars(state)) for state in self.states]
-        self._watched = list(
-            {id(each): each for each in chain(self.states, self._slots, self._buffers, self.bound())}.values()
-        )
+        # A copy of a state shares its list of memory; who keeps what an update is bound to holds the operands.
+        lists = [vars(state)["_slots"] for state in self.states]
+        operands = [each for state in self.states for each in state.own_operands()]
+        watched = chain(self.states, lists, operands, self._slots, self._buffers, self.bound())
+        self._watched = list({id(each): each for each in watched}.values())
+        del lists, operands, watched
         self._base = [*map(getrefcount, self._watched)]
 
     def cells(self) -> list[Any]:
@@ -104,5 +107,5 @@ def _ready(states: Iterable[MPSState]) -> None:
     """Have states keep what is made ready for them, and all that they make when they are first asked."""
     for state in states:
         store(state, "prepared", {})
-        state.update_operands()
+        state.own_operands()
         _ = state.name

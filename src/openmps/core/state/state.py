@@ -303,7 +303,14 @@ class MPSState(KnownAttributes, Labelled):
         return (self.saved, *self._slots)
 
     def update_operands(self) -> Sequence[Any]:
-        """What an update of parameters is bound to of this state: the same objects each time, where it is prepared."""
+        """What an update of parameters is bound to of this state: the same objects each time, where it is prepared.
+
+        They come in a sequence of their own: who keeps it holds each, by which a graph knows that somebody does.
+        """
+        return [*self.own_operands()]
+
+    def own_operands(self) -> Sequence[Any]:
+        """The same in the state's own sequence; for updates, which hold it no longer than the state."""
         return ()
 
     def release(self) -> None:

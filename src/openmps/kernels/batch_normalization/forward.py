@@ -211,7 +211,7 @@ class MPSCNNBatchNormalizationState(MPSNNGradientState):
             return Numbers(kernel.mean_and_variance[_ROWS.index(name) - 2])
         return self.own(name)
 
-    def update_operands(self) -> Sequence[Numbers]:
+    def own_operands(self) -> Sequence[Numbers]:
         """See `MPSState`: the gradients of gamma and beta, and gamma and beta; nothing until all of them are there."""
         progress = self._progress
         if self._update_operands is None and progress.has_gradients and progress.has_parameters:

@@ -261,7 +261,7 @@ class ConvolutionGradientState(MPSNNGradientState):
                     sums.get(sums.device, command_buffer)
         return self._sums
 
-    def update_operands(self) -> tuple[ParameterSum, ParameterSum]:
+    def own_operands(self) -> tuple[ParameterSum, ParameterSum]:
         """See `MPSState`: its sums."""
         return self._sums
 

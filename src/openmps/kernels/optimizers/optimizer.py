@@ -381,7 +381,7 @@ class _Prepared(NamedTuple):
     @classmethod
     def of_last(cls, state: Any, gradients: Sequence[Bound], last: _Found, function: Function) -> _Prepared | None:
         """An update of a convolution."""
-        lent = state.update_operands()
+        lent = state.own_operands()
         if lent is not gradients:
             return None
         used = (True,) * len(function.inputs)
@@ -400,7 +400,7 @@ class _Prepared(NamedTuple):
         given, state = [*arguments.values()], layer.read[0]
         if given[_BATCH_NORMALIZATION] is not state or len(layer.read) != 1:
             return None
-        lent, first = state.update_operands(), _BATCH_NORMALIZATION + 1
+        lent, first = state.own_operands(), _BATCH_NORMALIZATION + 1
         if arguments["result_state"].lives_on is not None or not _are_same(lent, (*layer.gradients, *layer.values)):
             return None
         if any(numbers_of(vector) is None for vectors in kept for vector in vectors):

@@ -196,7 +196,7 @@ def batch_normalization_layer(who: str, arguments: Mapping[str, Any], command_bu
     result.check_holds(who, "result_state", count)
     read = {id(arguments[name]): arguments[name] for name in names}
     # States that come again have what updates are bound to.
-    own = {id(each.buffer): each for state in read.values() for each in state.update_operands()}
+    own = {id(each.buffer): each for state in read.values() for each in state.own_operands()}
     bound = [own.get(id(buffer)) or Numbers(buffer) for buffer in (slopes[0], slopes[1], *values)]
     return Layer(
         _GAMMA,
