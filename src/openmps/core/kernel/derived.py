@@ -64,8 +64,7 @@ class Derived:
         return self._made
 
     def kept(self) -> tuple[object]:
-        """What stays the same while the tensors do. They are up to date then, for what reads them without asking."""
-        self.value()
+        """What stays the same while the tensors do. To ask makes nothing: recorded work may be about to write."""
         return (self.cell,)
 
     def regions(self) -> tuple[()]:
@@ -97,7 +96,7 @@ class Derived:
                     place.copy_(tensor)
             return
         self._made = found
-        if any(isinstance(each, Tensor) and each.is_cuda for each in found):
+        if made is not None and any(isinstance(each, Tensor) and each.is_cuda for each in found):
             # Captured work knows tensors by where they lie; on the CPU it asks for the value.
             self.cell = _Cell()
             epoch.end()

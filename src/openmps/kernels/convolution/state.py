@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from types import NoneType
 from typing import Self, overload
 
-from openmps.checks import Shown
+from openmps.checks import Shown, store
 from openmps.core.kernel.dispatch import Bound, Held
 from openmps.core.lifetime import check_is_open
 from openmps.core.state.resources import MPSStateResourceList
@@ -128,6 +129,14 @@ class MPSCNNConvolutionWeightsAndBiasesState(MPSState):
         state = cls(check_is_open(cls.__name__, command_buffer).device, cnn_convolution_descriptor)
         state.make_temporary(command_buffer)
         return state
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Self:
+        """The numbers in buffers of its own, which no kernel multiplies with."""
+        twin = memo[id(self)] = type(self).__new__(type(self))
+        for name, value in vars(self).items():
+            if name != "rounded_weights":
+                store(twin, name, deepcopy(value, memo))
+        return twin
 
     @property
     def weights(self) -> MTLBuffer:

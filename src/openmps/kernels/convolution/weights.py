@@ -58,7 +58,9 @@ PART = Part.reloaded_by("the weights", "reload_weights_and_biases", "state")
 
 
 def _fingerprint(loaded: LoadedWeights) -> Fingerprint:
-    return fingerprint(loaded.weights, loaded.biases)
+    fold = loaded.descriptor.batch_normalization
+    rows = () if fold is None else (fold.scale, fold.shift)
+    return fingerprint(loaded.weights, loaded.biases, *rows)
 
 
 def weights_name(weights_fp16: bool | None, *, of_float16_image: bool, as_float16: bool) -> str:
@@ -126,8 +128,10 @@ class ConvolutionWeights:
         self.dependents = Dependents()
         """What follows from the weights besides."""
         fold, parts = loaded.descriptor.batch_normalization, [self._raw_weights, self._raw_biases]
+        self._fold: tuple[Tensor, Tensor] | None = None
         if fold is not None:
             scale, shift = (torch.from_numpy(row.copy()).to(device.torch_device) for row in (fold.scale, fold.shift))
+            self._fold = scale, shift
             self._single, self.biases = torch.empty_like(self._raw_weights), torch.empty_like(shift)
             parts += [scale, shift, self._single, self.biases]
         self._roundings = Used(partial(tuple, self._rounded.values()))
@@ -160,8 +164,13 @@ class ConvolutionWeights:
     def reload(
         self, who: str, source: MPSCNNConvolutionDataSource, kinds: tuple[MPSDataType, ...] = WEIGHT_TYPES
     ) -> None:
-        """Read the data source again, at once and in place; its shapes must not have changed."""
+        """Read the data source again, at once and in place, with what is folded in; shapes must not have changed."""
         loaded = load_weights(who, source, kinds)
+        fold = loaded.descriptor.batch_normalization
+        if (fold is None) != (self._fold is None):
+            rule = "must fold a batch normalization, as before" if fold is None else "must fold no batch normalization"
+            remedy = "Make a new kernel of the data source"
+            raise MPSArgumentError(who, "data source", rule, "a descriptor of the other kind", remedy)
         if loaded.descriptor.weight_shape() != self.shape or (loaded.biases is None) != (self._raw_biases is None):
             rule = f"must keep the weights' shape {self.shape} and its biases"
             got = f"{loaded.descriptor.weight_shape()}"
@@ -170,13 +179,23 @@ class ConvolutionWeights:
         self.precision = loaded.precision
         epoch.end()  # the precision decides which of the numbers in memory are used
         self._is_derived = self._is_derived or loaded.precision is _FLOAT16
+        self.descriptor = loaded.descriptor
+        if self._fold is not None and fold is not None:
+            for mine, given in zip(self._fold, (fold.scale, fold.shift), strict=True):
+                mine.copy_(torch.from_numpy(given.copy()))
         biases = None if loaded.biases is None else torch.from_numpy(loaded.biases)
         self._prepare(torch.from_numpy(loaded.weights).view(-1), biases)
         self.dependents.expire()
 
     def equal(self, loaded: LoadedWeights) -> bool:
         """Whether these are the numbers that a data source gave. Reads them; queued work is not waited for."""
-        mine, given = (self._raw_weights, self._raw_biases), (loaded.weights, loaded.biases)
+        fold = loaded.descriptor.batch_normalization
+        mine = (self._raw_weights, self._raw_biases, *(self._fold or (None, None)))
+        given = (
+            loaded.weights,
+            loaded.biases,
+            *((None, None) if fold is None else (fold.scale.copy(), fold.shift.copy())),
+        )
         return all(
             values is array is None
             or (values is not None and array is not None and torch.equal(values.cpu(), torch.from_numpy(array)))

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from openmps.core.image.storage import Stack
+from openmps.core.kernel.derived import Derived
 from openmps.core.kernel.dispatch import Dispatch
 from openmps.core.kernel.replay.deferred_outputs import DeferredOutputs
 from openmps.core.kernel.replay.partition import Partition, analyse, things_of, values_of
@@ -162,6 +163,8 @@ class Replayer:
             if entry.sightings < entry.needed:
                 return None, _FIRST
             outcome = WorkOutcome.CAPTURED
+            if _brings_new_memory(signature):
+                return None, _FIRST
             try:
                 static_function = StaticFunction(signature, partition, self._device)
                 entry.capture = _Capture(static_function, self._recorder.record(static_function.run))
@@ -169,9 +172,12 @@ class Replayer:
                 entry.refusal = f"it cannot be captured, {type(fault).__name__}: {fault}".partition("\n")[0]
                 return None, f"not replayed: {entry.refusal}"
             self._trim()
-        elif entry.glances < _MOST_GLANCES:
-            entry.glances += 1
-            self._quick_signatures.remember(works, signature, entry)
+        else:
+            if _brings_new_memory(signature):
+                return None, _FIRST
+            if entry.glances < _MOST_GLANCES:
+                entry.glances += 1
+                self._quick_signatures.remember(works, signature, entry)
         if not _replay(entry.capture, partition, signature, works, self._deferred):
             return None, "not replayed: a result may not be finite, and it is looked for where"
         return outcome, ""
@@ -234,6 +240,18 @@ class Replayer:
 
 def _is_on(memory: Any, device: torch.device) -> bool:
     return isinstance(memory, Tensor) and memory.device.type == device.type
+
+
+def _brings_new_memory(signature: Signature) -> bool:
+    """Make what is derived again where memory was written at once: captured work reads it without asking.
+
+    Whether some of it lies elsewhere since then, so that the signature is no longer that of the works.
+    """
+    derived = [each for work in signature.dispatches for each in work.inputs if type(each) is Derived]
+    before = [each.cell for each in derived]
+    for each in derived:
+        each.value()
+    return any(each.cell is not cell for each, cell in zip(derived, before, strict=True))
 
 
 def _note(dead: deque[Key], key: Key, _: ref[Any]) -> None:

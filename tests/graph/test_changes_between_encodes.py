@@ -1,0 +1,148 @@
+"""Weights that change between encodes in other ways than by an update: they show as in a graph that is made anew."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import openmps as mps
+from graph.test_working_set import Training
+from replay_twin import assert_same, replaying_queue
+
+Array = np.ndarray
+ENCODES = 5
+Format = mps.MPSImageFeatureChannelFormat
+
+pytestmark = pytest.mark.filterwarnings("ignore::openmps.errors.MPSTrainingWarning")
+
+
+class Source(mps.ArrayConvolutionDataSource):
+    """Weights, biases and a batch normalization that is folded in."""
+
+    def fold(self, variance: float) -> None:
+        """Fold in another one."""
+        outputs = self.descriptor().output_feature_channels
+        mean, beta = np.linspace(-1, 1, outputs), np.linspace(2, 0, outputs)
+        self.descriptor().set_batch_normalization_parameters_for_inference(mean, np.full(outputs, variance), None, beta)
+
+
+def _source(rng: np.random.Generator) -> Source:
+    descriptor = mps.MPSCNNConvolutionDescriptor(3, 3, 2, 5)
+    return Source(descriptor, rng.normal(0, 1, descriptor.weight_shape()), rng.normal(0, 1, 5))
+
+
+def _graph(device: mps.MTLDevice, source: Source) -> Any:
+    image = mps.MPSCNNConvolutionNode(mps.MPSNNImageNode(), source).result_image
+    graph = mps.MPSNNGraph(device, mps.MPSCNNNeuronReLUNode(image).result_image, True)
+    graph.format = Format.FLOAT32
+    return graph
+
+
+def _kernel(graph: Any) -> Any:
+    return next(kernel for kernel in graph._kernels.values() if hasattr(kernel, "reload_weights_and_biases"))
+
+
+def _queues(device: torch.device) -> tuple[mps.MTLCommandQueue, mps.MTLCommandQueue]:
+    plain = mps.mtl_device(device).new_command_queue()
+    plain.max_capture_count = 0
+    return replaying_queue(device), plain
+
+
+@pytest.mark.parametrize("place", ["before", "after", "another buffer"])
+@pytest.mark.parametrize("encode", [0, 1, 3])
+def test_a_recorded_reload(device: torch.device, place: str, encode: int) -> None:
+    """In the command buffer of the first encode, when nothing of the graph is prepared, as in those of later ones."""
+    results: list[list[Array]] = []
+    for queue in _queues(device):
+        rng = np.random.default_rng(3)
+        source = _source(rng)
+        graph = _graph(queue.device, source)
+        weights, biases = (queue.device.new_buffer(data=2 * each) for each in (source.weights(), source.bias_terms()))
+        state = mps.MPSCNNConvolutionWeightsAndBiasesState(weights=weights, biases=biases)
+        batch = mps.MPSImageBatch.from_numpy(queue.device, rng.normal(0, 1, (2, 6, 6, 2)).astype(np.float32))
+        found: list[Array] = []
+        for number in range(ENCODES):
+            command_buffer = mps.MPSCommandBuffer(queue)
+            if number == encode and place != "after":
+                _kernel(graph).reload_weights_and_biases(command_buffer, state)
+            if number == encode and place == "another buffer":
+                command_buffer.commit()
+                command_buffer = mps.MPSCommandBuffer(queue)
+            made = graph.encode_batch(command_buffer, [batch])
+            if number == encode and place == "after":
+                _kernel(graph).reload_weights_and_biases(command_buffer, state)
+            command_buffer.commit()
+            command_buffer.wait_until_completed()
+            found.append(made.numpy().copy())
+        results.append(found)
+    for replayed, plain in zip(*results, strict=True):
+        assert_same(replayed, plain, device)
+    first, last = results[1][0], results[1][-1]
+    reloaded_first = encode == 0 and place != "after"
+    assert np.array_equal(first, last) == reloaded_first
+
+
+def test_other_folded_numbers_are_reloaded(device: torch.device, rng: np.random.Generator) -> None:
+    queue = replaying_queue(device)
+    source = _source(rng)
+    source.fold(1.0)
+    graph = _graph(queue.device, source)
+    batch = mps.MPSImageBatch.from_numpy(queue.device, rng.normal(0, 1, (2, 6, 6, 2)).astype(np.float32))
+
+    def result(of: Any) -> Array:
+        command_buffer = mps.MPSCommandBuffer(queue)
+        made = of.encode_batch(command_buffer, [batch])
+        command_buffer.commit()
+        command_buffer.wait_until_completed()
+        return made.numpy().copy()
+
+    before = [result(graph) for _ in range(ENCODES)]
+    source.fold(9.0)
+    assert len(graph.stale_weights()) == 1
+    graph.reload_from_data_sources()
+    assert graph.stale_weights() == []
+    after = [result(graph) for _ in range(ENCODES)]
+    expected = result(_graph(queue.device, source))
+    assert not np.allclose(before[-1], expected)
+    for found in after:
+        assert_same(found, expected, device)
+
+
+def test_a_reload_keeps_folding_or_not_folding(device: torch.device, rng: np.random.Generator) -> None:
+    source = _source(rng)
+    graph = _graph(mps.mtl_device(device), source)
+    _ = _kernel(graph).parameters
+    source.fold(1.0)
+    with pytest.raises(mps.MPSArgumentError, match="must fold no batch normalization"):
+        graph.reload_from_data_sources()
+
+
+def test_a_deep_copy_of_a_data_source_goes_on_by_itself(device: torch.device) -> None:
+    training = Training(mps.mtl_device(device).new_command_queue(), None, None)
+    for _ in range(2):
+        training.step()
+    before = training.convolution.arrays()
+    twin = copy.deepcopy(training.convolution)
+    training.step()
+    for name, numbers in twin.arrays().items():
+        assert np.array_equal(numbers, before[name])
+        assert not np.array_equal(numbers, training.convolution.arrays()[name])
+    assert twin.optimizer is not training.convolution.optimizer
+    assert twin.optimizer.time_step + 1 == training.convolution.optimizer.time_step
+
+
+def test_a_deep_copy_of_a_state_of_weights(device: torch.device) -> None:
+    training = Training(mps.mtl_device(device).new_command_queue(), None, None)
+    training.step()
+    kernel = next(each for each in training.graph._kernels.values() if hasattr(each, "parameters"))
+    state = kernel.parameters.state()
+    twin = copy.deepcopy(state)
+    before = twin.weights.tensor(torch.float32).clone()
+    assert torch.equal(before, state.weights.tensor(torch.float32))
+    training.step()
+    assert torch.equal(before, twin.weights.tensor(torch.float32))
+    assert not torch.equal(before, state.weights.tensor(torch.float32))
