@@ -146,3 +146,55 @@ def test_a_deep_copy_of_a_state_of_weights(device: torch.device) -> None:
     training.step()
     assert torch.equal(before, twin.weights.tensor(torch.float32))
     assert not torch.equal(before, state.weights.tensor(torch.float32))
+
+
+class Wider:
+    """A padding policy of the user's: some more columns, and another offset."""
+
+    def __init__(self) -> None:
+        self.columns, self.offset = 1, 0
+
+    def padding_method(self) -> mps.MPSNNPaddingMethod:
+        return mps.MPSNNPaddingMethod.CUSTOM
+
+    def destination_image_descriptor(self, images: Any, states: Any, kernel: Any, suggested: Any) -> Any:
+        suggested.width += self.columns
+        kernel.offset = mps.MPSOffset(self.offset, 0, 0)
+        return suggested
+
+
+@pytest.mark.parametrize("change", [{"columns": 3}, {"offset": 1}, {"columns": 0, "offset": -1}])
+def test_a_padding_policy_is_asked_at_each_encode(
+    device: torch.device, rng: np.random.Generator, change: dict[str, int]
+) -> None:
+    """Two nodes in a row, of which the second sees what the first one's policy made."""
+    queue, policy, source = replaying_queue(device), Wider(), _source(rng)
+    node = mps.MPSCNNConvolutionNode(mps.MPSNNImageNode(), source)
+    node.padding_policy = policy
+    pooling = mps.MPSCNNPoolingMaxNode(mps.MPSCNNNeuronReLUNode(node.result_image).result_image, 2, 1)
+    pooling.padding_policy = policy
+    batch = mps.MPSImageBatch.from_numpy(queue.device, rng.normal(0, 1, (2, 6, 6, 2)).astype(np.float32))
+
+    def result(graph: Any) -> Array:
+        command_buffer = mps.MPSCommandBuffer(queue)
+        made = graph.encode_batch(command_buffer, [batch])
+        command_buffer.commit()
+        command_buffer.wait_until_completed()
+        return made.numpy().copy()
+
+    graph = mps.MPSNNGraph(queue.device, pooling.result_image, True)
+    graph.format = Format.FLOAT32
+    first = [result(graph) for _ in range(ENCODES)]
+    before = vars(policy).copy()
+    vars(policy).update(change)
+    second = [result(graph) for _ in range(ENCODES)]
+    fresh = mps.MPSNNGraph(queue.device, pooling.result_image, True)
+    fresh.format = Format.FLOAT32
+    expected = result(fresh)
+    vars(policy).update(before)
+    third = result(graph)
+    for found in second:
+        assert_same(found, expected, device)
+    for found in (*first[1:], third):
+        assert_same(found, first[0], device)
+    assert expected.shape != first[0].shape or not np.array_equal(expected, first[0])

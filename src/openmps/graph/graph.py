@@ -581,6 +581,8 @@ class MPSNNGraph(MPSKernel, NamedAttributes):
             answers = {question.node: question.answer() for question in program.questions}
             key = (*key, tuple(answers.values()))
             program = self._programs.get(key)
+        if program is not None and not all(each.holds() for each in program.policies):
+            program = None
         if program is None:
             self._check_shapes(shapes)
             interface = self._interface
@@ -601,7 +603,7 @@ class MPSNNGraph(MPSKernel, NamedAttributes):
             self._check_program(program)
             self._programs[key] = program
             self._look_at_kernels(planned=True)
-        self._last = None if program.questions else (key, program)
+        self._last = None if program.questions or program.policies else (key, program)
         return program
 
     def _look_at_kernels(self, *, planned: bool = False) -> None:

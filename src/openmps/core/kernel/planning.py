@@ -98,6 +98,11 @@ class PlannedKernel(KernelProperties):
         sized = self._sized_for(shapes, None if states is None else self._given(states), is_batch=False)
         return self._custom(descriptor_of(sized), images, several)
 
+    @property
+    def asks_a_policy(self) -> bool:
+        """Whether a policy of the user's has the last word on the result's size and the offset, at each encode."""
+        return bool(int(self._padding.padding_method()) & _CUSTOM)
+
     def _sized_for(self, shapes: tuple[Shape, ...], given: Hashable, *, is_batch: bool) -> Sized:
         """The result for these sources; the kernel's properties become what the policy makes of them."""
         configuration = self._settled()
@@ -107,6 +112,10 @@ class PlannedKernel(KernelProperties):
             sized = configuration.keep(key, self._size(configuration, shapes, given, is_batch=is_batch))
         store(self, "_configuration", sized.configuration)
         return sized
+
+    def settled_properties(self) -> Configuration:
+        """All that a plan depends on of the kernel; equal ones are the same object."""
+        return self._settled()
 
     def _settled(self) -> Configuration:
         configuration = self._configuration
@@ -126,8 +135,9 @@ class PlannedKernel(KernelProperties):
             # The images of a batch hold one image each, so that those made of one image are images of their own.
             images = extent.images // self._results_per_image
             extent = extent._replace(images=shapes[0].extent.images * self._results_per_image * images)
-        is_custom = bool(int(self._padding.padding_method()) & _CUSTOM)
-        return Sized(Shape(extent, shapes[0].channel_format), images, draft._configuration.settled(), is_custom)
+        return Sized(
+            Shape(extent, shapes[0].channel_format), images, draft._configuration.settled(), self.asks_a_policy
+        )
 
     def _sized(self, shapes: tuple[Shape, ...]) -> Extent:
         """The result's extent by the built-in policy; places the windows."""

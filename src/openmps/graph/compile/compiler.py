@@ -14,7 +14,7 @@ from openmps.core.kernel.lowering_context import RESULT, SAVED
 from openmps.core.state.batch import MPSStateBatch
 from openmps.graph.compile.derived_inputs import DerivedInputs, Recipe
 from openmps.graph.compile.fusions.fusion import fuse
-from openmps.graph.compile.program import Program, Question, Stage
+from openmps.graph.compile.program import PolicyAnswer, Program, Question, Stage
 from openmps.graph.compile.sharing import Sharing, share_gradients
 from openmps.graph.nodes.catalog import make_kernel
 from openmps.graph.nodes.node import MPSNNFilterNode, MPSNNGradientFilterNode, MPSNNImageNode, MPSNNStateNode, row_of
@@ -122,6 +122,7 @@ class Compiler:
         self._sharing = sharing
         self._answers = answers
         self._questions: list[Question] = []
+        self._policies: list[PolicyAnswer] = []
         self._given = given
         self._kernels = kernels
         self._formats = formats
@@ -143,7 +144,7 @@ class Compiler:
         """Plan every filter in order; ``images`` and ``states`` are read from outside."""
         stages = [self._stage(node, kernel) for node, kernel in self._kernels.items()]
         descriptors = {node: _descriptor(shape) for node, shape in self._shapes.items()}
-        program = Program(self._count, stages, self._inputs, descriptors, self._questions)
+        program = Program(self._count, stages, self._inputs, descriptors, self._questions, self._policies)
         wanted = {(program.places[node.producer], RESULT) for node in images if node.producer in program.places}
         wanted |= {(program.places[node.producer], SAVED) for node in states if node.producer in program.places}
         function, makers = program.assemble(wanted)
@@ -199,8 +200,13 @@ class Compiler:
             specimens = [self._specimen(shape) for shape in shapes]
             is_loss = row is not None and row.images is not None
             sizing = None if states is None or is_loss else list(states)
-            suggested = kernel.destination_image_descriptor(specimens, sizing)
-            extent = Extent(suggested.width, suggested.height, suggested.feature_channels, self._count)
+            if kernel.asks_a_policy:
+                self._policies.append(PolicyAnswer.of(kernel, specimens, sizing))
+                width, height, channels = self._policies[-1].size
+            else:
+                suggested = kernel.destination_image_descriptor(specimens, sizing)
+                width, height, channels = suggested.width, suggested.height, suggested.feature_channels
+            extent = Extent(width, height, channels, self._count)
         chosen = self._formats[node.result_image]
         channel_format = self._format if chosen is MPSImageFeatureChannelFormat.NONE else chosen
         return Shape(extent._replace(images=self._count), channel_format)

@@ -20,6 +20,7 @@ from openmps.core.kernel.encode import ImageKernel
 from openmps.core.kernel.lowering_context import RESULT, SAVED
 from openmps.core.kernel.plan import Plan, used_inputs
 from openmps.core.state.batch import MPSStateBatch
+from openmps.core.state.state import MPSState
 from openmps.errors import MPSArgumentError
 from openmps.graph.compile.derived_inputs import DerivedInputs, Recipe
 from openmps.graph.nodes.node import MPSNNFilterNode, MPSNNGradientFilterNode, MPSNNImageNode, MPSNNStateNode
@@ -72,6 +73,31 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
+class PolicyAnswer:
+    """What a custom padding policy said when the program was compiled; it is asked again before each encode."""
+
+    kernel: ImageKernel
+    images: Sequence[MPSImage]
+    states: Sequence[MPSState] | None
+    size: tuple[int, int, int]
+    """Width, height and feature channels of the result."""
+    properties: object
+    """The kernel's, with the offset that the policy set."""
+
+    @classmethod
+    def of(cls, kernel: ImageKernel, images: Sequence[MPSImage], states: Sequence[MPSState] | None) -> PolicyAnswer:
+        """Ask the policy of a kernel; its say on the offset becomes the kernel's."""
+        found = kernel.destination_image_descriptor(images, states)
+        size = found.width, found.height, found.feature_channels
+        return cls(kernel, images, states, size, kernel.settled_properties())
+
+    def holds(self) -> bool:
+        """Whether the policy says the same now."""
+        now = PolicyAnswer.of(self.kernel, self.images, self.states)
+        return now.size == self.size and now.properties == self.properties
+
+
+@dataclass(frozen=True, slots=True)
 class Output:
     """An output of a graph's function: an image, what a state saves, or what one kernel gives besides."""
 
@@ -93,7 +119,10 @@ class Program:
         inputs: Sequence[MPSNNImageNode],
         descriptors: Mapping[MPSNNImageNode, MPSImageDescriptor],
         questions: Sequence[Question] = (),
+        policies: Sequence[PolicyAnswer] = (),
     ) -> None:
+        self.policies = tuple(policies)
+        """What custom padding policies said, in the order of the kernels."""
         self.questions = tuple(questions)
         """What callbacks were asked, to be asked again before the next encode."""
         self.images = count

@@ -33,7 +33,7 @@ class Again(NamedTuple):
         """An encode that has just been checked; None where the next one must be checked all the same."""
         seen = [_seen(MPSImageBatch, each, device) for each in images]
         read = [_seen(LabelsBatch, each, device) for each in labels]
-        if program.questions or None in seen or None in read:
+        if program.questions or program.policies or None in seen or None in read:
             return None
         return cls(program, settings, seen, read)
 
