@@ -297,7 +297,7 @@ def test_vectors_in_other_hands(dtype: str, device: torch.device) -> None:
     vectors = mps.MPSVector(mtl.new_buffer(data=array), spaced)
     np.testing.assert_array_equal(np.asarray(vectors), array[:, :3])
     found = torch.from_dlpack(vectors)
-    assert (found.device, found.dtype, found.shape) == (device, getattr(torch, dtype), (3, 3))
+    assert (found.device, found.dtype, found.shape) == (mtl.torch_device, getattr(torch, dtype), (3, 3))
     np.testing.assert_array_equal(found.cpu().numpy(), array[:, :3])
     assert found.data_ptr() == vectors.tensor().data_ptr()
     assert vectors.__dlpack_device__() == tuple(map(int, found.__dlpack_device__()))
@@ -363,7 +363,7 @@ def _things(mtl: MTLDevice) -> list[Any]:
 def test_the_arguments_of_dlpack(place: int, device: torch.device) -> None:
     thing = _things(mtl_device(device))[place]
     here = thing.__dlpack_device__()
-    assert torch.from_dlpack(thing.__dlpack__(dl_device=here, copy=False)).device == device
+    assert torch.from_dlpack(thing.__dlpack__(dl_device=here, copy=False)).device == mtl_device(device).torch_device
     assert (
         torch.from_dlpack(thing.__dlpack__(max_version=(1, 0))).data_ptr()
         == thing.tensor(*[torch.uint8] * isinstance(thing, mps.MTLBuffer)).data_ptr()

@@ -206,10 +206,6 @@ def dlpack(bench: Bench) -> None:
     torch.from_dlpack(unwritten_batch(bench)[0])
 
 
-def dlpack_device(bench: Bench) -> None:
-    unwritten_batch(bench)[0].__dlpack_device__()
-
-
 def dlpack_of_a_batch(bench: Bench) -> None:
     torch.from_dlpack(unwritten_batch(bench))
 
@@ -226,7 +222,7 @@ WAYS: dict[Callable[[Bench], None], str] = {
     encode_inference: "encode", encode_one: "encode", encode_training: "encode", encode_labels: "encode",
     encode_an_execution: "encode", trace: "encode", encode_a_warm_graph: "encode", encode_copy_to_matrix: "encode",
     encode_a_view: "encode", synchronize_images: "synchronize", synchronize_one_image: "synchronize",
-    dlpack: "tensor", dlpack_device: "tensor", dlpack_of_a_batch: "tensor", numpy_array: "numpy",
+    dlpack: "tensor", dlpack_of_a_batch: "tensor", numpy_array: "numpy",
     read_bytes: "read_bytes",
 }  # fmt: skip
 
