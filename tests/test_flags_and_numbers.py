@@ -14,6 +14,7 @@ import torch
 import openmps as mps
 from openmps.core.state.resources import MPSStateResourceList
 from openmps.kernels.concatenation import Concatenation
+from openmps.spellings import OtherSpelling
 from samples.convolution import ArraySource
 
 CPU = mps.mtl_device("cpu")
@@ -231,7 +232,8 @@ def _public_flags() -> set[str]:
             continue
         if "__init__" in vars(thing):
             found |= {f"{name}({flag})" for flag in _flags_of(thing.__init__)}
-        methods = {key: getattr(thing, key) for key in vars(thing) if key[0] != "_" or key == "__array__"}
+        here = [key for key, value in vars(thing).items() if not isinstance(value, OtherSpelling)]
+        methods = {key: getattr(thing, key) for key in here if key[0] != "_" or key == "__array__"}
         methods = {key: method for key, method in methods.items() if not inspect.isclass(method)}
         found |= {f"{name}.{key}({flag})" for key, method in methods.items() for flag in _flags_of(method)}
     return found

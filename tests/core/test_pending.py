@@ -485,7 +485,7 @@ def test_whatever_takes_a_result_says_where_it_goes() -> None:
         for node in ast.walk(ast.parse(path.read_text())):
             if not isinstance(node, ast.ClassDef):
                 continue
-            methods = {each.name: each for each in node.function if isinstance(each, ast.FunctionDef)}
+            methods = {each.name: each for each in node.body if isinstance(each, ast.FunctionDef)}
             take = methods.get("take")
             if take and [each.arg for each in take.args.kwonlyargs] == ["is_shared"]:
                 inherits = "Numbers" in [getattr(base, "id", "") for base in node.bases]

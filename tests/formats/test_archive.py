@@ -109,7 +109,7 @@ def test_every_property_of_a_kernel(cpu: MTLDevice) -> None:
     kernel.padding = MPSNNDefaultPadding.tensorflow_same()
     kernel.destination_image_allocator = MPSImage.default_allocator()
     found = again(kernel, cpu)
-    names = [name for name in dir(MPSCNNPoolingAverage) if not name.startswith("_")]
+    names = [name for name in dir(kernel) if not name.startswith("_")]
     public = [name for name in names if not callable(getattr(kernel, name)) and name != "device"]
     assert len(public) > 15
     for name in public:

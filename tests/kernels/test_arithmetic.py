@@ -522,7 +522,7 @@ def test_a_mask_is_made_for_a_state_only(is_saved: bool, device: torch.device) -
     bench = Bench.on(device)
     kernel = MPSCNNAdd(bench.device)
     shapes = (Shape(Extent(3, 2, 4, 1), MPSImageFeatureChannelFormat.FLOAT32),) * 2
-    assert "saved" not in kernel.plan(shapes, shapes[0]).body.outputs  # without limits nothing is clamped
+    assert "saved" not in kernel.plan(shapes, shapes[0]).function.outputs  # without limits nothing is clamped
     kernel.maximum_value = 1.0
     plan = kernel.plan(shapes, shapes[0])
     (action,) = (plan.function if is_saved else plan.bare).actions

@@ -102,6 +102,8 @@ def test_wrong_operands_are_named(kind: Any, form: str, way: str) -> None:
         command_buffer = CPU.new_command_queue().command_buffer()
         if way == "after a right encode":
             optimizer.encode(command_buffer, **right)
+            command_buffer.commit()
+            command_buffer = CPU.new_command_queue().command_buffer()
         given = {**right, name: WRONG[wrong]}
         is_left_out = WRONG[wrong] is None and name.startswith(OPTIONAL[kind])
         try:

@@ -60,6 +60,6 @@ def test_the_kernels_without_samples_keep_their_properties(kind: type[MPSKernel]
     kernel = OTHERS[kind](mtl_device("cpu"))
     kernel.label = "kept"
     found = _through_an_archive(lambda device: kernel)(kernel.device)
-    names = [name for name in dir(kind) if not name.startswith("_") and not callable(getattr(kernel, name))]
+    names = [name for name in dir(kernel) if not name.startswith("_") and not callable(getattr(kernel, name))]
     assert {name: repr(getattr(found, name)) for name in names} == {name: repr(getattr(kernel, name)) for name in names}
     assert MPSKeyedArchiver.archived_data(found) == MPSKeyedArchiver.archived_data(kernel)

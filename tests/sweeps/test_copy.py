@@ -18,7 +18,7 @@ from samples.sample import Sample
 
 def _state(kernel: Any) -> dict[str, Any]:
     """The public properties of a kernel."""
-    names = [name for name in dir(type(kernel)) if not name.startswith("_")]
+    names = [name for name in dir(kernel) if not name.startswith("_") and hasattr(type(kernel), name)]
     values = {name: getattr(kernel, name) for name in names}
     return {name: value for name, value in values.items() if not callable(value)}
 

@@ -369,7 +369,7 @@ def test_properties_hold_numbers_of_float32(kind: Any) -> None:
         kernel = MADE[kind](CPU)
     except MPSTypeError:
         pytest.skip("cannot be made without more")
-    for name in dir(kind):
+    for name in dir(kernel):
         if name.startswith("_") or not isinstance(getattr(kernel, name), float):
             continue
         before = getattr(kernel, name)
