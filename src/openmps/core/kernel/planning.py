@@ -16,7 +16,7 @@ from openmps.core.kernel.configuration import Configuration
 from openmps.core.kernel.lowering_context import LoweringContext
 from openmps.core.kernel.plan import Plan, Sized
 from openmps.core.padding.geometry import Geometry, Lengths, suggested_geometry
-from openmps.core.padding.policy import custom_descriptor
+from openmps.core.padding.policy import MPSNNDefaultPadding, custom_descriptor
 from openmps.core.state.batch import MPSStateBatch
 from openmps.core.state.gradient import ForwardRecord, SourceRecord
 from openmps.core.state.state import MPSState
@@ -100,7 +100,10 @@ class PlannedKernel(KernelProperties):
 
     @property
     def asks_a_policy(self) -> bool:
-        """Whether a policy of the user's has the last word on the result's size and the offset, at each encode."""
+        """Whether a custom policy has the last word at each encode; the framework's own always says the same."""
+        return type(self._padding) is not MPSNNDefaultPadding and self._is_custom()
+
+    def _is_custom(self) -> bool:
         return bool(int(self._padding.padding_method()) & _CUSTOM)
 
     def _sized_for(self, shapes: tuple[Shape, ...], given: Hashable, *, is_batch: bool) -> Sized:
@@ -135,9 +138,7 @@ class PlannedKernel(KernelProperties):
             # The images of a batch hold one image each, so that those made of one image are images of their own.
             images = extent.images // self._results_per_image
             extent = extent._replace(images=shapes[0].extent.images * self._results_per_image * images)
-        return Sized(
-            Shape(extent, shapes[0].channel_format), images, draft._configuration.settled(), self.asks_a_policy
-        )
+        return Sized(Shape(extent, shapes[0].channel_format), images, draft._configuration.settled(), self._is_custom())
 
     def _sized(self, shapes: tuple[Shape, ...]) -> Extent:
         """The result's extent by the built-in policy; places the windows."""
