@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 import openmps as mps
-from openmps.core.kernel.replay.recorder import CudaRecorder
-from openmps.core.kernel.replay.replayer import Replayer
+from openmps.runtime.replay.recorder import CudaRecorder
+from openmps.runtime.replay.replayer import Replayer
 
 
 class TwinRecording:

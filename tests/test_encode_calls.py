@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 import openmps as mps
-from openmps.core.kernel.replay.recorder import Run
-from openmps.core.kernel.replay.replayer import Replayer
+from openmps.runtime.replay.recorder import Run
+from openmps.runtime.replay.replayer import Replayer
 from replay_twin import TwinRecorder, outcomes
 from typical_encodes import ENCODES, Encode
 

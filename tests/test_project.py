@@ -58,6 +58,8 @@ OTHER_WORDS = {
     r"Encoding(?=[\(\]:])": "Dispatch",
     r"Sight|Looker|Mark|Glancer?|glance": "Signature, Identity",
     r"Segment": "Partition",
+    r"Bound|Sink|OverCells|_?Cell": "Binding, Memory",
+    r"likeness|is_own_cell|over_nothing|pay_back|_?lender": "shape_key, without_memory, resolve",
     r"Tape(Step)?": "StaticFunction",
     r"_?[Ll]oans?": "DeferredOutputs",
     r"[Rr]ehears(e|ed|als?)": "Warmup",

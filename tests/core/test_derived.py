@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 import openmps as mps
-from openmps.core.kernel.derived import Dependents, Derived
-from openmps.core.kernel.dispatch import Held
 from openmps.metal.resource import epoch
 from openmps.ops.op import Op
+from openmps.runtime.binding import HeldTensor
+from openmps.runtime.derived import Dependents, Derived
 
 
 class Doubled(Op):
@@ -33,7 +33,7 @@ CALLS: list[int] = []
 
 def _made(row: Tensor) -> tuple[Dependents, Derived]:
     CALLS.clear()
-    dependents, derived = Dependents(), Derived(Doubled(), [Held(row)])
+    dependents, derived = Dependents(), Derived(Doubled(), [HeldTensor(row)])
     dependents.add(derived)
     return dependents, derived
 
@@ -60,10 +60,10 @@ def test_it_is_made_once_and_in_the_same_memory_again() -> None:
 def test_to_look_makes_nothing() -> None:
     """Tests of graphs show that it is made before captured work reads it."""
     dependents, derived = _made(torch.ones(3))
-    kept = derived.kept()
+    kept = derived.held()
     derived.value()
     dependents.expire()
-    assert derived.kept() == kept
+    assert derived.held() == kept
     assert len(CALLS) == 1
 
 
@@ -102,7 +102,7 @@ def test_a_new_follower_and_replaced_memory_end_the_epoch() -> None:
     before = epoch.number
     assert dependents.replaced() is not dependents
     assert epoch.number == before
-    derived = Derived(Doubled(), [Held(torch.ones(3))])
+    derived = Derived(Doubled(), [HeldTensor(torch.ones(3))])
     dependents.add(derived)
     assert epoch.number == before + 1
     dependents.replaced()
@@ -124,7 +124,7 @@ class Interrupted(Doubled):
 
 def _interrupted(what: Any, row: Tensor) -> Derived:
     ONCE[:] = [what]
-    return Derived(Interrupted(), [Held(row)])
+    return Derived(Interrupted(), [HeldTensor(row)])
 
 
 def test_a_signal_handler_may_make_it_while_it_is_made() -> None:
@@ -164,7 +164,7 @@ def test_a_forked_process_makes_what_another_thread_was_making() -> None:
     child = os.fork()
     if not child:
         signal.alarm(20)
-        second = Derived(Doubled(), [Held(torch.ones(3))])
+        second = Derived(Doubled(), [HeldTensor(torch.ones(3))])
         right = second.value()[0].tolist() == first.value()[0].tolist() == [2.0] * 3
         os._exit(0 if right else 1)
     goes_on.set()

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from openmps.core.kernel.dispatch import Constant
 from openmps.core.neuron import DEFAULT_PARAMETERS, MPSNNNeuronDescriptor
 from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.runtime.binding import Constant
 from openmps.types import MPSCNNNeuronType as Kind
 
 

@@ -14,10 +14,10 @@ import torch
 import openmps as mps
 from encoding import Bench, finish, numbers
 from openmps import cpu
-from openmps.core.kernel.replay import replayer
-from openmps.core.kernel.replay.recorder import CudaRecorder
-from openmps.core.kernel.replay.replayer import MIN_STEPS, Replayer
 from openmps.metal.queue_executor import forget_captures
+from openmps.runtime.replay import replayer
+from openmps.runtime.replay.recorder import CudaRecorder
+from openmps.runtime.replay.replayer import MIN_STEPS, Replayer
 from replay_twin import TwinRecorder, outcomes, replayer_of, replaying_queue
 
 Array = np.ndarray

@@ -6,10 +6,10 @@ import numpy as np
 import torch
 
 import openmps as mps
-from openmps.core.kernel.replay.static_function import StaticFunction
-from openmps.core.kernel.replay.updates import StaticCall, Touched, joined
 from openmps.ops.elements import Clear, Overwrite
 from openmps.ops.op import Builder, Function, Role
+from openmps.runtime.replay.static_function import StaticFunction
+from openmps.runtime.replay.updates import StaticCall, Touched, joined
 from replay_twin import assert_same, outcomes, replaying_queue
 
 Format = mps.MPSImageFeatureChannelFormat

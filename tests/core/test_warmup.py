@@ -13,9 +13,9 @@ import pytest
 import torch
 
 import openmps as mps
-from openmps.core.kernel.replay import warmup
 from openmps.ops.triton.ahead import Compiling, Launched
 from openmps.ops.update.collectives import Processes, alone
+from openmps.runtime.replay import warmup
 from openmps.training.network import NetworkShape, SampleNetwork, optimizer_factory
 from replay_twin import outcomes, replaying_queue
 

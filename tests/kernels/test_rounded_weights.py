@@ -12,7 +12,6 @@ import torch
 import openmps as mps
 from encoding import Bench, finish
 from helpers import assert_close
-from openmps.core.kernel.dispatch import Dispatch
 from openmps.core.vector import MPSVector, MPSVectorDescriptor
 from openmps.errors import MTLCommandBufferError
 from openmps.graph.graph import MPSNNGraph
@@ -24,6 +23,7 @@ from openmps.kernels.convolution import (
 )
 from openmps.kernels.optimizers import MPSNNOptimizerAdam, MPSNNOptimizerStochasticGradientDescent
 from openmps.metal.mps_command_buffer import MPSCommandBuffer
+from openmps.runtime.dispatch import Dispatch
 from openmps.training.data_sources import ArrayConvolutionDataSource, TrainableConvolutionDataSource
 from openmps.training.network import NetworkShape, SampleNetwork, optimizer_factory
 from openmps.types import MPSImageFeatureChannelFormat as Format

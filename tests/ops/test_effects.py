@@ -9,7 +9,6 @@ import pytest
 import torch
 
 import openmps  # noqa: F401 - all operations
-from openmps.core.kernel.derived import Refresh
 from openmps.ops.convolution.convolution import CopyNumbers, TakeWeights
 from openmps.ops.elements import Clear, Overwrite, RowSums
 from openmps.ops.layout.image_copy import ImagesToRows
@@ -19,12 +18,13 @@ from openmps.ops.random.random_distributions import FillByPhilox, FillBySequence
 from openmps.ops.update.joined_updates import JoinedUpdate
 from openmps.ops.update.optimizers import Adam, GradientRule, HandOn, RmsProp, StochasticGradientDescent
 from openmps.ops.update.shards import RoundGathered
+from openmps.runtime.derived import Refresh
 
 
 class Words:
     """Stands for the words of a generator."""
 
-    def take(self, count: int) -> torch.Tensor:
+    def next_words(self, count: int) -> torch.Tensor:
         return torch.arange(5, 5 + count)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from inspect import isabstract
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,8 @@ import torch
 import openmps as mps
 from catalogue import SWEPT
 from encoding import Bench, encode, keep_results, shape_of
-from openmps.core.kernel.dispatch import Bound
 from openmps.core.state.state import Saved
+from openmps.runtime.binding import Binding
 
 NEVER = "cannot read what a command buffer that was dropped before its commit was to write, got"
 AGAIN = r"Encode it again, and call commit\(\) before it goes"
@@ -104,14 +105,11 @@ def test_whatever_a_body_is_bound_to_says_what_it_reads() -> None:
             if each not in seen:
                 seen.add(each)
                 kinds.append(each)
-    bound = [
-        kind
-        for kind in seen
-        if str(kind.__module__).startswith("openmps.") and callable(getattr(kind, "value", None)) and kind is not Bound
-        and ("take" in dir(kind) or "form" in dir(kind) or "kept" in dir(kind))
-    ]  # fmt: skip
-    assert len(bound) > 8
-    assert [kind.__name__ for kind in bound if not callable(getattr(kind, "regions", None))] == []
+    own = [kind for kind in seen if str(kind.__module__).startswith("openmps.")]
+    bound = [kind for kind in own if issubclass(kind, Binding)]
+    assert len(bound) > 15
+    assert [kind.__name__ for kind in bound if kind.regions is Binding.regions and not isabstract(kind)] == []
+    assert [kind.__name__ for kind in own if kind not in bound and {"value", "regions"} <= {*dir(kind)}] == []
 
 
 # --- graphs, copies, states, exports ----------------------------------------------------------------------------------

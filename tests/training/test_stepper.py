@@ -95,8 +95,8 @@ def test_a_step_is_replayed_as_a_whole(device):
 
 def test_labels_are_one_block(stepper):
     labels = stepper.prepare(_batch()).labels
-    assert MPSImageBatch([each.labels_image() for each in labels]).whole().cells() != ()
-    assert len(MPSImageBatch([each.labels_image() for each in labels]).whole().cells()) == 1
+    assert MPSImageBatch([each.labels_image() for each in labels]).whole().memories() != ()
+    assert len(MPSImageBatch([each.labels_image() for each in labels]).whole().memories()) == 1
     np.testing.assert_array_equal(labels[2].labels_image().numpy(), [[[0, 0, 1]]])
 
 

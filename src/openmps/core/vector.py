@@ -11,7 +11,6 @@ import torch
 from numpy.typing import NDArray
 
 from openmps.checks import KnownAttributes, Labelled, Shown, is_whole, lengths_text, listed, of_kind
-from openmps.core.kernel.dispatch import Numbers
 from openmps.core.lifetime import (
     TemporaryCounts,
     check_device,
@@ -27,6 +26,7 @@ from openmps.errors import MPSArgumentError, MPSLifetimeError, MPSTypeError
 from openmps.metal.array_protocols import Taken, as_array, exported, location, taken_array, taken_tensor
 from openmps.metal.device import CommandBuffer, MTLBuffer, MTLDevice
 from openmps.metal.pending import Region, require_written, settle, unwritten
+from openmps.runtime.binding import Numbers
 from openmps.selectors import Factory, takes
 from openmps.types import MPSDataType, MTLStorageMode
 
@@ -40,6 +40,10 @@ class _Memory:
     def release(self) -> None:
         """Drop the buffer."""
         self.buffer = None
+
+    def parts(self) -> tuple[object, ...]:
+        """Itself."""
+        return (self,)
 
 
 _ORDERS: tuple[dict[str, type], ...] = (

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from openmps.checks import NamedAttributes, described
-from openmps.core.kernel.observation import ObservingPlayer, observe
 from openmps.core.lifetime import check_is_open
 from openmps.errors import MTLCommandBufferError
 from openmps.graph.run.trace import Trace, Tracer
 from openmps.metal.device import CommandBuffer
+from openmps.runtime.observation import ObservingPlayer, observe
 from openmps.types import MTLCommandBufferStatus
 
 _WHO = "openmps.debug.watch"

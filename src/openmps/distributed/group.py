@@ -20,7 +20,6 @@ import torch.distributed as dist
 
 from openmps.checks import NamedAttributes, Shown, flag, number, of_kind, whole
 from openmps.core.kernel.checks import check_command_buffer
-from openmps.core.kernel.dispatch import Bound, Numbers, Replaced, function_of_op, record_function
 from openmps.core.state.state import MPSState
 from openmps.distributed.launch import Place, meet, place_from_environment
 from openmps.distributed.sums import Gradients, gradients_of
@@ -34,6 +33,8 @@ from openmps.metal.device import CommandBuffer, MTLDevice, mtl_device
 from openmps.metal.queue_executor import forget_captures
 from openmps.ops.op import Equation, Function, Input, Role
 from openmps.ops.update.collectives import FinishSum, Processes, SharedMoments, StartSum
+from openmps.runtime.binding import Numbers, Replaced
+from openmps.runtime.dispatch import function_of_op, record_function
 
 T = TypeVar("T")
 _VERSION: str = import_module("openmps").__version__
@@ -222,7 +223,7 @@ class Group(NamedAttributes):
         record_function(command_buffer, "shared statistics", function, rows, [*map(Replaced, rows)])
 
     def _record_sum(self, command_buffer: CommandBuffer, found: Gradients, scales: tuple[float, ...]) -> None:
-        places: list[Bound] = [*found.places]
+        places = [*found.places]
         count = len(places)
         start = Equation(StartSum(self._processes), tuple(range(count)), (count,))
         parts = tuple(range(count + 1, 2 * count + 1))

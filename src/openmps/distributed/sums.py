@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from openmps.core.kernel.dispatch import Bound, Numbers
 from openmps.core.state.batch import MPSStateBatch
 from openmps.core.state.state import MPSState
 from openmps.errors import MPSArgumentError, MPSTypeError
@@ -13,15 +12,16 @@ from openmps.kernels.batch_normalization import MPSCNNBatchNormalizationState
 from openmps.kernels.convolution.base import ConvolutionGradientState
 from openmps.kernels.group_normalization.state import ImageNormalizationState
 from openmps.metal.device import CommandBuffer
+from openmps.runtime.binding import MemoryBinding, Numbers
 
 
 class Gradients(NamedTuple):
     """Memory that is added up, and whether the sums are divided by the number of processes."""
 
-    places: list[Bound]
+    places: list[MemoryBinding]
     are_means: list[bool]
 
-    def add(self, places: Sequence[Bound], *, are_means: bool = False) -> None:
+    def add(self, places: Sequence[MemoryBinding], *, are_means: bool = False) -> None:
         """Add up some more."""
         self.places.extend(places)
         self.are_means.extend([are_means] * len(places))

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import ClassVar, NamedTuple
+from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
 from openmps.core.image.batch import as_batch
 from openmps.core.image.image import MPSImage
+from openmps.core.image.pixels import Pixels
 from openmps.core.image.storage import Stack, Target
 from openmps.core.kernel.arguments import member, single
 from openmps.core.kernel.base import MPSKernel
 from openmps.core.kernel.checks import Images, check_command_buffer, check_sources
 from openmps.core.kernel.configuration import Fixed, KernelProperty, at_least
-from openmps.core.kernel.dispatch import Pixels, record_op
 from openmps.core.vector import MPSMatrix
+from openmps.core.vector_descriptor import MPSMatrixDescriptor
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.device import CommandBuffer, MTLBuffer, MTLDevice
 from openmps.metal.pending import Region
 from openmps.ops.layout.image_copy import ImagesToRows, RowsToImages
+from openmps.runtime.binding import MemoryBinding
+from openmps.runtime.dispatch import record_op
 from openmps.selectors import takes
 from openmps.types import MPSDataLayout, MPSDataType, MPSImageFeatureChannelFormat, MTLOrigin
 
@@ -84,7 +88,8 @@ class _ImageCopy(MPSKernel):
         return stack, _Rows(matrix, index, slice(row, row + extent.images), slice(column, column + length))
 
 
-class _Rows(NamedTuple):
+@dataclass(slots=True, eq=False)
+class _Rows(MemoryBinding):
     """The part of a matrix that some images take, one row each."""
 
     matrix: MPSMatrix
@@ -92,11 +97,18 @@ class _Rows(NamedTuple):
     rows: slice
     columns: slice
 
-    def cells(self) -> tuple[MTLBuffer]:
+    def rebind(self, memories: Sequence[MTLBuffer]) -> _Rows:
+        """The same rows of a matrix like this one in another buffer."""
+        of = self.matrix
+        sizes = of.rows, of.columns, of.row_bytes, of.data_type, of.matrices, of.matrix_bytes
+        matrix = MPSMatrix(memories[0], MPSMatrixDescriptor(*sizes), of.offset)
+        return _Rows(matrix, self.number, self.rows, self.columns)
+
+    def memories(self) -> tuple[MTLBuffer]:
         """The memory that it reads or writes."""
         return (self.matrix.data,)
 
-    def form(self) -> Hashable:
+    def view_key(self) -> Hashable:
         """Which part of it, and how it lies there."""
         whole = self.matrix
         shape = whole.offset, whole.matrices, whole.rows, whole.columns, whole.row_bytes, whole.matrix_bytes

@@ -7,7 +7,7 @@ published. Here they are the same on every device: words and uniform numbers to 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -17,7 +17,6 @@ from openmps.checks import NamedAttributes, Shown, number, store
 from openmps.core.kernel.base import MPSKernel
 from openmps.core.kernel.checks import check_command_buffer
 from openmps.core.kernel.configuration import ULONG_MAX, KernelProperty, at_least
-from openmps.core.kernel.dispatch import Bound, Number, record_op
 from openmps.core.lifetime import record_synchronize
 from openmps.core.numbers import integer
 from openmps.core.vector import MPSMatrix, MPSVector
@@ -36,6 +35,8 @@ from openmps.ops.random.random_distributions import (
     Uniform,
     probability,
 )
+from openmps.runtime.binding import Binding, Number
+from openmps.runtime.dispatch import record_op
 from openmps.selectors import name_arguments
 from openmps.types import MPSDataType, MPSMatrixRandomDistribution
 
@@ -265,12 +266,13 @@ class MPSMatrixRandom(MPSKernel):
         op, words = self._fill((stop - start) * each, numbers, _CHUNKS[self.device.torch_device.type])
         record_op(command_buffer, self.name, op, (_Members(given, slice(start, stop)), words))
 
-    def _fill(self, count: int, numbers: Distribution, chunk: int) -> tuple[Op, Bound]:
+    def _fill(self, count: int, numbers: Distribution, chunk: int) -> tuple[Op, Binding]:
         """What fills a destination with ``count`` numbers, and where it finds the words for them when it runs."""
         raise MPSTypeError(self.name, "encode", "is not offered by this base class", None, "Use one of its subclasses")
 
 
-class _Members(NamedTuple):
+@dataclass(slots=True, eq=False)
+class _Members(Binding):
     """Some of the vectors or matrices of a destination."""
 
     whole: MPSVector | MPSMatrix
@@ -299,14 +301,16 @@ class MPSMatrixRandomPhilox(MPSMatrixRandom):
 
     _position = 0
 
-    def _fill(self, count: int, numbers: Distribution, chunk: int) -> tuple[Op, Bound]:
+    def _fill(self, count: int, numbers: Distribution, chunk: int) -> tuple[Op, Binding]:
         begin = self._position
         store(self, "_position", begin + count)  # counted whole; see core/numbers.py
         return FillByPhilox(numbers, chunk, self._seed), Number(begin)
 
 
-class _Sequence:
+class _Sequence(Binding):
     """The words of many MTGP32 generators in turn: 256 of the first, 256 of the second, and so on."""
+
+    __slots__ = ("_now",)
 
     def __init__(self, state: Tensor, left: Tensor) -> None:
         self._now = state, left
@@ -333,7 +337,7 @@ class _Sequence:
         """None that anybody else could read."""
         return ()
 
-    def take(self, count: int) -> Tensor:
+    def next_words(self, count: int) -> Tensor:
         """The next words."""
         # Two queues may run encodes of one kernel, and a copy is made at any time. What was taken by another in the
         # meantime is made again; a lock would have a forked process wait for a thread that stayed behind.
@@ -388,5 +392,5 @@ class MPSMatrixRandomMTGP32(MPSMatrixRandom):
         super()._unshare()
         self._sequence = self._sequence.copy(self.device.torch_device)
 
-    def _fill(self, count: int, numbers: Distribution, chunk: int) -> tuple[Op, Bound]:
+    def _fill(self, count: int, numbers: Distribution, chunk: int) -> tuple[Op, Binding]:
         return FillBySequence(numbers, chunk), self._sequence

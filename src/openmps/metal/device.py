@@ -210,12 +210,12 @@ class MTLBuffer(Bytes, MTLResource):
     def _watch_host_copy(self) -> None:
         self._device.watch(self)
 
-    def likeness(self) -> Hashable:
-        """What buffers that can stand for one another have in common; for those who extend the framework."""
+    def shape_key(self) -> Hashable:
+        """How long it is; for those who extend the framework."""
         return self._length
 
-    def twin(self) -> MTLBuffer:
-        """Another buffer of this kind, without memory; for those who extend the framework."""
+    def empty_like(self) -> MTLBuffer:
+        """Another buffer of this length, without memory; for those who extend the framework."""
         return MTLBuffer(self._device, self._length)
 
 

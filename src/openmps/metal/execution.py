@@ -7,7 +7,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from traceback import clear_frames
@@ -68,6 +68,10 @@ class Releasable(Protocol):
         """Give the memory back; called when the work before it has run."""
         ...
 
+    def parts(self) -> Iterable[object]:
+        """Itself and the memory that is given back with it."""
+        ...
+
 
 class Release:
     """Work that gives memory of temporary objects back. It runs also when work before it has failed."""
@@ -100,11 +104,11 @@ class Timer(Protocol):
     """When the device began and ended one record."""
 
     def begin(self) -> None:
-        """Identity the place before the first work."""
+        """Note the place before the first work."""
         ...
 
     def end(self) -> None:
-        """Identity the place after the last work."""
+        """Note the place after the last work."""
         ...
 
     def wait(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, ClassVar, Self
@@ -15,6 +15,7 @@ from openmps.checks import KnownAttributes, Labelled, Shown, memory_for, of_kind
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.array_protocols import Taken, as_array, exported, location, taken_array, taken_tensor
 from openmps.metal.host_copy import HostCopy
+from openmps.metal.memory import Memory
 from openmps.metal.pending import Region, mark_written, settle
 from openmps.metal.processor import Processor
 from openmps.types import MPSPurgeableState, MTLCPUCacheMode, MTLResourceOptions, MTLStorageMode, NSRange
@@ -35,7 +36,7 @@ epoch = Epoch()
 """That of the process: as long as its number is the same, what had memory has the same memory."""
 
 
-class Resource(KnownAttributes, Labelled, ABC):
+class Resource(KnownAttributes, Labelled, Memory):
     """What an `MTLResource` says of its memory."""
 
     _length: int
@@ -67,9 +68,12 @@ class Resource(KnownAttributes, Labelled, ABC):
     )
     cpu_cache_mode = Shown[MTLCPUCacheMode]("_cpu_cache_mode", "The cache mode that was asked for.")
 
-    stays = True
-    """Whether memory that is there is used as it is by what is encoded again and again."""
-    present = Shown["torch.Tensor | None"]("_storage", "The memory, if there is any.")
+    is_persistent = True
+
+    @property
+    def present(self) -> torch.Tensor | None:
+        """The memory, if there is any."""
+        return self._storage
 
     @property
     def is_allocated(self) -> bool:

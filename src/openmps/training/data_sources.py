@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from openmps.checks import described, number, of_kind, optional_text, store
 from openmps.core.arrays import in_shape, numbers, row
 from openmps.core.data_source import ArraySource
-from openmps.core.kernel.dispatch import Numbers
 from openmps.core.numbers import integer, not_negative
 from openmps.kernels.convolution import (
     MPSCNNConvolutionDescriptor,
@@ -20,6 +19,7 @@ from openmps.kernels.convolution import (
     MPSCNNConvolutionWeightsAndBiasesState,
 )
 from openmps.metal.device import CommandBuffer
+from openmps.runtime.binding import Numbers
 from openmps.training.optimized import Optimized, OptimizerFactory, Repeat
 from openmps.types import MPSDataType
 

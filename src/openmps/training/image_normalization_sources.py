@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from openmps.checks import described, whole
 from openmps.core.arrays import numbers, row
 from openmps.core.data_source import ArraySource
-from openmps.core.kernel.dispatch import Numbers, record_op
 from openmps.core.numbers import not_negative
 from openmps.core.state.batch import as_state_batch
 from openmps.core.state.rows import MPSCNNNormalizationGammaAndBetaState
@@ -20,6 +19,8 @@ from openmps.errors import MPSArgumentError, MPSMemoryError, MPSTypeError
 from openmps.kernels.group_normalization.state import ImageNormalizationState, adder
 from openmps.metal.device import CommandBuffer, MTLBuffer, MTLDevice
 from openmps.ops.elements import RowSums
+from openmps.runtime.binding import Numbers
+from openmps.runtime.dispatch import record_op
 from openmps.training.optimized import Optimized, OptimizerFactory
 
 Row = Any

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from openmps.checks import Shown, described, number, optional_text, store, whole
 from openmps.core.arrays import numbers, row, variances
 from openmps.core.data_source import ArraySource
-from openmps.core.kernel.dispatch import Dispatch, Number, Numbers, prepared_op
 from openmps.core.numbers import not_negative
 from openmps.core.state.rows import (
     ChannelStatePair,
@@ -23,6 +22,8 @@ from openmps.errors import MPSArgumentError, MPSMemoryError
 from openmps.kernels.batch_normalization import MPSCNNBatchNormalizationState
 from openmps.metal.device import CommandBuffer, MTLBuffer, MTLDevice
 from openmps.ops.normalization.batch_normalization import RunningAverages
+from openmps.runtime.binding import Number, Numbers
+from openmps.runtime.dispatch import Dispatch, prepared_op
 from openmps.selectors import name_arguments
 from openmps.training.optimized import Optimized, OptimizerFactory
 

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from openmps.checks import Shown, finite, flag, store
 from openmps.core.kernel.checks import check_command_buffer
-from openmps.core.kernel.dispatch import Dispatch
 from openmps.core.training_state import TrainingState, check_names, finite_number, numbers
 from openmps.core.vector import MPSVector, MPSVectorDescriptor
 from openmps.errors import MPSArgumentError, MPSTypeError
@@ -23,6 +22,7 @@ from openmps.kernels.optimizers import (
     MPSNNOptimizerStochasticGradientDescent,
 )
 from openmps.metal.device import CommandBuffer, MTLDevice
+from openmps.runtime.dispatch import Dispatch
 
 OptimizerFactory = Callable[["MTLDevice"], MPSNNOptimizer]
 _ACCUMULATORS: dict[type[MPSNNOptimizer], tuple[str, ...]] = {

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from openmps.core.image.batch import MPSImageBatch
-from openmps.core.kernel.dispatch import Number, Numbers, record_op
 from openmps.core.state.batch import MPSStateBatch
 from openmps.core.training_state import Checkpointed
 from openmps.errors import MPSError, MTLExecutionError
@@ -20,6 +19,8 @@ from openmps.metal.device import MTLBuffer, MTLDevice
 from openmps.metal.mps_command_buffer import MPSCommandBuffer
 from openmps.ops.op import Kind, Op
 from openmps.ops.update.collectives import TotalFigures
+from openmps.runtime.binding import Number, Numbers
+from openmps.runtime.dispatch import record_op
 from openmps.training.checkpoint import graph_parts
 from openmps.training.dataset import Batch
 from openmps.training.network import Network

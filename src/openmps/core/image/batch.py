@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from openmps.checks import KnownAttributes, accepts, store, whole
 from openmps.core.image import arrays
 from openmps.core.image.descriptor import MPSImageDescriptor, check_is_descriptor
-from openmps.core.image.host import layout_of_array
 from openmps.core.image.image import MPSImage, defined_above, new_storage
 from openmps.core.image.members import Members, TemporaryMembers
 from openmps.core.image.picture import png_of
@@ -30,6 +29,7 @@ from openmps.metal.array_protocols import exported, location
 from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.metal.pending import require_written, settle, unwritten
 from openmps.ops.elements import DTYPES
+from openmps.runtime.host import layout_of_array
 from openmps.types import MPSDataLayout, MPSImageFeatureChannelFormat
 
 MOST_IMAGES = 1 << 20
@@ -100,7 +100,7 @@ class MPSImageBatch(KnownAttributes, Sequence[MPSImage]):
             if template is not None:
                 return template.holding(np.array(array, order="C"))
         block = arrays.from_numpy("MPSImageBatch", device, array, channel_format, (4,))
-        return _like(device, block.channel_format, block.extent).over(block)
+        return _like(device, block.channel_format, block.extent).batch_of(block)
 
     @classmethod
     def from_tensor(
@@ -117,7 +117,7 @@ class MPSImageBatch(KnownAttributes, Sequence[MPSImage]):
         See `MPSImage.from_tensor`.
         """
         block = arrays.from_tensor("MPSImageBatch", device, tensor, channel_format, copy, (4,), data_layout)
-        return _like(device, block.channel_format, block.extent).over(block)
+        return _like(device, block.channel_format, block.extent).batch_of(block)
 
     @classmethod
     def _of(cls, members: Members, span: range | None = None) -> MPSImageBatch:
@@ -134,7 +134,7 @@ class MPSImageBatch(KnownAttributes, Sequence[MPSImage]):
         store(batch, "_images", ())
         store(batch, "_members", members)
         store(batch, "_span", template.span)
-        store(batch, "_stack", Stack((members.storage,), template.shape, template.form))
+        store(batch, "_stack", Stack((members.storage,), template.shape, template.view_key))
         return batch
 
     # --- a sequence -------------------------------------------------------------------------------------------------
@@ -327,29 +327,29 @@ defined_above.batch_of = MPSImageBatch
 class BatchTemplate:
     """Makes batches of one shape on one device, which was checked once; see `allocate` and `allocate_temporary`."""
 
-    __slots__ = ("descriptor", "device", "form", "layout", "shape", "span", "torch_device")
+    __slots__ = ("descriptor", "device", "layout", "shape", "span", "torch_device", "view_key")
 
     def __init__(self, device: MTLDevice, descriptor: MPSImageDescriptor, count: int) -> None:
         self.device, self.torch_device, self.descriptor = device, device.torch_device, descriptor.copy()
         block = new_storage("MPSImageBatch", device, self.descriptor, _count(self.descriptor, count)).block
         self.shape = Shape(block.extent, block.channel_format)
         self.span = range(count)
-        self.form = Stack((Storage.of(block),), self.shape).form()
+        self.view_key = Stack((Storage.of(block),), self.shape).view_key()
         """How all of a block is seen."""
         self.layout = layout_of_array(block.extent.shape, DTYPES[block.channel_format])
         """How elements lie that come as an array."""
 
     def batch(self) -> MPSImageBatch:
         """A new batch."""
-        return self.over(Block(self.torch_device, self.shape.channel_format, self.shape.extent))
+        return self.batch_of(Block(self.torch_device, self.shape.channel_format, self.shape.extent))
 
     def holding(self, elements: NDArray[Any]) -> MPSImageBatch:
         """A new batch of elements that are nobody else's, ``[images, height, width, channels]``."""
         block = Block(self.torch_device, self.shape.channel_format, self.shape.extent)
         block.hold_array(elements, self.layout)
-        return self.over(block)
+        return self.batch_of(block)
 
-    def over(self, block: Block) -> MPSImageBatch:
+    def batch_of(self, block: Block) -> MPSImageBatch:
         """The batch of a block of this shape."""
         return MPSImageBatch._all_of(  # pyright: ignore[reportPrivateUsage]
             Members(block, self.descriptor, self.device), self

@@ -17,25 +17,27 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from openmps.checks import Shown, memory_for
-from openmps.core.image.host import Host, Layout, as_elements
 from openmps.errors import MPSArgumentError, MPSLifetimeError, MPSMemoryError
+from openmps.metal.memory import DeferrableMemory
 from openmps.metal.pending import Region
 from openmps.metal.stream import brought
 from openmps.ops.elements import DTYPES, decode
+from openmps.runtime.binding import MemoryBinding
+from openmps.runtime.host import Host, Layout, as_elements
 from openmps.types import ELEMENT_BYTES
 from openmps.types import MPSImageFeatureChannelFormat as Format
 
 # The first use of a block may come from the thread that runs the queue and from the user's at once. Held for an
 # assignment only: a process that is forked while another thread holds it could never take it.
 _allocation = Lock()
-_borrowing = RLock()
-"""Held while what is borrowed is copied. A signal handler may ask for it while its thread does."""
+_resolving = RLock()
+"""Held while deferred elements are copied. A signal handler may ask for it while its thread does."""
 
 
 def _forget_threads() -> None:
     """In a forked process: no thread that had it is there any more."""
-    global _borrowing
-    _borrowing = RLock()
+    global _resolving
+    _resolving = RLock()
 
 
 if hasattr(os, "register_at_fork"):
@@ -70,7 +72,7 @@ class Shape(NamedTuple):
     channel_format: Format
 
 
-class Block:
+class Block(DeferrableMemory):
     """Memory of equally sized images: allocated, filled with zeros, on first use; or adopted from an operation.
 
     Elements that came from the host stay there until they are used on the device.
@@ -78,9 +80,9 @@ class Block:
 
     __slots__ = (
         "__weakref__",
+        "_deferred",
         "_host",
         "_layout",
-        "_lender",
         "_tensor",
         "_was_copied",
         "channel_format",
@@ -89,8 +91,8 @@ class Block:
         "released",
     )
 
-    stays = False
-    """Whether memory that is there is used as it is by what is encoded again and again."""
+    is_persistent = False
+    is_partly_written = True
 
     def __init__(self, device: torch.device, channel_format: Format, extent: Extent) -> None:
         self.device = device
@@ -100,7 +102,7 @@ class Block:
         """Whether the memory was given back for good."""
         self._tensor: Tensor | None = None
         self._host: Host | None = None
-        self._lender: Callable[[], Tensor] | None = None
+        self._deferred: Callable[[], Tensor] | None = None
         """Copies elements that are in memory of somebody else's, as long as they are."""
         self._was_copied = False
 
@@ -113,21 +115,22 @@ class Block:
     def present(self) -> Tensor | None:
         """The memory, if there is any: on the host as long as the device has not needed it."""
         # In this order: another thread may bring it to the device meanwhile.
-        lender, host, stored = self._lender, self._host, self._tensor
-        if stored is None and lender is not None:
+        deferred, host, stored = self._deferred, self._host, self._tensor
+        if stored is None and deferred is not None:
             return self.tensor()
         return stored if stored is not None else None if host is None else as_elements(host)
 
-    def look(self) -> Layout | Tensor | None:
-        """The memory, if there is any; of an array, which is nobody else's, how its elements lie as a tensor."""
-        return self._layout if self._tensor is None and type(self._host) is np.ndarray else self.present
+    @property
+    def host_layout(self) -> Layout | None:
+        """Of an array, which is nobody else's, how its elements lie as a tensor."""
+        return self._layout if self._tensor is None and type(self._host) is np.ndarray else None
 
-    def likeness(self) -> Hashable:
-        """What blocks that can stand for one another have in common."""
+    def shape_key(self) -> Hashable:
+        """Shape and format."""
         return self.extent, self.channel_format
 
-    def twin(self) -> Block:
-        """Another block of this kind, without memory."""
+    def empty_like(self) -> Block:
+        """Another block of this shape, without memory."""
         return Block(self.device, self.channel_format, self.extent)
 
     def tensor(self) -> Tensor:
@@ -168,39 +171,39 @@ class Block:
         """The same of an array ``[N, H, W, C]`` without gaps, of which tensors are made when they are asked for."""
         self._layout, self._host = layout, host
 
-    def borrow(self, lender: Callable[[], Tensor]) -> None:
-        """Have elements that ``lender`` copies when they are first asked for; the block has no memory yet."""
-        self._lender = lender
+    def defer(self, copy: Callable[[], Tensor]) -> None:
+        """Have elements that ``copy`` makes when they are first asked for; the block has no memory yet."""
+        self._deferred = copy
 
-    def pay_back(self) -> None:
-        """Have a copy of what is borrowed, if anything is. Whoever lends has all copied before it goes on."""
-        with _borrowing:
-            lender = self._lender
-            if lender is not None:
+    def resolve(self) -> None:
+        """Copy deferred elements, if these are."""
+        with _resolving:
+            copy = self._deferred
+            if copy is not None:
                 with torch.inference_mode(False):
-                    self.adopt(lender())
-                self._lender = None
+                    self.adopt(copy())
+                self._deferred = None
 
     def __getstate__(self) -> object:
-        """What copies and pickles hold: elements of their own, as nobody would have copied what they borrow in time."""
-        self.pay_back()
+        """What copies and pickles hold: elements of their own, as nobody would have copied deferred ones in time."""
+        self.resolve()
         return super().__getstate__()
 
     def discard(self) -> None:
         """Give the memory back; the next use finds zeros."""
-        self._tensor = self._host = self._lender = None
+        self._tensor = self._host = self._deferred = None
 
     def release(self) -> None:
         """Give the memory back; there is no next use."""
         self.released = True
-        self._tensor = self._host = self._lender = None
+        self._tensor = self._host = self._deferred = None
 
     def _allocate(self) -> Tensor:
         if self.released:
             rule = "cannot be used after its last read"
             raise MPSLifetimeError("MPSTemporaryImage", "memory", rule, self.extent, "Raise read_count before it")
-        if self._lender is not None:
-            self.pay_back()
+        if self._deferred is not None:
+            self.resolve()
             return self.tensor()
         fresh = self._begun()
         with _allocation:
@@ -271,11 +274,11 @@ class Storage:
         """The numbers of this run, float32."""
         return decode(self.tensor(), self.block.channel_format)
 
-    def over(self, block: Block) -> Storage:
+    def of_other(self, block: Block) -> Storage:
         """The same run of another block."""
         return Storage(block, self.first, self.count, self.channel, self.channels)
 
-    def form(self) -> Hashable:
+    def view_key(self) -> Hashable:
         """Which run it is."""
         return self.first, self.count, self.channel, self.channels
 
@@ -319,19 +322,19 @@ class Target(NamedTuple):
         return (self.width, self.height, self.channels) == (extent.width, extent.height, extent.channels)
 
 
-class Stack:
+class Stack(MemoryBinding):
     """The images that one encode reads or writes, seen as one ``[n, C, H, W]`` tensor.
 
     One part is a run of one block and costs nothing to see as a tensor; several parts, the images of a batch put
     together by hand, are gathered when they are read.
     """
 
-    __slots__ = ("_form", "parts", "shape")
+    __slots__ = ("_view_key", "parts", "shape")
 
-    def __init__(self, parts: tuple[Storage, ...], shape: Shape, form: Hashable = None) -> None:
+    def __init__(self, parts: tuple[Storage, ...], shape: Shape, view_key: Hashable = None) -> None:
         self.parts = parts
         self.shape = shape
-        self._form = form
+        self._view_key = view_key
 
     extent = Shown[Extent]("shape.extent", "Pixels, channels and number of the images.")
     channel_format = Shown[Format]("shape.channel_format", "How the numbers are stored.")
@@ -341,21 +344,23 @@ class Stack:
         """Of the elements of all images."""
         return self.extent.bytes_as(self.channel_format)
 
-    def cells(self) -> tuple[Block, ...]:
-        """The memory that it sees."""
+    def memories(self) -> tuple[Block, ...]:
+        """The blocks."""
         parts = self.parts
         return (parts[0].block,) if len(parts) == 1 else tuple([part.block for part in parts])
 
-    def form(self) -> Hashable:
-        """How it sees it."""
-        form = self._form
-        if form is None:
-            form = self._form = self.shape, tuple([part.form() for part in self.parts])
-        return form
+    def view_key(self) -> Hashable:
+        """Which runs of them."""
+        key = self._view_key
+        if key is None:
+            key = self._view_key = self.shape, tuple([part.view_key() for part in self.parts])
+        return key
 
-    def over(self, cells: Sequence[Block]) -> Stack:
+    def rebind(self, memories: Sequence[Block]) -> Stack:
         """The same of other memory."""
-        return Stack(tuple([part.over(cell) for part, cell in zip(self.parts, cells, strict=True)]), self.shape)
+        return Stack(
+            tuple([part.of_other(block) for part, block in zip(self.parts, memories, strict=True)]), self.shape
+        )
 
     def stored(self) -> Tensor:
         """The stored elements of all images, ``[n, C, H, W]``; those of one run share the images' memory."""
@@ -372,6 +377,19 @@ class Stack:
         part = self.parts[0]
         host = part.block.to_copy()
         return host if part.is_whole else part.part_of(as_elements(host))
+
+    def peek(self) -> object:
+        """The memory of a single block as it lies, else the gathered elements."""
+        found = self.parts[0].block.present if len(self.parts) == 1 else None
+        return self.stored() if found is None else found
+
+    def device_bytes(self, device_type: str) -> tuple[Hashable, int] | None:
+        """See `Binding`: of all parts, where the first is on the device."""
+        first = self.parts[0]
+        present = first.block.present
+        if present is None or present.device.type != device_type:
+            return None
+        return (id(first.block), first.first), self.stored_bytes
 
     def regions(self) -> list[Region]:
         """The memory of all parts."""

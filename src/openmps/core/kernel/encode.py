@@ -16,6 +16,7 @@ from openmps.core.image.allocator import ORDINARY, TEMPORARY
 from openmps.core.image.batch import MPSImageBatch, TemporaryTemplate, as_batch
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.image.image import MPSImage
+from openmps.core.image.pixels import Pixels
 from openmps.core.image.storage import Shape, Stack
 from openmps.core.kernel.arguments import single, states_of
 from openmps.core.kernel.checks import (
@@ -26,11 +27,9 @@ from openmps.core.kernel.checks import (
     check_sources,
     check_states,
 )
-from openmps.core.kernel.dispatch import Bound, Dispatch, Number, Pixels, Sink
 from openmps.core.kernel.lowering_context import RESULT, SAVED
 from openmps.core.kernel.plan import Plan
 from openmps.core.kernel.planning import PlannedKernel, descriptor_of
-from openmps.core.kernel.replay import replayer
 from openmps.core.lifetime import COMMAND_BUFFERS, check_is_open
 from openmps.core.state.batch import MPSStateBatch
 from openmps.core.state.gradient import MPSNNGradientState, attach, saved_by
@@ -39,6 +38,9 @@ from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.device import CommandBuffer
 from openmps.metal.pending import Region, require_written, unwritten
 from openmps.ops.op import Role
+from openmps.runtime.binding import Binding, Number
+from openmps.runtime.dispatch import Dispatch
+from openmps.runtime.replay import replayer
 
 replayer.serve()
 _SUGGESTED = MPSState.destination_image_descriptor
@@ -70,7 +72,7 @@ class ImageKernel(PlannedKernel):
     def _begin(self, plan: Plan, source_states: MPSStateBatch | None, destination_states: MPSStateBatch | None) -> None:
         """Called when everything was checked, before the encode is recorded: states may take note of it."""
 
-    def _memory(self, name: str, states: MPSStateBatch | None) -> Bound:
+    def _memory(self, name: str, states: MPSStateBatch | None) -> Binding:
         """Where the buffer that the function calls ``name`` is."""
         raise MPSTypeError(self.name, name, "is bound by no kernel", None, "This is a defect of the kernel")
 
@@ -78,7 +80,7 @@ class ImageKernel(PlannedKernel):
         """The number that the function calls ``name``, for this encode."""
         raise MPSTypeError(self.name, name, "is given by no kernel", None, "This is a defect of the kernel")
 
-    def _sink(self, name: str, states: MPSStateBatch | None) -> Sink:
+    def _sink(self, name: str, states: MPSStateBatch | None) -> Binding:
         """Where the output that the function calls ``name`` goes."""
         raise MPSTypeError(self.name, name, "is taken by no kernel", None, "This is a defect of the kernel")
 
@@ -250,7 +252,7 @@ class ImageKernel(PlannedKernel):
         bound = inputs if plan.is_plain else self._bindings(plan, inputs, source_states)
         command_buffer.record(self.name, Dispatch(function, bound, plan.used, sinks))
 
-    def _read(self, plan: Plan, inputs: Sequence[Bound], states: MPSStateBatch | None) -> Iterator[Region]:
+    def _read(self, plan: Plan, inputs: Sequence[Binding], states: MPSStateBatch | None) -> Iterator[Region]:
         """The memory that an encode reads, before anything takes note of it: sources, states, parameters."""
         overwritten = set(plan.function.overwritten())
         for index, ((role, name), used) in enumerate(zip(plan.function.inputs, plan.used, strict=True)):
@@ -263,9 +265,9 @@ class ImageKernel(PlannedKernel):
             elif role is Role.BUFFER:
                 yield from self._memory(name, states).regions()
 
-    def _bindings(self, plan: Plan, inputs: Sequence[Bound], states: MPSStateBatch | None) -> tuple[Bound, ...]:
+    def _bindings(self, plan: Plan, inputs: Sequence[Binding], states: MPSStateBatch | None) -> tuple[Binding, ...]:
         """What the inputs of a plan's function are bound to in this encode."""
-        bound: list[Bound] = []
+        bound: list[Binding] = []
         for role, name in plan.function.inputs:
             if role is Role.SOURCE:
                 bound.append(inputs[int(name)])
@@ -281,7 +283,7 @@ class ImageKernel(PlannedKernel):
         """What a plan depends on of states; for those who schedule kernels."""
         return None if states is None else self._given(states)
 
-    def bound(self, role: Role, name: str, plan: Plan, states: MPSStateBatch | None) -> Bound:
+    def bound(self, role: Role, name: str, plan: Plan, states: MPSStateBatch | None) -> Binding:
         """What a number, a buffer or a constant of a plan's function is bound to; for those who schedule kernels."""
         if role is Role.NUMBER:
             return Number(self._number(name, states))
@@ -289,7 +291,7 @@ class ImageKernel(PlannedKernel):
             return self._memory(name, states)
         return plan.constants[int(name)].on(self._device.torch_device)
 
-    def sinks(self, names: Sequence[str], states: MPSStateBatch | None) -> Sequence[Sink]:
+    def sinks(self, names: Sequence[str], states: MPSStateBatch | None) -> Sequence[Binding]:
         """Where outputs of a plan's function go that are neither image nor saved; for those who schedule kernels."""
         return [self._sink(name, states) for name in names]
 

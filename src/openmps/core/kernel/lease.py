@@ -17,15 +17,15 @@ from typing import Any
 from weakref import getweakrefcount, ref
 
 from openmps.checks import store
-from openmps.core.kernel.dispatch import Dispatch, Frame
 from openmps.core.state.state import MPSState
 from openmps.metal.resource import epoch
+from openmps.runtime.dispatch import Dispatch, ReusableFrame
 
 _RESOURCE = attrgetter("resource")
 _PRESENT = attrgetter("present")
 
 
-class Lease(Frame):
+class Lease(ReusableFrame):
     """States without contents, and what dispatches of one function bind to their memory."""
 
     __slots__ = (
@@ -57,7 +57,7 @@ class Lease(Frame):
         # No variable may hold a state when it is counted how often each is held.
         _ready(self.states)
         self._epoch = epoch.number
-        self._slots = [slot for state in self.states for slot in state.cells()[1:]]
+        self._slots = [slot for state in self.states for slot in state.parts()[2:]]
         self._resources = [*map(_RESOURCE, self._slots)]
         self._buffers = [each for each in self._resources if each is not None]
         self._facts = [dict(vars(state)) for state in self.states]
@@ -69,16 +69,14 @@ class Lease(Frame):
         del lists, operands, watched
         self._base = [*map(getrefcount, self._watched)]
 
-    def cells(self) -> list[Any]:
+    def memories(self) -> list[object]:
         """The memory that it lends, as works are bound to it."""
-        return [
-            slot if resource is None else resource for slot, resource in zip(self._slots, self._resources, strict=True)
-        ]
+        return [*self._slots, *self._buffers]
 
-    def uses(self, dispatches: Iterable[Dispatch], cells: Iterable[Any] = ()) -> list[int]:
+    def uses(self, dispatches: Iterable[Dispatch], memories: Iterable[object] = ()) -> list[int]:
         """How often each part is held when these dispatches and this list of memory hold it, and nobody else does."""
         held = Counter(id(each) for work in dispatches for each in (*work.inputs, *work.sinks))
-        held.update(map(id, cells))
+        held.update(map(id, memories))
         return [*map(add, self._base, [held[id(each)] for each in self._watched])]
 
     def is_free(self, uses: list[int]) -> bool:

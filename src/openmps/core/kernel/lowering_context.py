@@ -9,11 +9,11 @@ from typing import Any
 from numpy.typing import NDArray
 
 from openmps.core.image.storage import Extent, Shape, Target
-from openmps.core.kernel.dispatch import Constant
 from openmps.core.state.gradient import SourceRecord
 from openmps.ops.elements import Channels, Load, Read, ReadAdjoint, Store
 from openmps.ops.geometry import Window
 from openmps.ops.op import Builder, Function, Role, Value
+from openmps.runtime.binding import Constant
 from openmps.types import MPSImageEdgeMode
 from openmps.types import MPSImageFeatureChannelFormat as Format
 

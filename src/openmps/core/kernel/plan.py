@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from openmps.core.image.batch import TemporaryTemplate
 from openmps.core.image.storage import Shape, Target
 from openmps.core.kernel.configuration import Configuration
-from openmps.core.kernel.dispatch import Constant
 from openmps.core.kernel.lowering_context import SAVED
 from openmps.core.state.gradient import ForwardRecord, SourceRecord
 from openmps.ops.op import Function, Role
+from openmps.runtime.binding import Constant
 
 
 class Plan:

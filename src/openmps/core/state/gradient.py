@@ -16,6 +16,7 @@ from openmps.core.state.state import BatchableState, MPSState, Saved
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.pending import Region
 from openmps.ops.geometry import Window
+from openmps.runtime.binding import MemoryBinding
 from openmps.types import MPSImageEdgeMode
 
 
@@ -164,22 +165,26 @@ def unrecorded(name: str) -> MPSArgumentError:
     return MPSArgumentError(name, "gradient state", "must come from a forward encode", "an empty state", remedy)
 
 
-class SavedParts(NamedTuple):
-    """What the forward work saved for some images, read when the gradient work runs."""
-
+class _SavedPartsFields(NamedTuple):
     parts: list[tuple[Saved, int | None]]
 
-    def cells(self) -> tuple[Saved, ...]:
+
+class SavedParts(_SavedPartsFields, MemoryBinding):
+    """What the forward work saved for some images, read when the gradient work runs."""
+
+    __slots__ = ()
+
+    def memories(self) -> tuple[Saved, ...]:
         """The memory that it reads."""
         return tuple([saved for saved, _ in self.parts])
 
-    def form(self) -> Hashable:
+    def view_key(self) -> Hashable:
         """How it reads it."""
         return tuple([index for _, index in self.parts])
 
-    def over(self, cells: Sequence[Saved]) -> SavedParts:
+    def rebind(self, memories: Sequence[Saved]) -> SavedParts:
         """The same of other memory."""
-        return SavedParts([(saved, index) for saved, (_, index) in zip(cells, self.parts, strict=True)])
+        return SavedParts([(saved, index) for saved, (_, index) in zip(memories, self.parts, strict=True)])
 
     def regions(self) -> list[Region]:
         """What the forward kernel leaves for each."""

@@ -23,41 +23,47 @@ from openmps.core.numbers import integer
 from openmps.core.state.resources import MPSStateResourceList, Resource, Slot, device_of, slots_of
 from openmps.errors import MPSLifetimeError, MPSTypeError
 from openmps.metal.device import CommandBuffer, MTLBuffer, MTLDevice
+from openmps.metal.memory import Memory
 from openmps.metal.pending import Region, require_written, unwritten
+from openmps.runtime.binding import MemoryBinding
 from openmps.types import MPSStateResourceType, MPSStateTextureInfo
 
 
-class Saved:
+class Saved(MemoryBinding, Memory):
     """What a forward kernel leaves for its gradient kernel, filled in when the work runs."""
 
     __slots__ = ("__weakref__", "content")
 
-    stays = False
+    is_persistent = False
+    is_memory = True
 
     def __init__(self) -> None:
         self.content: Any = None
 
-    present = Shown[Any]("content", "What was left.")
+    @property
+    def present(self) -> Any:
+        """What was left."""
+        return self.content
 
-    def likeness(self) -> Hashable:
-        """What such places that can stand for one another have in common: everything."""
+    def shape_key(self) -> Hashable:
+        """Nothing: each such place can stand for every other."""
         return None
 
-    def twin(self) -> Saved:
+    def empty_like(self) -> Saved:
         """Another such place."""
         return Saved()
 
-    def cells(self) -> tuple[Saved]:
-        """The memory that it reads or fills."""
+    def memories(self) -> tuple[Saved]:
+        """Itself."""
         return (self,)
 
-    def form(self) -> Hashable:
-        """How it does so."""
+    def view_key(self) -> Hashable:
+        """All of it."""
         return None
 
-    def over(self, cells: Sequence[Saved]) -> Saved:
-        """The same of other memory."""
-        return cells[0]
+    def rebind(self, memories: Sequence[Saved]) -> Saved:
+        """The other memory."""
+        return memories[0]
 
     def value(self) -> Any:
         """What was left, as the input of a function; None if nothing was."""
@@ -298,9 +304,9 @@ class MPSState(KnownAttributes, Labelled):
 
     # --- for the encode path ----------------------------------------------------------------------------------------
 
-    def cells(self) -> tuple[object, ...]:
-        """The memory that it holds."""
-        return (self.saved, *self._slots)
+    def parts(self) -> tuple[object, ...]:
+        """Itself and the memory that it holds."""
+        return (self, self.saved, *self._slots)
 
     def update_operands(self) -> Sequence[Any]:
         """What an update of parameters is bound to of this state: the same objects each time, where it is prepared.

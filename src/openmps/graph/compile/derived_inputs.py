@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from operator import is_
 from typing import Any, NamedTuple
 
-from openmps.core.kernel.derived import Dependents, Derived
-from openmps.core.kernel.dispatch import Held
 from openmps.ops.convolution.fused_convolution import PrepareConvolution
 from openmps.ops.convolution.preactivated_convolution import PreparePreactivated
 from openmps.ops.normalization.stored_normalization import PrepareNormalization
 from openmps.ops.op import Input
+from openmps.runtime.binding import HeldTensor
+from openmps.runtime.derived import Dependents, Derived
 
 
 class Recipe(NamedTuple):
@@ -36,7 +36,7 @@ class DerivedInputs:
         owners = [stage.kernel.dependents(_name(each)) for stage, each in places]
         made, before = self._made.get(prepared, (None, []))
         if made is None or not all(map(is_, owners, before)):
-            made = Derived(op, [Held(None) if each is None else self._source(each) for each in reads])
+            made = Derived(op, [HeldTensor(None) if each is None else self._source(each) for each in reads])
             self._made[prepared] = made, owners
             for each in owners:
                 each.add(made)

@@ -15,7 +15,6 @@ from openmps.core.image.batch import BatchTemplate, MPSImageBatch, TemporaryTemp
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.image.image import MPSImage
 from openmps.core.image.storage import Extent, Shape, Target
-from openmps.core.kernel.dispatch import Frame
 from openmps.core.kernel.encode import ImageKernel
 from openmps.core.kernel.lowering_context import RESULT, SAVED
 from openmps.core.kernel.plan import Plan, used_inputs
@@ -30,6 +29,7 @@ from openmps.metal.resource import epoch
 from openmps.ops.elements import Place
 from openmps.ops.op import Builder, Function, Input, Role, Value
 from openmps.ops.update.collectives import Processes
+from openmps.runtime.dispatch import Frame
 
 _MOST_SPARE = 4
 

@@ -10,13 +10,14 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol, runtime_checkable
 
-from openmps.core.kernel.dispatch import Bound, Dispatch, Held, Numbers, prepared_op
 from openmps.errors import MPSArgumentError
 from openmps.metal.device import CommandBuffer
 from openmps.ops.update.collectives import GatherShards, Processes
 from openmps.ops.update.shards import RoundGathered, Shard
+from openmps.runtime.binding import Binding, HeldTensor, Numbers
+from openmps.runtime.dispatch import Dispatch, prepared_op
 
-_Places = list[tuple[Any, int, int, Bound | None]]
+_Places = list[tuple[Any, int, int, Binding | None]]
 """Buffer, offset, how many numbers, and what takes them rounded."""
 
 
@@ -53,7 +54,7 @@ class Shards:
             remedy = "Kernels encoded by hand update whole parameters: share no graph of this data source so"
             raise MPSArgumentError(who, "command_buffer", rule, None, remedy)
 
-    def note(self, places: Sequence[Numbers], rounded: Bound | None = None) -> None:
+    def note(self, places: Sequence[Numbers], rounded: Binding | None = None) -> None:
         """Numbers were updated, this process's share of them; ``rounded`` takes the first ones, rounded to float16."""
         takers = (rounded, *[None] * len(places))
         self._updated += [
@@ -63,7 +64,7 @@ class Shards:
     def _encodings(self, limit: int) -> list[Dispatch]:
         """The gathering, and at the end the rounding, of which those who take the numbers see that it is done."""
         buckets: list[list[Numbers]] = []
-        takers: dict[Numbers, Bound] = {}
+        takers: dict[Numbers, Binding] = {}
         filled = 0
         for buffer, offset, count, taker in self._updated:
             if not buckets or filled + 4 * count > limit:
@@ -72,7 +73,7 @@ class Shards:
             numbers = Numbers(buffer, offset, count)
             buckets[-1].append(numbers)
             filled += 4 * count
-            if taker is not None and not isinstance(taker, Held):
+            if taker is not None and not isinstance(taker, HeldTensor):
                 takers[numbers] = taker
         gathered = [prepared_op(GatherShards(self.processes), each) for each in buckets]
         return gathered + ([prepared_op(RoundGathered(), [*takers, *takers.values()])] if takers else [])

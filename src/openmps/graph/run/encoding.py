@@ -12,8 +12,8 @@ from openmps.core.image.allocator import ORDINARY, TEMPORARY
 from openmps.core.image.batch import MPSImageBatch, as_batch, fewest_reads
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.image.image import MPSImage, MPSImageAllocator
+from openmps.core.image.pixels import Pixels
 from openmps.core.image.storage import Extent
-from openmps.core.kernel.dispatch import NOWHERE, Bound, Pixels, Several, Sink
 from openmps.core.kernel.encode import ImageKernel
 from openmps.core.kernel.lowering_context import RESULT, SAVED
 from openmps.core.state.batch import MPSStateBatch, as_state_batch
@@ -27,6 +27,7 @@ from openmps.kernels.group_normalization.state import ImageNormalizationState
 from openmps.kernels.loss.labels import LabelBlocks, LabelsBatch, MPSCNNLossLabels, labels_reader
 from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.metal.pending import require_written, unwritten
+from openmps.runtime.binding import NOWHERE, Binding, Several
 from openmps.types import MPSImageFeatureChannelFormat
 
 _log = logging.getLogger(__name__)
@@ -170,7 +171,7 @@ def check_sources(
 # --- what a program is bound to ---------------------------------------------------------------------------------------
 
 
-def bindings(program: Program, sources: Sequence[Images], states: StagesStates) -> tuple[Bound, ...]:
+def bindings(program: Program, sources: Sequence[Images], states: StagesStates) -> tuple[Binding, ...]:
     """What each input of the program's function is bound to in this encode."""
     found = program.bound()
     bind(found, program.asked, program, sources, states)
@@ -197,9 +198,9 @@ def sinks(
     groups: Iterable[tuple[int, tuple[str, ...]]],
     images: Mapping[MPSNNImageNode, Images],
     states: StagesStates,
-) -> list[Sink]:
+) -> list[Binding]:
     """Where outputs of the program's function go, those of one kernel together as `Program.handed_out` has them."""
-    found: list[Sink] = []
+    found: list[Binding] = []
     for place, names in groups:
         if names == (RESULT,):
             # What nobody takes is not made.
@@ -314,7 +315,7 @@ class StagesStates:
             if node is forward or (isinstance(node, MPSNNGradientFilterNode) and node.forward is forward):
                 self.hold(place, states)
 
-    def sinks(self, place: int, names: Sequence[str]) -> Sequence[Sink]:
+    def sinks(self, place: int, names: Sequence[str]) -> Sequence[Binding]:
         """Where what one kernel gives besides images and saved tensors goes."""
         kernel = self._stages[place].kernel
         takers = self.held.get(place)

@@ -8,11 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from openmps.core.kernel.dispatch import Bound, Dispatch, Sink
 from openmps.core.kernel.lowering_context import RESULT, SAVED
 from openmps.errors import MPSNonFiniteError
 from openmps.graph.compile.program import Program, Stage
 from openmps.ops.op import Role
+from openmps.runtime.binding import Binding
+from openmps.runtime.dispatch import Dispatch
 from openmps.types import MPSImageFeatureChannelFormat
 
 _FLOAT16 = MPSImageFeatureChannelFormat.FLOAT16
@@ -60,7 +61,7 @@ class CheckedEncoding(Dispatch):
                 who, remedy = f"process {processes.rank} of {processes.count}", "See what the other processes say"
                 raise MPSNonFiniteError(who, "step", "must be finite in every process", "a NaN in another", remedy)
 
-    def sound(self, made: list[Any]) -> Tensor | None:
+    def sound(self, made: Sequence[object]) -> Tensor | None:
         """Whether everything is finite; a sum that overflows says no, too."""
         tensors = _tensors(self._watched(made))
         if not tensors:
@@ -68,11 +69,13 @@ class CheckedEncoding(Dispatch):
         found, processes = torch.isfinite(_sums(tensors)).all(), self.program.processes
         return found if processes is None else processes.all_agree(found)
 
-    def _watched(self, made: list[Any]) -> list[Any]:
+    def _watched(self, made: Sequence[object]) -> list[object]:
         return [value for value, output in zip(made, self.program.outputs, strict=True) if output.name != SAVED]
 
 
-def encoding_of(program: Program, inputs: tuple[Bound, ...], sinks: tuple[Sink, ...], *, checked: bool) -> Dispatch:
+def encoding_of(
+    program: Program, inputs: tuple[Binding, ...], sinks: tuple[Binding, ...], *, checked: bool
+) -> Dispatch:
     """One encode of a program that lends nothing to others; ``checked`` says whether it looks at its results."""
     if not checked:
         return Dispatch(program.function, inputs, program.used, sinks, program.frame)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from openmps.core.kernel.dispatch import Bound
 from openmps.core.state.batch import MPSStateBatch
 from openmps.graph.run.watch import Layer
 from openmps.kernels.convolution.weights import ConvolutionWeights
 from openmps.metal.device import CommandBuffer
 from openmps.metal.execution import Work
+from openmps.runtime.binding import Binding
 from openmps.types import MPSNNTrainingStyle
 
 
@@ -18,7 +18,7 @@ class Repeat(Protocol):
     """The update of one data source by the gradients of one state, which is taken in place."""
 
     @property
-    def operands(self) -> Sequence[Bound]:
+    def operands(self) -> Sequence[Binding]:
         """What it is bound to besides its numbers and the gradients."""
         ...
 

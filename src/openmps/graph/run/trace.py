@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from openmps.checks import NamedAttributes, Shown, counted, lengths_text, listed, of_kind
-from openmps.core.kernel.dispatch import Bound, Dispatch
 from openmps.core.kernel.lowering_context import RESULT
 from openmps.core.training_state import Checkpointed
 from openmps.errors import MPSArgumentError, MPSTypeError
@@ -26,6 +25,8 @@ from openmps.graph.nodes.rows import Row
 from openmps.graph.run.non_finite import CheckedEncoding
 from openmps.ops.elements import decode
 from openmps.ops.op import Action, Function, Input, Role
+from openmps.runtime.binding import Binding
+from openmps.runtime.dispatch import Dispatch
 from openmps.tables import note_text, printed_html, short, table
 from openmps.types import MPSImageFeatureChannelFormat
 
@@ -208,7 +209,7 @@ class Tracer:
         if isinstance(dispatch, CheckedEncoding):
             dispatch.check([made.get(name) for name in dispatch.function.outputs])
 
-    def run_program(self, program: Program, bound: Sequence[Bound], *, fused: bool) -> None:
+    def run_program(self, program: Program, bound: Sequence[Binding], *, fused: bool) -> None:
         """Run a program by itself: nothing is handed out."""
         values = [each.value() for each in bound]
         if fused:

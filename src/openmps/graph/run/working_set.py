@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from openmps.core.kernel.dispatch import Dispatch
 from openmps.core.kernel.lease import Lease
 from openmps.core.kernel.lowering_context import RESULT, SAVED
 from openmps.core.state.batch import MPSStateBatch
@@ -16,6 +15,7 @@ from openmps.graph.run.encoding import Images, StagesStates, bind, sinks
 from openmps.graph.run.update import UpdatePass, Updates
 from openmps.metal.device import CommandBuffer
 from openmps.ops.op import Role
+from openmps.runtime.dispatch import Dispatch
 
 _MOST_IN_VAIN, _RARELY = 8, 64
 """After so many that did not come back in a row only one of so many encodes makes another."""

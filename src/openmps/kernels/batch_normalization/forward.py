@@ -17,8 +17,6 @@ from openmps.core.kernel.activation import activated
 from openmps.core.kernel.arguments import are_images
 from openmps.core.kernel.checks import Images, check_command_buffer
 from openmps.core.kernel.configuration import Fixed, KernelProperty
-from openmps.core.kernel.derived import Dependents
-from openmps.core.kernel.dispatch import Numbers
 from openmps.core.kernel.lowering_context import LoweringContext
 from openmps.core.kernel.plan import Plan
 from openmps.core.kernel.unary import MPSCNNKernel
@@ -44,6 +42,8 @@ from openmps.kernels.batch_normalization.pairs import GAMMA_AND_BETA, MEAN_AND_V
 from openmps.kernels.batch_normalization.stages import FusedNeuron, check_usable, normalized, refuse_arguments
 from openmps.metal.device import CommandBuffer, MTLBuffer, MTLDevice
 from openmps.ops.op import Value
+from openmps.runtime.binding import Numbers
+from openmps.runtime.derived import Dependents
 from openmps.types import MPSCNNNeuronType
 
 _STATES_FIRST = "Make a state with result_state and pass it as batch_normalization_state"

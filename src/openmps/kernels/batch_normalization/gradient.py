@@ -10,7 +10,6 @@ from openmps.core.image.image import MPSImage
 from openmps.core.image.storage import Extent, Shape
 from openmps.core.kernel.activation import activation_gradient
 from openmps.core.kernel.checks import Images
-from openmps.core.kernel.dispatch import Numbers
 from openmps.core.kernel.gradient import Given, MPSCNNGradientKernel
 from openmps.core.kernel.lowering_context import GradientLoweringContext
 from openmps.core.kernel.plan import Plan
@@ -33,6 +32,7 @@ from openmps.kernels.batch_normalization.stages import (
 from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.ops.normalization.batch_normalization import DataGradient, ParameterSums
 from openmps.ops.op import Value
+from openmps.runtime.binding import Numbers
 from openmps.selectors import takes
 from openmps.types import MPSOffset, MPSRectNoClip
 

@@ -7,13 +7,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from openmps.core.kernel.derived import Dependents
-from openmps.core.kernel.dispatch import Dispatch, Numbers, prepared_op
 from openmps.core.state.rows import ChannelStatePair
 from openmps.core.weight_versions import Held, Lineage, Part, fingerprint
 from openmps.metal.device import CommandBuffer, MTLBuffer, MTLDevice
 from openmps.metal.resource import epoch
 from openmps.ops.elements import Overwrite
+from openmps.runtime.binding import Numbers
+from openmps.runtime.derived import Dependents
+from openmps.runtime.dispatch import Dispatch, prepared_op
 
 Rows = tuple[NDArray[np.float32], NDArray[np.float32]]
 """What a data source gives of a pair, one number a channel each."""

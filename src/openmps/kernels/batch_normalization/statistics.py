@@ -10,7 +10,6 @@ from openmps.core.image.image import MPSImage
 from openmps.core.image.storage import Shape, Target
 from openmps.core.kernel.arguments import are_images
 from openmps.core.kernel.checks import Images
-from openmps.core.kernel.dispatch import Numbers
 from openmps.core.kernel.lowering_context import LoweringContext
 from openmps.core.kernel.plan import Plan
 from openmps.core.kernel.unary import MPSCNNKernel
@@ -24,6 +23,7 @@ from openmps.metal.device import CommandBuffer
 from openmps.ops.elements import Channels
 from openmps.ops.normalization.batch_normalization import BatchMoments, MergedMoments
 from openmps.ops.op import Value
+from openmps.runtime.binding import Numbers
 from openmps.types import MPSOffset, MPSRectNoClip
 
 _ROWS = ("mean", "correction", "variance")

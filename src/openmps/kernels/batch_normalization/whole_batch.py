@@ -14,7 +14,6 @@ from typing import ClassVar
 from openmps.checks import store
 from openmps.core.kernel.base import MPSKernel
 from openmps.core.kernel.configuration import Setting
-from openmps.core.kernel.dispatch import Numbers, Sum
 from openmps.core.kernel.lowering_context import GradientLoweringContext, LoweringContext
 from openmps.core.kernel.plan import Plan
 from openmps.core.neuron import MPSNNNeuronDescriptor
@@ -34,6 +33,7 @@ from openmps.ops.normalization.batch_normalization import (
 )
 from openmps.ops.op import Value
 from openmps.ops.update.collectives import Processes, SharedMoments, SharedSums
+from openmps.runtime.binding import Numbers, Sum
 
 
 @cache

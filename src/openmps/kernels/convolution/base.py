@@ -29,8 +29,10 @@ from openmps.kernels.convolution.state import MPSCNNConvolutionWeightsAndBiasesS
 from openmps.kernels.convolution.weighted import WeightedKernel
 from openmps.kernels.convolution.weights import ConvolutionWeights
 from openmps.metal.device import CommandBuffer, MTLBuffer, MTLDevice
+from openmps.metal.memory import Memory
 from openmps.metal.pending import Region, rename_unwritten
 from openmps.ops.op import Value
+from openmps.runtime.binding import CountedBinding
 from openmps.types import (
     MPSCNNConvolutionWeightsLayout,
     MPSDataType,
@@ -284,7 +286,7 @@ def _alike(first: ForwardRecord, second: ForwardRecord) -> bool:
     )  # fmt: skip
 
 
-class ParameterSum(Place):
+class ParameterSum(Place, CountedBinding, Memory):
     """A buffer that gradients are added up in: the first becomes its memory, the others are added to it.
 
     It is made when the first gradient comes, unless somebody has asked for it by then.
@@ -292,36 +294,42 @@ class ParameterSum(Place):
 
     __slots__ = ("__weakref__", "count", "device", "is_private")
 
-    stays = False
-    present = Shown[Any]("resource", "The buffer, once somebody has asked for it.")
+    is_persistent = False
+    is_memory = True
 
     def __init__(self, count: int, device: MTLDevice) -> None:
         self.size, self.descriptor, self.resource = 4 * count, None, None
         self.count, self.device, self.is_private = count, device, False
 
-    def likeness(self) -> Hashable:
-        """What sums that can stand for one another have in common."""
+    @property
+    def present(self) -> Resource | None:
+        """The buffer, once somebody has asked for it."""
+        return self.resource
+
+    def shape_key(self) -> Hashable:
+        """How many numbers there are."""
         return self.count
 
-    def twin(self) -> ParameterSum:
+    def empty_like(self) -> ParameterSum:
         """Another sum of this kind, without a buffer."""
-        return ParameterSum(self.count, self.device)
+        return ParameterSum(self.size // 4, self.device)
 
-    def cells(self) -> tuple[Any]:
-        """The memory that it reads or writes: itself, until somebody has asked for the buffer."""
-        return (self if self.resource is None else self.resource,)
+    @property
+    def is_replaced(self) -> bool:
+        """Whether somebody has asked for the buffer."""
+        return self.resource is not None
 
-    def form(self) -> Hashable:
-        """How it does so."""
+    def memories(self) -> tuple[ParameterSum]:
+        """Itself."""
+        return (self,)
+
+    def view_key(self) -> Hashable:
+        """How many numbers, and whether they are its own."""
         return self.count, self.resource is None
 
-    def over(self, cells: Sequence[Any]) -> ParameterSum:
-        """The same of other memory."""
-        if isinstance(cells[0], ParameterSum):
-            return cells[0]
-        twin = self.twin()
-        twin.resource = cells[0]
-        return twin
+    def rebind(self, memories: Sequence[ParameterSum]) -> ParameterSum:
+        """The other sum."""
+        return memories[0]
 
     def value(self) -> Tensor:
         """The sums so far, sharing the buffer's memory; zeros if nothing was added."""

@@ -16,7 +16,6 @@ from openmps.core.data_source import loaded
 from openmps.core.kernel.activation import activated, neuron_parameters
 from openmps.core.kernel.arguments import member
 from openmps.core.kernel.configuration import Fixed, Setting
-from openmps.core.kernel.dispatch import Bound, Held
 from openmps.core.kernel.lowering_context import LoweringContext
 from openmps.core.kernel.unary import MPSCNNKernel
 from openmps.core.neuron import NeuronParameters
@@ -28,6 +27,7 @@ from openmps.kernels.convolution.whole_image import WholeImageKernel
 from openmps.metal.device import MTLBuffer, MTLDevice
 from openmps.ops.convolution.binary_convolution import BinaryConvolution, BinaryTerms, binary_weights
 from openmps.ops.op import Value
+from openmps.runtime.binding import Binding, HeldTensor
 from openmps.selectors import takes
 from openmps.types import MPSCNNBinaryConvolutionFlags, MPSCNNBinaryConvolutionType, MPSDataType
 from openmps.types import MPSCNNBinaryConvolutionFlags as Flags
@@ -221,8 +221,8 @@ class MPSCNNBinaryConvolution(MPSCNNKernel):
         result = convolve(*images, at.buffer("weights"), *terms)
         return activated(at, self.name, result, self._neuron, self.output_feature_channels)
 
-    def _memory(self, name: str, states: MPSStateBatch | None) -> Bound:
-        return Held(self._weights if name == "weights" else getattr(self._terms, name))
+    def _memory(self, name: str, states: MPSStateBatch | None) -> Binding:
+        return HeldTensor(self._weights if name == "weights" else getattr(self._terms, name))
 
 
 class MPSCNNBinaryFullyConnected(WholeImageKernel, MPSCNNBinaryConvolution):

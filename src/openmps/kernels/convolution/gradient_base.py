@@ -7,7 +7,6 @@ from typing import ClassVar, NoReturn
 
 from openmps.checks import Shown, store
 from openmps.core.kernel.configuration import KernelProperty, Setting
-from openmps.core.kernel.dispatch import Sink
 from openmps.core.kernel.gradient import Given, MPSCNNGradientKernel
 from openmps.core.kernel.lowering_context import GradientLoweringContext
 from openmps.core.kernel.plan import Plan
@@ -21,6 +20,7 @@ from openmps.kernels.convolution.forward import MPSCNNConvolutionGradientState
 from openmps.kernels.convolution.weighted import WeightedKernel
 from openmps.metal.device import MTLDevice
 from openmps.ops.op import Value
+from openmps.runtime.binding import Binding
 from openmps.types import MPSCNNConvolutionGradientOption
 
 _DATA = int(MPSCNNConvolutionGradientOption.GRADIENT_WITH_DATA)
@@ -159,10 +159,10 @@ class ConvolutionGradientKernel(WeightedKernel, MPSCNNGradientKernel):
         if int(self.gradient_option) & _PARAMETERS:
             state.add(self.name, plan.images)
 
-    def _sink(self, name: str, states: MPSStateBatch | None) -> Sink:
+    def _sink(self, name: str, states: MPSStateBatch | None) -> Binding:
         return self.sinks((name,), states)[0]
 
-    def sinks(self, names: Sequence[str], states: MPSStateBatch | None) -> Sequence[Sink]:
+    def sinks(self, names: Sequence[str], states: MPSStateBatch | None) -> Sequence[Binding]:
         """The sums of the state."""
         state = None if states is None else states.shared
         if not isinstance(state, ConvolutionGradientState):

@@ -7,13 +7,13 @@ from types import NoneType
 from typing import Self, overload
 
 from openmps.checks import Shown, store
-from openmps.core.kernel.dispatch import Bound, Held
 from openmps.core.lifetime import check_is_open
 from openmps.core.state.resources import MPSStateResourceList
 from openmps.core.state.state import MPSState
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.kernels.convolution.descriptor import MPSCNNConvolutionDescriptor
 from openmps.metal.device import CommandBuffer, MTLBuffer, MTLDevice
+from openmps.runtime.binding import Binding, HeldTensor
 from openmps.selectors import takes
 
 _BYTES = 4
@@ -49,7 +49,7 @@ class MPSCNNConvolutionWeightsAndBiasesState(MPSState):
     array([6., 8.], dtype=float32)
     """
 
-    rounded_weights: Bound = Held(None)
+    rounded_weights: Binding = HeldTensor(None)
     """Where a kernel keeps these weights rounded to float16: updates write that, too. For those who extend the
     framework."""
 

@@ -11,8 +11,6 @@ from openmps.core.data_source import copy_of
 from openmps.core.kernel.base import KernelProperties
 from openmps.core.kernel.checks import check_command_buffer
 from openmps.core.kernel.configuration import KernelProperty, Setting, changes
-from openmps.core.kernel.derived import Dependents
-from openmps.core.kernel.dispatch import Bound
 from openmps.core.kernel.lowering_context import LoweringContext
 from openmps.core.neuron import NeuronParameters
 from openmps.core.state.batch import MPSStateBatch
@@ -24,6 +22,8 @@ from openmps.kernels.convolution.state import MPSCNNConvolutionWeightsAndBiasesS
 from openmps.kernels.convolution.weights import ConvolutionWeights, weights_name
 from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.ops.op import Value
+from openmps.runtime.binding import Binding
+from openmps.runtime.derived import Dependents
 from openmps.types import MPSDataType
 from openmps.types import MPSImageFeatureChannelFormat as Format
 
@@ -83,7 +83,7 @@ class WeightedKernel(KernelProperties, HoldsWeights):
 
     def _hold(self, weights: ConvolutionWeights | None) -> None:
         self._weights = weights
-        self._bound: dict[str, Bound] = {}
+        self._bound: dict[str, Binding] = {}
         changes.note()
 
     def _read_descriptor(self, descriptor: MPSCNNConvolutionDescriptor) -> None:
@@ -215,7 +215,7 @@ class WeightedKernel(KernelProperties, HoldsWeights):
             )
         )
 
-    def _memory(self, name: str, states: MPSStateBatch | None) -> Bound:
+    def _memory(self, name: str, states: MPSStateBatch | None) -> Binding:
         bound = self._bound.get(name)
         if bound is None:
             bound = self._bound[name] = self.parameters.bound(name)

@@ -9,8 +9,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from openmps.core.kernel.derived import Dependents
-from openmps.core.kernel.dispatch import Bound, Held, Numbers, bound_last, record_op
 from openmps.core.weight_versions import Fingerprint, Lineage, Part, fingerprint
 from openmps.core.weight_versions import Held as HeldVersion
 from openmps.errors import MPSArgumentError
@@ -27,6 +25,9 @@ from openmps.metal.pending import Region
 from openmps.metal.resource import epoch
 from openmps.ops.convolution.convolution import CopyNumbers, TakeWeights
 from openmps.ops.convolution.fused_convolution import Unrounded
+from openmps.runtime.binding import Binding, HeldTensor, Numbers, PersistentBinding
+from openmps.runtime.derived import Dependents
+from openmps.runtime.dispatch import bound_last, record_op
 from openmps.types import MPSDataType
 
 
@@ -71,20 +72,20 @@ def weights_name(weights_fp16: bool | None, *, of_float16_image: bool, as_float1
     return f"{name} as float16" if as_float16 else name
 
 
-class Used:
+class Used(PersistentBinding):
     """What a function multiplies with or adds, as it is found when the function runs."""
 
-    __slots__ = ("find", "identity")
+    __slots__ = ("find",)
 
     def __init__(self, find: Callable[[], Any]) -> None:
+        super().__init__()
         self.find = find
-        self.identity: Any = None
 
     def value(self) -> Tensor | tuple[Tensor, ...] | None:
         """The weights, OHWI, or the biases, float32; or all that is rounded by now."""
         return self.find()
 
-    def kept(self) -> tuple[Tensor | None, ...]:
+    def held(self) -> tuple[Tensor | None, ...]:
         """The tensors that are found; they stay the same while the data source's precision does."""
         found = self.find()
         return found if isinstance(found, tuple) else (found,)
@@ -135,7 +136,7 @@ class ConvolutionWeights:
             self._single, self.biases = torch.empty_like(self._raw_weights), torch.empty_like(shift)
             parts += [scale, shift, self._single, self.biases]
         self._roundings = Used(partial(tuple, self._rounded.values()))
-        self._parts: list[Bound] = [Held(part) for part in [*parts, None, None, None, None][:6]]
+        self._parts: list[Binding] = [HeldTensor(part) for part in [*parts, None, None, None, None][:6]]
         self._parts.append(self._roundings)
         self._prepare()
 
@@ -236,12 +237,14 @@ class ConvolutionWeights:
         if state is self._state:
             self.held.take(self.weights_buffer)
             if self._is_derived and self._roundings not in bound_last(command_buffer):
-                record_op(command_buffer, f"{who} reload", TakeWeights(), [Held(None), Held(None), *self._parts])
+                record_op(
+                    command_buffer, f"{who} reload", TakeWeights(), [HeldTensor(None), HeldTensor(None), *self._parts]
+                )
             self.dependents.record(command_buffer, f"{who} derived")
             return
         weights, biases = self.counts
         state.check_holds(who, "state.", 4 * weights, 4 * biases if self.biases_buffer is not None else 0)
-        operands: list[Bound] = [Held(None), Held(None)]
+        operands: list[Binding] = [HeldTensor(None), HeldTensor(None)]
         if state.weights is not self.weights_buffer:
             operands[0] = Numbers(state.weights, state.weights_offset, weights)
         given = state.biases
@@ -251,15 +254,15 @@ class ConvolutionWeights:
         self.held.take(state.weights)
         self.dependents.record(command_buffer, f"{who} derived")
 
-    def is_all_in(self, operands: Sequence[Bound]) -> bool:
+    def is_all_in(self, operands: Sequence[Binding]) -> bool:
         """Whether `reload_from` records nothing behind an update of the kernel's own state that is bound to these."""
         return not self.dependents.has_any and (not self._is_derived or self._roundings in operands)
 
     def export_to(self, who: str, command_buffer: CommandBuffer, state: MPSCNNConvolutionWeightsAndBiasesState) -> None:
         """Record that the numbers are copied into a state made by `empty_state`."""
-        operands: list[Bound] = [Numbers(state.weights), Held(self._raw_weights.view(-1))]
+        operands: list[Binding] = [Numbers(state.weights), HeldTensor(self._raw_weights.view(-1))]
         if self._raw_biases is not None and state.biases is not None:
-            operands += [Numbers(state.biases), Held(self._raw_biases)]
+            operands += [Numbers(state.biases), HeldTensor(self._raw_biases)]
         record_op(command_buffer, f"{who} export", CopyNumbers(), operands)
 
     def bound(self, name: str) -> Used:

@@ -9,7 +9,6 @@ from openmps.core.data_source import FLT_MIN, copy_of
 from openmps.core.image.storage import Shape, Stack
 from openmps.core.kernel.checks import Images, check_command_buffer
 from openmps.core.kernel.configuration import KernelProperty, Setting
-from openmps.core.kernel.dispatch import Numbers, record_op
 from openmps.core.kernel.gradient import Given, MPSCNNGradientKernel
 from openmps.core.kernel.lowering_context import GradientLoweringContext, LoweringContext
 from openmps.core.kernel.plan import Plan
@@ -26,6 +25,8 @@ from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.ops.elements import Clear, Overwrite
 from openmps.ops.normalization.group_normalization import GroupNormalization, GroupNormalizationGradient
 from openmps.ops.op import Value
+from openmps.runtime.binding import Numbers
+from openmps.runtime.dispatch import record_op
 
 
 class ImageNormalization(MPSCNNKernel[StateT], HoldsWeights):

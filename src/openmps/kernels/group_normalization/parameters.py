@@ -11,10 +11,10 @@ import torch
 from numpy.typing import NDArray
 
 from openmps.core.data_source import channel_row, check_methods, count_of, epsilon_of, loaded
-from openmps.core.kernel.dispatch import Numbers
 from openmps.core.weight_versions import Held, Lineage, Part, fingerprint
 from openmps.errors import MPSArgumentError
 from openmps.metal.device import MTLDevice
+from openmps.runtime.binding import Numbers
 
 _REQUIRED = ("gamma", "beta", "number_of_feature_channels", "label")
 _GROUPS = "number_of_groups"

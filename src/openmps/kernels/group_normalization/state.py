@@ -18,6 +18,7 @@ from openmps.core.state.state import MPSState
 from openmps.kernels.group_normalization.parameters import GammaAndBeta, Settings
 from openmps.metal.device import CommandBuffer, MTLBuffer, MTLDevice
 from openmps.metal.pending import Region
+from openmps.runtime.binding import MemoryBinding
 from openmps.types import MTLResourceOptions, MTLStorageMode
 
 _BYTES = 4
@@ -166,7 +167,7 @@ def _runs(states: Sequence[MPSState]) -> list[_Run]:
     return runs
 
 
-class Rows:
+class Rows(MemoryBinding):
     """Neighbouring rows of a buffer, an image each."""
 
     __slots__ = ("buffer", "channels", "rows")
@@ -177,17 +178,17 @@ class Rows:
         self.rows = rows
         self.channels = channels
 
-    def cells(self) -> tuple[MTLBuffer]:
+    def memories(self) -> tuple[MTLBuffer]:
         """The memory that it reads."""
         return (self.buffer,)
 
-    def form(self) -> Hashable:
+    def view_key(self) -> Hashable:
         """Which part of it."""
         return self.rows, self.channels
 
-    def over(self, cells: Sequence[MTLBuffer]) -> Rows:
+    def rebind(self, memories: Sequence[MTLBuffer]) -> Rows:
         """The same of another buffer."""
-        return Rows(cells[0], self.rows, self.channels)
+        return Rows(memories[0], self.rows, self.channels)
 
     def value(self) -> Tensor:
         """The numbers, ``[images, channels]``, sharing the buffer's memory."""
@@ -199,22 +200,23 @@ class Rows:
         return (self.buffer.region(size * self.rows.start, size * len(self.rows)),)
 
 
-class Added(NamedTuple):
+@dataclass(slots=True, eq=False)
+class Added(MemoryBinding):
     """Gradients of images, added to the rows of their states; one row takes the sum of all."""
 
     parts: list[Rows]
 
-    def cells(self) -> tuple[MTLBuffer, ...]:
+    def memories(self) -> tuple[MTLBuffer, ...]:
         """The memory that it writes."""
         return tuple([part.buffer for part in self.parts])
 
-    def form(self) -> Hashable:
+    def view_key(self) -> Hashable:
         """Which parts of it."""
-        return tuple([part.form() for part in self.parts])
+        return tuple([part.view_key() for part in self.parts])
 
-    def over(self, cells: Sequence[MTLBuffer]) -> Added:
+    def rebind(self, memories: Sequence[MTLBuffer]) -> Added:
         """The same of other buffers."""
-        return Added([part.over((cell,)) for part, cell in zip(self.parts, cells, strict=True)])
+        return Added([part.rebind((buffer,)) for part, buffer in zip(self.parts, memories, strict=True)])
 
     def regions(self) -> list[Region]:
         """The rows of all parts."""

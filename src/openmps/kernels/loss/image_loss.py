@@ -8,7 +8,6 @@ from openmps.core.image.batch import MPSImageBatch, as_batch
 from openmps.core.image.storage import Extent, Shape, Stack, Target
 from openmps.core.kernel.arguments import single, states_of
 from openmps.core.kernel.checks import Images, check_sources
-from openmps.core.kernel.dispatch import Bound
 from openmps.core.kernel.encode import ImageKernel
 from openmps.core.kernel.lowering_context import LoweringContext
 from openmps.core.state.batch import MPSStateBatch
@@ -21,6 +20,7 @@ from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.ops.elements import Channels, Load
 from openmps.ops.loss.loss import LabelChannels, LossParameters
 from openmps.ops.op import Value
+from openmps.runtime.binding import Binding
 from openmps.types import MPSCNNLossType, MPSImageFeatureChannelFormat
 
 _OPERANDS = ("labels", "weights")
@@ -140,7 +140,7 @@ class ImageLoss(AdjustableLossProperties, ImageKernel):
         operands = label_images(states)
         return None if operands is None else GivenImages(tuple(stack.shape for stack in operands.stacks()))
 
-    def _memory(self, name: str, states: MPSStateBatch | None) -> Bound:
+    def _memory(self, name: str, states: MPSStateBatch | None) -> Binding:
         operands = label_images(states)
         return super()._memory(name, states) if operands is None else operands.stacks()[_OPERANDS.index(name)]
 

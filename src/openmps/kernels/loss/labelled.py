@@ -9,7 +9,6 @@ from openmps.core.image.image import MPSImage
 from openmps.core.image.storage import Target
 from openmps.core.kernel.arguments import states_of
 from openmps.core.kernel.checks import Images
-from openmps.core.kernel.dispatch import Bound, Sink
 from openmps.core.kernel.lowering_context import LoweringContext
 from openmps.core.kernel.unary import MPSCNNKernel
 from openmps.core.state.batch import MPSStateBatch
@@ -31,6 +30,7 @@ from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.ops.elements import Channels
 from openmps.ops.loss.loss import LabelChannels, Loss
 from openmps.ops.op import Value
+from openmps.runtime.binding import Binding
 from openmps.types import MPSCNNLossType, MPSCNNReductionType
 
 
@@ -136,10 +136,10 @@ class LabelledLoss(MPSCNNKernel):
             if not isinstance(state, MPSCNNLossLabels):
                 raise MPSTypeError(self.name, f"labels[{index}]", "must be an MPSCNNLossLabels", type(state).__name__)
 
-    def _memory(self, name: str, states: MPSStateBatch | None) -> Bound:
+    def _memory(self, name: str, states: MPSStateBatch | None) -> Binding:
         return labels_reader(self.name, states, name)
 
-    def _sink(self, name: str, states: MPSStateBatch | None) -> Sink:
+    def _sink(self, name: str, states: MPSStateBatch | None) -> Binding:
         return loss_writer(states)
 
 

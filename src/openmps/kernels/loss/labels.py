@@ -18,13 +18,13 @@ from openmps.core.image.batch import BatchTemplate, MPSImageBatch
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.image.image import MPSImage
 from openmps.core.image.storage import Block, Extent, Shape, Storage, gather, merge
-from openmps.core.kernel.dispatch import Bound, Sink
 from openmps.core.lifetime import check_device, check_is_device
 from openmps.core.state.batch import MPSStateBatch
 from openmps.core.state.state import BatchableState, MPSState
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.device import MTLDevice
 from openmps.metal.pending import Region
+from openmps.runtime.binding import Binding, MemoryBinding
 from openmps.selectors import Factory, takes
 from openmps.types import MPSDataLayout, MPSImageFeatureChannelFormat, MTLSize
 
@@ -432,7 +432,7 @@ def given_labels(states: MPSStateBatch) -> GivenLabels:
     return GivenLabels(len(states), weighted, tuple((index, shape) for shape, index in first.items()))
 
 
-def labels_reader(who: str, states: MPSStateBatch | None, name: str) -> Bound:
+def labels_reader(who: str, states: MPSStateBatch | None, name: str) -> Binding:
     """Where the ``labels`` or the ``weights`` of a batch are, ``[N, C, H, W]``."""
     are_labels, blocks = name == "labels", None if states is None else blocks_of(states)
     if blocks is not None:
@@ -445,22 +445,26 @@ def labels_reader(who: str, states: MPSStateBatch | None, name: str) -> Bound:
     return _Numbers(merge([image.storage for image in found if image is not None]))
 
 
-class _Numbers(NamedTuple):
-    """The numbers of single images, neighbours as one."""
-
+class _NumbersFields(NamedTuple):
     parts: Sequence[Storage]
 
-    def cells(self) -> tuple[Block, ...]:
+
+class _Numbers(_NumbersFields, MemoryBinding):
+    """The numbers of single images, neighbours as one."""
+
+    __slots__ = ()
+
+    def memories(self) -> tuple[Block, ...]:
         """The memory that it reads."""
         return tuple([part.block for part in self.parts])
 
-    def form(self) -> Hashable:
+    def view_key(self) -> Hashable:
         """How it reads it."""
-        return tuple([part.form() for part in self.parts])
+        return tuple([part.view_key() for part in self.parts])
 
-    def over(self, cells: Sequence[Block]) -> _Numbers:
+    def rebind(self, memories: Sequence[Block]) -> _Numbers:
         """The same of other memory."""
-        return _Numbers([part.over(cell) for part, cell in zip(self.parts, cells, strict=True)])
+        return _Numbers([part.of_other(block) for part, block in zip(self.parts, memories, strict=True)])
 
     def regions(self) -> list[Region]:
         """The images."""
@@ -472,7 +476,7 @@ class _Numbers(NamedTuple):
         return parts[0].values() if len(parts) == 1 else gather([part.values() for part in parts])
 
 
-def loss_writer(states: MPSStateBatch | None) -> Sink:
+def loss_writer(states: MPSStateBatch | None) -> Binding:
     """Where the losses of a batch go: the labels' loss images."""
     blocks = None if states is None else blocks_of(states)
     if blocks is not None:
@@ -482,30 +486,34 @@ def loss_writer(states: MPSStateBatch | None) -> Sink:
     )
 
 
-class _LossImages(NamedTuple):
-    """Loss images, neighbours as one."""
-
+class _LossImagesFields(NamedTuple):
     parts: Sequence[Storage]
 
-    def cells(self) -> tuple[Block, ...]:
+
+class _LossImages(_LossImagesFields, MemoryBinding):
+    """Loss images, neighbours as one."""
+
+    __slots__ = ()
+
+    def memories(self) -> tuple[Block, ...]:
         """The memory that it writes."""
         return tuple([part.block for part in self.parts])
 
-    def form(self) -> Hashable:
+    def view_key(self) -> Hashable:
         """How it writes it."""
         return tuple([(part.first, part.count, part.channel, part.channels) for part in self.parts])
 
-    def over(self, cells: Sequence[Block]) -> _LossImages:
+    def rebind(self, memories: Sequence[Block]) -> _LossImages:
         """The same of other memory."""
-        return _LossImages([part.over(cell) for part, cell in zip(self.parts, cells, strict=True)])
+        return _LossImages([part.of_other(block) for part, block in zip(self.parts, memories, strict=True)])
 
     def regions(self) -> list[Region]:
         """The images."""
         return [part.region() for part in self.parts]
 
     @property
-    def is_one_block(self) -> bool:
-        """Whether the losses become the memory of a block that has none: it may borrow them, too."""
+    def may_defer(self) -> bool:
+        """Whether the losses become the memory of a block that has none."""
         return len(self.parts) == 1 and self.parts[0].is_whole
 
     def take(self, value: Tensor, *, is_shared: bool) -> None:

@@ -7,17 +7,17 @@ from typing import Any
 
 from torch import Tensor
 
-from openmps.core.kernel.dispatch import Bound, Numbers
 from openmps.core.vector import MPSMatrix, MPSVector, numbers_of
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.device import CommandBuffer, MTLBuffer
 from openmps.metal.pending import Region
+from openmps.runtime.binding import Binding, MemoryBinding, Numbers
 from openmps.types import MPSDataType
 
 Operand = MPSVector | MPSMatrix
 
 
-class Strided:
+class Strided(MemoryBinding):
     """Rows of float32 numbers in a buffer, with gaps between them."""
 
     __slots__ = ("numbers", "sizes", "strides")
@@ -28,17 +28,17 @@ class Strided:
         self.sizes = sizes
         self.strides = strides
 
-    def cells(self) -> tuple[MTLBuffer]:
+    def memories(self) -> tuple[MTLBuffer]:
         """The memory that it reads or writes."""
-        return self.numbers.cells()
+        return self.numbers.memories()
 
-    def form(self) -> Hashable:
+    def view_key(self) -> Hashable:
         """Which part of it."""
         return self.numbers.offset, self.sizes, self.strides
 
-    def over(self, cells: Sequence[MTLBuffer]) -> Strided:
+    def rebind(self, memories: Sequence[MTLBuffer]) -> Strided:
         """The same of another buffer."""
-        return Strided(cells[0], self.numbers.offset, self.sizes, self.strides)
+        return Strided(memories[0], self.numbers.offset, self.sizes, self.strides)
 
     def value(self) -> Tensor:
         """The rows, sharing the buffer's memory."""
@@ -49,7 +49,7 @@ class Strided:
         return self.numbers.regions()
 
 
-def bound(operand: Operand) -> Bound:
+def bound(operand: Operand) -> Binding:
     """Where a float32 operand's numbers are from this encode on."""
     if isinstance(operand, MPSVector):
         if operand.vectors == 1:
@@ -83,7 +83,7 @@ def _shape(operand: Operand) -> tuple[int, ...]:
 
 def accumulators(
     who: str, argument: str, vectors: Any, names: Sequence[str], lengths: Sequence[int], command_buffer: CommandBuffer
-) -> list[Bound]:
+) -> list[Binding]:
     """Where the numbers of a vector for the first parameter, or of one for each, are; ``names`` are the parameters'.
 
     Raises unless they can be used.
@@ -93,7 +93,7 @@ def accumulators(
     if len(vectors) not in (1, 2):
         raise MPSArgumentError(who, argument, _number_rule(names), f"{len(vectors)}")
     device = command_buffer.device
-    found: list[Bound] = []
+    found: list[Binding] = []
     for index, vector in enumerate(vectors):
         numbers = numbers_of(vector) if type(vector) is MPSVector else None
         if numbers is None or numbers.count != lengths[index] or numbers.buffer.device is not device:

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 from openmps.checks import Shown, finite, of_kind, store
 from openmps.core.kernel.base import MPSKernel
 from openmps.core.kernel.checks import check_command_buffer
-from openmps.core.kernel.dispatch import Bound, Dispatch, Frame, Held, Number, Numbers, function_of_op, record_op
 from openmps.core.state.state import MPSState
 from openmps.core.training_state import TrainingState, check_names, finite_number
 from openmps.core.vector import MPSMatrix, MPSVector, numbers_of
@@ -30,6 +29,8 @@ from openmps.metal.pending import require_written, unwritten
 from openmps.ops.op import Function
 from openmps.ops.update.optimizers import GradientRule, HandOn, Update
 from openmps.ops.update.shards import Shard
+from openmps.runtime.binding import Binding, HeldTensor, Number, Numbers
+from openmps.runtime.dispatch import Dispatch, Frame, function_of_op, record_op
 from openmps.types import MPSNNRegularizationType
 
 _LayerOf = Callable[[str, Mapping[str, Any], "CommandBuffer"], Layer]
@@ -199,14 +200,14 @@ class MPSNNOptimizer(MPSKernel):
             elif name not in self._optional:
                 raise MPSTypeError(self.name, argument, "is needed", None)
         kept = [operand for operand in operands if operand is not None]
-        self._record(command_buffer, 1, [*map(bound, kept), Held(None)])
+        self._record(command_buffer, 1, [*map(bound, kept), HeldTensor(None)])
         for operand in kept[:-1]:
             operand.count_read()
 
     def _encode_states(self, command_buffer: CommandBuffer, arguments: Mapping[str, Any], layer: Layer) -> None:
         """The forms of a layer: index 0 of each list of vectors belongs to its first parameter, 1 to the second."""
         kept: list[Sequence[MPSVector]] = []
-        own: list[list[Bound]] = []
+        own: list[list[Binding]] = []
         names, shard = layer.names, self._shard
         lengths = layer.lengths if shard is None else [*map(shard.room, layer.lengths)]
         for name in self._accumulators:
@@ -225,7 +226,7 @@ class MPSNNOptimizer(MPSKernel):
             elif values.buffer is not results.buffer or values.offset != results.offset:
                 record_op(command_buffer, f"{self.name} {names[1]}", HandOn(), (values, results))
         others = [each for kind in (layer.values, *own, layer.results) for each in kind[:parameters] if each]
-        others.append(layer.rounded if shard is None else Held(None))
+        others.append(layer.rounded if shard is None else HeldTensor(None))
         function = self._record(command_buffer, parameters, [*layer.gradients[:parameters], *others])
         if values is None or parameters == 2:
             last = _Found.of(arguments, kept, layer.lengths, parameters, others, clips=self.apply_gradient_clipping)
@@ -270,7 +271,7 @@ class MPSNNOptimizer(MPSKernel):
         # Mostly the very list.
         return found if arguments is found.arguments or arguments == found.arguments else None
 
-    def _check_written(self, read: Sequence[Bound]) -> None:
+    def _check_written(self, read: Sequence[Binding]) -> None:
         """Raise where a dropped command buffer was to write gradients or values, before the update is counted."""
         require_written(self._name or self.name, "encode", (region for each in read for region in each.regions()))
 
@@ -307,7 +308,7 @@ class MPSNNOptimizer(MPSKernel):
             )
 
     def _record(
-        self, command_buffer: CommandBuffer, vectors: int, operands: list[Bound], frame: Frame | None = None
+        self, command_buffer: CommandBuffer, vectors: int, operands: list[Binding], frame: Frame | None = None
     ) -> Function:
         """Update so many vectors: gradients, values, accumulators and results, kind by kind, then what is rounded."""
         if unwritten:
@@ -332,7 +333,7 @@ class _Found(NamedTuple):
     lengths: tuple[int, int]
     parameters: int
     """How many of them are updated."""
-    operands: list[Bound]
+    operands: list[Binding]
     clips: bool
     frame: Frame
     """Of the inputs besides them, the rate and the gradients; the function is another one if it clips."""
@@ -344,7 +345,7 @@ class _Found(NamedTuple):
         kept: Sequence[Sequence[MPSVector]],
         lengths: tuple[int, int],
         parameters: int,
-        operands: list[Bound],
+        operands: list[Binding],
         *,
         clips: bool,
     ) -> _Found | None:
@@ -364,11 +365,11 @@ class _Prepared(NamedTuple):
     first: int
     """Where the arguments begin that must be the same."""
     arguments: list[object]
-    lent: Sequence[Bound]
+    lent: Sequence[Binding]
     """What the state says that updates are bound to, in a sequence of the state's own."""
     lends: int
     """How many of these come first among the operands."""
-    operands: list[Bound]
+    operands: list[Binding]
     """Those behind them."""
     function: Function
     used: tuple[bool, ...]
@@ -379,7 +380,7 @@ class _Prepared(NamedTuple):
     shard: Shard | None = None
 
     @classmethod
-    def of_last(cls, state: Any, gradients: Sequence[Bound], last: _Found, function: Function) -> _Prepared | None:
+    def of_last(cls, state: Any, gradients: Sequence[Binding], last: _Found, function: Function) -> _Prepared | None:
         """An update of a convolution."""
         lent = state.own_operands()
         if lent is not gradients:
@@ -394,7 +395,7 @@ class _Prepared(NamedTuple):
         kept: Sequence[Sequence[MPSVector]],
         layer: Layer,
         function: Function,
-        others: list[Bound],
+        others: list[Binding],
     ) -> _Prepared | None:
         """An update of gamma and beta; None unless all but these will be found in the same memory the next time."""
         given, state = [*arguments.values()], layer.read[0]

@@ -10,20 +10,11 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
-from openmps.core.kernel.dispatch import Bound, Held, Numbers
 from openmps.core.state.rows import MPSCNNNormalizationGammaAndBetaState
 from openmps.core.state.state import MPSState
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.device import CommandBuffer, MTLBuffer
-
-
-class Gradient(Bound, Protocol):
-    """Where the gradient of a parameter is found."""
-
-    @property
-    def count(self) -> int | None:
-        """How many numbers there are."""
-        ...
+from openmps.runtime.binding import Binding, CountedBinding, HeldTensor, Numbers
 
 
 class _ConvolutionGradients(Protocol):
@@ -62,12 +53,12 @@ class Layer(NamedTuple):
 
     names: tuple[str, str]
     lengths: tuple[int, int]
-    gradients: tuple[Bound, Bound]
+    gradients: tuple[Binding, Binding]
     values: tuple[Numbers, Numbers | None]
     results: tuple[Numbers, Numbers | None]
     read: tuple[MPSState, ...]
     """The states that an encode reads."""
-    rounded: Bound = Held(None)
+    rounded: Binding = HeldTensor(None)
     """What takes the first result, rounded to float16."""
 
 
@@ -105,7 +96,7 @@ def _offers_sums(kind: type) -> bool:
     return len(owners) == 1 and None not in owners
 
 
-def convolution_gradients(who: str, state: Any, command_buffer: CommandBuffer) -> tuple[Gradient, Gradient]:
+def convolution_gradients(who: str, state: Any, command_buffer: CommandBuffer) -> tuple[CountedBinding, CountedBinding]:
     """Where the gradients of weights and biases are, which need not be there before the work runs."""
     if _offers_sums(type(state)):
         state.check_usable(who, "convolution_gradient_state", command_buffer)
@@ -132,7 +123,7 @@ def convolution_layer(who: str, arguments: Mapping[str, Any], command_buffer: Co
     # Weights that the gradients are too few for are updated in part, and rounded by the kernel's reload.
     is_whole = results[0].buffer.length == 4 * lengths[0]
     rounded = getattr(result, "rounded_weights", None) if is_whole else None
-    return Layer(_WEIGHTS, lengths, gradients, values, results, read, rounded or Held(None))
+    return Layer(_WEIGHTS, lengths, gradients, values, results, read, rounded or HeldTensor(None))
 
 
 def stays(state: MPSState) -> bool:

@@ -148,9 +148,9 @@ class FillByPhilox(_Fill):
 
 
 class FillBySequence(_Fill):
-    """Fill a tensor with the next words of a sequence, the second operand, whose ``take(count)`` gives them."""
+    """Fill a tensor with the next words of a sequence, the second operand, whose ``next_words(count)`` gives them."""
 
     def run(self, wanted: tuple[bool, ...], *operands: Any) -> None:
         """Take the words when this runs."""
         target, words = operands
-        self._fill(target, lambda _, count: words.take(count))
+        self._fill(target, lambda _, count: words.next_words(count))

@@ -4,28 +4,27 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from functools import partial
 from operator import attrgetter
-from typing import Any
 from weakref import ref
 
 import torch
 from torch import Tensor
 
-from openmps.core.image.storage import Stack
-from openmps.core.kernel.derived import Derived
-from openmps.core.kernel.dispatch import Dispatch
-from openmps.core.kernel.replay.deferred_outputs import DeferredOutputs
-from openmps.core.kernel.replay.partition import Partition, analyse, things_of, values_of
-from openmps.core.kernel.replay.quick_signature import QuickSignatures
-from openmps.core.kernel.replay.recorder import CudaRecorder, Recorder, Recording
-from openmps.core.kernel.replay.signature import Key, Signature, Signatures
-from openmps.core.kernel.replay.static_function import StaticFunction
-from openmps.core.kernel.replay.warmup import Warmups
 from openmps.metal.execution import MAX_CAPTURE_COUNT, Release, Work, players
 from openmps.metal.explanation import Passage, WorkOutcome
+from openmps.metal.memory import DeferrableMemory, Memory
 from openmps.metal.pending import Region, Writer
+from openmps.runtime.derived import Derived
+from openmps.runtime.dispatch import Dispatch
+from openmps.runtime.replay.deferred_outputs import DeferredOutputs
+from openmps.runtime.replay.partition import Partition, analyse, things_of, values_of
+from openmps.runtime.replay.quick_signature import QuickSignatures
+from openmps.runtime.replay.recorder import CudaRecorder, Recorder, Recording
+from openmps.runtime.replay.signature import Key, Signature, Signatures
+from openmps.runtime.replay.static_function import StaticFunction
+from openmps.runtime.replay.warmup import Warmups
 
 MIN_STEPS = 4
 """Fewer operations than so many gain nothing: to copy in and out costs as much as to launch them."""
@@ -33,7 +32,7 @@ MOST_COPIED = 8 << 20
 """Bytes of images, for each operation, that a capture copies into its memory: of more the copies take longer."""
 _REMEMBERED = 256
 """Segments that are known, captured or not."""
-_MOST_GLANCES = 8
+_MOST_REMEMBERED = 8
 """How often at most a kind of runs is made known to a quick reading: its frames may be new each time."""
 _MOST_LOOKED_AT_AGAIN = 32
 """Works behind one that cannot be captured yet: of more not each rest is looked at when they come for the first time.
@@ -49,7 +48,7 @@ class _Capture:
     def __init__(self, static_function: StaticFunction, recording: Recording) -> None:
         self.upload = static_function.upload
         self.sinks = static_function.sinks
-        self.may_borrow = [getattr(sink, "is_one_block", False) for sink in static_function.sinks]
+        self.may_defer = [sink.may_defer for sink in static_function.sinks]
         self.outs = static_function.outs
         self.is_guarded = static_function.is_guarded
         self.recording = recording
@@ -58,7 +57,7 @@ class _Capture:
 class _Entry:
     """What is known of runs with one key."""
 
-    def __init__(self, kept: list[ref[Any]], partition: Partition) -> None:
+    def __init__(self, kept: list[ref[object]], partition: Partition) -> None:
         self.kept = kept
         """What the key tells by identity: when it goes, the key means nothing any more."""
         self.partition = partition
@@ -71,7 +70,7 @@ class _Entry:
         self.capture: _Capture | None = None
         self.last_use = 0
         """A number that is larger for what was used later."""
-        self.glances = 0
+        self.remembered = 0
         """How often a quick reading was to be enough from then on."""
 
 
@@ -175,8 +174,8 @@ class Replayer:
         else:
             if _brings_new_memory(signature):
                 return None, _FIRST
-            if entry.glances < _MOST_GLANCES:
-                entry.glances += 1
+            if entry.remembered < _MOST_REMEMBERED:
+                entry.remembered += 1
                 self._quick_signatures.remember(works, signature, entry)
         if not _replay(entry.capture, partition, signature, works, self._deferred):
             return None, "not replayed: a result may not be finite, and it is looked for where"
@@ -184,13 +183,12 @@ class Replayer:
 
     def _too_large(self, works: Iterable[tuple[str, Work]]) -> str:
         """What stands in the way of copying images from the device itself at each replay, if anything does."""
-        found, steps = dict[tuple[int, int], int](), 0
+        found, steps = dict[Hashable, int](), 0
         for _, work in works:
             if isinstance(work, Dispatch):
                 steps += len(work.function.actions)
-                for bound in work.inputs:
-                    if type(bound) is Stack and _is_on((block := bound.parts[0].block).present, self._device):
-                        found[id(block), bound.parts[0].first] = bound.stored_bytes
+                copies = [bound.device_bytes(self._device.type) for bound in work.inputs]
+                found.update([each for each in copies if each is not None])
         copied = sum(found.values())
         if copied <= MOST_COPIED * max(1, steps):
             return ""
@@ -238,23 +236,19 @@ class Replayer:
             entry.capture = None
 
 
-def _is_on(memory: Any, device: torch.device) -> bool:
-    return isinstance(memory, Tensor) and memory.device.type == device.type
-
-
 def _brings_new_memory(signature: Signature) -> bool:
     """Make what is derived again where memory was written at once: captured work reads it without asking.
 
     Whether some of it lies elsewhere since then, so that the signature is no longer that of the works.
     """
     derived = [each for work in signature.dispatches for each in work.inputs if type(each) is Derived]
-    before = [each.cell for each in derived]
+    before = [each.place for each in derived]
     for each in derived:
         each.value()
-    return any(each.cell is not cell for each, cell in zip(derived, before, strict=True))
+    return any(each.place is not place for each, place in zip(derived, before, strict=True))
 
 
-def _note(dead: deque[Key], key: Key, _: ref[Any]) -> None:
+def _note(dead: deque[Key], key: Key, _: ref[object]) -> None:
     dead.append(key)
 
 
@@ -274,8 +268,8 @@ def _replay(
     deferred: DeferredOutputs,
 ) -> bool:
     """Play a capture in the place of the works, which are taken off; False, and nothing has changed, if it fails."""
-    if deferred.are_out:
-        deferred.call_in()
+    if deferred.pending:
+        deferred.resolve()
     capture.upload.send(values_of(partition, signature), signature.numbers[: partition.numbers])
     capture.recording.replay()
     values = capture.recording.values
@@ -284,7 +278,7 @@ def _replay(
         if sound is not None and not bool(sound):
             return False
     outs = [[ref(signature.at(number)) for number in numbers] for numbers in capture.outs]
-    leases = signature.leases if partition.works == signature.works else ()
+    reusable = signature.reusable if partition.works == signature.works else ()
     signature.let_go()
     # The works must be gone for what they alone hold to be gone; this one says meanwhile what is yet to be written.
     works.insert(partition.works, ("replay", _HandOut(outs)))
@@ -295,9 +289,13 @@ def _replay(
         del work
     _hand_out(capture, outs, values, deferred)
     works.popleft()
-    for lease in leases:
-        lease.give_back()
+    for frame in reusable:
+        frame.give_back()
     return True
+
+
+def _tensor_or_none(present: object) -> Tensor | None:
+    return present if isinstance(present, Tensor) else None
 
 
 class _HandOut(Writer):
@@ -305,7 +303,7 @@ class _HandOut(Writer):
 
     __slots__ = ("_outs",)
 
-    def __init__(self, outs: Sequence[Sequence[ref[Any]]]) -> None:
+    def __init__(self, outs: Sequence[Sequence[ref[Memory]]]) -> None:
         self._outs = outs
 
     def __call__(self) -> None:
@@ -313,26 +311,27 @@ class _HandOut(Writer):
 
     def writes(self) -> Iterable[Region]:
         """All memory that results go to, as far as anybody still holds it."""
-        cells = [cell for places in self._outs for place in places if (cell := place()) is not None]
-        return [Region(cell, (), cell.present if isinstance(cell.present, Tensor) else None) for cell in cells]
+        memories = [memory for places in self._outs for place in places if (memory := place()) is not None]
+        return [Region(each, (), _tensor_or_none(each.present)) for each in memories]
 
 
 def _hand_out(
-    capture: _Capture, outs: Sequence[Sequence[ref[Any]]], values: Sequence[Tensor | None], deferred: DeferredOutputs
+    capture: _Capture, outs: Sequence[Sequence[ref[Memory]]], values: Sequence[Tensor | None], deferred: DeferredOutputs
 ) -> None:
     """Bring what comes out to its places, as far as anybody still holds these."""
-    for sink, may_borrow, places, value in zip(capture.sinks, capture.may_borrow, outs, values, strict=True):
-        cells: list[Any] = [place() for place in places]
-        gone = cells.count(None)
-        if gone == len(cells):
+    for sink, may_defer, places, value in zip(capture.sinks, capture.may_defer, outs, values, strict=True):
+        held = [place() for place in places]
+        if held.count(None) == len(held):
             continue
-        if may_borrow and value is not None and cells[0].present is None:
-            deferred.lend(cells[0], value)
+        first = held[0]
+        if may_defer and value is not None and isinstance(first, DeferrableMemory) and first.present is None:
+            deferred.add(first, value)
             continue
-        if gone:
-            cells = [twin.twin() if cell is None else cell for cell, twin in zip(cells, sink.cells(), strict=True)]
+        memories = [
+            each.empty_like() if memory is None else memory for memory, each in zip(held, sink.memories(), strict=True)
+        ]
         # The memory is the capture's: it is copied.
-        sink.over(cells).take(value, is_shared=True)
+        sink.rebind(memories).take(value, is_shared=True)
 
 
 def cuda_player(device: torch.device) -> Replayer:

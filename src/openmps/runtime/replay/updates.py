@@ -6,21 +6,43 @@ Those of a kind come together (`openmps.ops.update.joined_updates`), and become 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol
 
-from openmps.core.kernel.dispatch import Dispatch
+from torch import Tensor
+
+from openmps.metal.memory import Memory
 from openmps.ops.op import Builder, Function
 from openmps.ops.update.joined_updates import join_updates, kind_of
+from openmps.runtime.dispatch import Dispatch
+
+Memories = Mapping[int, Memory]
+"""The inner memory of one run of a static function, by its numbers."""
+
+
+class Reader(Protocol):
+    """Where an input is found while a static function runs."""
+
+    def read(self, memories: Memories) -> object:
+        """What is read."""
+        ...
+
+
+class Taker(Protocol):
+    """Where an output goes while a static function runs."""
+
+    def take(self, value: Tensor | None, memories: Memories, outs: list[Tensor | None]) -> None:
+        """Keep the value, and add it to ``outs`` if it comes out."""
+        ...
 
 
 class StaticCall(NamedTuple):
     """One work of the static function."""
 
     function: Function
-    readers: Sequence[Any]
-    takers: Sequence[tuple[int, Any]]
+    readers: Sequence[Reader]
+    takers: Sequence[tuple[int, Taker]]
     """By the place of the output among those of the function."""
     guard: Dispatch | None
 
@@ -61,7 +83,7 @@ def _one_of(equations: Sequence[StaticCall], touched: Sequence[Touched]) -> Stat
     kinds = [kind_of(equation.function.equations[0]) for equation in equations]
     first = {kind: place for place, kind in reversed([*enumerate(kinds)])}
     order = sorted(range(len(equations)), key=lambda place: (ranks[place], first[kinds[place]]))
-    readers: list[Any] = []
+    readers: list[Reader] = []
     for place in order:
         equation = equations[place]
         inputs = [builder.input(role, f"{place}:{name}") for role, name in equation.function.inputs]

@@ -11,21 +11,21 @@ new       everything else, sinks too: told by how memory is seen, and by which m
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Collection, Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable
 from functools import lru_cache
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor
 
-from openmps.core.image.host import layout_of
-from openmps.core.image.storage import Block, Stack
-from openmps.core.kernel.dispatch import Dispatch, Nowhere, Number, Several, Sink
-from openmps.core.kernel.lease import Lease
 from openmps.metal.execution import Release, Work, keep_place
+from openmps.metal.memory import Memory
 from openmps.metal.resource import epoch
 from openmps.ops.op import Function, Role
+from openmps.runtime.binding import Binding, Nowhere, Number, Several
+from openmps.runtime.dispatch import Dispatch, ReusableFrame
+from openmps.runtime.host import Layout, layout_of
+from openmps.runtime.identity import Identity, new_serial, serial_of, storage_of, storages_of
 
 Key = tuple[Hashable, ...]
 
@@ -52,88 +52,6 @@ def traits_of(function: Function) -> Traits:
             for (role, _), slot in zip(function.inputs, function.input_values, strict=True)
         ),
         tuple(place in written for place in range(len(function.inputs))),
-    )
-
-
-# --- memory that stays ------------------------------------------------------------------------------------------------
-
-
-class Identity(NamedTuple):
-    """What a look at kept memory found, left with what is bound to it; good for one epoch."""
-
-    epoch: int
-    serial: int
-    """The same number for the same part of the same memory, seen in the same way."""
-    held: tuple[Any, ...]
-    """What must stay the same: tensors, or buffers, with their memory."""
-
-    def things(self) -> list[Any]:
-        """All of that. The identity itself does not hold the memory of buffers, which may give it back."""
-        return [*self.held, *[each.present for each in self.held if hasattr(each, "stays")]]
-
-
-_serials: dict[Hashable, int] = {}
-_next_serial = itertools.count(1)
-_MOST_SERIALS = 1 << 16
-
-
-def serial_of(how: Hashable) -> int:
-    """A number for how memory is seen: the same each time while the memory is there."""
-    serial = _serials.get(how)
-    if serial is None:
-        if len(_serials) >= _MOST_SERIALS:
-            _serials.clear()
-        serial = _serials[how] = next(_next_serial)
-    return serial
-
-
-def identity_of(bound: Any) -> Identity | None:
-    """The identity of what is bound to memory that stays; None for everything else."""
-    identity: Identity | None = getattr(bound, "identity", None)
-    if identity is not None and identity.epoch == epoch.number:
-        return identity
-    if hasattr(bound, "kept"):
-        held, form = bound.kept(), None
-    elif not is_own_cell(bound) and stay(cells := cells_of(bound)):
-        held, form = tuple(cells), bound.form()
-    else:
-        return None
-    identity = Identity(epoch.number, 0, held)
-    identity = identity._replace(serial=serial_of((type(bound), form, tuple([id(each) for each in identity.things()]))))
-    if hasattr(bound, "identity"):
-        bound.identity = identity
-    return identity
-
-
-def stay(cells: Sequence[Any]) -> bool:
-    """Whether all of this is memory that stays, and is there."""
-    return bool(cells) and all(not (not cell.stays or cell.present is None) for cell in cells)
-
-
-def cells_of(bound: Any) -> Sequence[Any]:
-    """The memory that something is bound to; none where that cannot be told."""
-    return bound.cells() if hasattr(bound, "cells") else ()
-
-
-def is_own_cell(bound: Any) -> bool:
-    """Whether what is bound is itself the memory: what a state carries."""
-    return not getattr(bound, "stays", True)
-
-
-def flat(sinks: Sequence[Sink]) -> list[Any]:
-    """Sinks one by one, those that take a value together too."""
-    return [each for sink in sinks for each in (sink.sinks if isinstance(sink, Several) else (sink,))]
-
-
-def storage_of(tensor: Tensor) -> int:
-    """The memory of a tensor, the same for all that share it."""
-    return tensor.untyped_storage().data_ptr()
-
-
-def storages_of(identities: Iterable[Identity]) -> frozenset[int]:
-    """The kept memory of some identities."""
-    return frozenset(
-        storage_of(each) for identity in identities for each in identity.things() if isinstance(each, Tensor)
     )
 
 
@@ -166,13 +84,11 @@ class _Inputs(NamedTuple):
         """Whether a dispatch is bound in the same way to the same kept memory."""
         if self.epoch != epoch.number or self.used != work.used:
             return False
-        inputs: tuple[Any, ...] = work.inputs
+        inputs = work.inputs
         if work.frame is not None and self.frame == work.frame.serial and not self.looked_at:
             return True
-        try:
-            serials = [inputs[index].identity.serial for index in self.kept]
-        except AttributeError:  # Something is not marked yet.
-            return False
+        identities = [inputs[index].identity() for index in self.kept]
+        serials = [None if each is None else each.serial for each in identities]
         return serials == self.serials and [*map(type, inputs)] == self.types
 
 
@@ -193,23 +109,23 @@ class Signature:
 
     def __init__(self) -> None:
         self.dispatches: list[Dispatch] = []
-        self.cells: list[Any] = []
+        self.memories: list[Memory] = []
         """All new memory, in the order in which it is met; see `at` for one by its number."""
         self.released: set[int] = set()
         """What is given back within the run, by identity."""
-        self.leases: list[Lease] = []
+        self.reusable: list[ReusableFrame] = []
         """What the run alone holds of what may be used again."""
         self.numbers: list[float] = []
         """What is uploaded, in order."""
 
-    def at(self, number: int) -> Any:
+    def at(self, number: int) -> Memory:
         """The new memory of this number."""
-        return self.cells[number if self.places is None else self.places.index(number)]
+        return self.memories[number if self.places is None else self.places.index(number)]
 
     def let_go(self) -> None:
         """Hold no work and no memory any more."""
         self.dispatches.clear()
-        self.cells.clear()
+        self.memories.clear()
 
 
 class Signatures:
@@ -230,7 +146,7 @@ class Signatures:
             return known
         found = self._look_at(work)
         # What has no memory yet will have some when the work has run.
-        if not any(hasattr(work.inputs[index], "identity") for index in found.new):
+        if not any(work.inputs[index].remembers_identity for index in found.new):
             if len(self._inputs) >= _MOST_KNOWN:
                 self._inputs.clear()
             self._inputs[place, work.function] = found
@@ -243,7 +159,7 @@ class Signatures:
         for index, (bound, used, moves) in enumerate(
             zip(work.inputs, work.used, traits_of(work.function).numbers_move, strict=True)
         ):
-            identity = identity_of(bound) if used and hasattr(bound, "identity") else None
+            identity = bound.identity() if used and bound.remembers_identity else None
             if identity is not None:
                 kinds["kept"].append(index)
                 serials.append(identity.serial)
@@ -256,7 +172,7 @@ class Signatures:
             self._tokens.clear()
         token = self._tokens.get(how)
         if token is None:
-            token = self._tokens[how] = next(_next_serial)
+            token = self._tokens[how] = new_serial()
         kept, types = split["kept"], [*map(type, work.inputs)]
         looked_at = tuple(index for index in kept if work.frame is None or index in work.frame.anew)
         return _Inputs(
@@ -299,16 +215,16 @@ class SignatureReader:
                     self._take(before)
             self.signature.refusal = f"{label}: {refusal}"
             break
-        self._find_leases()
+        self._find_reusable()
 
-    def _find_leases(self) -> None:
+    def _find_reusable(self) -> None:
         """What nobody else holds counts as given back within the run: nothing comes out to it."""
         signature = self.signature
-        leases = {id(work.frame): work.frame for work in signature.dispatches if isinstance(work.frame, Lease)}
-        for lease in leases.values():
-            if lease.is_free(lease.uses(signature.dispatches, signature.cells)):
-                signature.leases.append(lease)
-                signature.released.update(map(id, lease.cells()))
+        frames = {id(work.frame): work.frame for work in signature.dispatches if isinstance(work.frame, ReusableFrame)}
+        for frame in frames.values():
+            if frame.is_free(frame.uses(signature.dispatches, signature.memories)):
+                signature.reusable.append(frame)
+                signature.released.update(map(id, frame.memories()))
 
     def _begin(self) -> None:
         self.signature = Signature()
@@ -330,10 +246,10 @@ class SignatureReader:
         signature = self.signature
         if isinstance(work, Release):
             for memory in work.memories:
-                signature.released.update([id(part) for part in (memory, *cells_of(memory))])
+                signature.released.update(map(id, memory.parts()))
             self._parts.append(Release)
         elif isinstance(work, Dispatch):
-            self._take_encoding(work)
+            self._take_dispatch(work)
             signature.dispatches.append(work)
             signature.steps += len(work.function.actions)
             signature.is_guarded = work.guards
@@ -341,72 +257,71 @@ class SignatureReader:
             self._parts.append(keep_place)
         signature.works += 1
 
-    def _take_encoding(self, work: Dispatch) -> None:
+    def _take_dispatch(self, work: Dispatch) -> None:
         parts, inputs = self._parts, work.inputs
         found = self._signatures.inputs(len(self.signature.dispatches), work)
         self._storages.append(found.storages)
         parts.append(found.token)
         for index in found.moving:
-            moving: Any = inputs[index]
-            self.signature.numbers.append(moving.number)
-            parts.append(type(moving.number))
+            number = number_of(inputs[index])
+            self.signature.numbers.append(number)
+            parts.append(type(number))
         for index in found.fixed:
             fixed = inputs[index].value()
             parts.append((type(fixed), fixed))
         self._take_ends([inputs[index] for index in found.new], work.sinks)
 
-    def _take_ends(self, ends: list[Any], sinks: Iterable[Sink]) -> None:
+    def _take_ends(self, ends: list[Binding], sinks: Iterable[Binding]) -> None:
         """Note how memory is seen that is not known to stay, and which it is among that of the run."""
-        parts, numbers, cells = self._parts, self._numbers, self.signature.cells
+        parts, numbers, memories = self._parts, self._numbers, self.signature.memories
         for sink in sinks:
-            if type(sink) is Several:
-                parts.append(len(sink.sinks))
-                ends += sink.sinks
+            if isinstance(sink, Several):
+                parts.append(len(sink.each))
+                ends += sink.each
             else:
                 ends.append(sink)
         for end in ends:
             kind = type(end)
-            if kind is Stack:
-                parts.append(end.form())
-                memory: Sequence[Any] = end.cells()
-            elif not getattr(end, "stays", True):  # `is_own_cell`, without the call
-                parts.append(kind)
-                memory = (end,)
-            elif kind is Nowhere:
+            if kind is Nowhere:
                 parts.append(kind)
                 continue
-            elif not hasattr(end, "cells"):
-                identity = identity_of(end)
-                parts.append(kind if identity is None else identity.serial)
-                continue
+            if found := end.memories():
+                parts.append(kind if end.is_memory else (kind, end.view_key()))
             else:
-                parts.append((kind, end.form()))
-                memory = end.cells()
-            for cell in memory:
-                number = numbers.get(id(cell))
+                identity = end.identity()
+                parts.append(kind if identity is None else identity.serial)
+            for memory in found:
+                number = numbers.get(id(memory))
                 if number is None:
-                    number = numbers[id(cell)] = len(cells)
-                    cells.append(cell)
+                    number = numbers[id(memory)] = len(memories)
+                    memories.append(memory)
                 parts.append(number)
 
     def _states(self) -> list[Hashable]:
         """What there is of the new memory before the run, and what is given back."""
         states: list[Hashable] = []
         storages: dict[int, int] = {}
-        for number, cell in enumerate(self.signature.cells):
-            memory = cell.look() if type(cell) is Block else cell.present
-            if memory is None:
-                states.append((None, cell.likeness()))
-            elif type(memory) is tuple:
-                states.append((memory, number))
-            elif cell.stays:
-                states.append(serial_of((id(cell), id(memory))))
-            elif isinstance(memory, Tensor):
-                storage = storage_of(memory)
+        for number, memory in enumerate(self.signature.memories):
+            present = memory.host_layout or memory.present
+            if present is None:
+                states.append((None, memory.shape_key()))
+            elif isinstance(present, Layout):
+                states.append((present, number))
+            elif memory.is_persistent:
+                states.append(serial_of((id(memory), id(present))))
+            elif isinstance(present, Tensor):
+                storage = storage_of(present)
                 shares = [place for place, kept in enumerate(self._storages) if storage in kept]
-                states.append((layout_of(memory), storages.setdefault(storage, number), *shares))
+                states.append((layout_of(present), storages.setdefault(storage, number), *shares))
             else:
-                states.append((type(memory), cell.likeness()))
-        if self.signature.released:
-            states += [n for n, cell in enumerate(self.signature.cells) if id(cell) in self.signature.released]
+                states.append((type(present), memory.shape_key()))
+        released = self.signature.released
+        if released:
+            states += [number for number, each in enumerate(self.signature.memories) if id(each) in released]
         return states
+
+
+def number_of(binding: Binding) -> float:
+    """The number of a binding that is one."""
+    assert isinstance(binding, Number)
+    return binding.number

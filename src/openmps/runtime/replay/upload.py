@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from openmps.core.image.host import TENSOR_TYPES, Host, as_elements
 from openmps.metal.stream import current_stream
+from openmps.runtime.host import TENSOR_TYPES, Host, as_elements
 
 _STAGES = 8
 """Copies that may be under way at most; the host looks after half of them at a time."""

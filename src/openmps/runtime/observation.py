@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from openmps.core.kernel.dispatch import Dispatch
 from openmps.errors import MTLCommandBufferError
 from openmps.metal.device import CommandBuffer
 from openmps.metal.execution import MAX_CAPTURE_COUNT, Execution, Release, Work
 from openmps.metal.explanation import Passage, WorkOutcome
+from openmps.runtime.dispatch import Dispatch
 from openmps.types import MTLCommandBufferStatus
 
 _REASON = "not replayed: it is looked into"

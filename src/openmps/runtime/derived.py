@@ -10,16 +10,16 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterable, Sequence
-from typing import Any
 from weakref import WeakSet
 
 from torch import Tensor
 
-from openmps.core.kernel.dispatch import Bound, record_op
 from openmps.metal.device import CommandBuffer
 from openmps.metal.pending import Region
 from openmps.metal.resource import epoch
 from openmps.ops.op import Kind, Op
+from openmps.runtime.binding import Binding, PersistentBinding
+from openmps.runtime.dispatch import record_op
 
 _making = threading.RLock()
 """Held while anything is made. A signal handler may make it while its thread does."""
@@ -35,37 +35,37 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_threads)
 
 
-class _Cell:
+class _Place:
     """Stands for memory that stays the same."""
 
     __slots__ = ("__weakref__",)
 
 
-class Derived:
+class Derived(PersistentBinding):
     """What an operation gives of memory that stays: tensors, some of them left out. A function finds it made."""
 
-    __slots__ = ("__weakref__", "_begun", "_finished", "_is_stale", "_made", "_op", "_operands", "cell", "identity")
+    __slots__ = ("__weakref__", "_begun", "_finished", "_is_stale", "_made", "_op", "_operands", "place")
 
-    def __init__(self, op: Op, operands: Sequence[Bound]) -> None:
-        self.identity: Any = None
-        self.cell = _Cell()
+    def __init__(self, op: Op, operands: Sequence[Binding]) -> None:
+        super().__init__()
+        self.place = _Place()
         """Another one where the tensors have become others."""
         self._op = op
         self._operands = operands
-        self._made: tuple[Any, ...] | None = None
+        self._made: tuple[Tensor | None, ...] | None = None
         self._is_stale = True
         self._begun = self._finished = 0
         """Different while it is made, and where that was cut off, by an error or by a fork."""
 
-    def value(self) -> Any:
+    def value(self) -> tuple[Tensor | None, ...] | None:
         """The tensors, of what the memory holds now."""
         if self._is_stale or self._begun != self._finished:
             self.make()
         return self._made
 
-    def kept(self) -> tuple[object]:
+    def held(self) -> tuple[object]:
         """What stays the same while the tensors do. To ask makes nothing: recorded work may be about to write."""
-        return (self.cell,)
+        return (self.place,)
 
     def regions(self) -> tuple[()]:
         """None that anybody else could read."""
@@ -82,40 +82,42 @@ class Derived:
             while True:
                 mine = self._begun = self._begun + 1
                 self._is_stale = False  # before anything is read: what is written from here on makes it stale again
-                self._take(self._op.run((True,), *[each.value() for each in self._operands]))
+                found = self._op.run((True,), *[each.value() for each in self._operands])
+                assert isinstance(found, tuple)
+                self._take(found)
                 if self._begun == mine:  # else a signal handler made it meanwhile, perhaps of newer numbers
                     self._finished = mine
                     return
 
-    def _take(self, found: Any) -> None:
+    def _take(self, found: tuple[Tensor | None, ...]) -> None:
         """Have new tensors, or their numbers where they fit in those that are there."""
         made = self._made
         if made is not None and all(map(_are_alike, made, found)):
             for place, tensor in zip(made, found, strict=True):
-                if place is not None:
+                if place is not None and tensor is not None:
                     place.copy_(tensor)
             return
         self._made = found
         if made is not None and any(isinstance(each, Tensor) and each.is_cuda for each in found):
             # Captured work knows tensors by where they lie; on the CPU it asks for the value.
-            self.cell = _Cell()
+            self.place = _Place()
             epoch.end()
 
 
-def _are_alike(mine: Any, other: Any) -> bool:
+def _are_alike(mine: object, other: object) -> bool:
     """Whether what is there can take the other's numbers; weights that are packed cannot."""
     if not isinstance(mine, Tensor) or not isinstance(other, Tensor):
         return mine is other
     return mine.shape == other.shape and mine.dtype == other.dtype
 
 
-class Dependents:
+class Dependents(PersistentBinding):
     """All that follows from some memory; as what a step is bound to, all there is when it runs."""
 
-    __slots__ = ("_all", "has_any", "identity")
+    __slots__ = ("_all", "has_any")
 
     def __init__(self) -> None:
-        self.identity: Any = None
+        super().__init__()
         self.has_any = False
         """Whether there ever was one: told without asking the set, which every reload would."""
         self._all: WeakSet[Derived] = WeakSet()
@@ -146,9 +148,9 @@ class Dependents:
         """All of it now."""
         return tuple(self._all)
 
-    def kept(self) -> tuple[object, ...]:
+    def held(self) -> tuple[object, ...]:
         """What stays the same as long as the same is to be made."""
-        return tuple([each.cell for each in self._all])
+        return tuple([each.place for each in self._all])
 
     def regions(self) -> tuple[Region, ...]:
         """None that anybody else could read."""

@@ -1,30 +1,28 @@
-"""Glances: looks that take frames at their word, at runs of a kind that a whole look has seen before.
+"""Signatures of runs of a kind that came before, from the bindings that are new alone.
 
 Dispatches of one frame share all but some of their bindings. What they share is memory that stays, as long as the epoch
-lasts, or memory of a lease. So a quick reading looks at the rest of them alone: at numbers, and at images, labels and
-results that are new. It tells apart the runs that a whole look tells apart.
+lasts, or memory of a reusable frame. So a quick reading looks at the rest of them alone: at numbers, and at images,
+labels and results that are new. It tells apart the runs that a whole look tells apart.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
-from openmps.core.kernel.dispatch import Dispatch, Frame, Nowhere, Number, Several
-from openmps.core.kernel.lease import Lease
-from openmps.core.kernel.replay.signature import (
-    Identity,
+from openmps.metal.execution import Work
+from openmps.metal.resource import epoch
+from openmps.runtime.binding import Binding, Nowhere, Number, flat
+from openmps.runtime.dispatch import Dispatch, Frame, ReusableFrame
+from openmps.runtime.identity import Identity, storages_of
+from openmps.runtime.replay.signature import (
     Key,
     Signature,
     SignatureReader,
     Signatures,
-    cells_of,
-    identity_of,
-    storages_of,
+    number_of,
     traits_of,
 )
-from openmps.metal.execution import Work
-from openmps.metal.resource import epoch
 
 T = TypeVar("T")
 _MOST_FRAMES, _MOST_RUNS = 1 << 12, 256
@@ -62,8 +60,8 @@ class _Row(NamedTuple):
     new: _Places
     sinks: _Places
     storages: list[frozenset[int]]
-    leases: list[int]
-    """Places of dispatches whose frames are leases."""
+    reusable: list[int]
+    """Places of dispatches whose frames are reusable."""
 
 
 class _Run(NamedTuple, Generic[T]):
@@ -75,11 +73,11 @@ class _Run(NamedTuple, Generic[T]):
     places: tuple[int, ...]
     """Of the new memory that a quick reading meets, its numbers in a whole look."""
     uses: tuple[list[int], ...]
-    """How often the parts of each lease are held by such a run; see `Lease.uses`."""
+    """How often the parts of each reusable frame are held by such a run; see `ReusableFrame.uses`."""
 
 
 class QuickSignatures(Generic[T]):
-    """Glances at records of one queue, and what is remembered of runs. It holds no memory."""
+    """Quick readings of the records of one queue, and what is remembered of runs. It holds no memory."""
 
     def __init__(self, signatures: Signatures) -> None:
         self._signatures = signatures
@@ -105,10 +103,12 @@ class QuickSignatures(Generic[T]):
             return None
 
     def known(self, signature: Signature) -> T | None:
-        """What is remembered of such runs; nothing if somebody else holds what this one has on a lease."""
+        """What is remembered of such runs; nothing if somebody else holds memory of a reusable frame."""
         # Compared, which stops at what is the very object: of a key most of what would be hashed is such.
         for run in self._runs.get(signature.key[:1], ()):
-            if run.key == signature.key and all(map(Lease.is_free, signature.leases, run.uses)):
+            if run.key == signature.key and all(
+                frame.is_free(uses) for frame, uses in zip(signature.reusable, run.uses, strict=True)
+            ):
                 signature.places = run.places
                 return run.what
         return None
@@ -116,34 +116,34 @@ class QuickSignatures(Generic[T]):
     def remember(self, works: Collection[tuple[str, Work]], whole: Signature, what: T) -> None:
         """Remember something of runs like one that was looked at, if a quick reading can tell them."""
         frames = {work.frame.serial: work for work in whole.dispatches if work.frame is not None}
-        leases = [work.frame for work in frames.values() if isinstance(work.frame, Lease)]
-        if not frames or len(leases) > len(whole.leases):
+        reusable = [work.frame for work in frames.values() if isinstance(work.frame, ReusableFrame)]
+        if not frames or len(reusable) > len(whole.reusable):
             return
         if len(self._frames) > _MOST_FRAMES:
             self._frames.clear()
             self._rows.clear()
         if len(self._runs) > _MOST_RUNS:
             self._runs.clear()
-        lent = {id(cell) for lease in leases for cell in lease.cells()}
+        shared = {id(memory) for frame in reusable for memory in frame.memories()}
         for serial, work in frames.items():
-            self._frames[serial] = _known(work, work.frame, lent)
+            self._frames[serial] = _known(work, work.frame, shared)
         self._rows.clear()
         signature = self.read_quickly(works)
-        numbers = {id(cell): number for number, cell in enumerate(whole.cells)}
+        numbers = {id(memory): number for number, memory in enumerate(whole.memories)}
         if (
             signature is not None
             and signature.works == whole.works
-            and all(id(cell) in numbers for cell in signature.cells)
+            and all(id(memory) in numbers for memory in signature.memories)
         ):
-            places = tuple([numbers[id(cell)] for cell in signature.cells])
+            places = tuple([numbers[id(memory)] for memory in signature.memories])
             runs = self._runs.setdefault(signature.key[:1], [])
             runs[:] = [run for run in runs if run.key != signature.key][-_MOST_ALIKE:]
-            uses = tuple([lease.uses(signature.dispatches) for lease in signature.leases])
+            uses = tuple([frame.uses(signature.dispatches) for frame in signature.reusable])
             runs.append(_Run(signature.key, what, places, uses))
 
 
 class _QuickReader(SignatureReader):
-    """One read_quickly at a record."""
+    """One quick reading of a record."""
 
     def __init__(
         self,
@@ -156,8 +156,9 @@ class _QuickReader(SignatureReader):
         super().__init__(works, signatures)
 
     def _walk(self, works: Collection[tuple[str, Work]]) -> None:
-        every: list[Any] = [work for _, work in works]
-        framed = [work for work in every if type(work) is Dispatch and work.frame is not None]
+        framed = [
+            work for _, work in works if isinstance(work, Dispatch) and not work.guards and work.frame is not None
+        ]
         if len(framed) == len(works):
             self._take_row(framed)
             return
@@ -174,23 +175,26 @@ class _QuickReader(SignatureReader):
                 self._take(work)
         self.signature.works += count
 
-    def _take_row(self, works: list[Any]) -> None:
+    def _take_row(self, works: list[Dispatch]) -> None:
         """All dispatches of a run at once."""
         signature, parts = self.signature, self._parts
-        serials = tuple([work.frame.serial for work in works])
+        frames = [work.frame for work in works]
+        serials = tuple([frame.serial for frame in frames if frame is not None])
         row = self._rows.get(serials)
         if row is None:
             row = self._rows[serials] = _row(works, [self._frames[serial] for serial in serials])
         parts.append(serials)
-        signature.numbers = numbers = [works[place].inputs[index].number for place, index in row.moving]
+        signature.numbers = numbers = [
+            bound.number for place, index in row.moving if isinstance(bound := works[place].inputs[index], Number)
+        ]
         parts += map(type, numbers)
         for place, index in row.fixed:
             value = works[place].inputs[index].value()
             parts.append((type(value), value))
         for place, index in row.kept:
-            parts.append(_mark(works[place].inputs[index]).serial)
+            parts.append(_identity(works[place].inputs[index]).serial)
         self._storages += row.storages
-        signature.leases += [works[place].frame for place in row.leases]
+        signature.reusable += [frame for place in row.reusable if isinstance(frame := frames[place], ReusableFrame)]
         self._take_ends(
             [works[place].inputs[index] for place, index in row.new],
             [works[place].sinks[index] for place, index in row.sinks],
@@ -203,39 +207,39 @@ class _QuickReader(SignatureReader):
         parts, inputs = self._parts, work.inputs
         parts.append(frame.serial)
         for index in moving:
-            number: Any = inputs[index]
-            self.signature.numbers.append(number.number)
-            parts.append(type(number.number))
+            number = number_of(inputs[index])
+            self.signature.numbers.append(number)
+            parts.append(type(number))
         for index in fixed:
             value = inputs[index].value()
             parts.append((type(value), value))
         for index in kept:
-            parts.append(_mark(inputs[index]).serial)
+            parts.append(_identity(inputs[index]).serial)
         if storages:
             self._storages.append(storages)
-        if isinstance(frame, Lease):
-            self.signature.leases.append(frame)
+        if isinstance(frame, ReusableFrame):
+            self.signature.reusable.append(frame)
         if new or sinks:
             self._take_ends([inputs[index] for index in new], [work.sinks[index] for index in sinks])
 
 
-def _known(work: Dispatch, frame: Frame | None, lent: set[int]) -> _Known:
-    """What is to be looked at of dispatches of a frame; ``lent`` is the memory of the run's leases."""
+def _known(work: Dispatch, frame: Frame | None, shared: set[int]) -> _Known:
+    """What is to be looked at of dispatches of a frame; ``shared`` is the memory of the run's reusable frames."""
     assert frame is not None
     moves = traits_of(work.function).numbers_move
     found: dict[str, list[int]] = {"moving": [], "fixed": [], "kept": [], "new": []}
     identities: list[Identity] = []
     for index, (bound, used) in enumerate(zip(work.inputs, work.used, strict=True)):
-        identity = identity_of(bound) if used and hasattr(bound, "identity") else None
+        identity = bound.identity() if used and bound.remembers_identity else None
         if identity is not None:
             identities.append(identity)
         kind = "moving" if moves[index] else "fixed" if type(bound) is Number else "new" if identity is None else "kept"
         if used and (
-            kind in ("moving", "fixed") or index in frame.anew or (identity is None and not _is_of(bound, lent))
+            kind in ("moving", "fixed") or index in frame.anew or (identity is None and not _is_of(bound, shared))
         ):
             found[kind].append(index)
     every = range(len(work.sinks)) if frame.anew_sinks is None else frame.anew_sinks
-    sinks = tuple([index for index, sink in enumerate(work.sinks) if index in every or not _stays(sink, lent)])
+    sinks = tuple([index for index, sink in enumerate(work.sinks) if index in every or not _stays(sink, shared)])
     split = {kind: tuple(places) for kind, places in found.items()}
     return _Known(**split, sinks=sinks, storages=storages_of(identities))
 
@@ -249,25 +253,24 @@ def _row(works: Sequence[Dispatch], known: Sequence[_Known]) -> _Row:
     return _Row(
         *map(places, ("moving", "fixed", "kept", "new", "sinks")),
         storages=[each.storages for each in known if each.storages],
-        leases=[place for place, work in enumerate(works) if isinstance(work.frame, Lease)],
+        reusable=[place for place, work in enumerate(works) if isinstance(work.frame, ReusableFrame)],
     )
 
 
-def _mark(bound: Any) -> Identity:
+def _identity(binding: Binding) -> Identity:
     """The identity of what is bound to memory that stays."""
-    identity = identity_of(bound)
+    identity = binding.identity()
     if identity is None:
         raise LookupError("it is bound to new memory")
     return identity
 
 
-def _is_of(bound: Any, lent: set[int]) -> bool:
+def _is_of(binding: Binding, shared: set[int]) -> bool:
     """Whether something is bound to this memory alone."""
-    cells = cells_of(bound)
-    return bool(cells) and all(id(cell) in lent for cell in cells)
+    memories = binding.memories()
+    return bool(memories) and all(id(memory) in shared for memory in memories)
 
 
-def _stays(sink: Any, lent: set[int]) -> bool:
-    """Whether a sink writes nothing, or memory that stays or is lent."""
-    each: Sequence[Any] = sink.sinks if type(sink) is Several else (sink,)
-    return all(type(one) is Nowhere or _is_of(one, lent) or identity_of(one) is not None for one in each)
+def _stays(sink: Binding, shared: set[int]) -> bool:
+    """Whether a sink writes nothing, or memory that stays or is of a reusable frame."""
+    return all(isinstance(one, Nowhere) or _is_of(one, shared) or one.identity() is not None for one in flat((sink,)))

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from openmps.core.kernel.dispatch import Dispatch, Number
-from openmps.core.kernel.replay.signature import cells_of, is_own_cell, stay, traits_of
-from openmps.core.kernel.replay.static_function import Reader, over_nothing
-from openmps.core.kernel.replay.updates import StaticCall, Touched, joined
 from openmps.ops import triton
 from openmps.ops.op import Function, Role
 from openmps.ops.update.collectives import alone
+from openmps.runtime.binding import Binding, MemoryBinding, Number
+from openmps.runtime.dispatch import Dispatch
+from openmps.runtime.replay.signature import traits_of
+from openmps.runtime.replay.updates import Memories, Reader, StaticCall, Touched, joined
 
 _LEAST_STEPS = 16
 """Of fewer operations the kernels are compiled as they come."""
@@ -106,31 +106,29 @@ _EMPTY = {torch.empty, torch.empty_like, torch.empty_strided, Tensor.new_empty, 
 class _StandIn(NamedTuple):
     """What a warmup reads in the place of an input, for one work alone."""
 
-    bound: Any
+    bound: Binding
     is_written: bool
     device: torch.device | None
     """Where a number is found; None for on the host."""
 
-    def read(self, cells: Mapping[int, Any]) -> Any:
+    def read(self, memories: Memories) -> object:
         bound = self.bound
-        if type(bound) is Number:
+        if isinstance(bound, Number):
             number = bound.value()
             kind = torch.int64 if isinstance(number, int) else torch.float64
             return number if self.device is None else torch.full((), number, dtype=kind, device=self.device)
-        if is_own_cell(bound):
-            return bound.twin().value()
-        if cells_of(bound) and (self.is_written or not stay(bound.cells())):
-            return over_nothing(bound).value()
+        if isinstance(bound, MemoryBinding) and (bound.is_memory or self.is_written or not bound.is_in_place):
+            return bound.without_memory().value()
         return _zeros_like(bound.value()) if self.is_written else bound.value()
 
 
-def _zeros_like(value: Any) -> Any:
+def _zeros_like(value: object) -> object:
     if isinstance(value, Tensor):
         return torch.zeros_like(value)
-    return value if value is None else [_zeros_like(each) for each in value]
+    return [_zeros_like(each) for each in value] if isinstance(value, Iterable) else value
 
 
-def _readers(work: Dispatch, device: torch.device | None) -> list[Any]:
+def _readers(work: Dispatch, device: torch.device | None) -> list[Reader]:
     traits = traits_of(work.function)
     return [
         _StandIn(bound, is_written, device if moves else None) if used else _NOTHING
@@ -141,7 +139,7 @@ def _readers(work: Dispatch, device: torch.device | None) -> list[Any]:
 class _Nothing(NamedTuple):
     """An input that nobody reads."""
 
-    def read(self, cells: Mapping[int, Any]) -> None:
+    def read(self, memories: Memories) -> None:
         return None
 
 

@@ -16,29 +16,24 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor
 
-from openmps.core.image.host import Host
-from openmps.core.image.storage import Block, Stack
-from openmps.core.kernel.dispatch import Dispatch, Nowhere, Number
-from openmps.core.kernel.replay.signature import (
-    Identity,
+from openmps.metal.execution import Release, Work
+from openmps.metal.memory import Memory
+from openmps.ops.op import Function
+from openmps.runtime.binding import Binding, MemoryBinding, Nowhere, Number, are_persistent, flat
+from openmps.runtime.dispatch import Dispatch
+from openmps.runtime.host import Host
+from openmps.runtime.identity import storage_of
+from openmps.runtime.replay.signature import (
     Signature,
-    cells_of,
-    flat,
-    identity_of,
-    is_own_cell,
-    stay,
-    storage_of,
     traits_of,
 )
-from openmps.metal.execution import Release, Work
-from openmps.ops.op import Function
 
 KEPT, VALUE, INNER, NUMBER, SAME_NUMBER, NOTHING = "kept", "value", "inner", "number", "same number", "nothing"
-Cells = tuple[int, ...]
+Memories = tuple[int, ...]
 """New memory, by its places among that of the run."""
 
 
@@ -50,7 +45,7 @@ class Source(NamedTuple):
     """How an input is bound."""
 
     how: str
-    cells: Cells = ()
+    memories: Memories = ()
     """Of an inner one."""
     value: int = -1
     """Of a value, its place among those of the partition."""
@@ -61,7 +56,7 @@ class Target(NamedTuple):
 
     how: str
     """Kept or inner, a value that nobody in the partition reads, or nothing."""
-    cells: Cells = ()
+    memories: Memories = ()
     comes_out: bool = False
     """Whether it goes to its place after the replay; not where that is given back by then."""
 
@@ -101,7 +96,7 @@ def analyse(works: Iterable[tuple[str, Work]], signature: Signature) -> Partitio
 class _Analysis:
     def __init__(self, works: Sequence[tuple[str, Work]], signature: Signature) -> None:
         self._released = signature.released
-        self._numbers = {id(cell): number for number, cell in enumerate(signature.cells)}
+        self._numbers = {id(memory): number for number, memory in enumerate(signature.memories)}
         self._begin()
         for count, (label, work) in enumerate(works):
             try:
@@ -115,7 +110,7 @@ class _Analysis:
             self._begin()
             before = works[:count]
             gone = [each for _, release in before if isinstance(release, Release) for each in release.memories]
-            self._released = {id(part) for memory in gone for part in (memory, *cells_of(memory))}
+            self._released = {id(part) for memory in gone for part in memory.parts()}
             for _, each in before:
                 self._take(each)
             self.partition.refusal = f"{label}: {refusal}"
@@ -126,7 +121,7 @@ class _Analysis:
         self.partition = Partition()
         self._written: set[int] = set()
         """New memory that outputs so far go to, or that is looked for among it."""
-        self._inner: dict[int, Any] = {}
+        self._inner: dict[int, Memory] = {}
         """That of it which a later work reads."""
         self._in_place: set[int] = set()
         """Storages of kept memory that works so far write."""
@@ -151,7 +146,7 @@ class _Analysis:
     def _sources(self, work: Dispatch) -> list[Source]:
         traits = traits_of(work.function)
         found: list[Source] = []
-        in_place: set[int] = set()
+        in_place: frozenset[int] = frozenset()
         for index, (bound, used, moves, written) in enumerate(zip(work.inputs, work.used, *traits, strict=True)):
             source = self._source(bound, moves, written) if used else Source(NOTHING)
             if source.how is VALUE:
@@ -159,53 +154,48 @@ class _Analysis:
             elif source.how is NUMBER:
                 self.partition.numbers += 1
             elif source.how is KEPT and written:
-                in_place |= _storages(identity_of(bound))
+                in_place |= _storages(bound)
             found.append(source)
         self._in_place |= in_place
         return found
 
-    def _place(self, bound: Any, index: int) -> int:
+    def _place(self, bound: Binding, index: int) -> int:
         """The place of a value among those that are copied in: a new one, unless a work before reads it alike."""
-        cells, form = ((bound,), None) if is_own_cell(bound) else (bound.cells(), bound.form())
-        read = type(bound), form, *[self._numbers[id(cell)] for cell in cells]
+        read = type(bound), bound.view_key(), *[self._numbers[id(memory)] for memory in bound.memories()]
         place = self._places.setdefault(read, len(self.partition.values))
         if place == len(self.partition.values):
             self.partition.values.append((len(self._dispatches), index))
         return place
 
-    def _source(self, bound: Any, moves: bool, written: bool) -> Source:
+    def _source(self, bound: Binding, moves: bool, written: bool) -> Source:
         """How an input is bound."""
         if type(bound) is Number:
             return Source(NUMBER if moves else SAME_NUMBER)
-        identity = identity_of(bound)
-        if identity is not None:
-            if self._pasted and _storages(identity) & self._pasted.keys():
+        if bound.identity() is not None:
+            if self._pasted and _storages(bound) & self._pasted.keys():
                 raise UnfitError("it reads memory that an image before it shares")
             return Source(KEPT)
-        if not written and is_own_cell(bound) and bound.present is not None:
+        if not written and bound.is_memory and bound.memories()[0].present is not None:
             return self._read_value(bound)
-        cells = self._cells(bound)
+        memories = self._memories(bound)
         if written:
-            names = sorted({type(cell).__name__ for cell in cells})
+            names = sorted({type(memory).__name__ for memory in memories})
             raise UnfitError(f"it writes memory that is new each time ({', '.join(names)})")
-        if any(self._numbers[id(cell)] in self._written for cell in cells):
-            return self._read_inner(cells)
+        if any(self._numbers[id(memory)] in self._written for memory in memories):
+            return self._read_inner(memories)
         return self._read_value(bound)
 
-    def _read_inner(self, cells: Sequence[Any]) -> Source:
-        numbers = tuple([self._numbers[id(cell)] for cell in cells])
-        for number, cell in zip(numbers, cells, strict=True):
-            if number not in self._written and cell.stays and cell.present is not None:
+    def _read_inner(self, memories: Sequence[Memory]) -> Source:
+        numbers = tuple([self._numbers[id(memory)] for memory in memories])
+        for number, memory in zip(numbers, memories, strict=True):
+            if number not in self._written and memory.is_persistent and memory.present is not None:
                 raise UnfitError("it reads memory of two kinds")
             self._written.add(number)
-            self._inner[number] = cell
+            self._inner[number] = memory
         return Source(INNER, numbers)
 
-    def _read_value(self, bound: Any) -> Source:
-        # Of images the memory is looked at, and not needed on the device.
-        stays_there = type(bound) is Stack and len(bound.parts) == 1
-        value = bound.parts[0].block.present if stays_there else None
-        value = bound.value() if value is None else value
+    def _read_value(self, bound: Binding) -> Source:
+        value = bound.peek()
         if value is None:
             return Source(NOTHING)
         if not isinstance(value, Tensor):
@@ -215,48 +205,47 @@ class _Analysis:
         return Source(VALUE)
 
     @staticmethod
-    def _cells(bound: Any) -> Sequence[Any]:
+    def _memories(bound: Binding) -> Sequence[Memory]:
         """The memory that something is bound to."""
         name = type(bound).__name__.strip("_")
-        if not hasattr(bound, "cells"):
+        if not isinstance(bound, MemoryBinding):
             raise UnfitError(f"it is bound to {name}, which is not fixed memory")
-        cells: Sequence[Any] = bound.cells()
-        if is_own_cell(bound) and any(cell is not bound for cell in cells):
+        if bound.is_replaced:
             raise UnfitError(f"it is bound to the buffer of a {name}, which is new each time")
-        return cells
+        return bound.memories()
 
     # --- outputs ------------------------------------------------------------------------------------------------------
 
-    def _note(self, sink: Any) -> None:
+    def _note(self, sink: Binding) -> None:
         """Note what an output is written to, so that later works can be seen to read it."""
         if isinstance(sink, Nowhere):
             return
-        cells = self._cells(sink)
-        if stay(cells):
-            self._in_place.update(storage_of(cell.present) for cell in cells)
+        memories = self._memories(sink)
+        if are_persistent(memories):
+            self._in_place |= _storages_of(memories)
             return
-        for cell in cells:
-            memory, number = cell.present, self._numbers[id(cell)]
-            if isinstance(memory, Tensor):
-                if cell.stays:
+        for memory in memories:
+            present, number = memory.present, self._numbers[id(memory)]
+            if isinstance(present, Tensor):
+                if memory.is_persistent:
                     raise UnfitError("it writes memory of two kinds")
                 # What is made of one is looked for there, and would not be what the other has brought meanwhile.
-                if self._pasted.setdefault(storage_of(memory), number) != number:
+                if self._pasted.setdefault(storage_of(present), number) != number:
                     raise UnfitError("it writes memory that a work before it shares")
             self._written.add(number)
 
-    def _target(self, sink: Any) -> Target:
+    def _target(self, sink: Binding) -> Target:
         """Where an output goes."""
         if isinstance(sink, Nowhere):
             return Target(NOTHING)
-        cells = sink.cells()
-        if stay(cells):
+        memories = sink.memories()
+        if are_persistent(memories):
             return Target(KEPT)
-        numbers = tuple([self._numbers[id(cell)] for cell in cells])
-        comes_out = not all(id(cell) in self._released for cell in cells)
+        numbers = tuple([self._numbers[id(memory)] for memory in memories])
+        comes_out = not all(id(memory) in self._released for memory in memories)
         if not any(number in self._inner for number in numbers):
             return Target(VALUE, numbers, comes_out)
-        self._inner.update(zip(numbers, cells, strict=True))
+        self._inner.update(zip(numbers, memories, strict=True))
         return Target(INNER, numbers, comes_out)
 
     # --- the end ------------------------------------------------------------------------------------------------------
@@ -269,27 +258,30 @@ class _Analysis:
             partition.works, partition.refusal = 0, ": its results are looked at, and it writes in place"
         inner = sorted(self._inner.items())
         partition.beginnings = [
-            number for number, cell in inner if isinstance(cell, Block) and cell.present is not None
+            number for number, memory in inner if memory.is_partly_written and memory.present is not None
         ]
 
 
-def _storages(identity: Identity | None) -> set[int]:
-    """The kept memory of a identity."""
-    return set() if identity is None else {storage_of(each) for each in identity.things() if isinstance(each, Tensor)}
+def _storages(bound: Binding) -> frozenset[int]:
+    """The kept memory of a binding."""
+    identity = bound.identity()
+    return frozenset() if identity is None else identity.storages()
+
+
+def _storages_of(memories: Sequence[Memory]) -> frozenset[int]:
+    """The addresses of memory that is there."""
+    return frozenset([storage_of(present) for each in memories if isinstance(present := each.present, Tensor)])
 
 
 def values_of(partition: Partition, signature: Signature) -> list[Host]:
     """What is copied in, as the run is bound now."""
-    bound: list[Any] = [signature.dispatches[place].inputs[index] for place, index in partition.values]
-    values = [each.to_copy() if type(each) is Stack else each.value() for each in bound]
+    values = [signature.dispatches[place].inputs[index].to_copy() for place, index in partition.values]
     return values + [signature.at(number).present for number in partition.beginnings]
 
 
-def things_of(signature: Signature) -> list[Any]:
+def things_of(signature: Signature) -> list[object]:
     """All that the key of a run tells by identity."""
-    identities = [
-        identity_of(bound) for work in signature.dispatches for bound in work.inputs if type(bound) is not Number
-    ]
+    identities = [bound.identity() for work in signature.dispatches for bound in work.inputs]
     kept = [each for identity in identities if identity is not None for each in identity.things()]
-    kept += [each for cell in signature.cells if stay((cell,)) for each in (cell, cell.present)]
+    kept += [each for memory in signature.memories if are_persistent((memory,)) for each in (memory, memory.present)]
     return list({id(each): each for each in kept if each is not None}.values())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -11,8 +11,16 @@ from torch import Tensor
 
 TENSOR_TYPES = {np.dtype(each): getattr(torch, each) for each in ("uint8", "uint16", "float16", "float32", "float64")}
 """Of arrays whose numbers an image may be made of: what tensors call their elements."""
-Layout = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
-"""How elements lie in memory: sizes, strides, type."""
+
+
+class Layout(NamedTuple):
+    """How elements lie in memory."""
+
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: torch.dtype
+
+
 Host = Tensor | NDArray[Any]
 """Elements that are not on the device: a tensor ``[N, C, H, W]``, or an array ``[N, H, W, C]`` without gaps."""
 
@@ -28,10 +36,10 @@ def as_elements(host: Host) -> Tensor:
 
 def layout_of(tensor: Tensor) -> Layout:
     """How a tensor lies in memory."""
-    return tuple(tensor.shape), tensor.stride(), tensor.dtype
+    return Layout(tuple(tensor.shape), tensor.stride(), tensor.dtype)
 
 
 def layout_of_array(shape: tuple[int, int, int, int], dtype: torch.dtype) -> Layout:
     """How elements of this shape, ``[N, C, H, W]``, lie that come as an array."""
     _, channels, height, width = shape
-    return shape, (channels * height * width, 1, width * channels, channels), dtype
+    return Layout(shape, (channels * height * width, 1, width * channels, channels), dtype)

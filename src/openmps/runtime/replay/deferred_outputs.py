@@ -6,44 +6,43 @@ The next replay, of whatever capture of the queue, may write that memory. What i
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 from weakref import ref
 
 import torch
 from torch import Tensor
 
-from openmps.core.image.storage import Block
 from openmps.errors import MPSDeviceError
+from openmps.metal.memory import DeferrableMemory
 from openmps.metal.stream import current_stream
 
 
 class DeferredOutputs:
-    """What the captures of one queue have lent."""
+    """Results of the captures of one queue that are in the captures' memory."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self.are_out: list[ref[Block]] = []
-        """Those that have borrowed."""
+        self.pending: list[ref[DeferrableMemory]] = []
+        """What is yet to be copied, where anybody still holds it."""
         self._stream: torch.cuda.Stream | None = None
         """Where it was computed."""
 
-    def lend(self, block: Block, value: Tensor) -> None:
+    def add(self, block: DeferrableMemory, value: Tensor) -> None:
         """Have a block, which has no memory yet, copy a result when it is first asked for it."""
-        # In this order: an interrupt may strike in between.
-        self.are_out.append(ref(block))
+        # In this order: an interrupt may come in between.
+        self.pending.append(ref(block))
         if self._device.type == "cuda":
             self._stream = current_stream(self._device)
-            block.borrow(_on_stream(value, self._stream))
+            block.defer(_on_stream(value, self._stream))
         else:
-            block.borrow(value.clone)
+            block.defer(value.clone)
 
-    def call_in(self) -> None:
+    def resolve(self) -> None:
         """Before anything is replayed: have those copied that are still held."""
-        for each in self.are_out:
+        for each in self.pending:
             block = each()
             if block is not None:
-                block.pay_back()
-        self.are_out.clear()
+                block.resolve()
+        self.pending.clear()
         if self._stream is not None and (stream := current_stream(self._device)) != self._stream:
             # Another thread may have had one copied there just now.
             stream.wait_stream(self._stream)
@@ -52,7 +51,7 @@ class DeferredOutputs:
 def _on_stream(value: Tensor, stream: torch.cuda.Stream) -> Callable[[], Tensor]:
     """Copies a result behind the replay that has made it, for whatever stream is current then."""
 
-    def copied() -> Any:
+    def copied() -> Tensor:
         if torch.cuda.is_current_stream_capturing():
             rule = "made by a replay must be looked at before the program captures what reads them"
             raise MPSDeviceError("MPSImage", "elements", rule, None, "Call tensor() of the images before the capture")

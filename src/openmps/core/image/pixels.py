@@ -1,0 +1,44 @@
+"""The part of a destination that results are written to."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import NamedTuple
+
+from torch import Tensor
+
+from openmps.core.image.storage import Block, Stack, Target
+from openmps.metal.pending import Region
+from openmps.runtime.binding import MemoryBinding
+
+
+class _PixelsFields(NamedTuple):
+    stack: Stack
+    target: Target
+
+
+class Pixels(_PixelsFields, MemoryBinding):
+    """A rectangle and a run of channels of images."""
+
+    __slots__ = ()
+
+    def memories(self) -> tuple[Block, ...]:
+        """The memory that it writes."""
+        return self.stack.memories()
+
+    def view_key(self) -> Hashable:
+        """Which part of it."""
+        return self.target, self.stack.view_key()
+
+    def rebind(self, memories: Sequence[Block]) -> Pixels:
+        """The same part of other memory."""
+        return Pixels(self.stack.rebind(memories), self.target)
+
+    def take(self, value: Tensor | None, *, is_shared: bool) -> None:
+        """Write the elements; nothing where nothing was computed."""
+        if value is not None:
+            self.stack.write(value, self.target, is_shared=is_shared)
+
+    def regions(self) -> list[Region]:
+        """The images, whatever part of them is written."""
+        return self.stack.regions()

@@ -1,0 +1,164 @@
+"""What a command buffer holds: a function of equations, and what its inputs and outputs are bound to in this encode."""
+
+from __future__ import annotations
+
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from typing import ClassVar
+
+from torch import Tensor
+
+from openmps.metal.device import CommandBuffer
+from openmps.metal.execution import Release
+from openmps.metal.pending import Region, Writer
+from openmps.ops.op import Equation, Function, Input, Op, Role
+from openmps.runtime.binding import Binding, Number
+
+
+class Frame:
+    """What dispatches of one function share: all but some of their bindings. The same object for all of them."""
+
+    __slots__ = ("__weakref__", "anew", "anew_sinks", "serial")
+
+    def __init__(self, anew: tuple[int, ...], anew_sinks: tuple[int, ...] | None = ()) -> None:
+        self.serial = next(_serials)
+        """A number that no other frame has."""
+        self.anew = anew
+        """The inputs that each encode binds."""
+        self.anew_sinks = anew_sinks
+        """The sinks that are each encode's own; None for all of them."""
+
+
+class ReusableFrame(Frame, ABC):
+    """A frame whose dispatches are bound to memory that another encode may have when nobody else holds it."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def memories(self) -> Sequence[object]:
+        """That memory."""
+
+    @abstractmethod
+    def uses(self, dispatches: Iterable[Dispatch], memories: Iterable[object] = ()) -> list[int]:
+        """How often each part is held when these dispatches and this list of memory hold it, and nobody else does."""
+
+    @abstractmethod
+    def is_free(self, uses: list[int]) -> bool:
+        """Whether each part is held so often, and is as it was when the dispatches were made."""
+
+    @abstractmethod
+    def give_back(self) -> None:
+        """Let another encode have it: a replay has taken the place of the works that held it."""
+
+
+_serials = itertools.count()
+
+
+class Dispatch(Writer):
+    """One encode: a function and its bindings. Running it reads the inputs, computes, and hands the outputs out."""
+
+    __slots__ = ("frame", "function", "inputs", "sinks", "used")
+
+    guards: ClassVar[bool] = False
+    """Whether it looks at its results when it runs, and may raise; see `sound`."""
+
+    def __init__(
+        self,
+        function: Function,
+        inputs: tuple[Binding, ...],
+        used: tuple[bool, ...],
+        sinks: tuple[Binding, ...],
+        frame: Frame | None = None,
+    ) -> None:
+        self.function = function
+        self.frame = frame
+        """All dispatches of this very frame share the function, and the bindings that the frame does not name."""
+        self.inputs = inputs
+        """What each input of the function is bound to, in the function's order."""
+        self.used = used
+        """Of each input, whether it is read at all."""
+        self.sinks = sinks
+        """Where each output of the function goes, in the function's order."""
+
+    def __call__(self) -> None:
+        """Run the function. On the queue's thread, in the order of the command buffer."""
+        self.hand_out(self.function.run(self.values()))
+
+    def writes(self) -> Iterator[Region]:
+        """The memory of the sinks, and of the inputs that are overwritten."""
+        places = [*self.sinks, *(self.inputs[index] for index in self.function.overwritten())]
+        for place in places:
+            yield from place.regions()
+
+    def reads(self) -> Iterator[Region]:
+        """The memory of the inputs that are read, but for those that are overwritten."""
+        overwritten = set(self.function.overwritten())
+        for index, (each, used) in enumerate(zip(self.inputs, self.used, strict=True)):
+            if used and index not in overwritten:
+                yield from each.regions()
+
+    def sound(self, made: Sequence[object]) -> Tensor | None:
+        """Of an encode that guards: whether its results are certainly in order, told on the device; None for yes."""
+        return None
+
+    def values(self) -> list[object]:
+        """The inputs' values now; None for those that nobody reads."""
+        return [each.value() if used else None for each, used in zip(self.inputs, self.used, strict=True)]
+
+    def hand_out(self, made: Sequence[object]) -> None:
+        """Hand the outputs to their sinks."""
+        for sink, value, is_shared in zip(self.sinks, made, self.function.may_share, strict=True):
+            sink.take(value, is_shared=is_shared)
+
+    def __repr__(self) -> str:
+        return f"Dispatch({self.function!r})"
+
+
+def record_op(
+    command_buffer: CommandBuffer, label: str, op: Op, operands: Sequence[Binding], sinks: Sequence[Binding] = ()
+) -> None:
+    """Record one operation: an update, a reload, a copy. It writes its operands' memory, or ``sinks`` take its results.
+
+    There are as many sinks as results, or none.
+    """
+    record_function(command_buffer, label, function_of_op(op, tuple(map(type, operands)), len(sinks)), operands, sinks)
+
+
+def prepared_op(op: Op, operands: Sequence[Binding]) -> Dispatch:
+    """One operation that writes its operands' memory, to be recorded as often as it is bound to the same."""
+    bound = tuple(operands)
+    return Dispatch(function_of_op(op, tuple(map(type, bound))), bound, (True,) * len(bound), (), Frame(()))
+
+
+def record_function(
+    command_buffer: CommandBuffer,
+    label: str,
+    function: Function,
+    operands: Sequence[Binding],
+    sinks: Sequence[Binding] = (),
+) -> None:
+    """Record a function that reads all its inputs."""
+    command_buffer.record(label, Dispatch(function, tuple(operands), (True,) * len(operands), tuple(sinks)))
+
+
+def bound_last(command_buffer: CommandBuffer) -> tuple[Binding, ...]:
+    """What the encode recorded last is bound to; nothing where other work came last, or an encoder is open."""
+    recording = command_buffer.recording
+    works = recording.execution.works
+    last = works[-1][1] if works else None
+    if isinstance(last, Release):
+        last = next((work for _, work in reversed(works) if not isinstance(work, Release)), None)
+    return last.inputs if isinstance(last, Dispatch) and recording.is_open else ()
+
+
+@lru_cache(maxsize=1024)
+def function_of_op(op: Op, operands: tuple[type, ...], outputs: int = 0) -> Function:
+    """The function of one operation; ``operands`` are the classes of what its inputs will be bound to."""
+    count = len(operands)
+    roles = (Role.NUMBER if kind is Number else Role.BUFFER for kind in operands)
+    inputs = tuple(Input(role, str(index)) for index, role in enumerate(roles))
+    writes = tuple(range(count, count + op.results))
+    equation = Equation(op, tuple(range(count)), writes)
+    return Function(inputs, (equation,), tuple(map(str, range(outputs))), writes[:outputs], count + op.results)
