@@ -198,3 +198,67 @@ def test_a_padding_policy_is_asked_at_each_encode(
     for found in (*first[1:], third):
         assert_same(found, first[0], device)
     assert expected.shape != first[0].shape or not np.array_equal(expected, first[0])
+
+
+class Bound(Source):
+    """Weights that an update replaces by other memory."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.given: list[tuple[Array, Array]] = []
+
+    def update(self, command_buffer: Any, gradient_state: Any, source_state: Any) -> Any:
+        """Numbers that have nothing to do with the gradients, so that they are known."""
+        step = len(self.given)
+        rng, place = np.random.default_rng(step), command_buffer.device.torch_device
+        numbers = tuple(rng.normal(0, 1, each.shape).astype(np.float32) for each in (self.weights(), self.bias_terms()))
+        self.given.append(numbers)
+        for buffer, array in zip((source_state.weights, source_state.biases), numbers, strict=True):
+            buffer.bind(torch.from_numpy(array.copy()).to(place))
+        return source_state
+
+
+@pytest.mark.parametrize("channel_format", [Format.FLOAT32, Format.FLOAT16])
+def test_weights_that_an_update_binds_to_other_memory(
+    device: torch.device,
+    channel_format: Format,
+) -> None:
+    """What is recorded behind the update, and all later encodes, computes with the numbers in that memory."""
+    results: list[list[Array]] = []
+    for queue in _queues(device):
+        rng = np.random.default_rng(3)
+        plain = _source(rng)
+        source = Bound(plain.descriptor(), plain.weights(), plain.bias_terms())
+        image = mps.MPSCNNConvolutionNode(mps.MPSNNImageNode(), source).result_image
+        image = mps.MPSCNNNeuronReLUNode(image).result_image
+        loss = mps.MPSCNNLossNode(
+            image, mps.MPSCNNLossDescriptor(mps.MPSCNNLossType.MEAN_SQUARED_ERROR, mps.MPSCNNReductionType.SUM)
+        )
+        graph = mps.MPSNNGraph(queue.device, next(node.result_image for node in loss.training_graph()), False)
+        graph.format = channel_format
+        pixels = rng.normal(0, 1, (2, 6, 6, 2)).astype(np.float32)
+        batch = mps.MPSImageBatch.from_numpy(queue.device, pixels, channel_format)
+        found: list[Array] = []
+        for _ in range(ENCODES + 1):
+            targets = np.zeros((2, 6, 6, 5), np.float32)
+            command_buffer = mps.MPSCommandBuffer(queue)
+            graph.encode_batch(command_buffer, [batch], [mps.MPSCNNLossLabels.batch(queue.device, targets)])
+            made = mps.MPSImageBatch.from_numpy(queue.device, targets, channel_format)
+            _kernel(graph).encode_batch(command_buffer, batch, destination_images=made)
+            command_buffer.commit()
+            command_buffer.wait_until_completed()
+            found.append(made.numpy().copy())
+        for (weights, biases), made in zip(source.given, found, strict=True):
+            fresh = Source(plain.descriptor(), weights, biases)
+            kernel = mps.MPSCNNConvolution(queue.device, fresh)
+            kernel.destination_image_allocator = mps.MPSImage.default_allocator()
+            command_buffer = mps.MPSCommandBuffer(queue)
+            expected = kernel.encode_batch(command_buffer, batch)
+            command_buffer.commit()
+            command_buffer.wait_until_completed()
+            assert np.allclose(
+                made, expected.numpy(), rtol=1e-2 if channel_format is Format.FLOAT16 else 1e-5, atol=1e-3
+            )
+        results.append(found)
+    for replayed, plain_result in zip(*results, strict=True):
+        assert_same(replayed, plain_result, device)

@@ -96,6 +96,23 @@ class Used(PersistentBinding):
         return [Region(None, (), each) for each in ((found,) if isinstance(found, Tensor) else found or ())]
 
 
+class _View:
+    """Gives a buffer's float32 numbers in a shape, in the memory that it has now: a program may bind another."""
+
+    __slots__ = ("_buffer", "_memory", "_shape", "_tensor")
+
+    def __init__(self, buffer: MTLBuffer, shape: Sequence[int]) -> None:
+        self._buffer, self._shape = buffer, tuple(shape)
+        self._tensor = buffer.memory(torch.float32).view(self._shape)
+        self._memory = buffer.present
+
+    def __call__(self) -> Tensor:
+        memory = self._buffer.present
+        if memory is not self._memory:
+            self._tensor, self._memory = self._buffer.memory(torch.float32).view(self._shape), memory
+        return self._tensor
+
+
 class ConvolutionWeights:
     """Float32 weights in OHWI and biases, in two buffers that stay the same objects for the kernel's life.
 
@@ -117,27 +134,27 @@ class ConvolutionWeights:
         """FLOAT16 or FLOAT32 where the data source says what to multiply with, else None."""
         self.weights_buffer = device.new_buffer(data=loaded.weights)
         self.biases_buffer: MTLBuffer | None = None if loaded.biases is None else device.new_buffer(data=loaded.biases)
-        self._raw_weights = self.weights_buffer.memory(torch.float32).view(self.shape)
-        self._raw_biases = None if self.biases_buffer is None else self.biases_buffer.memory(torch.float32)
-        self.biases: Tensor | None = self._raw_biases
-        """What is added, float32."""
-        self._single = self._raw_weights  # what is multiplied with before rounding
+        self._raw_weights = _View(self.weights_buffer, self.shape)
+        self._raw_biases = None if self.biases_buffer is None else _View(self.biases_buffer, (-1,))
         self._rounded: dict[torch.dtype, Tensor] = {}
         self._is_derived = loaded.descriptor.batch_normalization is not None or loaded.precision is _FLOAT16
         """Whether numbers that follow from the weights may be held, here or by the time that queued work has run."""
         self._state: MPSCNNConvolutionWeightsAndBiasesState | None = None
         self.dependents = Dependents()
         """What follows from the weights besides."""
-        fold, parts = loaded.descriptor.batch_normalization, [self._raw_weights, self._raw_biases]
         self._fold: tuple[Tensor, Tensor] | None = None
+        self._folded: tuple[Tensor, Tensor] | None = None
+        """The weights and biases with the batch normalization in them, if there is one."""
+        fold = loaded.descriptor.batch_normalization
         if fold is not None:
             scale, shift = (torch.from_numpy(row.copy()).to(device.torch_device) for row in (fold.scale, fold.shift))
             self._fold = scale, shift
-            self._single, self.biases = torch.empty_like(self._raw_weights), torch.empty_like(shift)
-            parts += [scale, shift, self._single, self.biases]
+            self._folded = torch.empty_like(self._raw_weights()), torch.empty_like(shift)
         self._roundings = Used(partial(tuple, self._rounded.values()))
-        self._parts: list[Binding] = [HeldTensor(part) for part in [*parts, None, None, None, None][:6]]
-        self._parts.append(self._roundings)
+        views = self._raw_weights, self._raw_biases
+        raw = [HeldTensor(None) if view is None else Used(view) for view in views]
+        derived = (*(self._fold or (None, None)), *(self._folded or (None, None)))
+        self._parts: list[Binding] = [*raw, *map(HeldTensor, derived), self._roundings]
         self._prepare()
 
     @classmethod
@@ -156,8 +173,8 @@ class ConvolutionWeights:
 
         ``source`` is the data source of the copy.
         """
-        biases = None if self._raw_biases is None else self._raw_biases.cpu().numpy()
-        weights = self._raw_weights.cpu().numpy()
+        biases = None if self._raw_biases is None else self._raw_biases().cpu().numpy()
+        weights = self._raw_weights().cpu().numpy()
         twin = ConvolutionWeights(device, LoadedWeights(self.descriptor.copy(), weights, biases, self.precision))
         twin.held = self.held.copied(source)
         return twin
@@ -191,7 +208,8 @@ class ConvolutionWeights:
     def equal(self, loaded: LoadedWeights) -> bool:
         """Whether these are the numbers that a data source gave. Reads them; queued work is not waited for."""
         fold = loaded.descriptor.batch_normalization
-        mine = (self._raw_weights, self._raw_biases, *(self._fold or (None, None)))
+        biases = None if self._raw_biases is None else self._raw_biases()
+        mine = (self._raw_weights(), biases, *(self._fold or (None, None)))
         given = (
             loaded.weights,
             loaded.biases,
@@ -207,7 +225,7 @@ class ConvolutionWeights:
         """The state over the kernel's own buffers: no copy, so it changes with them; the same object each time."""
         if self._state is None:
             own = MPSCNNConvolutionWeightsAndBiasesState(weights=self.weights_buffer, biases=self.biases_buffer)
-            if self._single is self._raw_weights:
+            if self._folded is None:
                 own.rounded_weights = self._roundings
             self._state = own
         return self._state
@@ -260,9 +278,9 @@ class ConvolutionWeights:
 
     def export_to(self, who: str, command_buffer: CommandBuffer, state: MPSCNNConvolutionWeightsAndBiasesState) -> None:
         """Record that the numbers are copied into a state made by `empty_state`."""
-        operands: list[Binding] = [Numbers(state.weights), HeldTensor(self._raw_weights.view(-1))]
-        if self._raw_biases is not None and state.biases is not None:
-            operands += [Numbers(state.biases), HeldTensor(self._raw_biases)]
+        operands: list[Binding] = [Numbers(state.weights), Numbers(self.weights_buffer)]
+        if self.biases_buffer is not None and state.biases is not None:
+            operands += [Numbers(state.biases), Numbers(self.biases_buffer)]
         record_op(command_buffer, f"{who} export", CopyNumbers(), operands)
 
     def bound(self, name: str) -> Used:
@@ -277,6 +295,18 @@ class ConvolutionWeights:
     def weights(self) -> Tensor:
         """What is multiplied with, OHWI: float32 in memory, whatever the precision that the data source calls for."""
         return self.used("weights")
+
+    @property
+    def biases(self) -> Tensor | None:
+        """What is added, float32."""
+        if self._folded is not None:
+            return self._folded[1]
+        return None if self._raw_biases is None else self._raw_biases()
+
+    @property
+    def _single(self) -> Tensor:
+        """What is multiplied with before rounding."""
+        return self._raw_weights() if self._folded is None else self._folded[0]
 
     @property
     def has_biases(self) -> bool:
