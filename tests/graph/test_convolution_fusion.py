@@ -415,14 +415,33 @@ def test_replays_equal_step_by_step_while_weights_change_at_once(
     assert taken.count("replayed") > 4
 
 
-def test_what_float16_does_not_hold_is_not_folded(device: torch.device, rng: np.random.Generator) -> None:
+@pytest.mark.parametrize(
+    "when", ["at first", "reloaded at once", "reloaded by a state", "reloaded in the first record"]
+)
+def test_what_float16_does_not_hold_stays_float32(when: str, device: torch.device, rng: np.random.Generator) -> None:
     """A variance so small that the weights grow beyond 65504, of images that are small enough for finite results."""
     bench, network = Bench.on(device), Network(replace(CASES["one by one"], biases=False), rng)
-    for name, value in (("variance", 1e-12), ("mean", 0.0)):
-        network.normalizations[0]._rows[name][...] = value
+    rows = network.normalizations[0]._rows
     network.normalizations[0]._epsilon = 0.0
+    rows["mean"][...] = 0.0
+    rows["variance"][...] = 1e-12 if when == "at first" else 1.0
     sources = [bench.batch(rng.normal(0, 1e-4, (2, 16, 9, 9)), Format.FLOAT16)]
     graphs = [network.graph(bench, Format.FLOAT16, fuses=fuses) for fuses in (True, False)]
+    if when != "reloaded in the first record":
+        for graph in graphs:
+            _run(graph, bench, sources)
+    rows["variance"][...] = 1e-12
+    if when == "reloaded at once":
+        for graph in graphs:
+            graph.reload_from_data_sources()
+    elif when != "at first":
+        buffers = [bench.device.new_buffer(data=np.float32(rows[name])) for name in ("mean", "variance")]
+        state = mps.MPSCNNNormalizationMeanAndVarianceState(mean=buffers[0], variance=buffers[1])
+        command_buffer = bench.command_buffer()
+        for graph in graphs:
+            kernel: Any = next(each for each in graph._kernels.values() if hasattr(each, "reload_mean_and_variance"))
+            kernel.reload_mean_and_variance(command_buffer, state)
+        finish(command_buffer)
     found, expected = (_run(graph, bench, sources) for graph in graphs)
     np.testing.assert_allclose(found, expected, rtol=2e-2, atol=1)
     assert 10 < expected.max() < 65504

@@ -134,6 +134,22 @@ def test_what_is_too_large_for_float16_becomes_the_largest_number_and_infinity_s
     assert rounded_to_half(torch.tensor([float("nan")])).isnan().all()
 
 
+def test_folded_weights_that_float16_does_not_hold_stay_float32(device: torch.device, rng: np.random.Generator) -> None:
+    """Some beyond 65504 and some below the least number of float16, each as exact as its rounded image."""
+    weights = rng.normal(size=(3, 1, 1, 2))
+    variance, x = np.array([1e-14, 1.0, 1e14]), rng.normal(0, 1e-5, (1, 2, 4, 4)).astype(np.float16)
+    rows = [torch.zeros(3), None, torch.from_numpy(variance).float(), torch.ones(3), torch.ones(3)]
+    on_device = [None if row is None else row.to(device) for row in rows]
+    given = Unrounded(torch.from_numpy(weights).float().to(device), torch.float16)
+    window = ALL[2].window()
+    prepared = PrepareConvolution(window, ALL[2].edge_mode, 1, 1, 0.0).run((True,), given, None, *on_device)
+    how = Fused(window, ALL[2].edge_mode, 1, False, None)
+    found = array(fused_convolution(torch.from_numpy(x).to(device), prepared, None, how))
+    scale = 1 / np.sqrt(variance)
+    expected = np.einsum("oc,nchw->nohw", weights[:, 0, 0], x.astype(np.float64)) * scale[:, None, None] + 1
+    np.testing.assert_allclose(found, expected, rtol=2e-3)
+
+
 def test_a_channel_that_is_always_zero_stays_finite(device: torch.device) -> None:
     """Its variance is 0, so that its weights become too large for float16."""
     one = torch.ones(1, device=device)

@@ -12,7 +12,7 @@ from openmps.core.image.storage import Extent, Shape
 from openmps.core.kernel.encode import ImageKernel
 from openmps.core.kernel.lowering_context import RESULT, SAVED
 from openmps.core.state.batch import MPSStateBatch
-from openmps.graph.compile.derived_inputs import DerivedInputs, Recipe
+from openmps.graph.compile.derived_inputs import Recipe
 from openmps.graph.compile.fusions.fusion import fuse
 from openmps.graph.compile.program import PolicyAnswer, Program, Question, Stage
 from openmps.graph.compile.sharing import Sharing, share_gradients
@@ -150,13 +150,10 @@ class Compiler:
         function, makers = program.assemble(wanted)
         fused, recipes = frozenset[int](), dict[Input, Recipe]()
         if allow_fusion:
-            whole, device = function, self._device.torch_device
+            device = self._device.torch_device
             said: Any = {"in_passes": triton.runs_on(device), "packs": device.type == "cpu"}
             said["moments"] = _narrow(program, function) if by_moments else frozenset()
-            function, gone, recipes = fuse(whole, self._count, **said)
-            too_large = DerivedInputs(recipes, stages).too_large()
-            if too_large:
-                function, gone, recipes = fuse(whole, self._count, too_large, **said)
+            function, gone, recipes = fuse(function, self._count, **said)
             fused = frozenset(makers[value] for value in gone if value in makers)
         if self._sharing is not None:
             function = share_gradients(function, program, self._sharing)

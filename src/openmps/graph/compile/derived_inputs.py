@@ -42,14 +42,6 @@ class DerivedInputs:
                 each.add(made)
         return made
 
-    def too_large(self) -> set[Input]:
-        """Those whose numbers, as the memory is now, float16 does not hold: what is made of them must be made apart."""
-        recipes = self._recipes.items()
-        return {each for each, (op, reads) in recipes if op.overflows(*[self._value(read) for read in reads])}
-
-    def _value(self, each: Input | None) -> Any:
-        return None if each is None else self._source(each).value()
-
     def _source(self, each: Input) -> Any:
         stage = self._stages[int(each.name.split(":")[0])]
         return stage.kernel.bound(each.role, _name(each), stage.plan, None)

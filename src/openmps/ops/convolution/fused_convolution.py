@@ -331,12 +331,17 @@ class PrepareConvolution(Op, kind=Kind.CONTRACTION):
         return self.laid_out(*self.exact(*operands), operands[0].dtype)
 
     def laid_out(self, weights: Tensor, biases: Tensor | None, dtype: torch.dtype) -> Prepared:
-        """Numbers that were prepared, in the memory of their own that is fastest."""
-        if dtype == torch.float16:
+        """Numbers that were prepared, in the memory of their own that is fastest.
+
+        With a normalization in them they may be too large for float16: then they stay float32.
+        """
+        stays = dtype == torch.float16 and self.epsilon is not None and _overflow(weights, biases)
+        if dtype == torch.float16 and not stays:
             half = None if biases is None else rounded_to_half(biases)
             rounded = rounded_to_half(weights)
             return Prepared(self._of_kernels(rounded), biases, half, self._matrix(rounded))
-        if weights.device.type == "cpu" and weights.dtype == torch.float32 and torch.backends.mkldnn.is_available():
+        packs = weights.device.type == "cpu" and weights.dtype == torch.float32 and torch.backends.mkldnn.is_available()
+        if packs and not stays:
             where = self.window, self.edge_mode, self.groups, self.images
             return Prepared(packed_weights(weights, biases, *where), biases, None)
         if self.epsilon is None:
@@ -354,13 +359,6 @@ class PrepareConvolution(Op, kind=Kind.CONTRACTION):
             biases = _sum(biases, self._biases_of_addend(self.addend, *operands[count:]))
         return weights, biases if self.keeps_biases else None
 
-    def overflows(self, *operands: Any) -> bool:
-        """Whether finite numbers become too large when they are rounded, so that they must not be folded."""
-        if operands[0].dtype != torch.float16 or self.epsilon is None:
-            return False
-        exact = [each for each in self.exact(*operands) if each is not None]
-        return any(bool(((each.abs() > _LARGEST_HALF) & each.isfinite()).any()) for each in exact)
-
     @staticmethod
     def _biases_of_addend(addend: Source, weights: Unrounded, biases: Tensor | None, *rows: Any) -> Tensor | None:
         if addend.epsilon is None:
@@ -377,6 +375,12 @@ class PrepareConvolution(Op, kind=Kind.CONTRACTION):
         if weights.is_cuda and _is_depthwise(weights, self.groups) and triton.runs_on(weights.device):
             return weights.permute(1, 2, 3, 0).contiguous().permute(3, 0, 1, 2)
         return weights
+
+
+def _overflow(*numbers: Tensor | None) -> bool:
+    """Whether finite numbers become too large when they are rounded to float16."""
+    given = [each for each in numbers if each is not None]
+    return any(bool(((each.abs() > _LARGEST_HALF) & each.isfinite()).any()) for each in given)
 
 
 def _sum(a: Tensor | None, b: Tensor | None) -> Tensor | None:

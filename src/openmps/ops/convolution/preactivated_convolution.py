@@ -54,10 +54,6 @@ class PreparePreactivated(Op, kind=Kind.CONTRACTION):
         before, weights, biases = found or (scaled, weights, biases)
         return Preactivated(before, self.convolution.laid_out(weights, biases, dtype))
 
-    def overflows(self, *operands: Any) -> bool:
-        """See `PrepareConvolution`."""
-        return self.convolution.overflows(*operands[5:])
-
 
 def _bounded(
     scaled: Scaled, weights: Tensor, biases: Tensor | None, gamma: Tensor

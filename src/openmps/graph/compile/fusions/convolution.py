@@ -7,7 +7,7 @@ between.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -60,13 +60,10 @@ class _Chain:
     """Whether a number between two equations is stored as float16; then the result must be, too."""
 
 
-def fuse_convolutions(
-    function: Function, images: int, apart: Container[Input] = (), *, packs: bool = False
-) -> FusedFunction:
+def fuse_convolutions(function: Function, images: int, *, packs: bool = False) -> FusedFunction:
     """The function with its convolutions fused, for so many images; itself where gradients are computed.
 
-    Weights that would be prepared as one of ``apart`` are not folded. ``packs`` says that convolutions with nothing
-    behind them gain, too: by weights as a library wants them.
+    ``packs`` says that convolutions with nothing behind them gain, too: by weights as a library wants them.
     """
     if any(isinstance(equation.op, ContractionGradient) for equation in function.equations):
         return FusedFunction(function, set(), {})
@@ -76,8 +73,6 @@ def fuse_convolutions(
     for equation in function.equations:
         if type(equation.op) is Convolution and id(equation) not in taken:
             chain = _chain(readers, equation, inputs, taken)
-            if chain.normalization is not None and _prepared(chain, inputs) in apart:
-                continue
             if len(chain.equations) > 1 or (packs and chain.is_of_memory):
                 chains.append(chain)
                 taken |= {*map(id, chain.equations)}

@@ -55,7 +55,6 @@ _RELU = MPSCNNNeuronType.RELU
 def fuse(
     function: Function,
     images: int,
-    apart: Container[Input] = (),
     *,
     in_passes: bool = False,
     packs: bool = False,
@@ -63,11 +62,11 @@ def fuse(
 ) -> FusedFunction:
     """The function after every fusion, for so many images.
 
-    ``apart`` are prepared inputs that it must do without; ``in_passes`` says that fused operations run in one pass over
-    memory each, as they do in Triton; ``packs`` that convolutions gain by prepared weights alone, as on the CPU.
+    ``in_passes`` says that fused operations run in one pass over memory each, as they do in Triton; ``packs`` that
+    convolutions gain by prepared weights alone, as on the CPU.
     ``moments`` are weights of convolutions that may take part in `ends_by_moments`.
     """
-    function, gone, recipes = fuse_convolutions(function, images, apart, packs=packs)
+    function, gone, recipes = fuse_convolutions(function, images, packs=packs)
     if packs:
         function, never, more = fuse_stored_normalizations(function)
         gone |= never
