@@ -34,6 +34,7 @@ from openmps.types import (
     MTLSize,
 )
 from oracles import loss as oracle
+from replay_twin import replayer_of, replaying_queue
 from samples.loss import labels_for
 
 CPU = mtl_device("cpu")
@@ -596,3 +597,28 @@ def test_labels_are_no_part_of_what_is_planned(device: torch.device, rng: np.ran
         planned.append(len(kernel._configuration.plans))
     assert planned[1] == planned[0]
     assert planned[2:] == [planned[0] + 1] * 2
+
+
+def test_a_label_without_a_channel_in_a_replay(device: torch.device) -> None:
+    """A GPU's capture cannot refuse: the loss of the image is NaN, those of the others are right."""
+    bench = Bench.on(device)
+    bench.queue = replaying_queue(device)
+    loss = MPSCNNLoss(bench.device, _descriptor(Type.SOFT_MAX_CROSS_ENTROPY, Reduction.SUM))
+    keep_results(loss)
+    source = bench.batch(np.zeros((3, 2, 1, 1)))
+    classes = [(0, 1, 0), (1, 1, 0), (0, 0, 1), (1, 0, 1), (0, 2, 1), (1, 1, 1)]
+    for given in classes:
+        labels = MPSCNNLossLabels.batch(bench.device, np.eye(4, dtype=np.float32)[list(given)])
+        command_buffer = bench.command_buffer()
+        loss.encode_batch(command_buffer, source, labels)
+        command_buffer.commit()
+        is_fine = max(given) < 2
+        if not is_fine and not bench.device.is_cuda:
+            with pytest.raises(MTLExecutionError, match="got a label in channel 2 of image 1"):
+                command_buffer.wait_until_completed()
+            continue
+        command_buffer.wait_until_completed()
+        losses = [each.loss_image().numpy().item() for each in labels]
+        assert [*map(np.isnan, losses)] == [each >= 2 for each in given]
+        np.testing.assert_allclose([each for each in losses if not np.isnan(each)], np.log(2), rtol=1e-5)
+    assert replayer_of(bench.queue).captures
