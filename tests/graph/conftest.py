@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from openmps.graph.compile import compiler
-from openmps.graph.compile.fusions import fusion as rules
+from openmps.ops.rewrite import fuse as rules
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

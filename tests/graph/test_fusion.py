@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 import torch
 
-from openmps.graph.compile.fusions.fusion import pools_before_relus
-from openmps.graph.compile.fusions.pooled_convolution import pooled_convolutions
 from openmps.ops.convolution.fused_convolution import Activation, Fused, FusedConvolution
 from openmps.ops.geometry import Axis, Window
 from openmps.ops.op import Equation, Function, Input, Kind, Op, Role
 from openmps.ops.pointwise.neuron import Neuron, neuron, neuron_gradient
 from openmps.ops.pooling.pooling import MaxPooling, max_pooling, max_pooling_gradient
 from openmps.ops.pooling.relu_pooling import ReluPoolGradient
+from openmps.ops.rewrite.fuse import pools_before_relus
+from openmps.ops.rewrite.rules.pooled_convolution import pooled_convolutions
 from openmps.types import MPSCNNNeuronType, MPSImageEdgeMode
 
 RELU = MPSCNNNeuronType.RELU

@@ -13,10 +13,10 @@ import openmps as mps
 from encoding import Bench, finish
 from normalized_networks import FLOAT16, FLOAT32, FORMATS, NEURONS, Format, NormalizedNetwork, count, programs, trained
 from openmps.graph.compile import compiler
-from openmps.graph.compile.fusions import fusion as rules
 from openmps.graph.compile.program import Program
 from openmps.graph.compile.sharing import Sharing
 from openmps.ops.normalization.second_moments import FoldByMoments, MomentsEnd, MomentsGradient, MomentsPassed
+from openmps.ops.rewrite import fuse as rules
 from openmps.ops.update.collectives import Processes
 from openmps.training import TrainableBatchNormalizationDataSource, architectures
 from openmps.training.architectures import NETWORKS, NetworkRow

@@ -13,7 +13,6 @@ from openmps.core.kernel.encode import ImageKernel
 from openmps.core.kernel.lowering_context import RESULT, SAVED
 from openmps.core.state.batch import MPSStateBatch
 from openmps.graph.compile.derived_inputs import Recipe
-from openmps.graph.compile.fusions.fusion import fuse
 from openmps.graph.compile.program import PolicyAnswer, Program, Question, Stage
 from openmps.graph.compile.sharing import Sharing, share_gradients
 from openmps.graph.nodes.catalog import make_kernel
@@ -28,6 +27,7 @@ from openmps.kernels.loss.image_loss import LabelImages
 from openmps.metal.device import MTLDevice
 from openmps.ops import triton
 from openmps.ops.op import Function, Input, Role
+from openmps.ops.rewrite.fuse import fuse
 from openmps.types import MPSImageFeatureChannelFormat
 
 

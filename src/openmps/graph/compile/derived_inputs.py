@@ -4,21 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from operator import is_
-from typing import Any, NamedTuple
+from typing import Any
 
-from openmps.ops.convolution.fused_convolution import PrepareConvolution
-from openmps.ops.convolution.preactivated_convolution import PreparePreactivated
-from openmps.ops.normalization.stored_normalization import PrepareNormalization
 from openmps.ops.op import Input
+from openmps.ops.rewrite.recipe import Recipe
 from openmps.runtime.binding import HeldTensor
 from openmps.runtime.derived import Dependents, Derived
-
-
-class Recipe(NamedTuple):
-    """How a prepared input of a function is made: an operation of other inputs; None for those that are left out."""
-
-    op: PrepareConvolution | PrepareNormalization | PreparePreactivated
-    reads: tuple[Input | None, ...]
 
 
 class DerivedInputs:

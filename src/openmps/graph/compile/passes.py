@@ -8,7 +8,7 @@ pass                  needs                                        ensures
                                                                    something or update parameters, and what these read
 `check_gradients`     filters                                      no gradient filter mixes two layers
 `fuse`                a function                                     fewer equations, the same numbers but for rounding
-                                                                   (`graph.compile.fusions.fusion`)
+                                                                   (`openmps.ops.rewrite.fuse`)
 `verify`              a function                                       each value is filled once, before it is read
 ====================  ===========================================  ===================================================
 """
@@ -21,7 +21,6 @@ from dataclasses import dataclass, field
 from openmps.errors import MPSArgumentError
 from openmps.graph.nodes.node import MPSNNFilterNode, MPSNNGradientFilterNode, MPSNNImageNode, MPSNNStateNode
 from openmps.graph.nodes.trainable import wants_parameter_gradients
-from openmps.ops.op import Function
 
 
 @dataclass(slots=True)
@@ -135,25 +134,3 @@ def check_gradients(filters: Iterable[MPSNNFilterNode]) -> None:
         if source not in (*forward.sources, forward.result_image):
             rule = f"must be an image of {forward.name}, whose gradient state it reads"
             raise MPSArgumentError(node.name, "source_image", rule, repr(source), "Call gradient_filter on that node")
-
-
-def verify(function: Function) -> None:
-    """Raise unless every value is filled before it is read, once, and every output is filled."""
-    filled = {-1, *function.input_values}
-    for equation in function.equations:
-        unfilled = [index for index in equation.reads if index not in filled]
-        again = [index for index in equation.writes if index in filled]
-        if unfilled or again:
-            got = f"{equation.op} reads {unfilled} too early, fills {again} again"
-            raise MPSArgumentError(
-                "MPSNNGraph", "function", "must fill values once, before they are read", got, _DEFECT
-            )
-        filled.update(equation.writes)
-    missing = [
-        name for name, value in zip(function.outputs, function.output_values, strict=True) if value not in filled
-    ]
-    if missing:
-        raise MPSArgumentError("MPSNNGraph", "function", "must fill every output", missing, _DEFECT)
-
-
-_DEFECT = "This is a defect of the graph compiler"

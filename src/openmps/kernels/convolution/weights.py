@@ -24,7 +24,7 @@ from openmps.metal.device import CommandBuffer, MTLBuffer, MTLDevice
 from openmps.metal.pending import Region
 from openmps.metal.resource import epoch
 from openmps.ops.convolution.convolution import CopyNumbers, TakeWeights
-from openmps.ops.convolution.fused_convolution import Unrounded
+from openmps.ops.convolution.fused_convolution import UNROUNDED, Unrounded
 from openmps.runtime.binding import Binding, HeldTensor, Numbers, PersistentBinding
 from openmps.runtime.derived import Dependents
 from openmps.runtime.dispatch import bound_last, record_op
@@ -50,8 +50,6 @@ USES = {
     "weights for float16 as float16": Use((MPSDataType.FLOAT32,), torch.float16),
 }
 """What functions call the weights that they multiply with."""
-UNROUNDED = ", unrounded"
-"""Behind such a name: the numbers before they are rounded to operands of float16, and the type of these."""
 _AS_GIVEN = ("biases", "weights")
 """Inputs for which nothing is made from the weights, unless the data source calls for float16."""
 _FLOAT16 = MPSDataType.FLOAT16

@@ -38,6 +38,8 @@ ACTIVATIONS = frozenset({*_RECTIFIERS, _SIGMOID, _HARD_SIGMOID})
 GATES = frozenset({_SIGMOID, _HARD_SIGMOID})
 """Those that it takes in with the product of a number and its neuron."""
 _LARGEST_HALF = 65504.0
+UNROUNDED = ", unrounded"
+"""Behind such a name: the numbers before they are rounded to operands of float16, and the type of these."""
 _ROUNDING = 2.0**-22
 """How far six times a slope may be from 1: a sixth may have been rounded to float32."""
 _OWN_GATES = {"swish": torch.ops.aten.silu_, "hardswish": torch.ops.aten.hardswish_}

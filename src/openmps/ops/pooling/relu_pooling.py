@@ -1,4 +1,4 @@
-"""The gradient of a max pooling in front of a ReLU; see `graph.compile.fusions.fusion` for how it came there."""
+"""The gradient of a max pooling in front of a ReLU; see `ops.rewrite.fuse` for how it came there."""
 
 from __future__ import annotations
 

@@ -5,23 +5,23 @@ never falls. The ReLU then works on the pooled image, and the image between the 
 the mask is applied to the pooled gradient. It needs a max pooling that is the only reader of the ReLU's result besides
 its own gradient, which must be followed by the ReLU's alone; images that come out stand in its way.
 
-`identities`, and on a GPU `normalized_neurons` and `normalized_poolings`: see `graph.compile.fusions.normalization`;
-`added_normalizations` and `spread_gradients`: see `graph.compile.fusions.projection`; `layer_ends` and `wide_products`:
-see `openmps.graph.compile.fusions.layer_end`.
+`identities`, and on a GPU `normalized_neurons` and `normalized_poolings`: see `ops.rewrite.rules.normalization`;
+`added_normalizations` and `spread_gradients`: see `ops.rewrite.rules.projection`; `layer_ends` and `wide_products`:
+see `openmps.ops.rewrite.rules.layer_end`.
 
 `fuse_convolutions`: where no gradients are computed, a convolution takes in the batch normalization with stored
 statistics behind it, the addition of another image, and a neuron (`ACTIVATIONS`) or the product of a number and its
 neuron (`GATES`), each if nothing else reads the image between. On the CPU one with nothing behind it is prepared, too.
 Normalizations are folded into its weights and biases, which are prepared again only when they change. On a GPU
-`pooled_convolutions`, see `graph.compile.fusions.pooled_convolution`, brings the max pooling behind it to its products,
+`pooled_convolutions`, see `ops.rewrite.rules.pooled_convolution`, brings the max pooling behind it to its products,
 and prepares its weights for that.
 
 `fuse_stored_normalizations`: there, on the CPU, the normalizations that are left have their factors prepared, and take
-in a neuron; see `openmps.graph.compile.fusions.stored_normalization`. `fuse_preactivations`, see
-`openmps.graph.compile.fusions.preactivation`, has the convolution behind such a normalization take it in.
-`growing_concatenations`, see `graph.compile.fusions.concatenation`, lets concatenations between them share memory.
+in a neuron; see `openmps.ops.rewrite.rules.stored_normalization`. `fuse_preactivations`, see
+`openmps.ops.rewrite.rules.preactivation`, has the convolution behind such a normalization take it in.
+`growing_concatenations`, see `ops.rewrite.rules.concatenation`, lets concatenations between them share memory.
 
-`ends_by_moments`, on a GPU and if it is asked for: see `openmps.graph.compile.fusions.second_moments`.
+`ends_by_moments`, on a GPU and if it is asked for: see `openmps.ops.rewrite.rules.second_moments`.
 
 Every fusion is turned off with ``MPSNNGraph.allow_fusion``.
 """
@@ -32,21 +32,21 @@ from collections.abc import Container
 from functools import partial
 from typing import NamedTuple
 
-from openmps.graph.compile.fusions.concatenation import growing_concatenations
-from openmps.graph.compile.fusions.convolution import FusedFunction, fuse_convolutions
-from openmps.graph.compile.fusions.layer_end import layer_ends, wide_products
-from openmps.graph.compile.fusions.normalization import identities, normalized_neurons, normalized_poolings
-from openmps.graph.compile.fusions.pooled_convolution import pooled_convolutions, pooled_recipes
-from openmps.graph.compile.fusions.preactivation import fuse_preactivations
-from openmps.graph.compile.fusions.projection import added_normalizations, spread_gradients
-from openmps.graph.compile.fusions.second_moments import ends_by_moments
-from openmps.graph.compile.fusions.stored_normalization import fuse_stored_normalizations
-from openmps.graph.compile.passes import verify
-from openmps.graph.compile.readers import Readers
 from openmps.ops.op import Equation, Function, Input
 from openmps.ops.pointwise.neuron import Neuron, NeuronGradient
 from openmps.ops.pooling.pooling import MaxPooling, MaxPoolingGradient
 from openmps.ops.pooling.relu_pooling import ReluPoolGradient
+from openmps.ops.rewrite.data_flow import DataFlow, verify
+from openmps.ops.rewrite.recipe import FusedFunction
+from openmps.ops.rewrite.rules.concatenation import growing_concatenations
+from openmps.ops.rewrite.rules.convolution import fuse_convolutions
+from openmps.ops.rewrite.rules.layer_end import layer_ends, wide_products
+from openmps.ops.rewrite.rules.normalization import identities, normalized_neurons, normalized_poolings
+from openmps.ops.rewrite.rules.pooled_convolution import pooled_convolutions, pooled_recipes
+from openmps.ops.rewrite.rules.preactivation import fuse_preactivations
+from openmps.ops.rewrite.rules.projection import added_normalizations, spread_gradients
+from openmps.ops.rewrite.rules.second_moments import ends_by_moments
+from openmps.ops.rewrite.rules.stored_normalization import fuse_stored_normalizations
 from openmps.types import MPSCNNNeuronType
 
 _RELU = MPSCNNNeuronType.RELU
@@ -83,12 +83,12 @@ def fuse(
 def pools_before_relus(function: Function) -> tuple[Function, set[int]]:
     """The function with its poolings before its ReLUs, and the values that are never filled any more."""
     gone: set[int] = set()
-    readers = Readers(function)
+    flow = DataFlow(function)
     for equation in function.equations:
-        match = _match(readers, equation)
+        match = _match(flow, equation)
         if match is not None:
             function = _pool_before_relu(function, match)
-            readers = Readers(function)
+            flow = DataFlow(function)
             gone |= {*match.relu.writes, match.stored, *match.between}
     return function, gone
 
@@ -114,19 +114,19 @@ class _Match(NamedTuple):
     """The values between the two gradients."""
 
 
-def _match(readers: Readers, relu: Equation) -> _Match | None:
+def _match(flow: DataFlow, relu: Equation) -> _Match | None:
     op = relu.op
     if not isinstance(op, Neuron) or op.function is not _RELU or op.a < 0:
         return None
-    stored = readers.stored(relu.writes[0])
-    pools = [equation for equation in readers.of(stored) if isinstance(equation.op, MaxPooling)]
-    others = [equation for equation in readers.uses(stored) if equation not in pools]
-    if not readers.inner(stored, [*pools, *others]) or len(pools) != 1 or pools[0].writes[1] in readers.outputs:
+    stored = flow.stored(relu.writes[0])
+    pools = [equation for equation in flow.readers(stored) if isinstance(equation.op, MaxPooling)]
+    others = [equation for equation in flow.uses(stored) if equation not in pools]
+    if not flow.is_inner(stored, [*pools, *others]) or len(pools) != 1 or pools[0].writes[1] in flow.outputs:
         return None
     pool = pools[0]
-    if stored != relu.writes[0] and readers.stored(pool.writes[0]) == pool.writes[0]:
+    if stored != relu.writes[0] and flow.stored(pool.writes[0]) == pool.writes[0]:
         return None  # The pooled image is stored with more digits than the ReLU's was.
-    relu_gradients = [equation for equation in readers.uses(relu.reads[0]) if isinstance(equation.op, NeuronGradient)]
+    relu_gradients = [equation for equation in flow.uses(relu.reads[0]) if isinstance(equation.op, NeuronGradient)]
     if not others and not relu_gradients:
         return _Match(relu, stored, pool, None, None, ())
     if len(others) != 1 or len(relu_gradients) != 1:
@@ -136,12 +136,12 @@ def _match(readers: Readers, relu: Equation) -> _Match | None:
             None  # Rounding can make two results equal whose sources are not, and the first of them takes the gradient.
         )
     pool_gradient, relu_gradient = others[0], relu_gradients[0]
-    read = tuple(map(readers.origin, pool_gradient.reads[1:]))
+    read = tuple(map(flow.origin, pool_gradient.reads[1:]))
     if not isinstance(pool_gradient.op, MaxPoolingGradient) or read != (stored, pool.writes[1]):
         return None
-    end = readers.stored(pool_gradient.writes[0])
-    source = readers.origin(relu_gradient.reads[1])
-    if readers.only(end) is not relu_gradient or relu_gradient.reads[0] != end or source != relu.reads[0]:
+    end = flow.stored(pool_gradient.writes[0])
+    source = flow.origin(relu_gradient.reads[1])
+    if flow.only_reader(end) is not relu_gradient or relu_gradient.reads[0] != end or source != relu.reads[0]:
         return None
     return _Match(relu, stored, pool, pool_gradient, relu_gradient, (pool_gradient.writes[0], end))
 

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from openmps.graph.compile.flow import STORE, Flow, filled
 from openmps.ops.elements import Load
 from openmps.ops.normalization.batch_normalization import DataGradient, Normalize, ParameterSums
 from openmps.ops.normalization.normalized_neuron import (
@@ -41,6 +40,7 @@ from openmps.ops.op import Equation, Function, Op
 from openmps.ops.pointwise.arithmetic import Arithmetic, Combination, CombinationGradient
 from openmps.ops.pointwise.neuron import Neuron, NeuronGradient
 from openmps.ops.pooling.pooling import MaxPooling, MaxPoolingGradient
+from openmps.ops.rewrite.data_flow import STORE_HALF, DataFlow, filled
 
 _SUM = Combination(Arithmetic.ADD)
 
@@ -57,7 +57,7 @@ def identities(function: Function) -> tuple[Function, set[int]]:
     for equation in function.equations:
         reads = tuple(same.get(value, value) for value in equation.reads)
         maker = makers.get(reads[0])
-        is_stored_again = equation.op == STORE and maker is not None and maker.op == STORE
+        is_stored_again = equation.op == STORE_HALF and maker is not None and maker.op == STORE_HALF
         if isinstance(equation.op, Load) and reads[0] in inputs and equation.writes[0] not in outputs:
             first = loaded.setdefault((equation.op, reads[0]), equation.writes[0])
             if first != equation.writes[0]:
@@ -86,7 +86,7 @@ def _is_identity(equation: Equation) -> bool:
 
 def normalized_neurons(function: Function) -> tuple[Function, set[int]]:
     """The function with these fusions, and the values that are never filled any more."""
-    flow = Flow(function)
+    flow = DataFlow(function)
     changes: dict[int, Equation] = {}
     value_count = function.value_count
     for equation in function.equations:
@@ -104,7 +104,7 @@ def normalized_neurons(function: Function) -> tuple[Function, set[int]]:
 
 def normalized_poolings(function: Function) -> tuple[Function, set[int]]:
     """The function with max poolings in the equations before them, and the values that are never filled any more."""
-    flow = Flow(function)
+    flow = DataFlow(function)
     changes: dict[int, Equation] = {}
     value_count = function.value_count
     for equation in function.equations:
@@ -124,22 +124,27 @@ _ALONE = 6
 """What a normalization with a neuron reads where no image is added: the images, and five rows."""
 
 
-def _pooled(flow: Flow, first: Equation, op: NormalizedNeuron, spare: int) -> dict[int, Equation]:
+def _pooled(flow: DataFlow, first: Equation, op: NormalizedNeuron, spare: int) -> dict[int, Equation]:
     """What becomes of equations, by their identity, if a pooling can be fused with the neuron before it."""
-    uses = flow.uses(first.writes[0]) or ()
+    uses = flow.inner_uses(first.writes[0]) or ()
     pools = [equation for equation in uses if isinstance(equation.op, MaxPooling)]
     backs = [equation for equation in uses if isinstance(equation.op, MaxPoolingGradient)]
-    if len(uses) != len(pools) + len(backs) or len(pools) != 1 or len(backs) != 1 or flow.uses(first.writes[1]) != []:
+    if (
+        len(uses) != len(pools) + len(backs)
+        or len(pools) != 1
+        or len(backs) != 1
+        or flow.inner_uses(first.writes[1]) != []
+    ):
         return {}
     (pool, back), windows = (pools[0], backs[0]), vars(pools[0].op)
     result, choice = pool.writes
     if not can_be_pooled(op, **windows) or vars(back.op) != windows:
         return {}
-    if flow.uses(choice) != [back] or back.reads[2] != choice or flow.origin(back.reads[0]) == first.writes[0]:
+    if flow.inner_uses(choice) != [back] or back.reads[2] != choice or flow.origin(back.reads[0]) == first.writes[0]:
         return {}
-    stored = flow.stored(back.writes[0])
+    stored = flow.stored_half(back.writes[0])
     passed = back.writes[0] if stored is None else stored
-    users = flow.uses(passed)
+    users = flow.inner_uses(passed)
     if not users or not all(_goes_back(flow, op, passed, first, equation) for equation in users):
         return {}
     changes = {id(pool): Equation(NormalizedPooling(**windows, normalized=op), first.reads, (result, choice, spare))}
@@ -156,7 +161,7 @@ def _pooled(flow: Flow, first: Equation, op: NormalizedNeuron, spare: int) -> di
     return changes
 
 
-def _goes_back(flow: Flow, op: NormalizedNeuron, passed: int, first: Equation, equation: Equation) -> bool:
+def _goes_back(flow: DataFlow, op: NormalizedNeuron, passed: int, first: Equation, equation: Equation) -> bool:
     """Whether an equation is a gradient of this normalization and neuron, and of ``passed``."""
     if not isinstance(equation.op, NormalizedNeuronSums | NormalizedNeuronGradient):
         return False
@@ -180,15 +185,15 @@ class _Front(NamedTuple):
     stores_sum: bool = False
 
 
-def _changes(flow: Flow, neuron: Equation, spare: int) -> dict[int, Equation]:
+def _changes(flow: DataFlow, neuron: Equation, spare: int) -> dict[int, Equation]:
     """What becomes of equations, by their identity, if a neuron can be fused with what lies before it.
 
     ``spare`` is a value that nobody uses.
     """
-    front, uses = _front(flow, neuron), flow.uses(flow.origin(neuron.reads[0]))
+    front, uses = _front(flow, neuron), flow.inner_uses(flow.origin(neuron.reads[0]))
     if front is None or uses is None or not isinstance(neuron.op, Neuron):
         return {}
-    stored = flow.stored(neuron.writes[0])
+    stored = flow.stored_half(neuron.writes[0])
     x, *rows = front.normalization.reads
     keeps_type = front.op.is_rounded and flow.origin(x) == x
     op = NormalizedNeuron(
@@ -208,15 +213,15 @@ def _changes(flow: Flow, neuron: Equation, spare: int) -> dict[int, Equation]:
 
 
 def _masked(
-    flow: Flow, op: NormalizedNeuron, front: _Front, gradient: Equation, kept: int
+    flow: DataFlow, op: NormalizedNeuron, front: _Front, gradient: Equation, kept: int
 ) -> dict[int, Equation] | None:
     """The gradient pass behind an added image."""
-    stored = flow.stored(gradient.writes[0])
+    stored = flow.stored_half(gradient.writes[0])
     passed = gradient.writes[0] if stored is None else stored
     x, *rows = front.normalization.reads
     sums = [
         equation
-        for equation in flow.uses(passed) or ()
+        for equation in flow.inner_uses(passed) or ()
         if isinstance(equation.op, ParameterSums)
         and len(equation.reads) == 5
         and _is_of(flow, op, passed, x, rows, equation)
@@ -225,7 +230,7 @@ def _masked(
         return None
     before, stores_sum = flow.made(gradient.reads[0])
     reads = (flow.origin(gradient.reads[0]),)
-    if before is not None and before.op == _SUM and flow.uses(flow.origin(gradient.reads[0])) == [gradient]:
+    if before is not None and before.op == _SUM and flow.inner_uses(flow.origin(gradient.reads[0])) == [gradient]:
         reads = tuple(map(flow.origin, before.reads))
     else:
         stores_sum = False
@@ -235,27 +240,27 @@ def _masked(
     return {id(place): equation, id(sums[0]): Equation(sums[0].op, (), ())}
 
 
-def _front(flow: Flow, neuron: Equation) -> _Front | None:
+def _front(flow: DataFlow, neuron: Equation) -> _Front | None:
     """What lies between a normalization and a neuron."""
     before, is_stored = flow.made(neuron.reads[0])
     if before is None:
         return None
     if isinstance(before.op, Normalize):
         return _Front(before, before.op, is_stored)
-    if before.op != _SUM or before.writes[1] in flow.outputs or flow.uses(before.writes[1]):
+    if before.op != _SUM or before.writes[1] in flow.outputs or flow.inner_uses(before.writes[1]):
         return None
     for place, value in enumerate(before.reads):
         maker, was_stored = flow.made(value)
-        if maker is not None and isinstance(maker.op, Normalize) and flow.uses(flow.origin(value)) == [before]:
+        if maker is not None and isinstance(maker.op, Normalize) and flow.inner_uses(flow.origin(value)) == [before]:
             return _Front(maker, maker.op, was_stored, (flow.origin(before.reads[1 - place]),), is_stored)
     return None
 
 
-def _back(flow: Flow, op: NormalizedNeuron, front: _Front, gradient: Equation) -> dict[int, Equation] | None:
+def _back(flow: DataFlow, op: NormalizedNeuron, front: _Front, gradient: Equation) -> dict[int, Equation] | None:
     """The gradient pass without an added image."""
-    stored = flow.stored(gradient.writes[0])
+    stored = flow.stored_half(gradient.writes[0])
     passed = gradient.writes[0] if stored is None else stored
-    users = flow.uses(passed)
+    users = flow.inner_uses(passed)
     x, *rows = front.normalization.reads
     if users is None or not all(_is_of(flow, op, passed, x, rows, equation) for equation in users):
         return None
@@ -270,7 +275,7 @@ def _back(flow: Flow, op: NormalizedNeuron, front: _Front, gradient: Equation) -
     return changes
 
 
-def _is_of(flow: Flow, op: NormalizedNeuron, passed: int, x: int, rows: list[int], equation: Equation) -> bool:
+def _is_of(flow: DataFlow, op: NormalizedNeuron, passed: int, x: int, rows: list[int], equation: Equation) -> bool:
     """Whether an equation is a gradient of this normalization, of what the neuron let pass."""
     if not isinstance(equation.op, ParameterSums | DataGradient) or equation.op.epsilon != op.epsilon:
         return False

@@ -1,4 +1,4 @@
-"""Normalizations of inference before a convolution, with the neuron behind them; see `graph.compile.fusions.fusion`.
+"""Normalizations of inference before a convolution, with the neuron behind them; see `ops.rewrite.fuse`.
 
 The slow equations are a batch normalization with stored statistics and a neuron (`ACTIVATIONS`) that alone reads its
 result. What follows from the statistics is prepared, and made again only when they change.
@@ -6,22 +6,22 @@ result. What follows from the statistics is prepared, and made again only when t
 
 from __future__ import annotations
 
-from openmps.graph.compile.derived_inputs import Recipe
-from openmps.graph.compile.fusions.convolution import FusedFunction, is_memory
-from openmps.graph.compile.readers import Readers
 from openmps.ops.convolution.convolution import ContractionGradient
 from openmps.ops.convolution.fused_convolution import ACTIVATIONS, Activation
 from openmps.ops.normalization.batch_normalization import Normalize
 from openmps.ops.normalization.stored_normalization import PrepareNormalization, StoredNormalization
 from openmps.ops.op import Equation, Function, Input, Role
 from openmps.ops.pointwise.neuron import Neuron
+from openmps.ops.rewrite.data_flow import DataFlow
+from openmps.ops.rewrite.recipe import FusedFunction, Recipe
+from openmps.ops.rewrite.rules.convolution import is_memory
 
 
 def fuse_stored_normalizations(function: Function) -> FusedFunction:
     """The function with its normalizations fused; itself where gradients are computed."""
     if any(isinstance(equation.op, ContractionGradient) for equation in function.equations):
         return FusedFunction(function, set(), {})
-    readers, inputs = Readers(function), dict(zip(function.input_values, function.inputs, strict=True))
+    flow, inputs = DataFlow(function), dict(zip(function.input_values, function.inputs, strict=True))
     recipes, places = dict[Input, Recipe](), dict[Input, int]()
     equations, value_count, gone = list[Equation](), function.value_count, set[int]()
     for equation in function.equations:
@@ -34,7 +34,7 @@ def fuse_stored_normalizations(function: Function) -> FusedFunction:
         prepared = Input(Role.PREPARED, inputs[rows[0]].name)
         recipes[prepared] = Recipe(PrepareNormalization(op.epsilon), tuple(map(inputs.get, rows)))
         places[prepared], end, activation = value_count, equation.writes[0], None
-        neuron = readers.only(end)
+        neuron = flow.only_reader(end)
         if neuron is not None and isinstance(neuron.op, Neuron) and neuron.op.function in ACTIVATIONS:
             activation = Activation(neuron.op.function, neuron.op.a, neuron.op.b)
             gone.add(end)

@@ -1,4 +1,4 @@
-"""Convolutions of inference with what stands behind them; see `openmps.graph.compile.fusions.fusion`.
+"""Convolutions of inference with what stands behind them; see `openmps.ops.rewrite.fuse`.
 
 The slow equations of a `FusedConvolution` are those of the chain that it replaces: a convolution, a batch normalization
 with stored statistics, the addition of an image, an activation, each of which may be missing, and the roundings
@@ -9,15 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
-from openmps.graph.compile.derived_inputs import Recipe
-from openmps.graph.compile.readers import Readers
-from openmps.kernels.convolution.weights import UNROUNDED
 from openmps.ops.convolution.convolution import ContractionGradient, Convolution
 from openmps.ops.convolution.fused_convolution import (
     ACTIVATIONS,
     GATES,
+    UNROUNDED,
     Activation,
     Fused,
     FusedConvolution,
@@ -28,15 +25,8 @@ from openmps.ops.normalization.batch_normalization import Normalize
 from openmps.ops.op import Equation, Function, Input, Role
 from openmps.ops.pointwise.arithmetic import Arithmetic, Combination
 from openmps.ops.pointwise.neuron import Neuron
-
-
-class FusedFunction(NamedTuple):
-    """A function after fusions."""
-
-    function: Function
-    gone: set[int]
-    """The values that are never filled any more."""
-    recipes: Mapping[Input, Recipe]
+from openmps.ops.rewrite.data_flow import DataFlow
+from openmps.ops.rewrite.recipe import FusedFunction, Recipe
 
 
 @dataclass(slots=True)
@@ -67,48 +57,48 @@ def fuse_convolutions(function: Function, images: int, *, packs: bool = False) -
     """
     if any(isinstance(equation.op, ContractionGradient) for equation in function.equations):
         return FusedFunction(function, set(), {})
-    readers, inputs = Readers(function), dict(zip(function.input_values, function.inputs, strict=True))
+    flow, inputs = DataFlow(function), dict(zip(function.input_values, function.inputs, strict=True))
     taken: set[int] = set()
     chains: list[_Chain] = []
     for equation in function.equations:
         if type(equation.op) is Convolution and id(equation) not in taken:
-            chain = _chain(readers, equation, inputs, taken)
+            chain = _chain(flow, equation, inputs, taken)
             if len(chain.equations) > 1 or (packs and chain.is_of_memory):
                 chains.append(chain)
                 taken |= {*map(id, chain.equations)}
-    _join_biases(readers, chains)
+    _join_biases(flow, chains)
     return _replaced(function, chains, inputs, images)
 
 
-def _join_biases(readers: Readers, chains: Sequence[_Chain]) -> None:
+def _join_biases(flow: DataFlow, chains: Sequence[_Chain]) -> None:
     """Have a convolution add the biases of the one whose result it adds."""
-    makers = {readers.stored(chain.end): chain for chain in chains}
+    makers = {flow.stored(chain.end): chain for chain in chains}
     for chain in chains:
         maker = None if chain.residual is None else makers.get(chain.residual)
-        if maker is None or readers.only(readers.stored(maker.end)) not in chain.equations:
+        if maker is None or flow.only_reader(flow.stored(maker.end)) not in chain.equations:
             continue
         if maker is not chain and maker.activation is None and maker.residual is None:
             chain.addend, maker.keeps_biases = maker, False
 
 
-def _chain(readers: Readers, convolution: Equation, inputs: Mapping[int, Input], taken: set[int]) -> _Chain:
+def _chain(flow: DataFlow, convolution: Equation, inputs: Mapping[int, Input], taken: set[int]) -> _Chain:
     chain = _Chain(convolution, convolution.writes[0], [convolution])
     if not all(is_memory(inputs, value) for value in convolution.reads[1:]):
         return chain
     chain.is_of_memory = True
     while chain.activation is None:
-        source = readers.stored(chain.end)
-        equation = readers.only(source)
-        if equation is None or id(equation) in taken or not _takes_in(chain, equation, source, readers, inputs):
-            _take_gate(chain, readers)
+        source = flow.stored(chain.end)
+        equation = flow.only_reader(source)
+        if equation is None or id(equation) in taken or not _takes_in(chain, equation, source, flow, inputs):
+            _take_gate(chain, flow)
             break
     return chain
 
 
-def _takes_in(chain: _Chain, equation: Equation, source: int, readers: Readers, inputs: Mapping[int, Input]) -> bool:
+def _takes_in(chain: _Chain, equation: Equation, source: int, flow: DataFlow, inputs: Mapping[int, Input]) -> bool:
     """Whether the equation that reads ``source`` joins the chain; it has then."""
     is_half = chain.is_half or source != chain.end
-    if is_half and readers.stored(equation.writes[0]) == equation.writes[0]:
+    if is_half and flow.stored(equation.writes[0]) == equation.writes[0]:
         return False  # It would be given with more digits than the equations keep.
     op, more = equation.op, [value for value in equation.reads if value != source]
     if isinstance(op, Normalize):
@@ -118,14 +108,14 @@ def _takes_in(chain: _Chain, equation: Equation, source: int, readers: Readers, 
         chain.normalization = equation
     elif op == Combination(Arithmetic.ADD):
         mask = equation.writes[1]
-        if chain.residual is not None or len(more) != 1 or readers.is_read(mask):
+        if chain.residual is not None or len(more) != 1 or flow.is_read(mask):
             return False
         chain.residual = more[0]
     elif isinstance(op, Neuron) and op.function in ACTIVATIONS and not more:
         chain.activation = Activation(op.function, op.a, op.b)
     else:
         return False
-    between = readers.only(chain.end)
+    between = flow.only_reader(chain.end)
     if source != chain.end and between is not None:
         chain.equations.append(between)
     chain.equations.append(equation)
@@ -133,18 +123,18 @@ def _takes_in(chain: _Chain, equation: Equation, source: int, readers: Readers, 
     return True
 
 
-def _take_gate(chain: _Chain, readers: Readers) -> None:
+def _take_gate(chain: _Chain, flow: DataFlow) -> None:
     """Take in the neuron of a result and their product, if nothing else reads either."""
-    equations = sorted(readers.of(chain.end), key=lambda equation: len(equation.reads))
-    if len(equations) != 2 or chain.end in readers.outputs:
+    equations = sorted(flow.readers(chain.end), key=lambda equation: len(equation.reads))
+    if len(equations) != 2 or chain.end in flow.outputs:
         return
     neuron, product = equations
     op, made, between = neuron.op, product.op, neuron.writes[0]
     if not isinstance(op, Neuron) or op.function not in GATES or not isinstance(made, Combination):
         return
     is_product = made == Combination(Arithmetic.MULTIPLY, made.primary_scale, made.secondary_scale, made.bias)
-    is_own = {*product.reads} == {chain.end, between} and readers.only(between) is product
-    if is_product and is_own and not readers.is_read(product.writes[1]):
+    is_own = {*product.reads} == {chain.end, between} and flow.only_reader(between) is product
+    if is_product and is_own and not flow.is_read(product.writes[1]):
         scale = made.primary_scale * made.secondary_scale
         chain.activation = Activation(op.function, op.a, op.b, is_gate=True, scale=scale, bias=made.bias)
         chain.equations += equations

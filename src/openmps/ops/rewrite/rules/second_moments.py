@@ -3,7 +3,7 @@
 `ends_by_moments`: a 1 x 1 convolution, its normalization by the batch's own statistics, another image added, and the
 rectifier behind become two equations, and their gradients two more; neither what the convolution gives nor its gradient
 exists. The image that is added may come from such a convolution and normalization, too. Pixels that a stride picks are
-brought together first. It works on what `openmps.graph.compile.fusions.normalization` and `projection_fusion` make.
+brought together first. It works on what `openmps.ops.rewrite.rules.normalization` and `projection_fusion` make.
 
 It needs convolutions of one pixel and one group, whose weights are ``eligible``: few enough channels read that products
 with their covariance cost less than the passes over memory that go. Whatever else reads the result or the gradient of
@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from typing import NamedTuple
 
-from openmps.graph.compile.flow import Flow, filled
 from openmps.ops.convolution.convolution import Convolution, ConvolutionGradient
 from openmps.ops.convolution.stepped_pixels import PickedPixels, SpreadPixels
 from openmps.ops.geometry import Window
@@ -24,6 +23,7 @@ from openmps.ops.normalization.normalized_neuron import NormalizedNeuron, Passed
 from openmps.ops.normalization.projected_neuron import ProjectedGradients, ProjectedNeuron, ProjectedSums, SpreadSums
 from openmps.ops.normalization.second_moments import FoldByMoments, MomentsEnd, MomentsGradient, MomentsPassed
 from openmps.ops.op import Equation, Function, Input
+from openmps.ops.rewrite.data_flow import DataFlow, filled
 
 _ROWS = 6
 """What a normalization reads: the images, mean, correction, variance, gamma and beta."""
@@ -36,7 +36,7 @@ def ends_by_moments(function: Function, eligible: Container[Input]) -> tuple[Fun
 
     ``eligible`` are the weights of convolutions that may be rewritten.
     """
-    flow = Flow(function)
+    flow = DataFlow(function)
     fit = {value for value, each in zip(function.input_values, function.inputs, strict=True) if each in eligible}
     changes: dict[int, list[Equation]] = {}
     value_count = function.value_count
@@ -141,10 +141,10 @@ def _passed(sums: Equation, end: NormalizedNeuron) -> MomentsPassed:
     return MomentsPassed(end.neuron, op.rounds_sum, op.rounds_neuron)
 
 
-def _match(flow: Flow, end: Equation) -> _End | None:
+def _match(flow: DataFlow, end: Equation) -> _End | None:
     """The end of a block that an equation is a part of; None if there is none that can be rewritten."""
     normalizations = _normalizations(end)
-    readers = flow.uses(end.writes[1]) or () if normalizations else ()
+    readers = flow.inner_uses(end.writes[1]) or () if normalizations else ()
     if len(readers) != 1 or not isinstance(readers[0].op, PassedSums | SpreadSums | ProjectedSums):
         return None
     (sums,), rows = readers, [each for each, _ in normalizations]
@@ -170,7 +170,7 @@ def _normalizations(end: Equation) -> list[tuple[tuple[int, ...], float]]:
     return []
 
 
-def _data(flow: Flow, sums: Equation, rows: Sequence[tuple[int, ...]]) -> Equation | None:
+def _data(flow: DataFlow, sums: Equation, rows: Sequence[tuple[int, ...]]) -> Equation | None:
     """The gradient of the images of all branches, if that is all that reads the sums for gamma and beta."""
     passed, *parameters = sums.writes
     found = [each for each in flow.readers(parameters[0]) if isinstance(each.op, DataGradient | ProjectedGradients)]
@@ -186,7 +186,7 @@ def _data(flow: Flow, sums: Equation, rows: Sequence[tuple[int, ...]]) -> Equati
 
 
 def _branch(
-    flow: Flow, users: tuple[Equation, ...], place: int, rows: tuple[int, ...], parameters: tuple[int, ...],
+    flow: DataFlow, users: tuple[Equation, ...], place: int, rows: tuple[int, ...], parameters: tuple[int, ...],
     epsilon: float,
 ) -> _Branch | None:  # fmt: skip
     """A branch, if nothing but its own equations reads what is not to be made."""
@@ -195,11 +195,11 @@ def _branch(
     moments = flow.makers.get(statistics[0])
     if convolution is None or not _is_pixelwise(convolution) or flow.origin(x) != x:
         return None
-    if is_stored and flow.stored(convolution.writes[0]) != x:
+    if is_stored and flow.stored_half(convolution.writes[0]) != x:
         return None
     if moments is None or not isinstance(moments.op, BatchMoments) or list(moments.writes) != statistics:
         return None
-    uses = flow.uses(x)
+    uses = flow.inner_uses(x)
     if uses is None or {id(each) for each in uses} != {id(each) for each in (moments, *users)}:
         return None
     gradient = _gradient(flow, users[2].writes[place], convolution)
@@ -218,11 +218,11 @@ def _window(equation: Equation) -> Window:
     return equation.op.window
 
 
-def _gradient(flow: Flow, made: int, convolution: Equation) -> Equation | None:
+def _gradient(flow: DataFlow, made: int, convolution: Equation) -> Equation | None:
     """The gradient of a convolution, if nothing else reads that of its result."""
-    stored = flow.stored(made)
+    stored = flow.stored_half(made)
     result = made if stored is None else stored
-    behind = flow.uses(result) or ()
+    behind = flow.inner_uses(result) or ()
     if len(behind) != 1 or not isinstance(behind[0].op, ConvolutionGradient):
         return None
     (gradient,) = behind

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from openmps.graph.compile.readers import Readers
 from openmps.ops.convolution.convolution import ContractionGradient, Convolution, FullyConnected
 from openmps.ops.elements import Load, Store
 from openmps.ops.geometry import Window
@@ -25,6 +24,7 @@ from openmps.ops.pointwise.layer_end import LayerEnd, LayerEndGradient, can_pool
 from openmps.ops.pointwise.neuron import Neuron, NeuronGradient
 from openmps.ops.pooling.pooling import MaxPooling, MaxPoolingGradient
 from openmps.ops.pooling.relu_pooling import ReluPoolGradient
+from openmps.ops.rewrite.data_flow import DataFlow
 from openmps.types import MPSCNNNeuronType, MPSImageFeatureChannelFormat
 
 _RELU = MPSCNNNeuronType.RELU
@@ -34,7 +34,7 @@ _LOAD = Load(MPSImageFeatureChannelFormat.FLOAT16)
 
 def layer_ends(function: Function) -> tuple[Function, set[int]]:
     """The function with these fusions, and the values that are never filled any more."""
-    flow, value_count = Readers(function), function.value_count
+    flow, value_count = DataFlow(function), function.value_count
     changes: dict[int, list[Equation]] = {}
     for equation in function.equations:
         end = None if id(equation) in changes else _match(flow, equation)
@@ -52,7 +52,7 @@ def layer_ends(function: Function) -> tuple[Function, set[int]]:
 
 def wide_products(function: Function) -> tuple[Function, set[int]]:
     """The function whose fully connected layers read float16 as it is stored, where their sums are float32."""
-    flow = Readers(function)
+    flow = DataFlow(function)
     equations = [
         _wide(flow, equation) if isinstance(equation.op, FullyConnected) else equation
         for equation in function.equations
@@ -61,7 +61,7 @@ def wide_products(function: Function) -> tuple[Function, set[int]]:
     return fused, _filled(function) - _filled(fused)
 
 
-def _wide(flow: Readers, equation: Equation) -> Equation:
+def _wide(flow: DataFlow, equation: Equation) -> Equation:
     source = flow.origin(equation.reads[0])
     return (
         equation
@@ -97,7 +97,7 @@ class _End:
         """Every equation that goes."""
         return [*([] if self.products is None else [self.products]), *self.forward, *self.backward]
 
-    def equations(self, flow: Readers, spare: int) -> dict[int, list[Equation]]:
+    def equations(self, flow: DataFlow, spare: int) -> dict[int, list[Equation]]:
         """What takes the place of equations, by their identity; ``spare`` and the next one are unused values."""
         biases, made = -1, dict[int, list[Equation]]()
         if self.products is not None:
@@ -127,7 +127,7 @@ def _without_biases(products: Equation) -> Equation:
     return Equation(op, (*products.reads[:2], -1), products.writes)
 
 
-def _match(flow: Readers, equation: Equation) -> _End | None:
+def _match(flow: DataFlow, equation: Equation) -> _End | None:
     """The chain whose pooling, or ReLU if it has none, is ``equation``; None if it cannot be fused."""
     op = equation.op
     pools = isinstance(op, MaxPooling) and can_pool(op.window)
@@ -147,9 +147,9 @@ def _match(flow: Readers, equation: Equation) -> _End | None:
     return end if _take_gradients(flow, end, equation) else None
 
 
-def _stored(flow: Readers, value: int, chain: list[Equation]) -> int:
+def _stored(flow: DataFlow, value: int, chain: list[Equation]) -> int:
     """The value that numbers are stored in as float16, if that is all that becomes of them; the equation is noted."""
-    reader = flow.only(value)
+    reader = flow.only_reader(value)
     if reader is None or reader.op != _STORE:
         return value
     chain.append(reader)
@@ -161,7 +161,7 @@ def _is_relu(equation: Equation) -> bool:
     return isinstance(op, Neuron) and op.function is _RELU and op.a == 0.0
 
 
-def _take_biases(flow: Readers, end: _End, equation: Equation) -> None:
+def _take_biases(flow: DataFlow, end: _End, equation: Equation) -> None:
     """Begin with products whose biases are added by nobody else, if the numbers are such."""
     store = flow.makers.get(end.source) if end.is_half else None
     value = end.source if store is None else store.reads[0]
@@ -169,13 +169,13 @@ def _take_biases(flow: Readers, end: _End, equation: Equation) -> None:
     if maker is None or type(maker.op) not in (Convolution, FullyConnected) or maker.reads[2] == -1:
         return
     if store is not None:
-        if flow.only(value) is not store or end.source in flow.outputs:
+        if flow.only_reader(value) is not store or end.source in flow.outputs:
             return
         end.forward.append(store)
     end.source, end.products = value, maker
 
 
-def _relu_behind(flow: Readers, pool: Equation) -> Equation | None:
+def _relu_behind(flow: DataFlow, pool: Equation) -> Equation | None:
     """The ReLU that alone reads a pooled image, besides its own gradient."""
     pooled = pool.writes[0]
     relus = [each for each in flow.uses(pooled) if _is_relu(each)]
@@ -184,15 +184,15 @@ def _relu_behind(flow: Readers, pool: Equation) -> Equation | None:
     return relus[0] if len(relus) == 1 and len(others) == 1 and is_inner else None
 
 
-def _take_dropout(flow: Readers, end: _End) -> None:
+def _take_dropout(flow: DataFlow, end: _End) -> None:
     """Go on over a rounding that changes nothing and a dropout behind it, if these come next."""
     chain, value = list[Equation](), end.forward[-1].writes[0]
     value = _stored(flow, value, chain) if end.is_half else value
-    masks = [each for each in flow.of(value) if isinstance(each.op, DropoutMask) and each.op.strides == (1, 1, 1)]
-    drops = [each for each in flow.of(value) if isinstance(each.op, Dropout)]
+    masks = [each for each in flow.readers(value) if isinstance(each.op, DropoutMask) and each.op.strides == (1, 1, 1)]
+    drops = [each for each in flow.readers(value) if isinstance(each.op, Dropout)]
     if len(masks) != 1 or len(drops) != 1 or drops[0].reads != (value, masks[0].writes[0]):
         return
-    if not end.rectifies or not flow.inner(value, (masks[0], drops[0])):
+    if not end.rectifies or not flow.is_inner(value, (masks[0], drops[0])):
         return
     end.mask = masks[0]
     end.forward += [*chain, masks[0], drops[0]]
@@ -200,7 +200,7 @@ def _take_dropout(flow: Readers, end: _End) -> None:
         _stored(flow, drops[0].writes[0], end.forward)
 
 
-def _take_gradients(flow: Readers, end: _End, first: Equation) -> bool:
+def _take_gradients(flow: DataFlow, end: _End, first: Equation) -> bool:
     """Note the gradients of the chain; whether there are such, and nobody else reads what is between."""
     seen = first.reads[0]
     back = [each for each in flow.uses(seen) if _is_gradient(flow, each, first, end)]
@@ -209,17 +209,17 @@ def _take_gradients(flow: Readers, end: _End, first: Equation) -> bool:
     chain = [back[0]]
     if end.mask is not None:
         mask = end.mask.writes[0]
-        drops = [each for each in flow.of(mask) if each not in end.forward]
+        drops = [each for each in flow.readers(mask) if each not in end.forward]
         if len(drops) != 1 or not isinstance(drops[0].op, Dropout) or drops[0].op != _dropout_of(end):
             return False
         between = list[Equation]()
-        if _stored(flow, drops[0].writes[0], between) != back[0].reads[0] or not flow.inner(back[0].reads[0], back):
+        if _stored(flow, drops[0].writes[0], between) != back[0].reads[0] or not flow.is_inner(back[0].reads[0], back):
             return False
         chain = [drops[0], *between, back[0]]
     end.backward, end.gradient, end.flow = chain, chain[0].reads[0], back[0].writes[0]
     inner = {value for each in (*end.forward[:-1], first) for value in each.writes} - {end.forward[-1].writes[0]}
     inner |= {seen} if end.products is not None else set()
-    return all(flow.inner(value, end.replaced()) for value in inner)
+    return all(flow.is_inner(value, end.replaced()) for value in inner)
 
 
 def _dropout_of(end: _End) -> Dropout:
@@ -228,7 +228,7 @@ def _dropout_of(end: _End) -> Dropout:
     return Dropout(end.mask.op.keep_probability)
 
 
-def _is_gradient(flow: Readers, equation: Equation, first: Equation, end: _End) -> bool:
+def _is_gradient(flow: DataFlow, equation: Equation, first: Equation, end: _End) -> bool:
     """Whether an equation is the gradient of the chain's pooling and ReLU."""
     op, forward, read = equation.op, first.op, tuple(map(flow.origin, equation.reads[1:]))
     if not isinstance(forward, MaxPooling):
@@ -240,14 +240,14 @@ def _is_gradient(flow: Readers, equation: Equation, first: Equation, end: _End) 
     return same and not end.rectifies and read == (first.reads[0], first.writes[1])
 
 
-def _summing(flow: Readers, value: int) -> Equation | None:
+def _summing(flow: DataFlow, value: int) -> Equation | None:
     """The gradient of products that sums their gradient, for biases."""
-    for equation in flow.of(value):
+    for equation in flow.readers(value):
         if equation.op in (_STORE, _LOAD):
             found = _summing(flow, equation.writes[0])
         else:
             is_one = isinstance(equation.op, ContractionGradient) and equation.reads[0] == value
-            is_read = is_one and bool(flow.of(equation.writes[2]) or equation.writes[2] in flow.outputs)
+            is_read = is_one and bool(flow.readers(equation.writes[2]) or equation.writes[2] in flow.outputs)
             found = equation if is_read else None
         if found is not None:
             return found

@@ -1,4 +1,4 @@
-"""Convolutions of inference with the max pooling behind them, on a GPU; see `openmps.graph.compile.fusions.fusion`.
+"""Convolutions of inference with the max pooling behind them, on a GPU; see `openmps.ops.rewrite.fuse`.
 
 The slow equations are a `FusedConvolution` whose rectifier never falls and the max pooling that alone reads its result.
 A pooling that reads zeros outside its source is none of these: those are not rectified.
@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from openmps.graph.compile.derived_inputs import Recipe
-from openmps.graph.compile.readers import Readers
 from openmps.ops.convolution.fused_convolution import FusedConvolution, PooledConvolution, PrepareConvolution
 from openmps.ops.op import Equation, Function, Input
 from openmps.ops.pooling.pooling import MaxPooling
+from openmps.ops.rewrite.data_flow import DataFlow
+from openmps.ops.rewrite.recipe import Recipe
 from openmps.types import MPSCNNNeuronType, MPSImageEdgeMode
 
 _RECTIFIERS = MPSCNNNeuronType.RELU, MPSCNNNeuronType.RELU_N
@@ -21,10 +21,10 @@ _RECTIFIERS = MPSCNNNeuronType.RELU, MPSCNNNeuronType.RELU_N
 
 def pooled_convolutions(function: Function) -> tuple[Function, set[int]]:
     """The function with poolings in the convolutions before them, and the values that are never filled any more."""
-    readers, gone = Readers(function), set[int]()
+    flow, gone = DataFlow(function), set[int]()
     pools: dict[int, Equation] = {}
     for equation in function.equations:
-        pool = _pool_behind(readers, equation)
+        pool = _pool_behind(flow, equation)
         if pool is not None:
             pools[id(pool)] = equation
             gone |= {equation.writes[0], pool.reads[0], pool.writes[1]}
@@ -53,14 +53,14 @@ def pooled_recipes(function: Function, recipes: Mapping[Input, Recipe]) -> dict[
     return found
 
 
-def _pool_behind(readers: Readers, equation: Equation) -> Equation | None:
+def _pool_behind(flow: DataFlow, equation: Equation) -> Equation | None:
     """The pooling that a convolution may take in."""
     if not isinstance(equation.op, FusedConvolution) or len(equation.reads) != 2:
         return None
     activation = equation.op.how.activation
     if activation is not None and (activation.function not in _RECTIFIERS or activation.is_gate or activation.a < 0):
         return None
-    pool = readers.only(readers.stored(equation.writes[0]))
-    if pool is None or not isinstance(pool.op, MaxPooling) or readers.is_read(pool.writes[1]):
+    pool = flow.only_reader(flow.stored(equation.writes[0]))
+    if pool is None or not isinstance(pool.op, MaxPooling) or flow.is_read(pool.writes[1]):
         return None
     return pool if pool.op.edge_mode == MPSImageEdgeMode.CLAMP or not pool.op.window.leaves_source else None

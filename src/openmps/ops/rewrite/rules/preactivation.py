@@ -1,4 +1,4 @@
-"""Convolutions of normalized and rectified images, as in DenseNet; see `openmps.graph.compile.fusions.fusion`.
+"""Convolutions of normalized and rectified images, as in DenseNet; see `openmps.ops.rewrite.fuse`.
 
 The slow equations are a `StoredNormalization` with ReLU and the `FusedConvolution` by windows of one pixel that alone
 reads its result.
@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from openmps.graph.compile.derived_inputs import Recipe
-from openmps.graph.compile.fusions.convolution import FusedFunction
-from openmps.graph.compile.readers import Readers
 from openmps.ops.convolution.fused_convolution import FusedConvolution, PrepareConvolution
 from openmps.ops.convolution.preactivated_convolution import PreactivatedConvolution, PreparePreactivated
 from openmps.ops.elements import Load, Store
 from openmps.ops.normalization.stored_normalization import PrepareNormalization, StoredNormalization
 from openmps.ops.op import Equation, Function, Input
+from openmps.ops.rewrite.data_flow import DataFlow
+from openmps.ops.rewrite.recipe import FusedFunction, Recipe
 from openmps.types import MPSCNNNeuronType
 
 
@@ -23,10 +22,10 @@ def fuse_preactivations(function: Function, recipes: Mapping[Input, Recipe]) -> 
     """The function with its normalizations in the convolutions behind them, and the recipes with theirs."""
     if any(isinstance(equation.op, (Load, Store)) for equation in function.equations):
         return FusedFunction(function, set(), recipes)  # Numbers are rounded to float16 between.
-    readers, inputs = Readers(function), dict(zip(function.input_values, function.inputs, strict=True))
+    flow, inputs = DataFlow(function), dict(zip(function.input_values, function.inputs, strict=True))
     makers, gone, found = dict[int, Equation](), set[int](), dict(recipes)
     for equation in function.equations:
-        behind = readers.only(equation.writes[0]) if _is_rectified(equation) else None
+        behind = flow.only_reader(equation.writes[0]) if _is_rectified(equation) else None
         if behind is not None and _takes_in(behind, equation.writes[0]):
             makers[id(behind)] = equation
             gone.add(equation.writes[0])

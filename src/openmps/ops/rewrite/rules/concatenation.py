@@ -1,4 +1,4 @@
-"""Images that grow by concatenations, as in DenseNet; see `openmps.graph.compile.fusions.fusion`.
+"""Images that grow by concatenations, as in DenseNet; see `openmps.ops.rewrite.fuse`.
 
 The slow equations are concatenations of which each begins with the result of the one before. Where no gradients are
 computed, and where normalizations with prepared factors alone read what stands between, the first makes room for all:
@@ -7,12 +7,12 @@ the others put their own channels there, and copy nothing else.
 
 from __future__ import annotations
 
-from openmps.graph.compile.readers import Readers
 from openmps.ops.convolution.convolution import ContractionGradient
 from openmps.ops.convolution.preactivated_convolution import PreactivatedConvolution
 from openmps.ops.layout.concatenation import Concatenate, Grow
 from openmps.ops.normalization.stored_normalization import StoredNormalization
 from openmps.ops.op import Equation, Function
+from openmps.ops.rewrite.data_flow import DataFlow
 
 _READERS = StoredNormalization, PreactivatedConvolution
 """Operations that read a part of an image's memory as fast as all of it."""
@@ -22,9 +22,9 @@ def growing_concatenations(function: Function) -> tuple[Function, set[int]]:
     """The function with concatenations that share memory, and the values that are never filled any more: none."""
     if any(isinstance(equation.op, ContractionGradient) for equation in function.equations):
         return function, set()
-    readers = Readers(function)
+    flow = DataFlow(function)
     following = {
-        equation.writes[0]: after for equation in function.equations if (after := _after(readers, equation)) is not None
+        equation.writes[0]: after for equation in function.equations if (after := _after(flow, equation)) is not None
     }
     places = {after.writes[0] for after in following.values()}
     if not places:
@@ -47,11 +47,11 @@ def _equation(equation: Equation, places: set[int], following: dict[int, Equatio
     return equation._replace(op=Concatenate(channels, room))
 
 
-def _after(readers: Readers, equation: Equation) -> Equation | None:
+def _after(flow: DataFlow, equation: Equation) -> Equation | None:
     """The concatenation that an equation's result may grow by."""
-    if not isinstance(equation.op, Concatenate) or equation.writes[0] in readers.outputs:
+    if not isinstance(equation.op, Concatenate) or equation.writes[0] in flow.outputs:
         return None
-    end, found = equation.writes[0], readers.of(equation.writes[0])
+    end, found = equation.writes[0], flow.readers(equation.writes[0])
     growing = [each for each in found if isinstance(each.op, Concatenate)]
     if len(growing) != 1 or not all(isinstance(each.op, (Concatenate, *_READERS)) for each in found):
         return None

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from openmps.graph.compile.flow import Flow, filled
 from openmps.ops.normalization.batch_normalization import DataGradient, Normalize, ParameterSums
 from openmps.ops.normalization.normalized_neuron import NormalizedNeuron, PassedSums
 from openmps.ops.normalization.projected_neuron import ProjectedGradients, ProjectedNeuron, ProjectedSums, SpreadSums
 from openmps.ops.op import Equation, Function
 from openmps.ops.pooling.pooling import AveragePoolingGradient
+from openmps.ops.rewrite.data_flow import DataFlow, filled
 
 _ADDED = 6
 """Where the image that is added stands among what a `NormalizedNeuron` reads."""
@@ -28,7 +28,7 @@ _GRADIENT = 5
 
 def added_normalizations(function: Function) -> tuple[Function, set[int]]:
     """The function with these fusions, and the values that are never filled any more."""
-    flow = Flow(function)
+    flow = DataFlow(function)
     changes: dict[int, Equation | None] = {}
     for equation in function.equations:
         if isinstance(equation.op, NormalizedNeuron) and len(equation.reads) > _ADDED:
@@ -38,13 +38,13 @@ def added_normalizations(function: Function) -> tuple[Function, set[int]]:
 
 def spread_gradients(function: Function) -> tuple[Function, set[int]]:
     """The function with these fusions, and the values that are never filled any more."""
-    flow = Flow(function)
+    flow = DataFlow(function)
     changes: dict[int, Equation | None] = {}
     for equation in function.equations:
         if isinstance(equation.op, PassedSums) and len(equation.reads) == _GRADIENT + 1:
             gradient = equation.reads[_GRADIENT]
             maker, rounds = flow.made(gradient)
-            if maker is None or flow.uses(flow.origin(gradient)) != [equation] or not _is_whole(maker):
+            if maker is None or flow.inner_uses(flow.origin(gradient)) != [equation] or not _is_whole(maker):
                 continue
             assert isinstance(maker.op, AveragePoolingGradient)
             op = SpreadSums(equation.op, maker.op, rounds)
@@ -79,22 +79,22 @@ class _Pair(NamedTuple):
     """The second one."""
 
 
-def _changes(flow: Flow, neuron: Equation, op: NormalizedNeuron) -> dict[int, Equation | None]:
+def _changes(flow: DataFlow, neuron: Equation, op: NormalizedNeuron) -> dict[int, Equation | None]:
     """What becomes of equations, by their identity, if the image that is added can be normalized with the other one."""
     added = neuron.reads[_ADDED]
     maker, rounds = flow.made(added)
-    if maker is None or not isinstance(maker.op, Normalize) or flow.uses(flow.origin(added)) != [neuron]:
+    if maker is None or not isinstance(maker.op, Normalize) or flow.inner_uses(flow.origin(added)) != [neuron]:
         return {}
     pair = _Pair(neuron.reads[:_ADDED], maker.reads, maker.op)
     fused = Equation(ProjectedNeuron(op, maker.op, rounds), (*pair.first, *pair.second), neuron.writes)
     changes: dict[int, Equation | None] = {id(neuron): fused}
-    sums = [equation for equation in flow.uses(neuron.writes[1]) or () if isinstance(equation.op, PassedSums)]
+    sums = [equation for equation in flow.inner_uses(neuron.writes[1]) or () if isinstance(equation.op, PassedSums)]
     return changes | _backward(flow, sums[0], pair) if len(sums) == 1 else changes
 
 
-def _backward(flow: Flow, sums: Equation, pair: _Pair) -> dict[int, Equation | None]:
+def _backward(flow: DataFlow, sums: Equation, pair: _Pair) -> dict[int, Equation | None]:
     """The same of the gradient pass: the sums of both, and the gradients of both images."""
-    passed, users = sums.writes[0], flow.uses(sums.writes[0]) or ()
+    passed, users = sums.writes[0], flow.inner_uses(sums.writes[0]) or ()
     others = [
         equation for equation in users if isinstance(equation.op, ParameterSums) and len(equation.reads) == _GRADIENT
     ]
@@ -111,7 +111,7 @@ def _backward(flow: Flow, sums: Equation, pair: _Pair) -> dict[int, Equation | N
 
 
 def _data(
-    flow: Flow,
+    flow: DataFlow,
     users: list[Equation] | tuple[()],
     passed: int,
     pair: _Pair,
@@ -141,7 +141,7 @@ def _data(
     return {id(earlier): equation, id(later): None}
 
 
-def _is_of(flow: Flow, equation: Equation, passed: int, rows: tuple[int, ...]) -> bool:
+def _is_of(flow: DataFlow, equation: Equation, passed: int, rows: tuple[int, ...]) -> bool:
     """Whether an equation is a gradient, of ``passed``, of the normalization of these images and rows."""
     gradient, source, *its = equation.reads
     known = 3 if isinstance(equation.op, ParameterSums) else 4
