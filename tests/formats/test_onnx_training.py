@@ -19,6 +19,7 @@ X = {"x": ["n", 4, 6, 6]}
 ROWS = {
     "w": numbers(4, 4, 3, 3), "b": numbers(4), "s": numbers(4, 1, 1), "t": numbers(1, 4, 1, 1),
     "m": numbers(144, 5), "r": numbers(5), "half": np.float32(0.5),
+    "zero": np.float32(0), "double": np.float64(1.5),
 }  # fmt: skip
 
 LAYERS: dict[str, tuple[list[Any], list[list[str]]]] = {
@@ -41,6 +42,14 @@ LAYERS: dict[str, tuple[list[Any], list[list[str]]]] = {
         [node("Split", "x", "a b2 c d", axis=1, num_outputs=4), node("Concat", "c a d", "y", axis=1)], []
     ),
     "weights that are used twice": ([conv("x", "c", "w b", pads=[1] * 4), conv("c", "y", "w b")], [["w", "b"]]),
+    "no biases, as an exporter writes them": ([
+        node("Shape", "w", "count", start=0, end=1), node("Constant", "", "one", value_ints=[1]),
+        node("Expand", "count one", "row"), node("CastLike", "zero x", "none"), node("Expand", "none row", "zeros"),
+        conv("x", "y", "w zeros"),
+    ], [["w"]]),
+    "numbers of another type": (
+        [node("CastLike", "double x", "d"), node("CastLike", "x d", "e"), node("Mul", "e d", "y")], []
+    ),
     "instance normalization": ([node("InstanceNormalization", "x b b2", "y")], [["b", "b2"]]),
     "group normalization": ([node("GroupNormalization", "x b b2", "y", num_groups=2)], [["b", "b2"]]),
 }  # fmt: skip

@@ -112,6 +112,10 @@ class Learning:
             raise NodeError(rule, "Freeze all parameters of the layer, or none of them")
         return self._sources if trained == {True} else _FIXED
 
+    def _are_no_numbers(self, name: str, biases: Row) -> bool:
+        """Whether biases are zeros that a model with data sources that train computes, and has no constant for."""
+        return not isinstance(self._sources, FixedSources) and self._origin(name) is None and not biases.any()
+
     def _learn(self, name: str, source: object, method: str, arrange: Arrange = np.ravel) -> None:
         origin = self._origin(name)
         if origin is not None:
@@ -144,6 +148,8 @@ class Learning:
 
         Layers of the same weights and biases have one data source, which gets the sum of their gradients.
         """
+        if learns is not None and biases is not None and self._are_no_numbers(node.inputs[learns.biases], biases):
+            biases = None
         places = [] if learns is None else [learns.weights, *([] if biases is None else [learns.biases])]
         names = [node.inputs[place] for place in places]
         maker = self._maker(names)
