@@ -106,6 +106,10 @@ MODULES: dict[str, Callable[[], nn.Module]] = {
         nn.Conv2d(4, 8, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(32, 4),
         nn.Softmax(1),
     ),
+    "momenta": lambda: nn.Sequential(
+        nn.Conv2d(4, 8, 3), nn.BatchNorm2d(8, momentum=0.3), nn.ReLU(), nn.Dropout(0.0), nn.Conv2d(8, 4, 1),
+        nn.BatchNorm2d(4, momentum=0.01),
+    ),
     "tokens": _tokens,
     "scaled": lambda: nn.Sequential(nn.Conv2d(4, 8, 3), nn.ReLU(), Scaled(8), nn.Conv2d(8, 4, 1)),
 }  # fmt: skip
@@ -257,7 +261,6 @@ _PLANES, _ROW = (1, 4, 6, 6), (1, 4)
     (lambda: Applied(lambda self, x: x * self.own.scale, own=Scaled(1)), _PLANES, "own.scale"),
     (lambda: _frozen(nn.Conv2d(4, 4, 1), "bias"), _PLANES, "a part of its numbers is trained, and a part is not"),
     (lambda: nn.BatchNorm2d(4, affine=False), _PLANES, "no scales and shifts"),
-    (lambda: nn.BatchNorm2d(4, momentum=0.01), _PLANES, r"its momentum is 0.01, .* data source 0.1.*momentum=0.01"),
     (lambda: nn.Sequential(norm := nn.BatchNorm2d(4), nn.ReLU(), norm), _PLANES, "2 layers train it"),
     (lambda: nn.Sequential(norm := nn.GroupNorm(2, 4), nn.ReLU(), norm), _PLANES, "2 layers train it"),
     (Tied, _ROW, "weights in common with another layer"),
@@ -267,6 +270,13 @@ def test_what_would_train_otherwise_than_the_module_is_refused(module: Any, shap
     with pytest.raises(mps.MPSOperatorError, match=why.replace(" ", r"\s+")):
         reader.from_torch(module(), torch.zeros(shape), trainable=sources())
     reader.from_torch(module(), torch.zeros(shape), trainable=True)  # fixed numbers are nobody's to train
+
+
+def test_a_momentum_that_is_given_must_be_the_module_s() -> None:
+    given = mps.TrainableDataSources(lambda device: mps.MPSNNOptimizerAdam(device), momentum=0.1)
+    with pytest.raises(mps.MPSOperatorError, match=r"momentum\s+is\s+0.01,\s+that\s+of\s+its\s+data\s+source\s+0.1"):
+        reader.from_torch(nn.BatchNorm2d(4, momentum=0.01), torch.zeros(_PLANES), trainable=given)
+    reader.from_torch(nn.BatchNorm2d(4), torch.zeros(_PLANES), trainable=given)
 
 
 def test_numbers_of_other_types_come_back_in_theirs() -> None:

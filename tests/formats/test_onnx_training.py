@@ -8,8 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onnx_models import asked, conv, error, model, node, numbers, ours, reference
-from openmps.errors import MPSOperatorError
+from onnx_models import asked, conv, error, model, node, numbers, ours, reference, saved
+from openmps.errors import MPSArgumentError, MPSOperatorError
+from openmps.formats import onnx as reader
+from openmps.kernels.optimizers import MPSNNOptimizerAdam
+from openmps.training import TrainableDataSources
 
 pytest.importorskip("onnx")
 pytestmark = pytest.mark.filterwarnings("ignore:.*Apple devices need multiples of 4")
@@ -88,3 +91,38 @@ def test_factors_of_a_product_are_not_trained(attributes: dict[str, float], why:
     x = numbers(2, 4, 6, 6)
     got = ours(tmp_path / "model.onnx", trainable=True).run({"x": x})["y"]
     assert error(got, reference(made, {"x": x})["y"]) < 1e-5
+
+
+class Kept(TrainableDataSources):
+    """Keeps the data sources of batch normalizations."""
+
+    def batch_normalization(self, *numbers: Any) -> Any:
+        found = super().batch_normalization(*numbers)
+        KEPT.append(found)
+        return found
+
+
+KEPT: list[Any] = []
+
+
+@pytest.mark.parametrize(("said", "given", "moves"), [
+    ({}, None, 0.1), ({"momentum": 0.7}, None, 0.3), ({"momentum": 1.0}, None, 0.0), ({"momentum": 0.7}, 0.1, 0.1),
+])  # fmt: skip
+def test_running_statistics_move_as_the_file_says(
+    said: dict[str, float], given: float | None, moves: float, tmp_path: Path
+) -> None:
+    rows = {"w": numbers(4, 4, 3, 3), "g": numbers(4), "h": numbers(4), "m": numbers(4), "v": np.ones(4, np.float32)}
+    made = model([conv("x", "c"), node("BatchNormalization", "c g h m v", "y", **said)], X, **rows)
+    KEPT.clear()
+    reader.network(saved(made, tmp_path), trainable=Kept(lambda device: MPSNNOptimizerAdam(device), momentum=given))
+    assert [source.momentum for source in KEPT] == [moves]
+
+
+def test_a_momentum_that_is_no_share_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(MPSArgumentError, match="momentum must be 0 to 1"):
+        TrainableDataSources(lambda device: MPSNNOptimizerAdam(device), momentum=1.5)
+    rows = {"g": numbers(4), "h": numbers(4), "m": numbers(4), "v": np.ones(4, np.float32)}
+    made = model([node("BatchNormalization", "x g h m v", "y", momentum=1.5)], X, **rows)
+    with pytest.raises(MPSOperatorError, match=r"its momentum is 1.5, no share of 0\s+to 1"):
+        reader.network(saved(made, tmp_path), trainable=TrainableDataSources(lambda device: MPSNNOptimizerAdam(device)))
+    reader.network(tmp_path / "model.onnx")
