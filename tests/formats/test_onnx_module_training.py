@@ -87,6 +87,20 @@ def _tokens() -> nn.Module:
     )  # fmt: skip
 
 
+class Still(nn.BatchNorm2d):
+    """A normalization by fixed numbers, which stays in evaluation mode."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(channels)
+        rows = (self.weight, self.bias, self.running_mean, self.running_var)
+        for place, row in enumerate(rows):
+            row.requires_grad_(False).copy_(torch.linspace(0.5, 1.5 + place, channels))
+        self.eval()
+
+    def train(self, mode: bool = True) -> Still:
+        return super().train(False)
+
+
 MODULES: dict[str, Callable[[], nn.Module]] = {
     "linear": lambda: nn.Sequential(nn.Flatten(), nn.Linear(144, 12), nn.ReLU(), nn.Linear(12, 4)),
     "residual": lambda: _ended(nn.Conv2d(4, 8, 3), _block(8), _block(8)),
@@ -106,9 +120,20 @@ MODULES: dict[str, Callable[[], nn.Module]] = {
         nn.Conv2d(4, 8, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(32, 4),
         nn.Softmax(1),
     ),
+    "frozen normalization": lambda: nn.Sequential(
+        nn.Conv2d(4, 8, 3, bias=False), Still(8), nn.ReLU(), nn.Conv2d(8, 4, 1)
+    ),
     "momenta": lambda: nn.Sequential(
         nn.Conv2d(4, 8, 3), nn.BatchNorm2d(8, momentum=0.3), nn.ReLU(), nn.Dropout(0.0), nn.Conv2d(8, 4, 1),
         nn.BatchNorm2d(4, momentum=0.01),
+    ),
+    "half pixels": lambda: nn.Sequential(
+        nn.Conv2d(4, 8, 3), nn.Upsample(scale_factor=2, mode="bilinear"), nn.ReLU(), nn.Conv2d(8, 4, 3),
+        nn.Upsample(scale_factor=(1, 3), mode="bilinear"),
+    ),
+    "cut and padded": lambda: Applied(
+        lambda self, x: self.out(F.pad(torch.relu(self.first(x))[:, 2:, 1:, :5], (1, 0, 2, 1), mode="reflect")),
+        first=nn.Conv2d(4, 8, 4, padding="same"), out=nn.Conv2d(6, 4, 3, padding=1, padding_mode="replicate"),
     ),
     "tokens": _tokens,
     "scaled": lambda: nn.Sequential(nn.Conv2d(4, 8, 3), nn.ReLU(), Scaled(8), nn.Conv2d(8, 4, 1)),

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from openmps.core.arrays import numbers
 from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.formats.module_modes import evaluation_mode
 from openmps.graph.run.trace import Trace, TracedKind, TracedValue
 from openmps.types import MPSImageFeatureChannelFormat
 
@@ -52,16 +53,14 @@ def trace_torch(module: torch.nn.Module, images: object) -> Trace:
             entries.append(TracedValue(label, label, TracedKind.IMAGE, type(layer).__name__, form, _image(result)))
 
     names = {layer: name or type(layer).__name__ for name, layer in module.named_modules() if not [*layer.children()]}
-    was_training, hooks = module.training, [layer.register_forward_hook(keep) for layer in names]
-    module.eval()
+    hooks = [layer.register_forward_hook(keep) for layer in names]
     try:
-        with torch.inference_mode():
+        with evaluation_mode(module), torch.inference_mode():
             pixels = torch.from_numpy(given).permute(0, 3, 1, 2).to(parameter.device, parameter.dtype)
             module(pixels)
     except (RuntimeError, TypeError, ValueError) as error:
         raise MPSArgumentError(_WHO, "images", "must be such as the module computes", error) from error
     finally:
-        module.train(was_training)
         for hook in hooks:
             hook.remove()
     return Trace(entries)
