@@ -179,6 +179,14 @@ def test_windows_that_no_node_has_are_refused(function, why: str) -> None:
         reader.from_torch(Applied(function), torch.zeros(1, 4, 3, 3))
 
 
+def test_errors_call_operators_by_their_layers() -> None:
+    inner = nn.Sequential(nn.LayerNorm(4), nn.BatchNorm2d(3, track_running_stats=False))
+    with pytest.raises(MPSOperatorError, match="track_running_stats=True") as caught:
+        reader.from_torch(nn.Sequential(nn.Conv2d(3, 3, 1), inner, Odd()), torch.zeros(1, 3, 4, 4))
+    assert [each["node"] for each in caught.value.nodes][:2] == ["1.0", "1.1"]
+    assert all(each["node"].startswith("2") for each in caught.value.nodes[2:])
+
+
 def test_slopes_of_each_channel_of_a_row() -> None:
     module = nn.PReLU(5)
     module.weight.data = torch.linspace(-1, 1, 5)

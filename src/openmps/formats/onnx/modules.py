@@ -178,19 +178,20 @@ class _Traced:
         name = str(node.target)
         if name.startswith("aten.sym_size") or node.target in (operator.mul, operator.add, operator.floordiv):
             return  # a length that is not known
+        self._title = str(node.name)
         try:
+            self._begin(node)
             if name not in CALLS:
                 raise NodeError("no node of the framework computes it", _CUT)
             schema = node.target._schema.arguments
             _check_views(node)
-            self._begin(node)
             given = {each.name: each.default_value for each in schema if each.has_default_value()}
             given |= {each.name: value for each, value in zip(schema, node.args, strict=False)}
             CALLS[name](self, node.name, {**given, **node.kwargs})
         except (NodeError, KeyError, TypeError, ValueError, AttributeError) as error:  # of what no table foresees
             known = isinstance(error, NodeError)
             problem = error if known else NodeError(f"its operands are not as expected ({type(error).__name__})", _CUT)
-            title = {"node": node.name, "operator": name, "why": problem.why, "remedy": problem.remedy}
+            title = {"node": self._title, "operator": name, "why": problem.why, "remedy": problem.remedy}
             self._problems.append(title)
 
     # --- parts --------------------------------------------------------------------------------------------------------
@@ -262,7 +263,7 @@ def _plain(kind: str, *names: str, **attributes: str) -> Call:
 
 def _normalization(traced: _Traced, output: str, given: dict[str, Any]) -> None:
     if given.get("training"):
-        raise NodeError("it normalizes by the batch")
+        raise NodeError("it normalizes by the batch", "Let it keep running statistics: track_running_stats=True")
     if given["weight"] is None and traced.is_trained:
         rule = "it has no scales and shifts (affine=False), which its data source would train"
         raise NodeError(rule, "Make it with affine=True")
