@@ -8,11 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onnx_models import asked, conv, error, model, node, numbers, ours, reference, saved
+from onnx_models import CPU, asked, conv, error, model, node, numbers, ours, reference, saved
+from openmps import (
+    MPSCNNBatchNormalizationNode,
+    MPSImageDescriptor,
+    MPSImageFeatureChannelFormat,
+    MPSNNGraph,
+    MPSNNImageNode,
+    MPSNNOptimizerAdam,
+)
 from openmps.errors import MPSArgumentError, MPSOperatorError
 from openmps.formats import onnx as reader
-from openmps.kernels.optimizers import MPSNNOptimizerAdam
-from openmps.training import TrainableDataSources
+from openmps.training import TrainableBatchNormalizationDataSource, TrainableDataSources
 
 pytest.importorskip("onnx")
 pytestmark = pytest.mark.filterwarnings("ignore:.*Apple devices need multiples of 4")
@@ -116,6 +123,19 @@ def test_running_statistics_move_as_the_file_says(
     KEPT.clear()
     reader.network(saved(made, tmp_path), trainable=Kept(lambda device: MPSNNOptimizerAdam(device), momentum=given))
     assert [source.momentum for source in KEPT] == [moves]
+
+
+def test_a_momentum_is_written_and_read_again(tmp_path: Path) -> None:
+    def optimizer(device: Any) -> MPSNNOptimizerAdam:
+        return MPSNNOptimizerAdam(device)
+
+    source = TrainableBatchNormalizationDataSource(4, momentum=0.3, optimizer=optimizer)
+    normalization = MPSCNNBatchNormalizationNode(MPSNNImageNode(), source)
+    pixels = MPSImageDescriptor(MPSImageFeatureChannelFormat.FLOAT32, 6, 6, 4)
+    reader.save(MPSNNGraph(CPU, normalization.result_image), tmp_path / "model.onnx", pixels)
+    KEPT.clear()
+    reader.network(tmp_path / "model.onnx", trainable=Kept(optimizer))
+    assert [each.momentum for each in KEPT] == [0.3]
 
 
 def test_a_momentum_that_is_no_share_is_refused(tmp_path: Path) -> None:

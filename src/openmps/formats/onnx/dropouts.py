@@ -66,8 +66,9 @@ def kept_in(made: list[Any], sources: DataSources) -> Any:
     """``sources``, which add what they make to a list."""
 
     def give(method: str, given: tuple[Any, ...], momentum: float | None) -> Any:
-        is_followed = momentum is not None and isinstance(sources, MomentumSources)
-        maker = sources.with_momentum(momentum) if is_followed else sources
+        maker: Any = sources
+        if momentum is not None and isinstance(sources, MomentumSources):
+            maker = sources.with_momentum(momentum)
         made.append(getattr(maker, method)(*given))
         return made[-1]
 
