@@ -133,7 +133,8 @@ MODULES: dict[str, Callable[[], nn.Module]] = {
     ),
     "cut and padded": lambda: Applied(
         lambda self, x: self.out(F.pad(torch.relu(self.first(x))[:, 2:, 1:, :5], (1, 0, 2, 1), mode="reflect")),
-        first=nn.Conv2d(4, 8, 4, padding="same"), out=nn.Conv2d(6, 4, 3, padding=1, padding_mode="replicate"),
+        first=nn.Conv2d(4, 8, 3, padding="same", dilation=2),
+        out=nn.Conv2d(6, 4, 3, padding=1, padding_mode="replicate"),
     ),
     "tokens": _tokens,
     "scaled": lambda: nn.Sequential(nn.Conv2d(4, 8, 3), nn.ReLU(), Scaled(8), nn.Conv2d(8, 4, 1)),

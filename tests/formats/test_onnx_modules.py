@@ -159,6 +159,7 @@ WINDOWS = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")
 @pytest.mark.parametrize("trainable", [False, True])
 @pytest.mark.parametrize("name", WINDOWS)
 def test_windows(name: str, trainable: bool) -> None:
