@@ -139,8 +139,8 @@ def test_what_does_not_fit_is_listed_and_nothing_written(run, tmp_path, capsys):
     status, out, err = _convert(capsys, tmp_path / "w.npz", tmp_path / "o.npz", "--from", "pytorch", "--network", run)
     assert (status, out) == (2, "")
     assert "first_norm.gamma (8 C) finds no tensor first_norm.weight; first_norm/gamma is its name" in err
-    assert "--map LAYER=NAME sets what names do not tell" in err
-    assert len(err.splitlines()) == 1 + 11 + 11 + 2
+    assert "--map LAYER=NAME sets what names do not tell" in err and "--fold LAYER=NAME folds a batch" in err
+    assert len(err.splitlines()) == 1 + 11 + 11 + 3
     assert not (tmp_path / "o.npz").exists()
 
 

@@ -45,6 +45,49 @@ def test_a_graph_made_of_a_module_agrees_with_it(rng: np.random.Generator) -> No
     assert "its rows are the columns" in wrong.first.hint
 
 
+def _normalized() -> torch.nn.Sequential:
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 3, bias=False), torch.nn.BatchNorm2d(8), torch.nn.ReLU(),
+        torch.nn.ConvTranspose2d(8, 8, (3, 2), 2, groups=2), torch.nn.GroupNorm(2, 8), torch.nn.ReLU(),
+        torch.nn.ConvTranspose2d(8, 6, 4, 2, 1), torch.nn.InstanceNorm2d(6, affine=True),
+    ).eval()  # fmt: skip
+    with torch.no_grad():
+        for layer in module:
+            for row in (*layer.parameters(), *(each for each in layer.buffers() if each.ndim)):
+                row.copy_(row + torch.rand_like(row) / 4)
+    return module
+
+
+@pytest.mark.filterwarnings("ignore:.*Apple devices need multiples of 4")
+def test_each_number_of_a_layer_is_held_against_its_own(rng: np.random.Generator) -> None:
+    module, images = _normalized(), rng.random((2, 6, 6, 3), np.float32)
+    network = onnx.from_torch(module, torch.from_numpy(images).permute(0, 3, 1, 2), trainable=True)
+    trace = network.graph(CPU).trace([images])
+    found = mps.debug.compare(trace, mps.debug.trace_torch(module, images))
+    assert found.ok, str(found)
+    assert [*found.only_first, *found.only_second] == []
+    assert {"1/mean", "1/variance", "3/weights", "4/gamma", "6/weights", "7/beta"} <= {row.label for row in found.rows}
+    with torch.no_grad():
+        module.get_buffer("1.running_mean")[3] += 1
+    wrong = mps.debug.compare(trace, mps.debug.trace_torch(module, images)).first
+    assert wrong is not None and wrong.label == "1/mean"
+
+
+def test_layers_that_became_a_part_of_another_are_named(rng: np.random.Generator) -> None:
+    module, images = _normalized(), rng.random((2, 6, 6, 3), np.float32)
+    folded = onnx.from_torch(module[:3], torch.from_numpy(images).permute(0, 3, 1, 2)).graph(CPU).trace([images])
+    theirs = mps.debug.trace_torch(module[:3], images)
+    for pair in ((folded, theirs), (theirs, folded)):
+        first = mps.debug.compare(*pair).first
+        assert first is not None and first.label == "0/weights"
+        assert "'0' gives what '2' gives in the other one:" in first.hint and "trainable=True" in first.hint
+    with torch.no_grad():
+        module.get_buffer("1.running_mean")[3] += 1
+    wrong = mps.debug.compare(folded, mps.debug.trace_torch(module[:3], images)).first
+    assert wrong is not None and "gives what" not in wrong.hint
+
+
 def test_values_are_those_before_a_layer_overwrites_them(rng: np.random.Generator) -> None:
     module, pixels = _module(), rng.integers(0, 256, (2, 6, 6, 3)).astype(np.uint8)
     trace = mps.debug.trace_torch(module, pixels)

@@ -135,6 +135,59 @@ def test_what_no_operator_says_is_refused(function, why: str) -> None:
         reader.from_torch(Applied(function), torch.zeros(1, 4, 3, 3))
 
 
+WINDOWS = {
+    "zeros around": lambda x: F.pad(x, (1, 2, 0, 3)),
+    "nothing around": lambda x: F.pad(x, (0, 0, 0, 0)) * 2,
+    "numbers around": lambda x: F.pad(x, (1, 0, 2, 1), value=-1.5),
+    "channels behind": lambda x: F.pad(x, (0, 0, 1, 0, 0, 4)),
+    "less": lambda x: F.pad(x, (-1, 1, -2, 0)),
+    "mirrored": lambda x: F.pad(x, (2, 1, 1, 3), mode="reflect"),
+    "edges": lambda x: F.pad(x, (1, 2, 3, 0), mode="replicate"),
+    "a layer's zeros": nn.ZeroPad2d((1, 0, 0, 2)),
+    "cut": lambda x: x[..., :3, 1:6],
+    "cut from the end": lambda x: x[:, :, -4:-1, :-2],
+    "every second": lambda x: x[:, :, ::2, 1::3],
+    "channels": lambda x: x[:, 1:3],
+    "all": lambda x: x[:, :, :] * 2,
+    "same": nn.Conv2d(4, 8, (4, 3), padding="same", dilation=(1, 2)),
+    "valid": nn.Conv2d(4, 8, 3, 2, padding="valid", bias=False),
+    "same, mirrored": nn.Conv2d(4, 8, 3, padding="same", padding_mode="reflect", groups=2),
+    "edges of a layer": nn.Conv2d(4, 8, 3, padding=1, padding_mode="replicate"),
+    "half-pixel": nn.Upsample(scale_factor=2, mode="bilinear"),
+    "half-pixel, odd": nn.Upsample(scale_factor=(3, 1), mode="bilinear"),
+    "half-pixel, many": nn.Upsample(scale_factor=(4, 5), mode="bilinear"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")
+@pytest.mark.parametrize("trainable", [False, True])
+@pytest.mark.parametrize("name", WINDOWS)
+def test_windows(name: str, trainable: bool) -> None:
+    module, x = Applied(WINDOWS[name]), numbers(2, 4, 6, 7)
+    with torch.no_grad():
+        wanted = module(torch.from_numpy(x)).numpy()
+    got = reader.from_torch(module, torch.zeros(1, 4, 6, 7), trainable=trainable).model(CPU).run({"x": x})["output"]
+    assert error(got, wanted) < 1e-6
+
+
+@pytest.mark.parametrize(("function", "why"), [
+    (lambda x: F.pad(x, (1, 1, 1, 1), mode="circular"), "no edge mode reads from the other side"),
+    (lambda x: x[:, :, :0], "it takes nothing"),
+    (lambda x: x[: x.shape[0] // 2], "length that is not known|limits are computed"),
+])  # fmt: skip
+def test_windows_that_no_node_has_are_refused(function, why: str) -> None:
+    with pytest.raises(MPSOperatorError, match=why.replace(" ", r"\s+")):
+        reader.from_torch(Applied(function), torch.zeros(1, 4, 3, 3))
+
+
+def test_errors_call_operators_by_their_layers() -> None:
+    inner = nn.Sequential(nn.LayerNorm(4), nn.BatchNorm2d(3, track_running_stats=False))
+    with pytest.raises(MPSOperatorError, match="track_running_stats=True") as caught:
+        reader.from_torch(nn.Sequential(nn.Conv2d(3, 3, 1), inner, Odd()), torch.zeros(1, 3, 4, 4))
+    assert [each["node"] for each in caught.value.nodes][:2] == ["1.0", "1.1"]
+    assert all(each["node"].startswith("2") for each in caught.value.nodes[2:])
+
+
 def test_slopes_of_each_channel_of_a_row() -> None:
     module = nn.PReLU(5)
     module.weight.data = torch.linspace(-1, 1, 5)

@@ -8,8 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onnx_models import asked, conv, error, model, node, numbers, ours, reference
-from openmps.errors import MPSOperatorError
+from onnx_models import CPU, asked, conv, error, model, node, numbers, ours, reference, saved
+from openmps import (
+    MPSCNNBatchNormalizationNode,
+    MPSImageDescriptor,
+    MPSImageFeatureChannelFormat,
+    MPSNNGraph,
+    MPSNNImageNode,
+    MPSNNOptimizerAdam,
+)
+from openmps.errors import MPSArgumentError, MPSOperatorError
+from openmps.formats import onnx as reader
+from openmps.training import TrainableBatchNormalizationDataSource, TrainableDataSources
 
 pytest.importorskip("onnx")
 pytestmark = pytest.mark.filterwarnings("ignore:.*Apple devices need multiples of 4")
@@ -19,6 +29,7 @@ X = {"x": ["n", 4, 6, 6]}
 ROWS = {
     "w": numbers(4, 4, 3, 3), "b": numbers(4), "s": numbers(4, 1, 1), "t": numbers(1, 4, 1, 1),
     "m": numbers(144, 5), "r": numbers(5), "half": np.float32(0.5),
+    "zero": np.float32(0), "double": np.float64(1.5),
 }  # fmt: skip
 
 LAYERS: dict[str, tuple[list[Any], list[list[str]]]] = {
@@ -41,6 +52,14 @@ LAYERS: dict[str, tuple[list[Any], list[list[str]]]] = {
         [node("Split", "x", "a b2 c d", axis=1, num_outputs=4), node("Concat", "c a d", "y", axis=1)], []
     ),
     "weights that are used twice": ([conv("x", "c", "w b", pads=[1] * 4), conv("c", "y", "w b")], [["w", "b"]]),
+    "no biases, as an exporter writes them": ([
+        node("Shape", "w", "count", start=0, end=1), node("Constant", "", "one", value_ints=[1]),
+        node("Expand", "count one", "row"), node("CastLike", "zero x", "none"), node("Expand", "none row", "zeros"),
+        conv("x", "y", "w zeros"),
+    ], [["w"]]),
+    "numbers of another type": (
+        [node("CastLike", "double x", "d"), node("CastLike", "x d", "e"), node("Mul", "e d", "y")], []
+    ),
     "instance normalization": ([node("InstanceNormalization", "x b b2", "y")], [["b", "b2"]]),
     "group normalization": ([node("GroupNormalization", "x b b2", "y", num_groups=2)], [["b", "b2"]]),
 }  # fmt: skip
@@ -79,3 +98,51 @@ def test_factors_of_a_product_are_not_trained(attributes: dict[str, float], why:
     x = numbers(2, 4, 6, 6)
     got = ours(tmp_path / "model.onnx", trainable=True).run({"x": x})["y"]
     assert error(got, reference(made, {"x": x})["y"]) < 1e-5
+
+
+class Kept(TrainableDataSources):
+    """Keeps the data sources of batch normalizations."""
+
+    def batch_normalization(self, *numbers: Any) -> Any:
+        found = super().batch_normalization(*numbers)
+        KEPT.append(found)
+        return found
+
+
+KEPT: list[Any] = []
+
+
+@pytest.mark.parametrize(("said", "given", "moves"), [
+    ({}, None, 0.1), ({"momentum": 0.7}, None, 0.3), ({"momentum": 1.0}, None, 0.0), ({"momentum": 0.7}, 0.1, 0.1),
+])  # fmt: skip
+def test_running_statistics_move_as_the_file_says(
+    said: dict[str, float], given: float | None, moves: float, tmp_path: Path
+) -> None:
+    rows = {"w": numbers(4, 4, 3, 3), "g": numbers(4), "h": numbers(4), "m": numbers(4), "v": np.ones(4, np.float32)}
+    made = model([conv("x", "c"), node("BatchNormalization", "c g h m v", "y", **said)], X, **rows)
+    KEPT.clear()
+    reader.network(saved(made, tmp_path), trainable=Kept(lambda device: MPSNNOptimizerAdam(device), momentum=given))
+    assert [source.momentum for source in KEPT] == [moves]
+
+
+def test_a_momentum_is_written_and_read_again(tmp_path: Path) -> None:
+    def optimizer(device: Any) -> MPSNNOptimizerAdam:
+        return MPSNNOptimizerAdam(device)
+
+    source = TrainableBatchNormalizationDataSource(4, momentum=0.3, optimizer=optimizer)
+    normalization = MPSCNNBatchNormalizationNode(MPSNNImageNode(), source)
+    pixels = MPSImageDescriptor(MPSImageFeatureChannelFormat.FLOAT32, 6, 6, 4)
+    reader.save(MPSNNGraph(CPU, normalization.result_image), tmp_path / "model.onnx", pixels)
+    KEPT.clear()
+    reader.network(tmp_path / "model.onnx", trainable=Kept(optimizer))
+    assert [each.momentum for each in KEPT] == [0.3]
+
+
+def test_a_momentum_that_is_no_share_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(MPSArgumentError, match="momentum must be 0 to 1"):
+        TrainableDataSources(lambda device: MPSNNOptimizerAdam(device), momentum=1.5)
+    rows = {"g": numbers(4), "h": numbers(4), "m": numbers(4), "v": np.ones(4, np.float32)}
+    made = model([node("BatchNormalization", "x g h m v", "y", momentum=1.5)], X, **rows)
+    with pytest.raises(MPSOperatorError, match=r"its momentum is 1.5, no share of 0\s+to 1"):
+        reader.network(saved(made, tmp_path), trainable=TrainableDataSources(lambda device: MPSNNOptimizerAdam(device)))
+    reader.network(tmp_path / "model.onnx")

@@ -105,6 +105,17 @@ def test_a_step_trains_every_layer(tmp_path: Path) -> None:
 # --- by command -------------------------------------------------------------------------------------------------------
 
 
+def test_running_statistics_move_as_the_file_says(tmp_path: Path) -> None:
+    made = classifier()
+    made.graph.node[1].attribute.append(onnx.helper.make_attribute("momentum", 0.75))
+    found = []
+    for each in (made, classifier()):
+        shape = NetworkShape(SIDE, SIDE, 3, CLASSES, str(saved(each, tmp_path)))
+        source: Any = shape.layers()["BatchNormalization_n"].trainable("n", 0, optimizer_factory("adam", 1e-2))
+        found.append(source.momentum)
+    assert found == [0.25, 0.1]
+
+
 def folders(tmp_path: Path) -> Path:
     """Two classes that differ in brightness."""
     from PIL import Image

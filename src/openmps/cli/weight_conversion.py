@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 _WHO = "openmps weights convert"
 _REMEDY = (
     "--map LAYER=NAME sets what names do not tell, --prefix TEXT what stands before all of\n"
-    "them, --leave PATTERN leaves tensors out, --from says whose layout SOURCE has."
+    "them, --fold LAYER=NAME folds a batch normalization of SOURCE into the convolution\n"
+    "before it, --leave PATTERN leaves tensors out, --from says whose layout SOURCE has."
 )
 _WRITTEN = "Give DEST the suffix .npz, .safetensors, .pt or .pth, or a folder for raw files."
 _ROUNDING = "--allow-rounding rounds them; numbers that are too large cannot be written."

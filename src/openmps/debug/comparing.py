@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -124,6 +125,12 @@ class Comparison:
     _repr_html_ = printed_html
 
 
+_PART = (
+    "{0} gives what {1} gives in the other one: the layers up to there became a part of it. "
+    "A network that is read with trainable=True keeps them apart"
+)
+
+
 def compare(
     first: Trace, second: Trace, *, tolerance: float | None = None, names: Mapping[str, str] | None = None
 ) -> Comparison:
@@ -157,10 +164,32 @@ def compare(
             is_coarse = is_coarse or _is_coarse(entry) or _is_coarse(other)
             row = _compared(entry, other, _tolerance(tolerance, entry.kind, is_coarse=is_coarse))
             if row.departs and not has_hint:
-                row, has_hint = replace(row, hint=hint(entry.array, other.array, row.tolerance)), True
+                back = {theirs: mine for mine, theirs in partners.items()}
+                looks = (
+                    _absorbing(entry, first, second, partners, row.tolerance)
+                    or _absorbing(other, second, first, back, row.tolerance)
+                    or hint(entry.array, other.array, row.tolerance)
+                )
+                row, has_hint = replace(row, hint=looks), True
             rows.append(row)
     notes = tuple(dict.fromkeys((*first.notes, *second.notes)))
     return Comparison(tuple(rows), _alone(first, partners), _alone(second, set(partners.values())), notes)
+
+
+def _absorbing(entry: TracedValue, trace: Trace, other: Trace, partners: Mapping[str, str], tolerance: float) -> str:
+    """Says which later result of another trace a value's layer gives; empty where it gives none of them."""
+    own = next((each for each in trace.entries if each.label == entry.layer and each.kind is TracedKind.IMAGE), None)
+    if own is None or own.label not in partners:
+        return ""
+    images = [each for each in other.entries if each.kind is TracedKind.IMAGE]
+    start = next((place for place, each in enumerate(images, 1) if each.label == partners[own.label]), len(images))
+    paired = set(partners.values())
+    found = [
+        later.label
+        for later in takewhile(lambda each: each.label not in paired, images[start:])
+        if own.array.shape == later.array.shape and not _compared(own, later, tolerance).departs
+    ]
+    return _PART.format(repr(own.label), repr(found[-1])) if found else ""
 
 
 def _tolerance(given: float | None, kind: TracedKind, *, is_coarse: bool) -> float:

@@ -11,6 +11,8 @@ from torch import Tensor
 
 from openmps.core.arrays import numbers
 from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.formats.layouts import conv_transpose_to_ohwi
+from openmps.formats.module_modes import evaluation_mode
 from openmps.graph.run.trace import Trace, TracedKind, TracedValue
 from openmps.types import MPSImageFeatureChannelFormat
 
@@ -21,6 +23,10 @@ _FORMATS = {
     torch.float16: MPSImageFeatureChannelFormat.FLOAT16,
 }
 _PARAMETERS = {"weight": "weights", "bias": "biases"}
+_SCALES = {"weight": "gamma", "bias": "beta", "running_mean": "mean", "running_var": "variance"}
+_NORMALIZATIONS = (
+    torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.SyncBatchNorm, torch.nn.InstanceNorm2d, torch.nn.GroupNorm
+)  # fmt: skip
 
 
 def trace_torch(module: torch.nn.Module, images: object) -> Trace:
@@ -28,7 +34,8 @@ def trace_torch(module: torch.nn.Module, images: object) -> Trace:
 
     ``images`` are numbers as a graph sees them, uint8 and uint16 ones standing for 0 to 1. The module gets them as
     N, C, H, W, in evaluation mode, and is left as it was. Results of layers become images again: ``[N, channels]`` is
-    one pixel. Weights of convolutions are given as OHWI. Our addition.
+    one pixel. Weights of convolutions are given as OHWI, those of transposed ones turned, as the framework
+    has them, and the numbers of normalizations as gamma, beta, mean and variance. Our addition.
 
     Raises:
         MPSTypeError: It is no module, or the images are no array.
@@ -52,16 +59,14 @@ def trace_torch(module: torch.nn.Module, images: object) -> Trace:
             entries.append(TracedValue(label, label, TracedKind.IMAGE, type(layer).__name__, form, _image(result)))
 
     names = {layer: name or type(layer).__name__ for name, layer in module.named_modules() if not [*layer.children()]}
-    was_training, hooks = module.training, [layer.register_forward_hook(keep) for layer in names]
-    module.eval()
+    hooks = [layer.register_forward_hook(keep) for layer in names]
     try:
-        with torch.inference_mode():
+        with evaluation_mode(module), torch.inference_mode():
             pixels = torch.from_numpy(given).permute(0, 3, 1, 2).to(parameter.device, parameter.dtype)
             module(pixels)
     except (RuntimeError, TypeError, ValueError) as error:
         raise MPSArgumentError(_WHO, "images", "must be such as the module computes", error) from error
     finally:
-        module.train(was_training)
         for hook in hooks:
             hook.remove()
     return Trace(entries)
@@ -84,11 +89,16 @@ def _image(result: Tensor) -> NDArray[Any]:
 
 def _parameters(layer: torch.nn.Module, label: str) -> list[TracedValue]:
     found: list[TracedValue] = []
-    for name, value in layer.named_parameters(recurse=False):
-        key = f"{label}/{_PARAMETERS.get(name, name)}"
+    is_normalization = isinstance(layer, _NORMALIZATIONS)
+    names = _SCALES if is_normalization else _PARAMETERS
+    statistics = [each for each in layer.named_buffers(recurse=False) if is_normalization and each[0] in _SCALES]
+    for name, value in (*layer.named_parameters(recurse=False), *statistics):
+        key = f"{label}/{names.get(name, name)}"
         array = value.detach().cpu().numpy()
         if isinstance(layer, torch.nn.Conv2d) and array.ndim == 4:
             array = array.transpose(0, 2, 3, 1)
+        elif isinstance(layer, torch.nn.ConvTranspose2d) and array.ndim == 4:
+            array = np.concatenate([conv_transpose_to_ohwi(each) for each in np.split(array, layer.groups)])
         elif isinstance(layer, torch.nn.Linear) and array.ndim == 2:
             array = array[:, None, None, :]
         copied = np.array(array, np.float32, order="C")

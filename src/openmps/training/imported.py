@@ -106,6 +106,7 @@ class _Normalization:
 
     rows: tuple[Row, Row, Row, Row] = field(repr=False)
     epsilon: float
+    momentum: float
 
     def arrays(self) -> dict[str, tuple[int, ...]]:
         """Gamma, beta, mean and variance."""
@@ -119,12 +120,12 @@ class _Normalization:
     def plain(self, channels: int) -> Layer:
         """The same layer of so many channels with statistics that know nothing yet."""
         one, zero = np.ones(channels, np.float32), np.zeros(channels, np.float32)
-        return _Normalization((one, zero, zero, one), self.epsilon)
+        return _Normalization((one, zero, zero, one), self.epsilon, self.momentum)
 
     def trainable(self, label: str, seed: int, optimizer: OptimizerFactory) -> Source:
         """A data source that an optimizer trains on from the numbers of the file."""
         return TrainableBatchNormalizationDataSource(
-            self.rows[0].size, *self.rows, label, epsilon=self.epsilon, optimizer=optimizer
+            self.rows[0].size, *self.rows, label, epsilon=self.epsilon, momentum=self.momentum, optimizer=optimizer
         )
 
 
@@ -169,6 +170,12 @@ class _Collector:
 
     def __init__(self) -> None:
         self.found: list[tuple[str, _Found]] = []
+        self._momentum = 0.1
+
+    def with_momentum(self, momentum: float) -> _Collector:
+        """Of a layer whose running statistics move so far."""
+        self._momentum = momentum
+        return self
 
     def convolution(
         self, descriptor: MPSCNNConvolutionDescriptor, weights: Row, biases: Row | None, label: str
@@ -184,7 +191,7 @@ class _Collector:
         """A batch normalization."""
         source = ArrayBatchNormalizationDataSource(len(gamma), gamma, beta, mean, variance, label, epsilon=epsilon)
         rows = (source.gamma(), source.beta(), source.mean(), source.variance())
-        self.found.append((label, _Normalization(rows, epsilon)))
+        self.found.append((label, _Normalization(rows, epsilon, self._momentum)))
         return source
 
     def instance_normalization(self, gamma: Row, beta: Row, epsilon: float, label: str) -> Source:

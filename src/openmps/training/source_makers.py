@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from copy import copy
+from typing import Self
+
 import numpy as np
 from numpy.typing import NDArray
 
 from openmps.checks import NamedAttributes, Shown, described, number, store
 from openmps.core.arrays import numbers
-from openmps.errors import MPSTypeError
+from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.kernels.convolution import MPSCNNConvolutionDescriptor
 from openmps.training.data_sources import TrainableConvolutionDataSource
 from openmps.training.image_normalization_sources import (
@@ -24,23 +27,37 @@ class TrainableDataSources(NamedAttributes):
     """Makes data sources that train their numbers, each with an optimizer of its own.
 
     ``openmps.formats.onnx.network(path, trainable=TrainableDataSources(lambda device: MPSNNOptimizerAdam(device)))``.
-    ``momentum`` is how far running statistics of batch normalizations move to those of a batch.
+    ``momentum``, 0 to 1, is how far running statistics of batch normalizations move to those of a batch. None: as far
+    as the model says of each layer, and 0.1 where it says nothing.
     """
 
-    def __init__(self, optimizer: OptimizerFactory, *, momentum: float = 0.1) -> None:
+    def __init__(self, optimizer: OptimizerFactory, *, momentum: float | None = None) -> None:
         if not callable(optimizer):
             rule, remedy = "must be a function of a device that gives an optimizer", "Pass optimizer_factory(…)"
             raise MPSTypeError("TrainableDataSources", "optimizer", rule, type(optimizer).__name__, remedy)
         store(self, "_optimizer", optimizer)
-        store(self, "_momentum", number("TrainableDataSources", "momentum", momentum))
+        given = None if momentum is None else number("TrainableDataSources", "momentum", momentum)
+        if given is not None and not 0 <= given <= 1:
+            raise MPSArgumentError("TrainableDataSources", "momentum", "must be 0 to 1, or None", momentum)
+        store(self, "_momentum", given)
 
     def __repr__(self) -> str:
         return described(self, momentum=self._momentum)
 
     _optimizer: OptimizerFactory
-    _momentum: float
+    _momentum: float | None
     optimizer = Shown[OptimizerFactory]("_optimizer", "Makes the optimizer of each data source.")
-    momentum = Shown[float]("_momentum", "How far running statistics move to those of a batch, 0 to 1.")
+    momentum = Shown[float | None](
+        "_momentum", "How far running statistics move to those of a batch, 0 to 1; None: as the model says."
+    )
+
+    def with_momentum(self, momentum: float) -> Self:
+        """The makers of layers whose model says how far their running statistics move: a momentum given here wins."""
+        if self._momentum is not None:
+            return self
+        found = copy(self)
+        store(found, "_momentum", number("TrainableDataSources", "momentum", momentum))
+        return found
 
     def convolution(
         self, descriptor: MPSCNNConvolutionDescriptor, weights: Row, biases: Row | None, label: str
@@ -55,7 +72,7 @@ class TrainableDataSources(NamedAttributes):
         count = numbers("TrainableDataSources", "gamma", gamma).size
         return TrainableBatchNormalizationDataSource(
             count, gamma, beta, mean, variance, label,
-            epsilon=epsilon, momentum=self._momentum, optimizer=self._optimizer,
+            epsilon=epsilon, momentum=0.1 if self._momentum is None else self._momentum, optimizer=self._optimizer,
         )  # fmt: skip
 
     def instance_normalization(

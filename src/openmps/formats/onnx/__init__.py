@@ -4,12 +4,13 @@ from openmps.formats.onnx.modules import from_torch
 from openmps.formats.onnx.network import OnnxModel, OnnxNetwork, load, network
 from openmps.formats.onnx.ports import OnnxPort
 from openmps.formats.onnx.saving import save
-from openmps.formats.onnx.sources import DataSources, ImageNormalizationSources
+from openmps.formats.onnx.sources import DataSources, ImageNormalizationSources, MomentumSources
 from openmps.formats.onnx.torch_network import TorchNetwork
 
 __all__ = [
     "DataSources",
     "ImageNormalizationSources",
+    "MomentumSources",
     "OnnxModel",
     "OnnxNetwork",
     "OnnxPort",

@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from openmps.formats.onnx.model import Attribute, Model
-from openmps.formats.onnx.sources import DataSources, ImageNormalizationSources
+from openmps.formats.onnx.sources import DataSources, ImageNormalizationSources, MomentumSources
 
 OPERATOR = "Dropout"
 KEPT, SEED, OF_CHANNELS = "keep_probability", "dropout_seed", "of_channels"
 """What an operator says that drops out in training; ONNX has no such attributes."""
-Give = Callable[[str, tuple[Any, ...]], Any]
+Give = Callable[[str, tuple[Any, ...], float | None], Any]
 
 
 def attributes(probability: float, seed: int, *, of_channels: bool) -> dict[str, Attribute]:
@@ -32,18 +32,22 @@ def without_dropout(model: Model) -> Model:
 
 
 class _Handing:
-    """Data sources by a function of the method that was asked and its arguments."""
+    """Data sources by a function of the method that was asked, its arguments and the momentum that was said."""
 
-    def __init__(self, give: Give) -> None:
-        self._give = give
+    def __init__(self, give: Give, momentum: float | None = None) -> None:
+        self._give, self._momentum = give, momentum
+
+    def with_momentum(self, momentum: float) -> Any:
+        """Of layers with this momentum."""
+        return type(self)(self._give, momentum)
 
     def convolution(self, *numbers: Any) -> Any:
         """Of a convolution."""
-        return self._give("convolution", numbers)
+        return self._give("convolution", numbers, self._momentum)
 
     def batch_normalization(self, *numbers: Any) -> Any:
         """Of a batch normalization."""
-        return self._give("batch_normalization", numbers)
+        return self._give("batch_normalization", numbers, self._momentum)
 
 
 class _HandingAll(_Handing):
@@ -51,18 +55,21 @@ class _HandingAll(_Handing):
 
     def instance_normalization(self, *numbers: Any) -> Any:
         """Of an instance normalization."""
-        return self._give("instance_normalization", numbers)
+        return self._give("instance_normalization", numbers, self._momentum)
 
     def group_normalization(self, *numbers: Any) -> Any:
         """Of a group normalization."""
-        return self._give("group_normalization", numbers)
+        return self._give("group_normalization", numbers, self._momentum)
 
 
 def kept_in(made: list[Any], sources: DataSources) -> Any:
     """``sources``, which add what they make to a list."""
 
-    def give(method: str, given: tuple[Any, ...]) -> Any:
-        made.append(getattr(sources, method)(*given))
+    def give(method: str, given: tuple[Any, ...], momentum: float | None) -> Any:
+        maker: Any = sources
+        if momentum is not None and isinstance(sources, MomentumSources):
+            maker = sources.with_momentum(momentum)
+        made.append(getattr(maker, method)(*given))
         return made[-1]
 
     return _handing(sources, give)
@@ -71,7 +78,7 @@ def kept_in(made: list[Any], sources: DataSources) -> Any:
 def again(made: Sequence[Any], sources: DataSources) -> Any:
     """Those that give in the same order what ``sources`` have made."""
     left = iter(made)
-    return _handing(sources, lambda method, given: next(left))
+    return _handing(sources, lambda method, given, momentum: next(left))
 
 
 def _handing(sources: DataSources, give: Give) -> Any:

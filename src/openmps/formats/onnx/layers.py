@@ -345,7 +345,9 @@ def _batch(writer: Writer, node: Any, kernel: Any) -> None:
     count = writer.shape(node.sources[0])[0]
     filled = [np.full(count, 0 if place in (1, 2) else 1) if row is None else row for place, row in enumerate(rows)]
     inputs = [writer.name(node.sources[0]), *_rows(writer, node, filled, ("gamma", "beta", "mean", "variance"))]
-    writer.add("BatchNormalization", inputs, writer.name(node.result_image), epsilon=kernel.epsilon)
+    momentum = getattr(node.data_source, "momentum", None)  # of running statistics; ONNX says what they keep
+    more = {} if momentum is None else {"momentum": 1 - momentum}
+    writer.add("BatchNormalization", inputs, writer.name(node.result_image), epsilon=kernel.epsilon, **more)
 
 
 def _instance(writer: Writer, node: Any, kernel: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from openmps.core.arrays import numbers
 from openmps.formats.onnx.model import Array, Node
 from openmps.formats.onnx.problems import READER, NodeError
-from openmps.formats.onnx.sources import DataSources, FixedSources, ImageNormalizationSources
+from openmps.formats.onnx.sources import DataSources, FixedSources, ImageNormalizationSources, MomentumSources
 from openmps.graph.nodes.node import MPSNNFilterNode, MPSNNImageNode
 from openmps.graph.nodes.trainable import TrainableNode, offered_updates, training_of
 from openmps.kernels.convolution import MPSCNNConvolutionDescriptor
@@ -112,6 +113,10 @@ class Learning:
             raise NodeError(rule, "Freeze all parameters of the layer, or none of them")
         return self._sources if trained == {True} else _FIXED
 
+    def _are_no_numbers(self, name: str, biases: Row) -> bool:
+        """Whether biases are zeros that a model with data sources that train computes, and has no constant for."""
+        return not isinstance(self._sources, FixedSources) and self._origin(name) is None and not biases.any()
+
     def _learn(self, name: str, source: object, method: str, arrange: Arrange = np.ravel) -> None:
         origin = self._origin(name)
         if origin is not None:
@@ -144,6 +149,8 @@ class Learning:
 
         Layers of the same weights and biases have one data source, which gets the sum of their gradients.
         """
+        if learns is not None and biases is not None and self._are_no_numbers(node.inputs[learns.biases], biases):
+            biases = None
         places = [] if learns is None else [learns.weights, *([] if biases is None else [learns.biases])]
         names = [node.inputs[place] for place in places]
         maker = self._maker(names)
@@ -163,6 +170,8 @@ class Learning:
     def batch_normalization(self, node: Node, rows: tuple[Row, Row, Row, Row], epsilon: float, *, learns: bool) -> Any:
         """Of a batch normalization: gamma, beta, mean and variance."""
         maker = self._maker(node.inputs[1:3] if learns else ())
+        if isinstance(maker, MomentumSources):
+            maker = maker.with_momentum(_momentum(node))
         source = maker.batch_normalization(*rows, epsilon, node.title)
         if not isinstance(maker, FixedSources):
             self._check_momentum(node, source)
@@ -172,10 +181,10 @@ class Learning:
 
     def _check_momentum(self, node: Node, source: object) -> None:
         """Raise where a module says how far its running statistics move, and its data source moves them otherwise."""
-        own, given = getattr(source, "momentum", None), 1 - node.decimal("momentum", 0.9)
+        own, given = getattr(source, "momentum", None), _momentum(node)
         if self._parameters is not None and own is not None and not math.isclose(own, given, abs_tol=1e-6):
-            remedy = f"Pass TrainableDataSources(…, momentum={given:g})"
-            raise NodeError(f"its momentum is {given:g}, that of its data source {own:g}", remedy)
+            why = f"its momentum is {given:g}, that of its data source {own:g}"
+            raise NodeError(why, "Pass TrainableDataSources(…) without a momentum: each layer has its own then")
 
     def image_normalization(
         self, node: Node, rows: tuple[Row, Row], epsilon: float, groups: int | None, *, learns: bool = True
@@ -192,6 +201,14 @@ class Learning:
             for name, method in zip(names, ("gamma", "beta"), strict=True):
                 self._learn(name, source, method)
         return source
+
+
+def _momentum(node: Node) -> float:
+    """How far running statistics move to those of a batch, 0 to 1: ONNX says, in float32, what they keep."""
+    kept = node.decimal("momentum", 0.9)
+    if not 0 <= kept <= 1:
+        raise NodeError(f"its momentum is {kept:g}, no share of 0 to 1", "Give it the share that statistics keep")
+    return float(1 - Decimal(str(np.float32(kept))))
 
 
 def _composed(first: Arrange, then: Arrange) -> Arrange:

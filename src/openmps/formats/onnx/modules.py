@@ -14,7 +14,8 @@ from torch import Tensor
 from openmps.core.kinds import listed
 from openmps.core.numbers import integer
 from openmps.errors import MPSOperatorError, MPSTypeError
-from openmps.formats.onnx import dropouts
+from openmps.formats.module_modes import evaluation_mode
+from openmps.formats.onnx import dropouts, module_windows
 from openmps.formats.onnx.build import build
 from openmps.formats.onnx.constants import lengths
 from openmps.formats.onnx.layout import Atom
@@ -81,19 +82,16 @@ def from_torch(
 
 def _program(module: torch.nn.Module, examples: tuple[Tensor, ...]) -> Any:
     """The traced module, with a batch that varies where it can."""
-    was_training = module.training
-    module.eval()
     try:
         # A batch of one would be taken for a length that never changes.
         pairs = tuple(torch.cat([each, each]) if len(each) == 1 else each for each in examples)
         auto = torch.export.Dim.AUTO  # pyright: ignore[reportAttributeAccessIssue]
-        return torch.export.export(module, pairs, dynamic_shapes=tuple({0: auto} for _ in pairs))
+        with evaluation_mode(module):
+            return torch.export.export(module, pairs, dynamic_shapes=tuple({0: auto} for _ in pairs))
     except Exception as error:  # of whatever the module does
         why = f"torch.export cannot trace it ({type(error).__name__}: {str(error)[:200]})"
         problem = {"node": type(module).__name__, "operator": "module", "why": why, "remedy": ""}
         raise MPSOperatorError(WHO, "module", [problem]) from error
-    finally:
-        module.train(was_training)
 
 
 class _Traced:
@@ -110,6 +108,8 @@ class _Traced:
         self.parameters = self._trained() if is_trained else None
         self._problems: list[dict[str, str]] = []
         self._title = ""
+        self.layer = module
+        """The layer that the operator is of."""
         self._titles: Counter[str] = Counter()
 
     def _trained(self) -> frozenset[str]:
@@ -144,12 +144,21 @@ class _Traced:
         nodes = tuple(self.nodes)
         return Model(tuple(inputs), tuple(outputs), self.constants, nodes, _OPSET, size, parameters=self.parameters)
 
-    def _titled(self, node: Any) -> str:
-        """What a node is called: as the layer that it is, its further uses with a number; else within that it is of."""
+    def _begin(self, node: Any) -> None:
+        """Know what the operators to come are of: a node of the program."""
         stack = [*node.meta.get("nn_module_stack", {}).values()]
         path = stack[-1][0].partition("@")[0] if stack else ""
+        self.layer = self._module.get_submodule(path)
+        self._title = self._titled(node, path)
+
+    def is_in_mode(self, *, training: bool) -> bool:
+        """Whether the layer is in this mode, in a module that is in training mode; False in one that is not."""
+        return self._module.training and self.layer.training is training
+
+    def _titled(self, node: Any, path: str) -> str:
+        """What a node is called: as the layer that it is, its further uses with a number; else within that it is of."""
         weights = [self.targets[each.name] for each in node.all_input_nodes if each.name in self.targets]
-        if path and not [*self._module.get_submodule(path).children()]:
+        if path and not [*self.layer.children()]:
             title = path
         elif weights:
             title = weights[0].removesuffix(".weight")
@@ -169,19 +178,20 @@ class _Traced:
         name = str(node.target)
         if name.startswith("aten.sym_size") or node.target in (operator.mul, operator.add, operator.floordiv):
             return  # a length that is not known
+        self._title = str(node.name)
         try:
+            self._begin(node)
             if name not in CALLS:
                 raise NodeError("no node of the framework computes it", _CUT)
             schema = node.target._schema.arguments
             _check_views(node)
-            self._title = self._titled(node)
             given = {each.name: each.default_value for each in schema if each.has_default_value()}
             given |= {each.name: value for each, value in zip(schema, node.args, strict=False)}
             CALLS[name](self, node.name, {**given, **node.kwargs})
         except (NodeError, KeyError, TypeError, ValueError, AttributeError) as error:  # of what no table foresees
             known = isinstance(error, NodeError)
             problem = error if known else NodeError(f"its operands are not as expected ({type(error).__name__})", _CUT)
-            title = {"node": node.name, "operator": name, "why": problem.why, "remedy": problem.remedy}
+            title = {"node": self._title, "operator": name, "why": problem.why, "remedy": problem.remedy}
             self._problems.append(title)
 
     # --- parts --------------------------------------------------------------------------------------------------------
@@ -241,11 +251,6 @@ def _check_views(node: Any) -> None:
 Call = Callable[[_Traced, str, dict[str, Any]], None]
 
 
-def _pair(value: Any) -> list[int]:
-    values = [value] if isinstance(value, int) else list(value)
-    return [int(each) for each in (values * 2 if len(values) == 1 else values)]
-
-
 def _plain(kind: str, *names: str, **attributes: str) -> Call:
     """An operator with operands and attributes of these names."""
 
@@ -256,24 +261,14 @@ def _plain(kind: str, *names: str, **attributes: str) -> Call:
     return call
 
 
-def _convolution(traced: _Traced, output: str, given: dict[str, Any]) -> None:
-    if isinstance(given["padding"], str):
-        raise NodeError("its padding is a word", "Give it in pixels")
-    pads = _pair(given["padding"])
-    transposed = {"output_padding": _pair(given["output_padding"])} if "output_padding" in given else {}
-    traced.add(
-        "ConvTranspose" if transposed else "Conv", [given["input"], given["weight"], given["bias"]], output,
-        pads=pads + pads, strides=_pair(given["stride"]), dilations=_pair(given["dilation"]), group=given["groups"],
-        **transposed,
-    )  # fmt: skip
-
-
 def _normalization(traced: _Traced, output: str, given: dict[str, Any]) -> None:
     if given.get("training"):
-        raise NodeError("it normalizes by the batch")
+        raise NodeError("it normalizes by the batch", "Let it keep running statistics: track_running_stats=True")
     if given["weight"] is None and traced.is_trained:
         rule = "it has no scales and shifts (affine=False), which its data source would train"
         raise NodeError(rule, "Make it with affine=True")
+    if traced.parameters is not None and given["weight"] is not None:
+        _check_mode(traced, is_trained=given["weight"].name in traced.parameters)
     count = len(traced.constants[given["running_mean"].name])
     rows = [given["weight"] or traced.constant(np.ones(count, np.float32))]
     rows.append(given["bias"] or traced.constant(np.zeros(count, np.float32)))
@@ -281,28 +276,17 @@ def _normalization(traced: _Traced, output: str, given: dict[str, Any]) -> None:
     traced.add("BatchNormalization", inputs, output, epsilon=given["eps"], momentum=1 - given["momentum"])
 
 
-def _pooling(kind: str) -> Call:
-    def call(traced: _Traced, output: str, given: dict[str, Any]) -> None:
-        if given.get("divisor_override"):
-            raise NodeError("its divisor is given")
-        size, pads = _pair(given["kernel_size"]), _pair(given["padding"])
-        more: dict[str, Attribute] = (
-            {"count_include_pad": int(given["count_include_pad"])}
-            if kind == "AveragePool"
-            else {"dilations": _pair(given["dilation"])}
-        )
-        traced.add(
-            kind, [given["self"]], output, kernel_shape=size, pads=pads + pads, strides=_pair(given["stride"] or size),
-            ceil_mode=int(given["ceil_mode"]), **more,
-        )  # fmt: skip
-
-    return call
-
-
-def _whole_pooling(traced: _Traced, output: str, given: dict[str, Any]) -> None:
-    if _pair(given["output_size"]) != [1, 1]:
-        raise NodeError("adaptive pooling to more than one pixel", "Give the window in pixels")
-    traced.add("GlobalAveragePool", [given["self"]], output)
+def _check_mode(traced: _Traced, *, is_trained: bool) -> None:
+    """Raise where PyTorch trains a batch normalization otherwise than by the batch, or by the batch a frozen one."""
+    if is_trained and traced.is_in_mode(training=False):
+        why = "it trains in evaluation mode, by its running statistics: a layer that is trained normalizes by the batch"
+        raise NodeError(why, "Freeze its parameters, or let it normalize by the batch: train()")
+    if not is_trained and traced.is_in_mode(training=True):
+        why = "it is frozen in training mode, by the batch: a layer that is not trained has its running statistics"
+        raise NodeError(why, "Call eval() of the layer, or of the module")
+    if is_trained and getattr(traced.layer, "momentum", 0) is None:
+        why = "its running statistics are the mean of all batches (momentum=None), which no data source keeps"
+        raise NodeError(why, "Give it a momentum")
 
 
 def _linear(traced: _Traced, output: str, given: dict[str, Any]) -> None:
@@ -363,7 +347,7 @@ def _dropout(*, of_channels: bool = False, is_alpha: bool = False) -> Call:
         probability, source = given["p"], given["input" if "input" in given else "self"]
         if given["train"]:
             raise NodeError("it drops out, in evaluation mode too", _SWITCHED)
-        if not traced.is_trained or not probability:
+        if not traced.is_trained or not probability or traced.is_in_mode(training=False):
             traced.add("Identity", [source], output)
             return
         if is_alpha or probability >= 1:
@@ -414,15 +398,11 @@ def _permuted(traced: _Traced, output: str, given: dict[str, Any]) -> None:
 
 
 CALLS: dict[str, Call] = {
-    "aten.conv2d.default": _convolution,
-    "aten.conv_transpose2d.input": _convolution,
+    **module_windows.CALLS,
     "aten.batch_norm.default": _normalization,
     "aten.instance_norm.default": _instance,
     "aten.group_norm.default": _grouped,
     "aten.linear.default": _linear,
-    "aten.max_pool2d.default": _pooling("MaxPool"),
-    "aten.avg_pool2d.default": _pooling("AveragePool"),
-    "aten.adaptive_avg_pool2d.default": _whole_pooling,
     "aten.mean.dim": _mean,
     "aten.relu.default": _plain("Relu"),
     "aten.relu_.default": _plain("Relu"),

@@ -174,7 +174,11 @@ class _Reader:
         fault = schemas.fault(proto) if not domain else ""
         attributes = {str(each.name): self._attribute(each) for each in proto.attribute}
         inputs, outputs = tuple(map(str, proto.input)), tuple(map(str, proto.output))
-        return Node(str(proto.name), str(proto.op_type), domain, inputs, outputs, attributes, fault)
+        operator = str(proto.op_type)
+        kind = schemas.kind(inputs[1]) if operator == "CastLike" and not domain and not fault else None
+        if kind is not None:
+            operator, inputs, attributes = "Cast", inputs[:1], {"to": kind}
+        return Node(str(proto.name), operator, domain, inputs, outputs, attributes, fault)
 
     def _attribute(self, proto: Any) -> Attribute:
         kind = self._kinds.get(proto.type, "")

@@ -8,18 +8,21 @@ from fractions import Fraction
 
 import numpy as np
 
+from openmps.core.padding.explicit import ExplicitPadding
 from openmps.formats.onnx.layout import Layout, atoms, planar, size_of
 from openmps.formats.onnx.model import Array, Node
 from openmps.formats.onnx.pictures import Picture, channels_of
 from openmps.formats.onnx.problems import NodeError
 from openmps.formats.onnx.shapes import axis_of
 from openmps.formats.onnx.site import Builder, Site
+from openmps.graph.nodes.pooling import MPSCNNPoolingAverageNode
 from openmps.graph.nodes.shape import (
     MPSCNNUpsamplingBilinearNode,
     MPSCNNUpsamplingNearestNode,
     MPSNNBilinearScaleNode,
+    MPSNNPadNode,
 )
-from openmps.types import MTLSize
+from openmps.types import MPSImageCoordinate, MPSImageEdgeMode, MTLSize
 
 _GIVE = "Give the size of the input, as shapes={name: shape} or --shape NAME=1,3,224,224"
 _MOST = 1 << 20
@@ -167,11 +170,31 @@ def _linear(
         return at.made(made, layout, node.title)
     if where not in ("half_pixel", "pytorch_half_pixel") or (where == "pytorch_half_pixel" and 1 in result):
         raise NodeError(f"{where[:40]} by these factors: the framework has half-pixel, and whole factors otherwise")
+    if at.trainable and is_whole:
+        return _in_steps(at, node, x, (int(columns), int(rows)), layout)
     height, width = result
     if height is None or width is None:
         raise NodeError("linear with half-pixel centres, of a size that is not known", _GIVE)
     size = MTLSize(width, height, channels_of(x.layout.channels))
     return at.made(MPSNNBilinearScaleNode(x.image, size), layout, node.title)
+
+
+def _in_steps(at: Site, node: Node, x: Picture, factors: tuple[int, int], layout: Layout) -> Picture:
+    """Linear with half-pixel centres by whole factors, of nodes that have gradients, as the scale's has none.
+
+    Behind an edge of one pixel, upsampling by f has a result at each f-th of a pixel. Pixel o of what is wanted lies at
+    ``o + f - (f - 1) / 2`` of these: on one of them for an odd f, and half way between two for an even one.
+    """
+    edge = MPSImageCoordinate(1, 1, 0)
+    edges = MPSNNPadNode(x.image, edge, edge, MPSImageEdgeMode.CLAMP)
+    steps = MPSCNNUpsamplingBilinearNode(edges.result_image, *factors)
+    edges.label, steps.label = f"{node.title} edges", f"{node.title} steps"
+    sizes = [2 - factor % 2 for factor in factors]
+    starts = [factor - factor // 2 for factor in factors]
+    ends = [2 * f - start - (size - 1) for f, start, size in zip(factors, starts, sizes, strict=True)]
+    made = MPSCNNPoolingAverageNode(steps.result_image, *sizes, 1, 1)
+    made.padding_policy = ExplicitPadding(*(-each for each in (*starts, *ends)))
+    return at.made(made, layout, node.title)
 
 
 BUILDERS: dict[str, Builder] = {"Resize": resize, "Upsample": upsample}

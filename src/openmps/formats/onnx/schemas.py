@@ -47,6 +47,11 @@ class Schemas:
         found = _counts(schema, proto) or self._attributes(schema, proto) or self._inputs(schema, proto)
         return "" if found is None else found
 
+    def kind(self, name: str) -> int | None:
+        """The ONNX number type of a value, where it is known."""
+        said = self._types.get(name)
+        return next((kind for kind, each in self._names.items() if each == said), None)
+
     @cached_property
     def _operators(self) -> frozenset[str]:
         """The operators that some version of ONNX has."""

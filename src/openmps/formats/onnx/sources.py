@@ -52,6 +52,15 @@ class ImageNormalizationSources(Protocol):
         ...
 
 
+@runtime_checkable
+class MomentumSources(Protocol):
+    """What `DataSources` may have besides, so that running statistics move as a model says of each layer."""
+
+    def with_momentum(self, momentum: float) -> DataSources:
+        """The makers of layers whose running statistics move to those of a batch by ``momentum``, 0 to 1."""
+        ...
+
+
 class FixedSources:
     """Data sources of numbers that stay as they are."""
 

@@ -24,6 +24,7 @@ class MPSNNOptimizerAdam(MPSNNOptimizer):
 
     ``t += 1; m = b1 m + (1 - b1) g; u = b2 u + (1 - b2) g^2;
     v -= lr sqrt(1 - b2^t) / (1 - b1^t) m / (sqrt(u) + epsilon)``; AMSGrad divides by the root of ``x = max(x, u)``.
+    In PyTorch epsilon comes behind the correction: it would be ``epsilon / sqrt(1 - b2^t)`` there.
     `time_step` t counts encodes.
     """
 
