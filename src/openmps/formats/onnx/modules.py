@@ -53,7 +53,7 @@ def from_torch(
 
     Raises:
         MPSOperatorError: Operators that the framework's nodes cannot express: all of them; or the module cannot be
-            traced.
+            traced, or has parameters without numbers.
         MPSTypeError: ``module`` is no module, or an example no tensor.
     """
     given = [example] if isinstance(example, Tensor) else listed(WHO, "example", example, object, "tensors")
@@ -63,6 +63,7 @@ def from_torch(
     if not examples or not all(isinstance(each, Tensor) and each.ndim for each in examples):
         rule = "must be a tensor, or several, with the batch as first axis"
         raise MPSTypeError(WHO, "example", rule, [type(each).__name__ for each in examples])
+    _check_readable([*module.named_parameters(), *module.named_buffers()])
     sources, is_trainable = checked_sources(trainable)
     seed = integer(WHO, "dropout_seed", dropout_seed, most=_SEEDS - 1, rule="must be an integer of 0 to 2**64 - 1")
     is_trained = not isinstance(sources, FixedSources)
@@ -126,6 +127,7 @@ class _Traced:
         """The model; raises `MPSOperatorError` for operators that have none in ONNX's table."""
         state = {**self._program.state_dict, **self._program.constants}
         held = {**self.targets, **self._program.graph_signature.inputs_to_lifted_tensor_constants}
+        _check_readable([(target, state[target]) for target in held.values()])
         for name, target in held.items():
             self.constants[name] = _array(state[target])
         size = sum(each.nbytes for each in self.constants.values())
@@ -214,6 +216,23 @@ class _Traced:
     def row(self, values: Sequence[Any]) -> str:
         """A row of lengths; a node among them is one that is not known: the batch, or computed of it."""
         return self.constant(lengths([each if isinstance(each, int) else _varying(each) for each in values]))
+
+
+def _check_readable(tensors: Sequence[tuple[str, Tensor]]) -> None:
+    """Raise `MPSOperatorError` where tensors of a module have no numbers, or others than arrays have."""
+    reasons = ((name, _unreadable(value)) for name, value in tensors)
+    remedy = "Give the module numbers of its own: dense ones, on the CPU or a GPU"
+    problems = [{"node": name, "operator": "parameter", "why": why, "remedy": remedy} for name, why in reasons if why]
+    if problems:
+        raise MPSOperatorError(WHO, "module", problems)
+
+
+def _unreadable(value: Tensor) -> str:
+    if value.device.type == "meta":
+        return "it is on the device meta, and has a shape without numbers"
+    if value.is_quantized:
+        return "its numbers are quantized"
+    return "" if value.layout is torch.strided else f"it has the layout {value.layout}, and is no array"
 
 
 def _array(value: Tensor) -> Array:
