@@ -11,6 +11,7 @@ import pytest
 
 from onnx_models import model, node, numbers, reference, saved
 from openmps.cli import main
+from openmps.formats import onnx as reader
 
 pytest.importorskip("onnx")
 pytestmark = [
@@ -421,3 +422,33 @@ def test_what_is_given_in_the_place_of_something_else(converted: Path, tmp_path:
 def test_a_folder_whose_name_is_no_class(converted: Path, tmp_path: Path, capsys) -> None:
     status, _, err = _call(capsys, "export", "--swift", converted, tmp_path / "2Nets")
     assert status == 0 and "the class is called Model, as '2Nets' is no name for one; --name gives another" in err
+
+
+def _header(shape: str, more: bytes = b"") -> bytes:
+    text = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}}}".ljust(117).encode() + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + more
+
+
+@pytest.mark.parametrize("content", [
+    _header("(-2, 3, 6, 6)", bytes(864)), _header("(2.0, 3)", bytes(24)), _header("(9, 3)", bytes(12)),
+    _header("(1 << 70, 3)", bytes(12)), _header("(1099511627776, 1099511627776)"), _header("(1, 3", bytes(12)),
+    b"\x93NUMPY\x09\x00", b"\x93NUMPY\x01", b"",
+], ids=lambda content: repr(content[50:90]))  # fmt: skip
+def test_damaged_arrays(content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    archive = _bare(tmp_path)
+    (tmp_path / "x.npy").write_bytes(content)
+    err = _refused(capsys, "run", archive, "--input", f"image={tmp_path / 'x.npy'}", "--output", tmp_path)
+    assert "x.npy must be an array in a .npy file" in err
+
+
+@pytest.mark.parametrize("change", [lambda path: os.truncate(path, 200), lambda path: np.save(path, np.zeros(3))])
+def test_an_input_that_others_change_meanwhile(
+    change, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, path = numbers(500, 2, 2, 1), tmp_path / "x.npy"
+    np.save(path, x)
+    run = reader.OnnxModel.run
+    monkeypatch.setattr(reader.OnnxModel, "run", lambda model, arrays: (change(path), run(model, arrays))[1])
+    status, _, _ = _call(capsys, "run", _bare(tmp_path), "--input", f"image={path}", "--output", tmp_path)
+    assert status == 0
+    np.testing.assert_allclose(np.load(tmp_path / "result.npy"), 2 * x, rtol=2e-3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -268,3 +269,27 @@ def test_without_the_option_nothing_is_imported(capsys: pytest.CaptureFixture[st
     assert main(COMMANDS["weights show"]) == 2
     assert main([*COMMANDS["weights show"], "--registry", "nets.layers"]) == 0
     assert "Layer" not in sys.modules
+
+
+@pytest.mark.parametrize(("text", "words"), [
+    ("def __getattr__(name): raise ValueError(name)", "have a mapping that can be read, got ValueError: registry"),
+    ("from collections import UserDict\nclass R(UserDict):\n  def __iter__(self): 1 / 0\nregistry = R()",
+     "have a mapping that can be read, got ZeroDivisionError"),
+    ("from nets.layers import registry\nregistry['Layer'] = lambda values: exit(0)", "make objects, got SystemExit"),
+    ("from nets.layers import registry\nregistry['Layer'] = lambda values: open('none')", "objects, got FileNotFound"),
+])  # fmt: skip
+def test_a_registry_that_raises_or_exits_is_said(text: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    planted_archive()
+    Path("odd.py").write_text(text)
+    assert main([*COMMANDS["weights show"], "--registry", "odd"]) == 2
+    said = capsys.readouterr()
+    assert words in said.err and "Traceback" not in said.err and not said.out
+
+
+@pytest.mark.parametrize("name", ["numpy", "json", "random", "typer"])
+def test_modules_beside_the_data_are_not_run(name: str) -> None:
+    """``python -m`` searches the current folder first."""
+    Path(f"{name}.py").write_text("raise SystemExit('run')")
+    command = [sys.executable, "-m", "openmps", "explain-padding", "3"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -79,3 +81,18 @@ def test_no_command_writes_escape_sequences(
         said = capfd.readouterr()
         assert said.out + said.err, command
         assert not MOVING & {*said.out, *said.err}, (command, said)
+
+
+@pytest.mark.parametrize("errors", ["/dev/full", "a pipe that nobody reads"])
+def test_results_are_given_where_nobody_reads_errors(errors: str) -> None:
+    _files()
+    Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save("cat.png")
+    if errors == "/dev/full":
+        stream = os.open(errors, os.O_WRONLY)
+    else:
+        end, stream = os.pipe()
+        os.close(end)
+    command = [sys.executable, "-m", "openmps", "predict", "run", "cat.png", "none.png", "cat.png", "--device", "cpu"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=stream, check=False)
+    os.close(stream)
+    assert (done.returncode, done.stdout.count(b"cat.png: ")) == (2, 2)

@@ -32,5 +32,16 @@ def run() -> int:
         return _INTERRUPTED
 
 
+def _search_no_modules_here() -> None:
+    """Undo what `python -m` does first: what lies in the current folder is data, even if it is called numpy.py."""
+    try:
+        here = os.getcwd()
+    except OSError:  # the folder is gone
+        return
+    if not sys.flags.safe_path and sys.path and sys.path[0] == here:
+        del sys.path[0]
+
+
 if __name__ == "__main__":
+    _search_no_modules_here()
     sys.exit(run())

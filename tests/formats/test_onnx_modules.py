@@ -98,6 +98,45 @@ def test_operators_that_cannot_be_expressed_are_listed() -> None:
     assert len(kinds) > 1
 
 
+@pytest.mark.parametrize(("change", "why"), [
+    (lambda value: value.to("meta"), "it is on the device meta"),
+    (lambda value: value.detach().to_sparse(), "it has the layout torch.sparse_coo"),
+    (lambda value: torch.quantize_per_tensor(value.detach(), 0.1, 0, torch.qint8), "its numbers are quantized"),
+])  # fmt: skip
+@pytest.mark.parametrize("is_read", [True, False])
+def test_tensors_without_numbers_of_their_own(change, why: str, is_read: bool) -> None:
+    module = nn.Sequential(nn.Conv2d(3, 4, 3))
+    if is_read:
+        module[0].weight = nn.Parameter(change(module[0].weight), requires_grad=False)
+    else:
+        module.register_buffer("unread", change(torch.ones(3)))
+    with pytest.raises(MPSOperatorError, match=why):
+        reader.from_torch(module, torch.zeros(2, 3, 6, 6))
+
+
+class Function(nn.Module):
+    """A module that does what a function says."""
+
+    def __init__(self, function) -> None:
+        super().__init__()
+        self.function = function
+        self.register_buffer("count", torch.zeros(1))
+
+    def forward(self, x):
+        return self.function(self, x)
+
+
+@pytest.mark.parametrize(("function", "why"), [
+    (lambda module, x: None, "it is None, and no tensor"),
+    (lambda module, x: (x.relu(), None), r"output \(output_1\): it is None, and no tensor"),
+    (lambda module, x: (x.relu(), 3), "it is 3, and no tensor"),
+    (lambda module, x: x + module.count.add_(1), "it changes a tensor of the module at each call"),
+])  # fmt: skip
+def test_what_a_module_may_not_do(function, why: str) -> None:
+    with pytest.raises(MPSOperatorError, match=why):
+        reader.from_torch(Function(function), torch.zeros(2, 3, 6, 6))
+
+
 def test_what_is_no_module() -> None:
     with pytest.raises(MPSTypeError, match="module must be a torch.nn.Module"):
         reader.from_torch(np.zeros, torch.zeros(1, 3))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -234,4 +235,42 @@ def test_lengths_that_no_image_has_take_no_time(nodes, tmp_path: Path) -> None:
     constants = {name: np.array([value]) for name, value in {"s": 1, "e": 2**50, "a": 1}.items()}
     made = model(nodes, {"x": [1, 2**53 + 1, 5, 5]}, row=numbers(5, 1, 1), w=numbers(4, 3, 3, 3), **constants)
     with pytest.raises(MPSFileError):
+        ours(saved(made, tmp_path))
+
+
+# --- what a file says that is easily passed over ----------------------------------------------------------------------
+
+
+def _function(made: Any) -> None:
+    made.functions.append(onnx.helper.make_function("", "Relu", ["a"], ["b"], [node("Neg", "a", "b")], []))
+
+
+def _segment(made: Any) -> None:
+    made.graph.initializer[0].segment.begin = 0
+
+
+def _reference(made: Any) -> None:
+    made.graph.node[0].attribute.append(onnx.helper.make_attribute("group", 1))
+    made.graph.node[0].attribute[-1].ref_attr_name = "groups"
+
+
+def _nameless(made: Any) -> None:
+    made.graph.input[0].name = made.graph.node[0].input[0] = ""
+
+
+def _nothing(made: Any) -> None:
+    made.graph.node[0].CopyFrom(node("ConvTranspose", "x w", "y", output_shape=[0, 0]))
+
+
+@pytest.mark.parametrize(("change", "why"), [
+    (_function, "must leave ONNX's operators as they are, got a function called 'Relu'"),
+    (_segment, "tensor 'w' must be whole, got a segment"),
+    (_reference, "its attribute group is one of a\n +function, 'groups'"),
+    (_nameless, "an input or an output has no name"),
+    (_nothing, r"output_shape \[0, 0\] has a length below 1"),
+])  # fmt: skip
+def test_what_would_be_passed_over(change, why: str, tmp_path: Path) -> None:
+    made = model([conv("x", "y")], {"x": [1, 3, 5, 5]}, w=numbers(3, 3, 3, 3))
+    change(made)
+    with pytest.raises(MPSError, match=why):
         ours(saved(made, tmp_path))

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from openmps.errors import MPSArgumentError, MPSFileError, MPSTypeError
+from openmps.errors import MPSArgumentError, MPSFileError, MPSNonFiniteError, MPSTypeError
 from openmps.metal.device import mtl_device
 from openmps.training import inference
 from openmps.training.dataset import Dataset
@@ -150,6 +150,9 @@ def test_the_format_is_that_of_the_run_unless_given(tmp_path, network, rng):
         {"network": {"height": 4, "width": 6, "channels": 0}},
         {"class_names": None},
         {"class_names": ["one"]},
+        {"class_names": [0, 1, 2, 3]},
+        {"class_names": [["ant"], "bee", "cat", "dog"]},
+        {"class_names": ["ant", "bee", "ant", "dog"]},
     ],
 )
 def test_damaged_descriptions_are_named(run, change):
@@ -157,6 +160,17 @@ def test_damaged_descriptions_are_named(run, change):
     file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
     with pytest.raises(MPSFileError, match=r"run/run\.json must describe a network and its classes"):
         Classifier.open(run.path, mtl_device("cpu"))
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+def test_a_network_that_gives_no_numbers_tells_no_class(network, number, rng):
+    arrays = {name: np.full_like(array, number) for name, array in network.arrays().items()}
+    broken = Classifier(SampleNetwork.from_arrays(SHAPE, arrays), mtl_device("cpu"), NAMES)
+    images = _images(rng, 3)
+    with pytest.raises(MPSNonFiniteError, match="probabilities must be finite, got NaN for 3 of 3 images"):
+        broken.probabilities(images)
+    with pytest.raises(MPSNonFiniteError, match="openmps weights show"):
+        broken.evaluate(Dataset(images, np.arange(3), NAMES, "random"))
 
 
 def test_weights_of_another_network_are_named(run):

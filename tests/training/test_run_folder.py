@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -386,6 +387,14 @@ def test_the_description_can_be_amended(run):
     assert again.created == run.created
     with pytest.raises(MPSArgumentError, match="must not use the keys"):
         run.amend({"created": "yesterday"})
+
+
+@pytest.mark.parametrize("name", ["weights.safetensors", "conv1_weights.dat"])
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to("/dev/null")])
+def test_what_cannot_be_replaced_is_told_before_the_training(run, name, make):
+    make(run.path / name)
+    with pytest.raises(MPSFileError, match="must be a plain file or a new name"), run.in_training():
+        pytest.fail("the training has begun")
 
 
 def test_a_run_is_trained_by_one_at_a_time(run):

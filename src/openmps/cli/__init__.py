@@ -33,12 +33,14 @@ from openmps.cli.streams import printable_streams
 from openmps.cli.training import train
 from openmps.cli.view import view
 from openmps.cli.weights import weights_app
-from openmps.errors import MPSError, MPSTrainingWarning
+from openmps.errors import MPSArgumentError, MPSError, MPSFileError, MPSTrainingWarning
 
 _PACKAGE = Path(__file__).parent.parent
 _USAGE = 2
 _INTERRUPTED = 130
 _UNWRITTEN = 1
+_PATHS = ("--chrome", "--data", "--network", "--out", "--output", "--resume", "--run", "--run-folder", "--samples")
+"""Options that are files or folders."""
 
 app = typer.Typer(
     name="openmps",
@@ -115,11 +117,34 @@ def _say(text: str) -> None:
 
 
 def _status(arguments: Sequence[str] | None) -> int:
+    given = [*(sys.argv[1:] if arguments is None else arguments)]
+    _require_current_folder()
+    _refuse_empty_paths(given)
     try:
-        app(args=None if arguments is None else list(arguments), prog_name="openmps")
+        app(args=given, prog_name="openmps")
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 0
     return 0
+
+
+def _refuse_empty_paths(arguments: Sequence[str]) -> None:
+    """Raise where a file or folder is called nothing, which a path would take for the current folder."""
+    for place, text in enumerate(arguments):
+        before = arguments[place - 1] if place else ""
+        option = before if not text else text.removesuffix("=")
+        is_argument = not text and not before.startswith("-")
+        if is_argument or (option in _PATHS and (not text or text.endswith("="))):
+            what = f"argument {place + 1}" if is_argument else option
+            remedy = "A variable of the shell may have no value"
+            raise MPSArgumentError("openmps", what, "must not be empty: it names a file or folder", repr(""), remedy)
+
+
+def _require_current_folder() -> None:
+    """Raise where the current folder was removed: libraries of the engine end the process there."""
+    try:
+        os.getcwd()
+    except OSError as error:
+        raise MPSFileError("openmps", "the current folder", "must be there", error.strerror, "Go to another") from error
 
 
 def _show_warning(

@@ -178,6 +178,8 @@ def _two(text: str | None, option: str) -> tuple[str | None, str | None]:
     parts = [None] if text is None else [part.strip() for part in text.split(",")]
     if len(parts) not in (1, 2):
         raise typer.BadParameter(f"{text!r} has more than two parts", param_hint=option)
+    if "" in parts:
+        raise typer.BadParameter(f"{text!r} has an empty part: write one name, or A,B", param_hint=option)
     return parts[0], parts[-1]
 
 

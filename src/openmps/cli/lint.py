@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from openmps.checks import lengths_text
-from openmps.cli.models import Found, Images, as_taken, chosen_images, open_graph
+from openmps.cli.models import Images, as_taken, chosen_images, open_graph
 from openmps.cli.options import note
 from openmps.cli.registry import Modules, registry_of
-from openmps.errors import MPSArgumentError, MPSFileError
+from openmps.errors import MPSFileError
 
 _HAS_ERRORS = 1
 
@@ -51,7 +49,6 @@ def lint(
     given = None if samples is None else arrays_in(samples)
     shapes = chosen_images(found, image)
     if given is not None:
-        _check_samples(given, found)
         given, notes = as_taken(found, given)
         for text in notes:
             note(text)
@@ -59,18 +56,6 @@ def lint(
     print(report)
     if not report.ok:
         raise typer.Exit(_HAS_ERRORS)
-
-
-def _check_samples(samples: Mapping[str, Any], found: Found) -> None:
-    """Raise where the channels of samples are not the network's."""
-    for source in found.sources:
-        name = source.label if len(found.sources) > 1 else next(iter(samples), "")
-        array = samples.get(name)
-        if array is None or array.ndim != 4 or source.channels is None:
-            continue
-        if array.shape[-1] != source.channels:
-            rule = f"{name!r} must be [images, height, width, channels], with {source.channels} channels"
-            raise MPSArgumentError("openmps lint", "--samples", rule, lengths_text(array.shape))
 
 
 def arrays_in(path: Path) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import typer
 from openmps.checks import lengths_text, size_text
 from openmps.cli.archives import archived, labels
 from openmps.cli.options import open_run, parse_image_size, unorm_notes, warned_once
+from openmps.errors import MPSArgumentError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -133,7 +134,7 @@ def as_taken(found: Found, arrays: Mapping[str, NDArray[Any]]) -> tuple[dict[str
     """Arrays by the labels of source images as the graph takes them, and what is to be said of them.
 
     That is what numbers stand for, and that a run was trained on images of another size. Of a model of whole numbers
-    bytes are numbers; of all others they stand for 0 to 1.
+    bytes are numbers; of all others they stand for 0 to 1. Images of other channels than the network's are refused.
     """
     import numpy as np
 
@@ -141,6 +142,7 @@ def as_taken(found: Found, arrays: Mapping[str, NDArray[Any]]) -> tuple[dict[str
     taken, notes = dict[str, Any](), list[str]()
     for name, array in arrays.items():
         source = found.sources[0] if len(found.sources) == len(arrays) == 1 else labels.get(name)
+        _check_channels(name, array, source)
         is_number = source is not None and source.port is not None and not source.port.is_unorm(array.dtype)
         taken[name] = array.astype(np.float32) if is_number and array.dtype.kind in "iub" else array
         notes += unorm_notes(name or "the images", taken[name].dtype)
@@ -149,6 +151,15 @@ def as_taken(found: Found, arrays: Mapping[str, NDArray[Any]]) -> tuple[dict[str
             if given != trained:
                 notes.append(f"{name or 'the images'}: {given} pixels, and the network was trained on {trained}")
     return taken, notes
+
+
+def _check_channels(name: str, array: NDArray[Any], source: Source | None) -> None:
+    """Raise where images have other channels than the network reads."""
+    if source is None or source.channels is None or array.ndim != 4 or array.shape[-1] == source.channels:
+        return
+    argument = f"--samples {name!r}" if name else "images"
+    rule = f"must be [images, height, width, channels], with {source.channels} channels"
+    raise MPSArgumentError("openmps", argument, rule, lengths_text(array.shape))
 
 
 def chosen_images(found: Found, given: Sequence[str] | None) -> Sequence[MPSImageDescriptor] | None:

@@ -15,7 +15,7 @@ from openmps.checks import counted, lengths_text
 from openmps.cli.archives import archived_model, is_onnx
 from openmps.cli.options import Device, format_of, note, require_another, require_new, unorm_notes, warned_once
 from openmps.cli.registry import Modules, registry_of
-from openmps.errors import MPSFileError, printable
+from openmps.errors import MPSError, MPSFileError, printable
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -183,7 +183,7 @@ def _note_not_finite(name: str, array: NDArray[Any]) -> None:
 
 
 def _array(path: Path, name: str) -> NDArray[Any]:
-    """The array in a ``.npy`` file, which is read where it is needed."""
+    """The array in a ``.npy`` file, as it is at this moment: others may write the file anew while it is used."""
     import numpy as np
 
     from openmps.formats.paths import reading, require_file
@@ -191,9 +191,11 @@ def _array(path: Path, name: str) -> NDArray[Any]:
     who = f"--input {name}"
     require_file(path, who)
     try:
-        with reading(path, who):
-            return np.lib.format.open_memmap(path, mode="r")
-    except (ValueError, EOFError, TypeError) as error:
+        with reading(path, who), path.open("rb") as file:
+            return np.lib.format.read_array(file, allow_pickle=False)
+    except MPSError:
+        raise
+    except Exception as error:  # what NumPy raises of headers and sizes that are none
         remedy = "Write it with numpy.save(path, array)"
         raise MPSFileError(who, str(path), "must be an array in a .npy file", "something else", remedy) from error
 

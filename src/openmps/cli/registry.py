@@ -17,7 +17,7 @@ import typer
 
 from openmps.cli.archives import is_onnx
 from openmps.cli.options import RUNS
-from openmps.errors import MPSArgumentError
+from openmps.errors import MPSArgumentError, MPSError
 
 if TYPE_CHECKING:
     from openmps.formats.archive import Registry
@@ -55,7 +55,7 @@ def registry_of(given: Sequence[str] | None, *paths: Path | None) -> Registry:
                 rule = f"must make {name!r} once: {makers[name]} and {text} both do"
                 raise MPSArgumentError(_WHO, _OPTION, rule, None, "Leave one of them out")
             makers.setdefault(name, text)
-    return found
+    return {name: _called(makers[name], make) for name, make in found.items()}
 
 
 def _is_no_archive(path: Path) -> bool:
@@ -76,19 +76,45 @@ def _mapping(text: str) -> Registry:
         remedy = "Give the module's name as import has it, not the path of its file" if is_path else ""
         raise MPSArgumentError(_WHO, _OPTION, "must be package.module or package.module:NAME", repr(text), remedy)
     module, name = _imported(where), name or _DEFAULT
-    value: Any = module
-    for part in name.split("."):
-        if not hasattr(value, part):
-            remedy = f"{_RULE.replace('must map', 'Map there')}{_others(where, module)}"
-            raise MPSArgumentError(_WHO, f"{_OPTION} {text}", f"must have {name!r} in {_file(module)}", "none", remedy)
-        value = getattr(value, part)
-    if not isinstance(value, Mapping):
-        raise MPSArgumentError(_WHO, f"{_OPTION} {where}:{name}", _RULE, type(value).__name__)
-    for key, make in value.items():
-        if not isinstance(key, str) or not callable(make):
-            got = f"{key!r}: {type(make).__name__}"
-            raise MPSArgumentError(_WHO, f"{_OPTION} {where}:{name}", _RULE, got)
-    return value
+    with _told(where, "must have a mapping that can be read"):
+        value: Any = module
+        for part in name.split("."):
+            if not hasattr(value, part):
+                rule = f"must have {name!r} in {_file(module)}"
+                remedy = f"{_RULE.replace('must map', 'Map there')}{_others(where, module)}"
+                raise MPSArgumentError(_WHO, f"{_OPTION} {text}", rule, "none", remedy)
+            value = getattr(value, part)
+        if not isinstance(value, Mapping):
+            raise MPSArgumentError(_WHO, f"{_OPTION} {where}:{name}", _RULE, type(value).__name__)
+        found = dict(value)
+        for key, make in found.items():
+            if not isinstance(key, str) or not callable(make):
+                got = f"{key!r}: {type(make).__name__}"
+                raise MPSArgumentError(_WHO, f"{_OPTION} {where}:{name}", _RULE, got)
+    return found
+
+
+@contextmanager
+def _told(where: str, rule: str) -> Generator[None]:
+    """Put into a sentence whatever a user's own code raises within, the end of the process with it."""
+    try:
+        yield
+    except (KeyboardInterrupt, MPSError):
+        raise
+    except BaseException as fault:
+        raise _failed(where, fault, rule) from fault
+
+
+def _called(text: str, make: Callable[[dict[str, Any]], Any]) -> Callable[[dict[str, Any]], Any]:
+    """A function of a mapping whose exceptions name the option; those of Python's are the archive's to tell."""
+
+    def call(values: dict[str, Any]) -> Any:
+        try:
+            return make(values)
+        except (SystemExit, GeneratorExit, OSError) as fault:
+            raise _failed(text, fault, "must make objects") from fault
+
+    return call
 
 
 def _others(where: str, module: ModuleType) -> str:
@@ -142,15 +168,15 @@ def _not_found(name: str, fault: ModuleNotFoundError) -> MPSArgumentError:
     return MPSArgumentError(_WHO, f"{_OPTION} {name}", rule, None, remedy)
 
 
-def _failed(name: str, fault: BaseException) -> MPSArgumentError:
-    """The error of a module that raises while it is imported, with the last line of it that ran."""
+def _failed(name: str, fault: BaseException, rule: str = "must be a module that can be imported") -> MPSArgumentError:
+    """The error of a module that raises, while it is imported unless said, with the last line of it that ran."""
     if isinstance(fault, SyntaxError):
         where = f"{fault.filename}, line {fault.lineno}"
     else:
         frames = [each for each in traceback.extract_tb(fault.__traceback__) if not _is_import(each.filename)]
         where = f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else ""
     got = f"{type(fault).__name__}: {fault}" + (f" ({where})" if where else "")
-    return MPSArgumentError(_WHO, f"{_OPTION} {name}", "must be a module that can be imported", got)
+    return MPSArgumentError(_WHO, f"{_OPTION} {name}", rule, got)
 
 
 def _is_import(file: str) -> bool:

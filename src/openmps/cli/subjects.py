@@ -174,13 +174,11 @@ def traced(found: Found, given: Given, *, fused: bool) -> Trace:
 
 def sources_of(found: Found, given: Given) -> tuple[list[NDArray[Any]], list[str]]:
     """The arrays in the order of the graph's sources, as it takes them, and what is to be said of them."""
-    handles = found.graph.source_image_handles
     arrays, notes = as_taken(found, given.sources)
-    if len(handles) == 1 and len(arrays) == 1:
+    names = [source.label for source in found.sources]
+    if len(names) == 1 and len(arrays) == 1:
         return list(arrays.values()), notes
-    names = [handle.label() or "" for handle in handles]
-    missing = [name for name in names if name not in given.sources]
-    if missing:
-        rule = f"must have an array for each source image: {', '.join(map(repr, names))}"
+    if sorted(names) != sorted(given.sources):
+        rule = f"must have one array for each source image: {', '.join(map(repr, names))}"
         raise MPSArgumentError("openmps", "samples", rule, f"{', '.join(map(repr, given.sources))}")
     return [arrays[name] for name in names], notes

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from openmps.checks import finite, lengths_text
+from openmps.checks import counted, finite, lengths_text
 from openmps.core.kinds import optional_mapping
 from openmps.debug.hints import hint
 from openmps.debug.pairing import is_inner, pairs
@@ -172,8 +172,18 @@ def compare(
                 )
                 row, has_hint = replace(row, hint=looks), True
             rows.append(row)
-    notes = tuple(dict.fromkeys((*first.notes, *second.notes)))
-    return Comparison(tuple(rows), _alone(first, partners), _alone(second, set(partners.values())), notes)
+    notes = dict.fromkeys((*first.notes, *second.notes, *_not_finite(first, second, partners)))
+    return Comparison(tuple(rows), _alone(first, partners), _alone(second, set(partners.values())), tuple(notes))
+
+
+def _not_finite(first: Trace, second: Trace, partners: Mapping[str, str]) -> list[str]:
+    """What is to be said of values that agree in numbers which are not finite."""
+    labels = [
+        label
+        for label, other in partners.items()
+        if not (np.isfinite(first.entry(label).array).all() and np.isfinite(second.entry(other).array).all())
+    ]
+    return [f"{counted(len(labels), 'value')} hold NaN or infinities, the first is {labels[0]}"] if labels else []
 
 
 def _absorbing(entry: TracedValue, trace: Trace, other: Trace, partners: Mapping[str, str], tolerance: float) -> str:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from openmps.checks import NamedAttributes, Shown, described
 from openmps.core.image.batch import MPSImageBatch
-from openmps.errors import MPSArgumentError, MPSFileError, MPSTypeError
+from openmps.errors import MPSArgumentError, MPSFileError, MPSNonFiniteError, MPSTypeError, shown
 from openmps.graph.summary import GraphSummary, graph_summary
 from openmps.metal.device import MTLCreateSystemDefaultDevice, MTLDevice
 from openmps.training.dataset import Dataset
@@ -107,7 +107,8 @@ class Classifier(NamedAttributes):
     ) -> NDArray[np.float32]:
         """The probability of each class, ``[N, classes]``, for images ``[N, H, W, C]``, 0 to 255.
 
-        ``between_batches`` is called while batches are computed; what it raises ends the work.
+        ``between_batches`` is called while batches are computed; what it raises ends the work. Raises
+        ``MPSNonFiniteError`` where the network gives NaN.
         """
         self._check(images)
         found: list[NDArray[np.float32]] = []
@@ -131,7 +132,16 @@ class Classifier(NamedAttributes):
             in_flight.append((result, command_buffer.wait_until_completed))
         while in_flight:
             collect()
-        return np.concatenate(found)
+        return self._finite(np.concatenate(found))
+
+    def _finite(self, probabilities: NDArray[np.float32]) -> NDArray[np.float32]:
+        """What a network gives, which tells no class where it is NaN."""
+        wrong = np.flatnonzero(~np.isfinite(probabilities).all(1))
+        if wrong.size:
+            rule, got = "must be finite", f"NaN for {wrong.size:,} of {len(probabilities):,} images"
+            remedy = "Look for weights that are not: openmps weights show, or openmps trace"
+            raise MPSNonFiniteError(type(self).__name__, "probabilities", rule, got, remedy)
+        return probabilities
 
     def _preprocessed(self, images: NDArray[np.uint8]) -> NDArray[np.uint8] | NDArray[np.float32]:
         """What the network sees; 8-bit images are read from 0 to 1 as they are."""
@@ -209,7 +219,10 @@ def described_network(run: RunFolder) -> tuple[NetworkShape, tuple[str, ...]]:
     except (MPSArgumentError, MPSTypeError) as error:
         file = str(run.path / "run.json")
         raise MPSFileError("Classifier.open", file, "must describe a network and its classes", error) from error
-    return shape, tuple(str(name) for name in listed)
+    if not all(isinstance(each, str) for each in listed) or len(set(map(str, listed))) < len(listed):
+        rule = "must describe a network and its classes, whose names are text, all different"
+        raise MPSFileError("Classifier.open", str(run.path / "run.json"), rule, shown(listed))
+    return shape, tuple(cast("list[str]", listed))
 
 
 def _kept_network(run: RunFolder, known: object) -> str:

@@ -49,8 +49,8 @@ class Preprocessing:
                 rule = f"must have a number for each channel, {_ORDERS[self.order]}"
                 raise MPSArgumentError(who, name, rule, len(numbers))
             object.__setattr__(self, name, numbers)
-        if 0.0 in self.scale:
-            raise MPSArgumentError(who, "scale", "must not be 0", self.scale)
+        if not np.array(self.scale, np.float32).all():
+            raise MPSArgumentError(who, "scale", "must not be 0 as float32, which images have", self.scale)
 
     @classmethod
     def plain(cls, channels: int) -> Preprocessing | None:

@@ -23,10 +23,10 @@ from openmps.checks import NamedAttributes, Shown
 from openmps.core.kinds import mapped
 from openmps.errors import MPSArgumentError, MPSFileError
 from openmps.formats.arrays import Array
-from openmps.formats.atomic import remove_leftovers, write_atomic
+from openmps.formats.atomic import remove_leftovers, require_writable, write_atomic
 from openmps.formats.json_text import parsed
 from openmps.formats.locks import folder_lock
-from openmps.formats.paths import is_there, path_of, read_file, reading, require_folder
+from openmps.formats.paths import is_there, path_of, read_file, reading, require_folder, visible_entries
 from openmps.formats.weights import dat_file_names, load_safetensors, save_dat_files, save_safetensors
 from openmps.training.checkpoint import CheckpointFolder
 from openmps.training.imported import KEPT
@@ -152,13 +152,20 @@ class RunFolder(NamedAttributes):
     def in_training(self) -> Generator[None]:
         """Keep the run for one training at a time, and clear what one that was killed left half written.
 
-        Raises ``MPSFileError`` where another process, or another thread, is training it. The system takes the lock
-        back when a process dies, however it does.
+        Raises ``MPSFileError`` where another process, or another thread, is training it, and where the weights could
+        not be saved. The system takes the lock back when a process dies, however it does.
         """
         with folder_lock(self.path, "RunFolder.in_training", "must not be in training already"):
             for folder in (self.path, self.checkpoints.path):
                 remove_leftovers(folder)
+            self._check_writable()
             yield
+
+    def _check_writable(self) -> None:
+        """Raise before the work where weights could not be saved after it: a folder or a device in their place."""
+        raw = [file for file in visible_entries(self.path, "RunFolder.in_training") if file.suffix == ".dat"]
+        for file in (self.weights_path, *raw):
+            require_writable(file)
 
     @contextmanager
     def removed_unless_begun(self) -> Generator[None]:

@@ -25,6 +25,7 @@ _ROWS_SHOWN = 16
 _TAPS_SHOWN = 64
 _RUNS_SHOWN = 16
 _MOST = 2**20
+_MOST_PLACED = 8 * _MOST
 _WIDTH = 80
 """Columns of text that a line takes at most."""
 _MARKS = "[."  # first characters of cells that hold no source pixel
@@ -231,6 +232,7 @@ def _explain(policy: MPSNNPadding, x: Lengths, y: Lengths, axes: int, backwards:
         rule = "must use no more than the window and offsets of its kernel and the sizes of its images"
         remedy = "Encode with the kernel itself and read its offset"
         raise MPSArgumentError("explain_padding", "policy", rule, str(error), remedy) from error
+    _check_placed(policy, descriptor, kernel.offset)
     places = (
         (descriptor.width, kernel.offset.x, kernel.kernel_offset_x),
         (descriptor.height, kernel.offset.y, kernel.kernel_offset_y),
@@ -240,6 +242,15 @@ def _explain(policy: MPSNNPadding, x: Lengths, y: Lengths, axes: int, backwards:
     ]
     counted = None if kernel.zero_pad_size_x is None else (kernel.zero_pad_size_x, kernel.zero_pad_size_y)[:axes]
     return PaddingExplanation(policy, tuple(explained[:axes]), kernel.edge_mode, counted)
+
+
+def _check_placed(policy: MPSNNPadding, descriptor: MPSImageDescriptor, offset: MPSOffset) -> None:
+    """Raise where a policy's own numbers make more than can be shown."""
+    largest = max(descriptor.width, descriptor.height, abs(offset.x), abs(offset.y))
+    if largest > _MOST_PLACED:
+        rule = f"must place windows within {_MOST_PLACED} pixels"
+        remedy = "Look at smaller pads: the edges are alike"
+        raise MPSArgumentError("explain_padding", f"policy {padding_label(policy)}", rule, largest, remedy)
 
 
 def _per_axis(name: str, value: int | Sequence[int], axes: int) -> list[int]:

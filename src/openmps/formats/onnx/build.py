@@ -36,6 +36,7 @@ from openmps.formats.onnx.problems import READER, Budget, NodeError, Problem, Sh
 from openmps.formats.onnx.site import Builder, Site, Value
 from openmps.formats.onnx.sources import DataSources
 from openmps.formats.onnx.tensors import dtype_of
+from openmps.formats.onnx.whole_numbers import WholeNumbers
 from openmps.graph.nodes.neuron import MPSCNNNeuronNode
 from openmps.graph.nodes.node import Handle, MPSNNImageNode
 from openmps.types import MPSCNNNeuronType
@@ -61,7 +62,6 @@ CONSTANT_INPUTS: Mapping[str, Mapping[int, str]] = {
     "PRelu": {1: "slopes"},
 }
 """Inputs that builders want to be constants, and what they are."""
-_QUOTIENTS, _PLACES = ("Div", "ReduceMean"), ("ArgMax", "ArgMin")
 _TO_PLANES = [0, 3, 1, 2]
 _LONGEST = 120  # characters of a message that is not ours
 Shapes = Mapping[str, Sequence[int]]
@@ -109,21 +109,18 @@ class _Build:
         self._failed: set[str] = set()
         self._lost: set[str] = set()
         """Those of the failed values that depend on constants alone."""
-        self._whole: set[str] = set()
-        """Values of whole numbers."""
-        self._inner: set[str] = set()
-        """Values that nodes read."""
         values: dict[str, Value] = dict(model.constants)
         budget = Budget(model.size, fill_limit)
         learning = Learning(sources, model.constants, model.parameters)
         self._at = Site(values, Counter(), model.opset, trainable, learning, budget)
+        self._whole = WholeNumbers(self._at)
 
     def run(self, shapes: Shapes, outputs: Sequence[str] | None, what: str) -> Built:
         wanted = self._wanted(outputs)
         self._model = with_layers(joined(self._model, wanted), wanted, biases=self._at.trainable)
         nodes = self._live(wanted)
         self._at.readers = Counter([*wanted, *(name for node in nodes for name in node.inputs if name)])
-        self._inner = {name for node in nodes for name in node.inputs}
+        self._whole.inner.update(name for node in nodes for name in node.inputs)
         inputs = self._inputs(shapes, nodes)
         for node in nodes:
             self._node(node)
@@ -198,8 +195,7 @@ class _Build:
                 continue
             picture = Picture(MPSNNImageNode(Handle(tensor.name)), layout)
             self._at.values[tensor.name] = picture
-            if dtype_name(tensor.kind)[:3] in ("int", "uin"):
-                self._whole.add(tensor.name)
+            self._whole.add(tensor.name, tensor.kind)
             found.append((tensor, picture))
         return found
 
@@ -251,7 +247,7 @@ class _Build:
             return self._folded(node, constants)
         if node.operator not in BUILDERS:
             raise NodeError("the framework does it with constants only", _CUT)
-        self._check_whole(node)
+        self._whole.check(node)
         return BUILDERS[node.operator](self._at, node)
 
     def _folded(self, node: Node, constants: Sequence[Array | None]) -> Array:
@@ -260,14 +256,6 @@ class _Build:
         if node.operator in ORDERS:
             self._at.learning.follow(node, lambda array: fold(node, [array, *constants[1:]], budget, opset))
         return fold(node, constants, budget, opset)
-
-    def _check_whole(self, node: Node) -> None:
-        """Follow whole numbers, and refuse quotients of them that are read again: an output drops its fraction."""
-        is_whole = bool(self._whole.intersection(node.inputs)) and node.operator != "Cast"
-        if is_whole or node.operator in _PLACES:
-            self._whole.update(node.outputs)
-        if is_whole and node.operator in _QUOTIENTS and any(name in self._inner for name in node.outputs):
-            raise NodeError("it drops the fraction of whole numbers: images keep it", "Cast to real numbers before it")
 
     def _check_constants(self, node: Node) -> None:
         """List what is wrong with a node whatever the inputs are that another problem has taken away."""

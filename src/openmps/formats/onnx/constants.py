@@ -17,7 +17,7 @@ import numpy as np
 from openmps.formats.onnx.layout import Length
 from openmps.formats.onnx.model import Array, Node
 from openmps.formats.onnx.problems import Budget, NodeError
-from openmps.formats.onnx.tensors import dtype_of
+from openmps.formats.onnx.tensors import BFLOAT16, dtype_of, to_bfloat16
 
 Values = Sequence[Array | None]
 Fold = Callable[[Node, Values, Budget, int], "Array"]
@@ -93,13 +93,20 @@ def _computed(function: Callable[..., Any], one: Length, other: Length) -> Lengt
 
 
 def _quotient(one: int, other: int) -> int:
-    return int(one / other) if other else 0
+    """Without its fraction: towards 0."""
+    if not other:
+        return 0
+    below = one // other
+    return below + (below < 0 and below * other != one)
 
 
 def _divided(one: Array, other: Array) -> Array:
-    if one.dtype.kind in "iu":
-        return np.where(other == 0, 0, np.trunc(one / np.where(other == 0, 1, other)))
-    return one / other
+    if one.dtype.kind not in "iu":
+        return one / other
+    divisor = np.where(other == 0, 1, other).astype(one.dtype)
+    below = one // divisor
+    towards = below + ((below < 0) & (below * divisor != one))
+    return np.where(other == 0, 0, towards)
 
 
 _COMPARISONS = (np.equal, np.less, np.greater, np.less_equal, np.greater_equal, np.logical_and, np.logical_or)
@@ -116,7 +123,7 @@ def _cast(node: Node, values: Values, budget: Budget, opset: int) -> Array:
         raise NodeError("it makes a real number of a length that is not known", "Give the size of the input")
     budget.take(dtype.itemsize * value.size, "a cast")
     with np.errstate(all="ignore"):
-        return value.astype(dtype)
+        return to_bfloat16(value) if node.integer("to", 0) == BFLOAT16 else value.astype(dtype)
 
 
 def _constant(node: Node, values: Values, budget: Budget, opset: int) -> Array:
@@ -255,7 +262,10 @@ def _range(node: Node, values: Values, budget: Budget, opset: int) -> Array:
 
 def _product(node: Node, values: Values, budget: Budget, opset: int) -> Array:
     value, axes = _need(values, 1)[0], _axes(node, values, opset)
-    return np.prod(value, tuple(axes) if axes is not None else None, keepdims=bool(node.integer("keepdims", 1)))
+    if not axes and node.integer("noop_with_empty_axes", 0):
+        return value
+    keeps = bool(node.integer("keepdims", 1))
+    return np.asarray(np.prod(value, tuple(axes) if axes else None, value.dtype, keepdims=keeps), value.dtype)
 
 
 def _matrices(node: Node, values: Values, budget: Budget, opset: int) -> Array:

@@ -113,6 +113,8 @@ def _transposed_padding(node: Node, window: Window, rank: int) -> tuple[Explicit
     if wanted is not None:
         if None in window.source or len(wanted) != 2:
             raise NodeError("its padding depends on a size that is not known", "Give the size of the input")
+        if any(length is not None and length < 1 for length in wanted):
+            raise NodeError(f"its output_shape {wanted} has a length below 1")
         total = [
             ((n or 1) - 1) * s + e + k - (r or 1)
             for n, s, e, k, r in zip(window.source, window.stride, more, window.extent, wanted, strict=True)

@@ -21,12 +21,12 @@ from openmps.formats.onnx.constants import lengths
 from openmps.formats.onnx.layout import Atom
 from openmps.formats.onnx.model import Array, Attribute, Model, Node
 from openmps.formats.onnx.model import Tensor as Port
+from openmps.formats.onnx.module_checks import WHO, check_outputs, check_readable, check_written
 from openmps.formats.onnx.network import checked_sources, network_of
 from openmps.formats.onnx.problems import DEFAULT_FILL, NodeError
 from openmps.formats.onnx.sources import DataSources, FixedSources
 from openmps.formats.onnx.torch_network import TorchNetwork, torch_network
 
-WHO = "openmps.formats.onnx.from_torch"
 _OPSET = 21
 _SEEDS = 1 << 64
 _FLOAT = 1
@@ -54,7 +54,7 @@ def from_torch(
 
     Raises:
         MPSOperatorError: Operators that the framework's nodes cannot express: all of them; or the module cannot be
-            traced.
+            traced, or has parameters without numbers.
         MPSTypeError: ``module`` is no module, or an example no tensor.
     """
     given = [example] if isinstance(example, Tensor) else listed(WHO, "example", example, object, "tensors")
@@ -64,6 +64,7 @@ def from_torch(
     if not examples or not all(isinstance(each, Tensor) and each.ndim for each in examples):
         rule = "must be a tensor, or several, with the batch as first axis"
         raise MPSTypeError(WHO, "example", rule, [type(each).__name__ for each in examples])
+    check_readable([*module.named_parameters(), *module.named_buffers()])
     sources, is_trainable = checked_sources(trainable)
     seed = integer(WHO, "dropout_seed", dropout_seed, most=_SEEDS - 1, rule="must be an integer of 0 to 2**64 - 1")
     is_trained = not isinstance(sources, FixedSources)
@@ -126,6 +127,7 @@ class _Traced:
         """The model; raises `MPSOperatorError` for operators that have none in ONNX's table."""
         state = {**self._program.state_dict, **self._program.constants}
         held = {**self.targets, **self._program.graph_signature.inputs_to_lifted_tensor_constants}
+        check_readable([(target, state[target]) for target in held.values()])
         for name, target in held.items():
             self.constants[name] = _array(state[target])
         size = sum(each.nbytes for each in self.constants.values())
@@ -169,6 +171,7 @@ class _Traced:
 
     def _outputs(self, given: Sequence[Any]) -> list[Port]:
         names = ["output"] if len(given) == 1 else [f"output_{place}" for place in range(len(given))]
+        check_outputs(names, given)
         for name, node in zip(names, given, strict=True):
             self._title = name
             self.add("Identity", [node.name], name)
@@ -184,7 +187,7 @@ class _Traced:
             if name not in CALLS:
                 raise NodeError("no node of the framework computes it", _CUT)
             schema = node.target._schema.arguments
-            _check_views(node)
+            check_written(node, self.targets)
             given = {each.name: each.default_value for each in schema if each.has_default_value()}
             given |= {each.name: value for each, value in zip(schema, node.args, strict=False)}
             CALLS[name](self, node.name, {**given, **node.kwargs})
@@ -234,18 +237,6 @@ def _array(value: Tensor) -> Array:
 def _varying(node: Any) -> Atom | None:
     """The batch, which alone varies; None for a length that is computed of it."""
     return Atom(None) if str(node.target).startswith("aten.sym_size") else None
-
-
-_VIEWS = ("view", "reshape", "flatten", "permute", "contiguous")
-
-
-def _check_views(node: Any) -> None:
-    """Refuse what writes into a tensor that others see in another shape."""
-    if not node.target._schema.is_mutable:
-        return
-    source = node.args[0]
-    if any(str(each.target).removeprefix("aten.").partition(".")[0] in _VIEWS for each in (source, *source.users)):
-        raise NodeError("it writes into a tensor that has a view", "Let the module make a new tensor")
 
 
 Call = Callable[[_Traced, str, dict[str, Any]], None]

@@ -124,7 +124,20 @@ class OnnxPort:
         missing = [place for place in order if place not in wanted]  # of length 1
         moved = moved.transpose([order.index(place) for place in (*missing, *wanted)])
         found = moved.reshape([math.prod(sizes[place] for place in axis) for axis in self.axes])
+        self._check_given(found)
         return np.ascontiguousarray(found, self.dtype)
+
+    def _check_given(self, found: NDArray[Any]) -> None:
+        """Refuse to give whole numbers that are rounded, or beyond their type: images do not wrap around."""
+        if np.dtype(self.dtype).kind not in "iu":
+            return
+        info = np.iinfo(self.dtype)
+        low, high = max(int(info.min), 1 - _EXACT), min(int(info.max), _EXACT - 1)
+        beyond = ~((found > low - 1) & (found < high + 1))  # a fraction is dropped; NaN is beyond
+        if beyond.any():
+            rule = f"must hold whole numbers of {self.dtype}, {low:,} to {high:,}: images compute in float32"
+            remedy = "Give smaller numbers, or let the model compute with real numbers"
+            raise MPSArgumentError("OnnxPort", f"output {self.name!r}", rule, float(found[beyond].flat[0]), remedy)
 
     def _solved(self, shape: Sequence[int], axes: Sequence[Places]) -> list[int] | None:
         """The atoms' lengths in an array; None if it does not fit."""

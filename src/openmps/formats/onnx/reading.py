@@ -19,6 +19,7 @@ _LARGEST_FILE = (1 << 31) - 1
 _FIRST_FIELDS = frozenset((1, 2, 3, 4, 5, 6, 7, 8, 14, 20, 25, 26))
 """Fields that a model can begin with."""
 _LENGTHS, _NUMBERS = 2, 0
+_OWN_DOMAINS = ("", "ai.onnx")
 _OLDEST, _NEWEST = 7, 28
 """Versions of ONNX's operators that are read."""
 _NAME = 200  # characters of a name in an error
@@ -133,6 +134,7 @@ class _Reader:
     def model(self, length: int) -> Model:
         """The model, whose file has ``length`` bytes."""
         graph = self._proto.graph
+        self._check_functions()
         constants, unread = self._constants(graph)
         named = {*constants, *unread}
         inputs = tuple(_tensor(each) for each in graph.input if each.name not in named)
@@ -144,8 +146,15 @@ class _Reader:
         self._check(inputs, outputs, nodes, named)
         return Model(inputs, outputs, constants, nodes, opset, length + self._external, unread)
 
+    def _check_functions(self) -> None:
+        """Raise where a function of the model stands in the place of an operator of ONNX."""
+        own = next((each.name for each in self._proto.functions if each.domain in _OWN_DOMAINS), None)
+        if own is not None:
+            rule, remedy = "must leave ONNX's operators as they are", "Inline it with onnx.inliner"
+            raise MPSFileError(READER, self._what, rule, f"a function called {str(own)[:_NAME]!r}", remedy)
+
     def _opset(self) -> int:
-        versions = [each.version for each in self._proto.opset_import if each.domain in ("", "ai.onnx")]
+        versions = [each.version for each in self._proto.opset_import if each.domain in _OWN_DOMAINS]
         if len(versions) != 1 or not _OLDEST <= versions[0] <= _NEWEST:
             rule = f"must use one version of ONNX's operators, from {_OLDEST} to {_NEWEST}"
             remedy = "Convert it with onnx.version_converter"
@@ -206,6 +215,8 @@ class _Reader:
     ) -> None:
         """Every value is made once, before it is read."""
         known = set(constants)
+        if not all(tensor.name for tensor in (*inputs, *outputs)):
+            raise self._damaged("an input or an output has no name")
         for tensor in inputs:
             if tensor.name in known:
                 raise self._damaged(f"two inputs are called {tensor.name[:_NAME]!r}")

@@ -39,7 +39,7 @@ _LARGEST: _Kinds = {"C": nodes.MPSNNReductionFeatureChannelsArgumentMaxNode}
 _SMALLEST: _Kinds = {"C": nodes.MPSNNReductionFeatureChannelsArgumentMinNode}
 
 
-def _axes(at: Site, node: Node, rank: int) -> list[int]:
+def reduced_axes(at: Site, node: Node, rank: int) -> list[int]:
     """The axes that are reduced: an attribute in old versions, an input in new ones; all where none are named."""
     given = at.integers(node, 1, "axes")
     if given is None:
@@ -54,7 +54,8 @@ def _axes(at: Site, node: Node, rank: int) -> list[int]:
 def _reduction(kinds: _Kinds) -> Builder:
     def build(at: Site, node: Node) -> Picture:
         x = at.picture(node)
-        return reduced(at, node, x, kinds, _axes(at, node, x.layout.rank), keeps=bool(node.integer("keepdims", 1)))
+        axes = reduced_axes(at, node, x.layout.rank)
+        return reduced(at, node, x, kinds, axes, keeps=bool(node.integer("keepdims", 1)))
 
     return build
 

@@ -69,6 +69,8 @@ class Schemas:
             if name in seen:
                 return f"its attribute {name} is there twice"
             seen.add(name)
+            if each.ref_attr_name:
+                return f"its attribute {name} is one of a function, {str(each.ref_attr_name)[:_NAME]!r}"
             wanted = int(schema.attributes[name].type.value)
             if each.type != wanted:
                 return f"its attribute {name} must be {kinds.Name(wanted)}, and is {_kind(kinds, each.type)}"

@@ -47,13 +47,22 @@ _TYPES: dict[int, tuple[str, str, Callable[[NDArray[Any]], NDArray[Any]]]] = {
 }
 """Of each ONNX number type: how its bytes are read, the field that holds its numbers otherwise, and what follows."""
 _HALF = 10
+BFLOAT16 = 16
+"""The ONNX type of numbers of which NumPy has none."""
+
+
+def to_bfloat16(array: NDArray[Any]) -> NDArray[np.float32]:
+    """Numbers rounded to bfloat16, to the even one of two as near, as float32."""
+    words = np.ascontiguousarray(array, np.float32).view(np.uint32)
+    rounded = (words + 0x7FFF + (words >> 16 & 1)) & np.uint32(0xFFFF0000)
+    return np.where(np.isnan(array), np.float32(np.nan), rounded.view(np.float32))
 
 
 def dtype_of(kind: int) -> np.dtype[Any] | None:
     """NumPy's type of the numbers of an ONNX type; None for text and for types that are not read."""
     if kind not in _TYPES:
         return None
-    return np.dtype(np.float32) if kind == 16 else np.dtype(_TYPES[kind][0])
+    return np.dtype(np.float32) if kind == BFLOAT16 else np.dtype(_TYPES[kind][0])
 
 
 def array_of(tensor: Any, folder: Path | None) -> NDArray[Any]:
@@ -82,6 +91,8 @@ def _described(tensor: Any) -> tuple[str, np.dtype[Any], tuple[int, ...]]:
     if tensor.data_type not in _TYPES:
         raise NodeError(f"{what} is of ONNX number type {tensor.data_type}, which is not read")
     dtype, shape = np.dtype(_TYPES[tensor.data_type][0]), tuple(int(length) for length in tensor.dims)
+    if tensor.HasField("segment"):
+        raise MPSFileError(READER, what, "must be whole", "a segment of a larger one", "Save the model again")
     if len(shape) > _MOST_AXES or any(length < 0 for length in shape):
         raise MPSFileError(READER, what, f"must have up to {_MOST_AXES} axes, none of a negative length", shape)
     if math.prod(shape) * dtype.itemsize > _LARGEST_TENSOR:
