@@ -99,6 +99,19 @@ def test_a_process_that_does_not_come(monkeypatch):
     assert time.monotonic() - began < 10
 
 
+def test_a_number_of_processes_without_the_rest_does_not_train_alone(monkeypatch, tmp_path, capsys):
+    _write_noise(tmp_path)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert main(["train", "--data", str(tmp_path), "--epochs", "1", "--run-folder", str(tmp_path / "run")]) == 2
+    said = capsys.readouterr().err
+    assert "must have RANK, WORLD_SIZE and the master" in said
+    assert "['RANK', 'MASTER_ADDR', 'MASTER_PORT']" in said
+    assert not (tmp_path / "run").exists()
+    for alone in ("1", ""):
+        monkeypatch.setenv("WORLD_SIZE", alone)
+        assert not launch.is_launched()
+
+
 def test_the_command_line(tmp_path, capsys):
     """Two processes train as one does; one process goes on with what they began."""
     _write_noise(tmp_path)

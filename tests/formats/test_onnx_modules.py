@@ -235,3 +235,15 @@ def test_slopes_of_each_channel_of_a_row() -> None:
         wanted = module(x).numpy()
     found = reader.from_torch(module, x[:1]).model(CPU).run({"input": x.numpy()})["output"]
     assert error(found, wanted) < 3e-6
+
+
+class ByTheBatch(nn.Module):
+    """Computes with a length that it has only when it is called."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * x.shape[0]
+
+
+def test_a_length_among_the_operands() -> None:
+    with pytest.raises(MPSOperatorError, match=r"computes with a length that is not known"):
+        reader.from_torch(ByTheBatch(), torch.zeros(2, 3, 4, 4))

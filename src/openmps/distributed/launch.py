@@ -33,8 +33,12 @@ class Place(NamedTuple):
 
 
 def is_launched() -> bool:
-    """Whether a launcher such as ``torchrun`` has started this process, with others or alone."""
-    return all(name in os.environ for name in _NEEDED)
+    """Whether a launcher such as ``torchrun`` has started this process, with others or alone.
+
+    A ``WORLD_SIZE`` of several says so, too: what is missing besides is told by `place_from_environment`.
+    """
+    is_whole = all(name in os.environ for name in _NEEDED)
+    return is_whole or os.environ.get("WORLD_SIZE", "1") not in ("", "0", "1")
 
 
 def place_from_environment() -> Place:

@@ -179,8 +179,8 @@ class _Traced:
 
     def _call(self, node: Any) -> None:
         name = str(node.target)
-        if name.startswith("aten.sym_size") or node.target in (operator.mul, operator.add, operator.floordiv):
-            return  # a length that is not known
+        if _is_length(node):
+            return
         self._title = str(node.name)
         try:
             self._begin(node)
@@ -216,6 +216,10 @@ class _Traced:
             return value
         if isinstance(value, int | float):
             return self.constant(np.array(value, np.float32))
+        if _is_length(value):
+            raise NodeError(
+                "it computes with a length that is not known, as of the batch", "Give the length as a number"
+            )
         return value.name
 
     def constant(self, value: Array) -> str:
@@ -232,6 +236,12 @@ class _Traced:
 def _array(value: Tensor) -> Array:
     """The numbers of a tensor; those of bfloat16, which NumPy does not know, as float32."""
     return (value.float() if value.dtype is torch.bfloat16 else value).detach().cpu().numpy()
+
+
+def _is_length(node: Any) -> bool:
+    """Whether a node is a length that is not known when the module is traced, or computed of one."""
+    is_computed = node.target in (operator.mul, operator.add, operator.floordiv)
+    return is_computed or str(node.target).startswith("aten.sym_size")
 
 
 def _varying(node: Any) -> Atom | None:
