@@ -106,7 +106,7 @@ image = lambda: mps.MPSImage(device, mps.MPSImageDescriptor(mps.MPSImageFeatureC
 watched = device.new_buffer(length=4)
 watched.flush = lambda: True
 device.watch(watched)
-mtgp._fill(1, None, 1)[1].take(1)
+mtgp._fill(1, None, 1)[1].next_words(1)
 actions = {
     "buffer of a heap": lambda: heap.new_buffer(256),
     "first use of a buffer": lambda: device.new_buffer(length=4).memory(torch.uint8),
@@ -116,7 +116,7 @@ actions = {
     "Adam's steps": adam._rate,
     "dropout's steps": lambda: dropout._number("dropout", None),
     "Philox": lambda: philox._fill(4, None, 4),
-    "MTGP32": lambda: mtgp._fill(1, None, 1)[1].take(1),
+    "MTGP32": lambda: mtgp._fill(1, None, 1)[1].next_words(1),
     "a copy of MTGP32": lambda: mtgp._fill(1, None, 1)[1].copy(torch.device("cpu")),
 }
 statuses = []

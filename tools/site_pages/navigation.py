@@ -53,7 +53,13 @@ _BEHIND: list[dict[str, Any]] = [
             {"ONNX's node cases": "onnx_node_cases.md"},
         ]
     },
-    {"Project": [{"Contributing": "contributing.md"}, {"Changes": "changelog.md"}]},
+    {
+        "Project": [
+            {"Contributing": "contributing.md"},
+            {"How a step runs": "how_a_step_runs.md"},
+            {"Changes": "changelog.md"},
+        ]
+    },
 ]
 
 

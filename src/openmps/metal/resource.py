@@ -36,7 +36,7 @@ epoch = Epoch()
 """That of the process: as long as its number is the same, what had memory has the same memory."""
 
 
-class Resource(KnownAttributes, Labelled, Memory):
+class Resource(KnownAttributes, Labelled):
     """What an `MTLResource` says of its memory."""
 
     _length: int
@@ -67,13 +67,6 @@ class Resource(KnownAttributes, Labelled, Memory):
         "_storage_mode", "Who may touch the memory: PRIVATE memory is the device's alone."
     )
     cpu_cache_mode = Shown[MTLCPUCacheMode]("_cpu_cache_mode", "The cache mode that was asked for.")
-
-    is_persistent = True
-
-    @property
-    def present(self) -> torch.Tensor | None:
-        """The memory, if there is any."""
-        return self._storage
 
     @property
     def is_allocated(self) -> bool:
@@ -117,7 +110,7 @@ class Resource(KnownAttributes, Labelled, Memory):
             raise MPSArgumentError(self.name, method, "needs memory that the CPU may touch", "PRIVATE storage", remedy)
 
 
-class Bytes(Resource):
+class Bytes(Resource, Memory):
     """The memory of an `MTLBuffer`: allocated, and zero, on first use."""
 
     _made_by: ClassVar[Mapping[str, str]] = {
@@ -136,6 +129,13 @@ class Bytes(Resource):
     origin = Shown["str | None"](
         "_origin", "``shares the memory of an array``, ``a copy of a tensor`` and the like; None for other memory."
     )
+
+    is_persistent = True
+
+    @property
+    def present(self) -> torch.Tensor | None:
+        """The memory, if there is any."""
+        return self._storage
 
     # --- other libraries ---------------------------------------------------------------------------------------------
 
