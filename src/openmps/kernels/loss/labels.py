@@ -370,30 +370,36 @@ def labels_reader(who: str, states: MPSStateBatch | None, name: str) -> Binding:
     return _Numbers(merge([image.storage for image in found if image is not None]))
 
 
-class _NumbersFields(NamedTuple):
+class _ImagesFields(NamedTuple):
     parts: Sequence[Storage]
 
 
-class _Numbers(_NumbersFields, MemoryBinding):
-    """The numbers of single images, neighbours as one."""
+class _Images(_ImagesFields, MemoryBinding):
+    """Single images, neighbours as one."""
 
     __slots__ = ()
 
     def memories(self) -> tuple[Block, ...]:
-        """The memory that it reads."""
+        """The memory of all of them."""
         return tuple([part.block for part in self.parts])
 
     def view_key(self) -> Hashable:
-        """How it reads it."""
-        return tuple([part.view_key() for part in self.parts])
+        """Which parts of it they are."""
+        return tuple([(part.first, part.count, part.channel, part.channels) for part in self.parts])
 
-    def rebind(self, memories: Sequence[Block]) -> _Numbers:
+    def rebind(self, memories: Sequence[Block]) -> Self:
         """The same of other memory."""
-        return _Numbers([part.of_other(block) for part, block in zip(self.parts, memories, strict=True)])
+        return type(self)([part.of_other(block) for part, block in zip(self.parts, memories, strict=True)])
 
     def regions(self) -> list[Region]:
         """The images."""
         return [part.region() for part in self.parts]
+
+
+class _Numbers(_Images):
+    """The numbers of labels or weights."""
+
+    __slots__ = ()
 
     def value(self) -> Tensor:
         """All of them, ``[N, C, H, W]``."""
@@ -411,30 +417,10 @@ def loss_writer(states: MPSStateBatch | None) -> Binding:
     )
 
 
-class _LossImagesFields(NamedTuple):
-    parts: Sequence[Storage]
-
-
-class _LossImages(_LossImagesFields, MemoryBinding):
-    """Loss images, neighbours as one."""
+class _LossImages(_Images):
+    """Where losses go."""
 
     __slots__ = ()
-
-    def memories(self) -> tuple[Block, ...]:
-        """The memory that it writes."""
-        return tuple([part.block for part in self.parts])
-
-    def view_key(self) -> Hashable:
-        """How it writes it."""
-        return tuple([(part.first, part.count, part.channel, part.channels) for part in self.parts])
-
-    def rebind(self, memories: Sequence[Block]) -> _LossImages:
-        """The same of other memory."""
-        return _LossImages([part.of_other(block) for part, block in zip(self.parts, memories, strict=True)])
-
-    def regions(self) -> list[Region]:
-        """The images."""
-        return [part.region() for part in self.parts]
 
     @property
     def may_defer(self) -> bool:
