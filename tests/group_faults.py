@@ -30,8 +30,8 @@ from openmps.training import (
     RunFolder,
     TrainingOptions,
     describe_run,
-    loop,
     optimizer_factory,
+    session,
     train,
 )
 from openmps.training.processes import FollowedRun
@@ -113,7 +113,7 @@ def train_with_shares(group: Group, folder: Path, split: DataSplit) -> None:
     The first process asks for a checkpoint all the time, and gets one whenever all are there.
     """
     options = replace(OPTIONS, optimizer="adam", epochs=2, checkpoint_every=None, checkpoints_kept=100)
-    loop._CHECKPOINT_SECONDS, loop._CHECKPOINT_SHARE = 0, 1e9
+    session._CHECKPOINT_SECONDS, session._CHECKPOINT_SHARE = 0, 1e9
     found: list[dict[int, bytes]] = []
     for shares in (True, False):
         run = run_of(group, folder / f"shares {shares}", split)
@@ -155,5 +155,5 @@ def again(folder: Path) -> None:
 if __name__ == "__main__":
     # Nothing here is about power cuts or pictures, which would take most of the time.
     os.fsync = lambda file: None
-    loop.draw_curve = loop.draw_misclassified = lambda *arguments, **named: None
+    session.draw_curve = session.draw_misclassified = lambda *arguments, **named: None
     {"differences": differences, "ends": ends, "again": again}[sys.argv[2]](Path(sys.argv[1]))

@@ -46,7 +46,7 @@ else:
                 return [*globals()["_public"]]
             if name in globals():
                 return globals()[name]
-        from openmps.checks import absent
+        from openmps.spellings import absent
 
         raise absent(name, {each: globals()[each] for each in globals().get("_public", ())})
 
@@ -60,3 +60,5 @@ else:
         if "_public" not in globals():
             _load()
         return sorted(globals())
+
+    del TYPE_CHECKING

@@ -8,7 +8,6 @@ import operator
 import re
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from difflib import get_close_matches
 from enum import Enum, EnumType
 from functools import lru_cache
 from html import escape
@@ -30,7 +29,7 @@ from typing import (
 import numpy as np
 
 from openmps.errors import MPSArgumentError, MPSAttributeError, MPSError, MPSMemoryError, MPSTypeError, shown
-from openmps.spellings import INSTEAD, OtherSpelling, add_other_spellings, spellings
+from openmps.spellings import OtherSpelling, add_other_spellings, closest, letters, respelt, spellings
 
 T = TypeVar("T")
 
@@ -165,10 +164,6 @@ _KEPT = 1024
 """Answers kept about classes and names."""
 _DERIVED = "It follows from how the object was made, and from its other attributes"
 """Why an attribute cannot be set, where no argument of the constructor has its name."""
-_CLOSE = 0.7
-"""How alike two names are, from 0 to 1, for one to be offered in the place of the other."""
-_MISSPELT = 0.9
-"""The same for names of the package: many classes that it does not have are called almost like others."""
 
 
 class KnownAttributes(NamedProperties):
@@ -239,31 +234,6 @@ store = object.__setattr__
 """Sets an attribute of an object with `KnownAttributes` and does not look at the name."""
 
 
-def absent(name: str, public: Mapping[str, object]) -> AttributeError:
-    """The error for a name that the package does not have, beside those that it has."""
-    if name in INSTEAD:
-        return MPSAttributeError(_PACKAGE, name, "is not here", None, INSTEAD[name])
-    if not name.startswith(("MPS", "MTL", "MTK", "NS")):
-        return AttributeError(f"module {_PACKAGE!r} has no attribute {name!r}")
-    member = _member(name, public)
-    if member is not None:
-        return MPSAttributeError(_PACKAGE, name, "is a member of an enumeration here", None, f"Use {member}")
-    rule = "is not here: openmps does not have it yet, or the framework has no such name"
-    close = get_close_matches(name.replace("Make", ""), public, 1, _MISSPELT)
-    remedy = f"If {close[0]} is meant, use that; " if close else ""
-    return MPSAttributeError(_PACKAGE, name, rule, None, f"{remedy}dir(openmps) lists what there is")
-
-
-def _member(name: str, public: Mapping[str, object]) -> str | None:
-    """The member of an enumeration that C and Objective-C know by this name: ``MPSImageEdgeModeClamp``."""
-    kinds = [kind for kind in public.values() if isinstance(kind, EnumType) and name.startswith(kind.__name__)]
-    for kind in sorted(kinds, key=lambda kind: len(kind.__name__), reverse=True):
-        found = _respelt(name.removeprefix(kind.__name__), kind.__members__)
-        if found is not None:
-            return f"{kind.__name__}.{found}"
-    return None
-
-
 @lru_cache(_KEPT)
 def _names(kind: type) -> frozenset[str]:
     """The public names that a class has or declares."""
@@ -298,17 +268,7 @@ def _own_names(kind: type) -> frozenset[str]:
 
 @lru_cache(_KEPT)
 def _is_refused(kind: type, name: str) -> bool:
-    return _is_own(kind) or _respelt(name, _own_names(kind)) is not None
-
-
-def _respelt(name: str, names: Iterable[str]) -> str | None:
-    """The name that differs from ``name`` in capitals and underscores only."""
-    letters = _letters(name)
-    return next((each for each in names if _letters(each) == letters), None)
-
-
-def _letters(name: str) -> str:
-    return name.replace("_", "").lower()
+    return _is_own(kind) or respelt(name, _own_names(kind)) is not None
 
 
 class NamedMembers(EnumType):
@@ -320,9 +280,7 @@ class NamedMembers(EnumType):
             if name[0] == "_":
                 raise AttributeError(name)
             members = sorted(cls.__members__)
-            prefix, letters = _letters(cls.__name__), _letters(name)
-            close = get_close_matches(letters.removeprefix(prefix), map(_letters, members), 1, _CLOSE)
-            meant = _respelt(close[0], members) if close else None
+            meant = closest(letters(name).removeprefix(letters(cls.__name__)), members)
             remedy = "Use one of " + ", ".join(members[:12]) if meant is None else f"Use {meant}"
             raise MPSAttributeError(cls.__name__, name, "is no member of this enumeration", None, remedy)
 
@@ -331,14 +289,7 @@ class NamedMembers(EnumType):
 def _meant(kind: type, name: str) -> str | None:
     """The attribute of a class that ``name`` was probably to be."""
     names = _names(kind)
-    return next(filter(None, (_respelt(each, names) for each in spellings(name))), None) or closest(name, names)
-
-
-def closest(name: str, names: Iterable[str]) -> str | None:
-    """The one of some names that ``name`` was probably to be."""
-    names = sorted(names)
-    close = get_close_matches(_letters(name), map(_letters, names), 1, _CLOSE)
-    return _respelt(name, names) or (_respelt(close[0], names) if close else None)
+    return next(filter(None, (respelt(each, names) for each in spellings(name))), None) or closest(name, names)
 
 
 def _called(thing: object) -> str:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial, wraps
 from typing import Any, Never, TypeVar
 
-from openmps.checks import closest
 from openmps.errors import MPSAttributeError, MPSTypeError
+from openmps.spellings import closest
 
 T = TypeVar("T")
 Function = TypeVar("Function", bound=Callable[..., Any])

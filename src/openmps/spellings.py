@@ -1,9 +1,11 @@
-"""Names of the framework as they are written elsewhere: in Swift, in Objective-C, by other libraries of Apple's."""
+"""Names of the framework as they are written elsewhere, and the name that was meant by one that is not here."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from difflib import get_close_matches
+from enum import EnumType
 from typing import Never
 
 from openmps.errors import MPSAttributeError
@@ -16,6 +18,11 @@ INSTEAD = {
     "MTLTexture": "An MPSImage has no texture: read and write it by numpy(), read_bytes and write_bytes",
 }
 """What to use in the place of names that openmps will not have."""
+_CLOSE = 0.7
+"""How alike two names are, from 0 to 1, for one to be offered in the place of the other."""
+_MISSPELT = 0.9
+"""The same for names of the package: many classes that it does not have are called almost like others."""
+_PACKAGE = __name__.partition(".")[0]
 
 
 def spellings(name: str) -> Iterator[str]:
@@ -59,3 +66,49 @@ def add_other_spellings(kind: type, names: Iterable[str]) -> None:
         other = camel_case(name)
         if name[0] != "_" and other != name and not any(other in vars(base) for base in kind.__mro__):
             setattr(kind, other, OtherSpelling(name))
+
+
+# --- the name that was meant ------------------------------------------------------------------------------------------
+
+
+def respelt(name: str, names: Iterable[str]) -> str | None:
+    """The name that differs from ``name`` in capitals and underscores only."""
+    wanted = letters(name)
+    return next((each for each in names if letters(each) == wanted), None)
+
+
+def letters(name: str) -> str:
+    """What is left of a name without capitals and underscores."""
+    return name.replace("_", "").lower()
+
+
+def closest(name: str, names: Iterable[str]) -> str | None:
+    """The one of some names that ``name`` was probably to be."""
+    names = sorted(names)
+    close = get_close_matches(letters(name), map(letters, names), 1, _CLOSE)
+    return respelt(name, names) or (respelt(close[0], names) if close else None)
+
+
+def absent(name: str, public: Mapping[str, object]) -> AttributeError:
+    """The error for a name that the package does not have, beside those that it has."""
+    if name in INSTEAD:
+        return MPSAttributeError(_PACKAGE, name, "is not here", None, INSTEAD[name])
+    if not name.startswith(("MPS", "MTL", "MTK", "NS")):
+        return AttributeError(f"module {_PACKAGE!r} has no attribute {name!r}")
+    member = _member(name, public)
+    if member is not None:
+        return MPSAttributeError(_PACKAGE, name, "is a member of an enumeration here", None, f"Use {member}")
+    rule = "is not here: openmps does not have it yet, or the framework has no such name"
+    close = get_close_matches(name.replace("Make", ""), public, 1, _MISSPELT)
+    remedy = f"If {close[0]} is meant, use that; " if close else ""
+    return MPSAttributeError(_PACKAGE, name, rule, None, f"{remedy}dir(openmps) lists what there is")
+
+
+def _member(name: str, public: Mapping[str, object]) -> str | None:
+    """The member of an enumeration that C and Objective-C know by this name: ``MPSImageEdgeModeClamp``."""
+    kinds = [kind for kind in public.values() if isinstance(kind, EnumType) and name.startswith(kind.__name__)]
+    for kind in sorted(kinds, key=lambda kind: len(kind.__name__), reverse=True):
+        found = respelt(name.removeprefix(kind.__name__), kind.__members__)
+        if found is not None:
+            return f"{kind.__name__}.{found}"
+    return None

@@ -18,7 +18,7 @@ from graph.node_initializers import INITIALIZERS
 from networks import NETWORKS, Weights, convolution, training_graph
 from openmps.formats import swift
 from openmps.formats.archive.values import Writer
-from openmps.formats.swift.forms import FORMS, NOT_EXPORTABLE
+from openmps.formats.swift.forms import FORMS
 from openmps.graph.nodes.catalog import rows
 from openmps.graph.nodes.neuron import MPSCNNNeuronNode
 from openmps.graph.nodes.releases import IOS, SINCE, newest
@@ -160,11 +160,10 @@ def test_nodes_without_samples(name: str) -> None:
     check(with_gradients(node))
 
 
-def test_every_node_class_is_exported_or_said_why_not() -> None:
+def test_every_node_class_is_exported() -> None:
     kinds = [row.node for row in rows()] + _subclasses(MPSCNNNeuronNode)
-    missing = [kind.__name__ for kind in kinds if kind not in FORMS and kind not in NOT_EXPORTABLE]
-    assert missing == [], "add a Form to formats/swift/forms.py, or a reason to NOT_EXPORTABLE"
-    assert [kind for kind in FORMS if kind in NOT_EXPORTABLE] == []
+    missing = [kind.__name__ for kind in kinds if kind not in FORMS]
+    assert missing == [], "add its release to graph/nodes/releases.py, and its module to formats/swift/forms.py"
     assert [kind.__name__ for kind in kinds if kind.__name__ not in SINCE] == []
     assert {kind.__name__ for kind in FORMS} == set(SINCE)
 

@@ -12,6 +12,7 @@ import torch
 from helpers import TOLERANCE, array, assert_close, inner, tensor
 from openmps.ops import geometry
 from openmps.ops.convolution import convolution as ops
+from openmps.ops.convolution import weights_gradient
 from openmps.ops.convolution.library_convolution import library_padding, placed
 from openmps.ops.geometry import Window
 from openmps.types import MPSImageEdgeMode
@@ -505,7 +506,7 @@ def test_weights_gradient_by_written_out_windows(
 ) -> None:
     """What a GPU computes from float16 operands, beside the engine's gradient of the same numbers."""
     if few:
-        monkeypatch.setattr(ops, "_COLUMN_BYTES", 1)
+        monkeypatch.setattr(weights_gradient, "_COLUMN_BYTES", 1)
     window, edge = case.window(), case.edge_mode
     rows, columns = window.source
     x = tensor(rng.normal(size=(3, 4, rows, columns)), torch.float32, device, case.layout)

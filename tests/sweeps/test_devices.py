@@ -33,7 +33,7 @@ HOME = mtl_device("cpu")
 REGISTRY = {"Shaped": lambda values: Shaped(tuple(values["shape"]))}
 """The classes of the samples that are not openmps'."""
 TOLERANCE = {"cpu": 0.0, "cuda": 2e-5}
-"""Largest difference from the CPU's numbers, as a share of the largest: bench/catalogue_twins.py holds the same."""
+"""Largest difference from the CPU's numbers, as a share of the largest."""
 Make = Callable[[MTLDevice], Any]
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from openmps.errors import MPSArgumentError, MPSError, MPSNonFiniteError
 from openmps.metal.device import mtl_device
-from openmps.training import loop
+from openmps.training import session
 from openmps.training.dataset import Dataset, DataSplit
 from openmps.training.inference import Classifier
 from openmps.training.loop import TrainingOptions, describe_run, train
@@ -176,7 +176,7 @@ def test_the_learning_rate_is_constant_and_then_falls_to_zero():
 def test_the_fall_of_the_learning_rate_reaches_the_updates(tmp_path, monkeypatch):
     monkeypatch.setattr(TrainingOptions, "learning_rate_at", lambda self, progress: 1e-30)
     run, _ = _train(tmp_path)
-    before = loop.Network.create(NetworkShape(4, 4, 1, 2), seed=0, optimizer=lambda device: None).arrays()
+    before = session.Network.create(NetworkShape(4, 4, 1, 2), seed=0, optimizer=lambda device: None).arrays()
     for name, array in _weights(run).items():
         np.testing.assert_allclose(array, before[name], rtol=0, atol=1e-20)
 
@@ -239,7 +239,7 @@ def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_good_weights(tmp_pat
     assert "image" in str(caught.value)
     assert "channel" in str(caught.value)
     run = RunFolder.open(tmp_path / "run")
-    before = loop.Network.create(NetworkShape(4, 4, 1, 2), seed=0, optimizer=lambda device: None).arrays()
+    before = session.Network.create(NetworkShape(4, 4, 1, 2), seed=0, optimizer=lambda device: None).arrays()
     for name, array in _weights(run).items():
         np.testing.assert_array_equal(array, before[name])
     last = run.read_metrics()[-1]
@@ -249,7 +249,7 @@ def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_good_weights(tmp_pat
 
 
 def test_weights_that_the_last_update_broke_are_not_saved(tmp_path, monkeypatch):
-    arrays = loop.Network.arrays
+    arrays = session.Network.arrays
     calls = []
 
     def broken(self):
@@ -260,7 +260,7 @@ def test_weights_that_the_last_update_broke_are_not_saved(tmp_path, monkeypatch)
             found["fc2.weights"][1, 0, 0, 7] = np.inf
         return found
 
-    monkeypatch.setattr(loop.Network, "arrays", broken)
+    monkeypatch.setattr(session.Network, "arrays", broken)
     with pytest.raises(MPSNonFiniteError, match=r"layer 'fc2': fc2\.weights must be finite, got inf at \[1, 0, 0, 7\]"):
         _train(tmp_path)
     assert np.isfinite(_weights(RunFolder.open(tmp_path / "run"))["fc2.weights"]).all()
@@ -287,7 +287,7 @@ def test_missing_pictures_are_a_note_and_no_failure(tmp_path, monkeypatch):
     def missing(*arguments, **options):
         raise MPSError("draw_curve", "drawing pictures", "needs matplotlib")
 
-    monkeypatch.setattr(loop, "draw_curve", missing)
+    monkeypatch.setattr(session, "draw_curve", missing)
     _, result = _train(tmp_path)
     assert result.notes == ("pictures are missing: draw_curve: drawing pictures needs matplotlib",)
 

@@ -14,7 +14,7 @@ import pytest
 from openmps.cli import main
 from openmps.errors import MPSArgumentError, MPSFileError
 from openmps.metal.device import mtl_device
-from openmps.training import architectures, loop
+from openmps.training import architectures, session
 from openmps.training.data import load_dataset
 from openmps.training.dataset import Dataset, DataSplit
 from openmps.training.inference import Classifier
@@ -40,8 +40,8 @@ def _quick(monkeypatch):
     rows = {name: replace(row, describe=NARROW.get(name, row.describe)) for name, row in architectures.NETWORKS.items()}
     monkeypatch.setattr("openmps.training.network.NETWORKS", rows)
     monkeypatch.setattr("openmps.formats.atomic._sync", lambda path, flags: None)
-    monkeypatch.setattr(loop, "draw_curve", lambda path, metrics, title: None)
-    monkeypatch.setattr(loop, "draw_misclassified", lambda path, *arguments: None)
+    monkeypatch.setattr(session, "draw_curve", lambda path, metrics, title: None)
+    monkeypatch.setattr(session, "draw_misclassified", lambda path, *arguments: None)
 
 
 def _dataset(count, side=16):

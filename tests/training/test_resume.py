@@ -14,7 +14,7 @@ import pytest
 
 from openmps.errors import MPSArgumentError, MPSError, MPSFileError, MPSNonFiniteError, MPSTrainingWarning
 from openmps.metal.device import mtl_device
-from openmps.training import loop, run_description
+from openmps.training import run_description, session
 from openmps.training.checkpoint import Checkpoint
 from openmps.training.dataset import Dataset, DataSplit
 from openmps.training.loop import TrainingOptions, describe_run, resume, train
@@ -34,8 +34,8 @@ def _no_flushing(monkeypatch):
 @pytest.fixture(autouse=True)
 def _plain_pictures(monkeypatch):
     """Drawing is tested elsewhere and takes longer than training here."""
-    monkeypatch.setattr(loop, "draw_curve", lambda path, metrics, title: path.write_bytes(b"curve"))
-    monkeypatch.setattr(loop, "draw_misclassified", lambda path, *arguments: path.write_bytes(b"sheet"))
+    monkeypatch.setattr(session, "draw_curve", lambda path, metrics, title: path.write_bytes(b"curve"))
+    monkeypatch.setattr(session, "draw_misclassified", lambda path, *arguments: path.write_bytes(b"sheet"))
 
 
 def _dataset(count, name="stripes"):
@@ -192,7 +192,7 @@ def test_ctrl_c_and_on_and_ctrl_c_again(tmp_path):
 
 def test_a_break_in_the_test_of_an_epoch(tmp_path, monkeypatch):
     outcome = _outcome(_train(tmp_path, "whole")[0])
-    evaluate = loop.Classifier.evaluate
+    evaluate = session.Classifier.evaluate
     calls = []
 
     def interrupted(self, dataset, *, between_batches):
@@ -201,7 +201,7 @@ def test_a_break_in_the_test_of_an_epoch(tmp_path, monkeypatch):
             signal.raise_signal(signal.SIGINT)
         return evaluate(self, dataset, between_batches=between_batches)
 
-    monkeypatch.setattr(loop.Classifier, "evaluate", interrupted)
+    monkeypatch.setattr(session.Classifier, "evaluate", interrupted)
     run, result = _train(tmp_path)
     assert (result.interrupted, result.iterations) == (True, 8)
     assert resume(DATA, run, CPU).iterations == 16
@@ -420,15 +420,15 @@ def test_how_often_checkpoints_are_written_may_change(tmp_path):
 
 @pytest.mark.parametrize(("seconds", "steps"), [(1e9, [0, 16]), (0, list(range(17)))])
 def test_without_a_number_of_steps_the_clock_decides(tmp_path, monkeypatch, seconds, steps):
-    monkeypatch.setattr(loop, "_CHECKPOINT_SECONDS", seconds)
-    monkeypatch.setattr(loop, "_CHECKPOINT_SHARE", 1e9)
+    monkeypatch.setattr(session, "_CHECKPOINT_SECONDS", seconds)
+    monkeypatch.setattr(session, "_CHECKPOINT_SHARE", 1e9)
     run, _ = _train(tmp_path, checkpoint_every=None)
     assert run.checkpoints.steps() == steps
 
 
 def test_checkpoints_take_a_small_part_of_the_time(tmp_path, monkeypatch):
-    monkeypatch.setattr(loop, "_CHECKPOINT_SECONDS", 0)
-    monkeypatch.setattr(loop, "_CHECKPOINT_SHARE", 1e-9)
+    monkeypatch.setattr(session, "_CHECKPOINT_SECONDS", 0)
+    monkeypatch.setattr(session, "_CHECKPOINT_SHARE", 1e-9)
     run, _ = _train(tmp_path, checkpoint_every=None)
     assert run.checkpoints.steps() == [0, 16]
 

@@ -14,7 +14,7 @@ from file_orders import Turns, save_idx, together
 from openmps.errors import MPSFileError
 from openmps.formats.atomic import write_atomic
 from openmps.metal.device import mtl_device
-from openmps.training import loop
+from openmps.training import session
 from openmps.training.dataset import Dataset, DataSplit
 from openmps.training.loop import TrainingOptions, describe_run, resume, train
 from openmps.training.run_folder import RunFolder
@@ -31,7 +31,7 @@ WRITES = ("write", "fsync", "replace", "mkdir")
 def _plain_pictures_and_no_flushing(monkeypatch):
     """Drawing is tested elsewhere, and both take longer than training here."""
     for name in ("draw_curve", "draw_misclassified"):
-        monkeypatch.setattr(loop, name, lambda path, *arguments, **options: write_atomic(path, b"picture"))
+        monkeypatch.setattr(session, name, lambda path, *arguments, **options: write_atomic(path, b"picture"))
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 

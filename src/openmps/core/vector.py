@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, NoReturn, Self, overload
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Generic, NoReturn, Self, TypeVar, overload
 
 import numpy as np
 import torch
@@ -53,21 +53,42 @@ _ORDERS: tuple[dict[str, type], ...] = (
 )
 """The framework's orders of a constructor's arguments, besides ``(buffer, descriptor)``."""
 _DATA_TYPES = {dtype: data_type for data_type, dtype in TORCH_TYPES.items()}
-_VECTOR_AXES, _MATRIX_AXES = (1, 2), (2, 3)
-"""Numbers of axes of one of them and of several."""
+_Take = Callable[..., Taken]
+"""`taken_array` or `taken_tensor`."""
+Descriptor = TypeVar("Descriptor", MPSVectorDescriptor, MPSMatrixDescriptor)
 
 
-class _Elements(KnownAttributes, Labelled):
+class _Elements(KnownAttributes, Labelled, Generic[Descriptor]):
     """Numbers in a buffer: in one that is given, or in a new one of zeros, allocated on first use."""
 
+    _descriptor_class: type[Descriptor]
+    _sizes: tuple[str, ...]
+    """What a descriptor calls the lengths of the axes; one vector or matrix has no first axis."""
+
+    @overload
+    def __init__(self, buffer: MTLDevice, descriptor: Descriptor) -> None: ...
+    @overload
+    def __init__(self, buffer: MTLBuffer, descriptor: int, offset: Descriptor) -> None: ...
+    @overload
     def __init__(
         self,
-        descriptor: MPSVectorDescriptor | MPSMatrixDescriptor,
-        device: MTLDevice | None,
-        buffer: MTLBuffer | None,
-        offset: int,
+        buffer: MTLBuffer | None = None,
+        descriptor: Descriptor | None = None,
+        offset: int = 0,
+        *,
+        device: MTLDevice | None = None,
+    ) -> None: ...
+    @takes(*_ORDERS)
+    def __init__(
+        self,
+        buffer: Any = None,
+        descriptor: Any = None,
+        offset: Any = 0,
+        *,
+        device: MTLDevice | None = None,
     ) -> None:
         name = type(self).__name__
+        descriptor = self._descriptor = of_kind(name, "descriptor", descriptor, self._descriptor_class).copy()
         self._data_type = MPSDataType(descriptor.data_type)
         self._shape = descriptor.shape()
         unit = descriptor.strides()[-1]
@@ -92,6 +113,19 @@ class _Elements(KnownAttributes, Labelled):
             got = f"{buffer.length} bytes, offset {self._offset}"
             raise MPSArgumentError(name, "buffer", f"must hold {needed} bytes from the offset on", got)
         self._memory = _Memory(buffer)
+        is_plain = self._data_type is MPSDataType.FLOAT32 and math.prod(self._shape) == self._shape[-1]
+        self._numbers = Numbers(buffer, self._offset, self._shape[-1]) if is_plain else None
+
+    @classmethod
+    def _of(cls, take: _Take, device: MTLDevice, given: Any, copy: bool | None) -> Self:
+        """Elements where ``take`` finds those of an array or a tensor, or in a copy."""
+        place = check_is_device(cls.__name__, "device", device)
+        most = len(cls._sizes)
+        taken = take(cls.__name__, place.torch_device, given, copy, (most - 1, most), _DATA_TYPES)
+        shape = taken.elements.shape
+        sizes: dict[str, Any] = dict(zip(cls._sizes[most - len(shape) :], shape, strict=True))
+        descriptor = cls._descriptor_class(data_type=_DATA_TYPES[taken.elements.dtype], **sizes)
+        return cls(MTLBuffer.holding(place, taken), descriptor)
 
     device = Shown[MTLDevice]("data.device", "The device of the buffer.")
 
@@ -193,7 +227,7 @@ class _Elements(KnownAttributes, Labelled):
         return f"<{self.name} {lengths_text(self._shape)} {self._data_type.name}{origin}>"
 
 
-class MPSVector(_Elements):
+class MPSVector(_Elements[MPSVectorDescriptor]):
     """Vectors of numbers in a buffer (MPSMatrix.h, macOS 10.13).
 
     ``MPSVector(buffer=…, offset=0, descriptor=…)`` views a buffer; ``MPSVector(device=…, descriptor=…)`` makes zeros.
@@ -203,32 +237,8 @@ class MPSVector(_Elements):
         MPSArgumentError: The buffer is too short, or the offset is no multiple of the element.
     """
 
-    @overload
-    def __init__(self, buffer: MTLDevice, descriptor: MPSVectorDescriptor) -> None: ...
-    @overload
-    def __init__(self, buffer: MTLBuffer, descriptor: int, offset: MPSVectorDescriptor) -> None: ...
-    @overload
-    def __init__(
-        self,
-        buffer: MTLBuffer | None = None,
-        descriptor: MPSVectorDescriptor | None = None,
-        offset: int = 0,
-        *,
-        device: MTLDevice | None = None,
-    ) -> None: ...
-    @takes(*_ORDERS)
-    def __init__(
-        self,
-        buffer: Any = None,
-        descriptor: Any = None,
-        offset: Any = 0,
-        *,
-        device: MTLDevice | None = None,
-    ) -> None:
-        self._descriptor = of_kind(type(self).__name__, "descriptor", descriptor, MPSVectorDescriptor).copy()
-        super().__init__(self._descriptor, device, buffer, offset)
-        is_plain = self.vectors == 1 and self._data_type is MPSDataType.FLOAT32
-        self._numbers = Numbers(self.data, self._offset, self.length) if is_plain else None
+    _descriptor_class = MPSVectorDescriptor
+    _sizes = ("vectors", "length")
 
     @classmethod
     def from_numpy(cls, device: MTLDevice, array: Any, copy: bool | None = None) -> Self:
@@ -245,8 +255,7 @@ class MPSVector(_Elements):
                 ``copy`` is False.
             MPSTypeError: It is no array of a type that an element can have, in this machine's byte order.
         """
-        place = check_is_device(cls.__name__, "device", device)
-        return cls._of(place, taken_array(cls.__name__, place.torch_device, array, copy, _VECTOR_AXES, _DATA_TYPES))
+        return cls._of(taken_array, device, array, copy)
 
     @classmethod
     def from_dlpack(cls, device: MTLDevice, tensor: Any, copy: bool | None = None) -> Self:
@@ -254,14 +263,7 @@ class MPSVector(_Elements):
 
         Memory of the vectors' own device is shared; that which its library calls read-only is copied.
         """
-        place = check_is_device(cls.__name__, "device", device)
-        return cls._of(place, taken_tensor(cls.__name__, place.torch_device, tensor, copy, _VECTOR_AXES, _DATA_TYPES))
-
-    @classmethod
-    def _of(cls, device: MTLDevice, taken: Taken) -> Self:
-        *vectors, length = taken.elements.shape
-        descriptor = MPSVectorDescriptor(length, _DATA_TYPES[taken.elements.dtype], *vectors)
-        return cls(MTLBuffer.holding(device, taken), descriptor)
+        return cls._of(taken_tensor, device, tensor, copy)
 
     length = Shown[int]("_descriptor.length", "Elements of a vector.")
     vectors = Shown[int]("_descriptor.vectors", "Number of vectors.")
@@ -273,7 +275,7 @@ def numbers_of(vector: MPSVector) -> Numbers | None:
     return vector._numbers  # pyright: ignore[reportPrivateUsage]
 
 
-class MPSMatrix(_Elements):
+class MPSMatrix(_Elements[MPSMatrixDescriptor]):
     """Matrices of numbers in a buffer (MPSMatrix.h, macOS 10.13).
 
     ``MPSMatrix(buffer=…, offset=0, descriptor=…)`` views a buffer; ``MPSMatrix(device=…, descriptor=…)`` makes zeros.
@@ -283,30 +285,8 @@ class MPSMatrix(_Elements):
         MPSArgumentError: The buffer is too short, or the offset is no multiple of the element.
     """
 
-    @overload
-    def __init__(self, buffer: MTLDevice, descriptor: MPSMatrixDescriptor) -> None: ...
-    @overload
-    def __init__(self, buffer: MTLBuffer, descriptor: int, offset: MPSMatrixDescriptor) -> None: ...
-    @overload
-    def __init__(
-        self,
-        buffer: MTLBuffer | None = None,
-        descriptor: MPSMatrixDescriptor | None = None,
-        offset: int = 0,
-        *,
-        device: MTLDevice | None = None,
-    ) -> None: ...
-    @takes(*_ORDERS)
-    def __init__(
-        self,
-        buffer: Any = None,
-        descriptor: Any = None,
-        offset: Any = 0,
-        *,
-        device: MTLDevice | None = None,
-    ) -> None:
-        self._descriptor = of_kind(type(self).__name__, "descriptor", descriptor, MPSMatrixDescriptor).copy()
-        super().__init__(self._descriptor, device, buffer, offset)
+    _descriptor_class = MPSMatrixDescriptor
+    _sizes = ("matrices", "rows", "columns")
 
     @classmethod
     def from_numpy(cls, device: MTLDevice, array: Any, copy: bool | None = None) -> Self:
@@ -314,20 +294,12 @@ class MPSMatrix(_Elements):
 
         As `MPSVector.from_numpy`, in the array's memory where it can be shared.
         """
-        place = check_is_device(cls.__name__, "device", device)
-        return cls._of(place, taken_array(cls.__name__, place.torch_device, array, copy, _MATRIX_AXES, _DATA_TYPES))
+        return cls._of(taken_array, device, array, copy)
 
     @classmethod
     def from_dlpack(cls, device: MTLDevice, tensor: Any, copy: bool | None = None) -> Self:
         """The same of a tensor of PyTorch or of any library with ``__dlpack__``; see `MPSVector.from_dlpack`."""
-        place = check_is_device(cls.__name__, "device", device)
-        return cls._of(place, taken_tensor(cls.__name__, place.torch_device, tensor, copy, _MATRIX_AXES, _DATA_TYPES))
-
-    @classmethod
-    def _of(cls, device: MTLDevice, taken: Taken) -> Self:
-        *matrices, rows, columns = taken.elements.shape
-        data_type, count = _DATA_TYPES[taken.elements.dtype], math.prod(matrices)
-        return cls(MTLBuffer.holding(device, taken), MPSMatrixDescriptor(rows, columns, None, data_type, count))
+        return cls._of(taken_tensor, device, tensor, copy)
 
     rows = Shown[int]("_descriptor.rows", "Rows of a matrix.")
     columns = Shown[int]("_descriptor.columns", "Columns of a matrix.")
@@ -336,11 +308,20 @@ class MPSMatrix(_Elements):
     matrix_bytes = Shown[int]("_descriptor.matrix_bytes", "Bytes from one matrix to the next.")
 
 
-class _Temporary(_Elements):
+class _Temporary(_Elements[Descriptor]):
     """What temporary vectors and matrices have in common: a command buffer, a read count and private memory."""
 
-    def _tie(self, command_buffer: CommandBuffer) -> None:
-        self._command_buffer = command_buffer
+    def _make_on(self, command_buffer: CommandBuffer, descriptor: Descriptor) -> None:
+        """The constructor: zeros in private memory of the command buffer."""
+        who = type(self).__name__
+        self._command_buffer = check_is_open(who, command_buffer)
+        buffer = None
+        if isinstance(descriptor, MPSVectorDescriptor | MPSMatrixDescriptor):
+            descriptor.validate()
+            needed = command_buffer.device.check_length(who, "descriptor", bytes_needed(descriptor))
+            buffer = command_buffer.temporary_buffer(needed)
+        super().__init__(buffer, descriptor)
+        self._numbers = None
         self._counts = TemporaryCounts(command_buffer, self._memory, 1)
 
     @property
@@ -378,52 +359,39 @@ class _Temporary(_Elements):
         raise MPSLifetimeError(self.name, method, rule, remedy="Use an ordinary object")
 
 
-class MPSTemporaryVector(_Temporary, MPSVector):
+class MPSTemporaryVector(_Temporary[MPSVectorDescriptor], MPSVector):
     """Vectors that live on one command buffer (MPSMatrix.h, macOS 10.13); read counts as for MPSTemporaryImage."""
 
     temporary_vector = Factory("temporaryVectorWithCommandBuffer:descriptor:")
 
     def __init__(self, command_buffer: CommandBuffer, descriptor: MPSVectorDescriptor) -> None:
-        buffer = _temporary_buffer(type(self).__name__, command_buffer, descriptor)
-        MPSVector.__init__(self, buffer, descriptor)
-        self._numbers = None
-        self._tie(command_buffer)
+        self._make_on(command_buffer, descriptor)
 
     @staticmethod
     def prefetch_storage(command_buffer: CommandBuffer, descriptor_list: Sequence[MPSVectorDescriptor]) -> None:
         """A hint about vectors to come; checks the arguments and has no other effect."""
-        check_is_open("MPSTemporaryVector.prefetch_storage", command_buffer)
         who = "MPSTemporaryVector.prefetch_storage"
-        for index, descriptor in enumerate(listed(who, "descriptor_list", descriptor_list, "MPSVectorDescriptor")):
-            of_kind(who, f"descriptor_list[{index}]", descriptor, MPSVectorDescriptor).validate()
+        _check_prefetch(who, command_buffer, "descriptor_list", descriptor_list, MPSVectorDescriptor)
 
 
-class MPSTemporaryMatrix(_Temporary, MPSMatrix):
+class MPSTemporaryMatrix(_Temporary[MPSMatrixDescriptor], MPSMatrix):
     """Matrices that live on one command buffer (MPSMatrix.h, macOS 10.13); read counts as for MPSTemporaryImage."""
 
     temporary_matrix = Factory("temporaryMatrixWithCommandBuffer:matrixDescriptor:")
 
     def __init__(self, command_buffer: CommandBuffer, matrix_descriptor: MPSMatrixDescriptor) -> None:
-        buffer = _temporary_buffer(type(self).__name__, command_buffer, matrix_descriptor)
-        MPSMatrix.__init__(self, buffer, matrix_descriptor)
-        self._tie(command_buffer)
+        self._make_on(command_buffer, matrix_descriptor)
 
     @staticmethod
     def prefetch_storage(command_buffer: CommandBuffer, matrix_descriptor_list: Sequence[MPSMatrixDescriptor]) -> None:
         """A hint about matrices to come; checks the arguments and has no other effect."""
-        check_is_open("MPSTemporaryMatrix.prefetch_storage", command_buffer)
         who = "MPSTemporaryMatrix.prefetch_storage"
-        for index, descriptor in enumerate(
-            listed(who, "matrix_descriptor_list", matrix_descriptor_list, "MPSMatrixDescriptor")
-        ):
-            of_kind(who, f"matrix_descriptor_list[{index}]", descriptor, MPSMatrixDescriptor).validate()
+        _check_prefetch(who, command_buffer, "matrix_descriptor_list", matrix_descriptor_list, MPSMatrixDescriptor)
 
 
-def _temporary_buffer(who: str, command_buffer: CommandBuffer, descriptor: object) -> MTLBuffer | None:
-    """Private memory of the command buffer; None where the descriptor is wrong, for the constructor to say so."""
-    command_buffer = check_is_open(who, command_buffer)
-    if not isinstance(descriptor, MPSVectorDescriptor | MPSMatrixDescriptor):
-        return None
-    descriptor.validate()
-    needed = command_buffer.device.check_length(who, "descriptor", bytes_needed(descriptor))
-    return command_buffer.temporary_buffer(needed)
+def _check_prefetch(
+    who: str, command_buffer: CommandBuffer, argument: str, given: Iterable[Descriptor], wanted: type[Descriptor]
+) -> None:
+    check_is_open(who, command_buffer)
+    for index, descriptor in enumerate(listed(who, argument, given, wanted.__name__)):
+        of_kind(who, f"{argument}[{index}]", descriptor, wanted).validate()

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from operator import attrgetter
+from collections.abc import Callable, Sequence
 from typing import Any, Self, overload
 
-from openmps.checks import MaybeNone, NamedAttributes, Shown, accepts, flag, of_kind
-from openmps.core.image.batch import MOST_IMAGES, MPSImageBatch
-from openmps.core.image.descriptor import MPSImageDescriptor
+from openmps.checks import MaybeNone, Shown, accepts, flag
+from openmps.core.image.batch import MPSImageBatch
 from openmps.core.image.image import MPSImage, MPSImageAllocator
-from openmps.core.image.storage import Extent, Shape
 from openmps.core.kernel.base import MPSKernel
 from openmps.core.kernel.checks import check_command_buffer
 from openmps.core.kernel.configuration import changes
@@ -20,26 +17,23 @@ from openmps.core.lifetime import COMMAND_BUFFERS, check_is_open
 from openmps.core.numbers import integer
 from openmps.core.state.batch import MPSStateBatch
 from openmps.core.state.state import MPSState
-from openmps.errors import MPSArgumentError, MPSTrainingWarning, MPSTypeError
-from openmps.graph.compile.compiler import Compiler, copy_kernels, make_kernels
+from openmps.errors import MPSTrainingWarning, MPSTypeError
+from openmps.graph.compile.compiler import copy_kernels, make_kernels
 from openmps.graph.compile.interface import Interface, Results
 from openmps.graph.compile.passes import Network, check_gradients, check_listed, reachable, required
 from openmps.graph.compile.program import Program
-from openmps.graph.compile.sharing import Sharing
 from openmps.graph.description import description, table
 from openmps.graph.nodes.node import (
     MPSHandle,
     MPSNNFilterNode,
     MPSNNGradientFilterNode,
     MPSNNImageNode,
-    MPSNNStateNode,
     checked_allocator,
-    checked_format,
 )
 from openmps.graph.nodes.trainable import training_of
+from openmps.graph.planning import PlannedGraph
 from openmps.graph.run.again import Again
 from openmps.graph.run.encoding import (
-    Formats,
     Images,
     StagesStates,
     as_image,
@@ -63,25 +57,20 @@ from openmps.graph.run.encoding import (
 from openmps.graph.run.non_finite import encoding_of
 from openmps.graph.run.stale_weights import StaleWeights
 from openmps.graph.run.trace import Trace, Tracer, without_steps
-from openmps.graph.run.update import Updates
 from openmps.graph.run.working_set import working_set
 from openmps.metal.device import CommandBuffer, MTLCommandQueue, MTLDevice
 from openmps.metal.pending import unwritten
 from openmps.ops import triton
 from openmps.selectors import Factory, takes
-from openmps.types import MPSImageFeatureChannelFormat
 
 _NOTHING_TO_DO = (
     "there is nothing to do, so encodes return None: no result is needed, no image or state is exported, and no "
     "gradient node has a data source with an update(); set result_image_is_needed, or give it what it is to train"
 )
-_PROPERTIES = attrgetter("_configuration", "_padding", "_bound_to")
-"""What the programs of a graph depend on of its kernels."""
-
 CompletionHandler = Callable[[MPSImage | None, Exception | None], object]
 
 
-class MPSNNGraph(MPSKernel, NamedAttributes):
+class MPSNNGraph(PlannedGraph):
     """A network of filter nodes, compiled for a device (MPSNNGraph.h, macOS 10.13).
 
     ``MPSNNGraph(device, result_image=node, result_image_is_needed=True)`` runs everything that the result depends on;
@@ -97,27 +86,6 @@ class MPSNNGraph(MPSKernel, NamedAttributes):
 
     output_state_is_temporary: bool = False
     """Whether exported states live on the command buffer only. Default False."""
-    allow_fusion: bool = True
-    """Let neighbouring filters run as one where numbers change by rounding at most; may be changed at any time.
-
-    Default True. A batch normalization that is folded into the weights of a convolution takes new numbers as they take
-    them: by its data source or by a reload, not by a write to its buffers.
-    """
-    allow_second_moments: bool = False
-    """Let ends of residual blocks be computed from second moments where they are trained on a GPU. Our addition.
-
-    A convolution of one pixel, ``z = W a + b``, normalized by its batch, with an image added and a rectifier behind:
-    with the mean m and the covariance C of a, the mean of z is ``W m + b``, its variance ``diag(W C W^T)``. So
-    normalization, addition and rectifier are done as z is computed, and neither z nor its gradient is ever stored.
-    Numbers change by rounding: z is not rounded to the images' format, and the weights are once more, multiplied by
-    what normalizes. A sum that is exactly 0 before the rectifier may pass no gradient, and the biases' gradient is 0
-    instead of nearly so. Where the mean of a is k deviations, variances have about ``log2(1 + k^2)`` bits less.
-
-    It is left as it is where z or its gradient is exported or read by another filter, where the statistics are those
-    of several processes or are given, where weights have groups or read more than half as many channels as they make,
-    where a batch has fewer than 128 pixels for each channel that is read, and where ``allow_fusion`` is False. May be
-    changed at any time. Default False. A command buffer's ``explain`` names what is fused.
-    """
     stop_on_non_finite: bool = False
     """Fail a run in which a loss, a gradient of weights or a result is NaN or infinite, before anything is updated.
 
@@ -182,34 +150,12 @@ class MPSNNGraph(MPSKernel, NamedAttributes):
     ) -> None:
         check_gradients(filters)
         triton.try_ahead(self._device.torch_device)
-        self._network = network
-        self._sharing: Sharing | None = None
-        self._interface = Interface(network, filters, results)
-        self._use(make_kernels(filters, read, self._device))
-        self._check_shapes: Callable[[Sequence[Shape]], None] = lambda shapes: None
-        self._check_program: Callable[[Program], None] = lambda program: None
-        self._format = MPSImageFeatureChannelFormat.FLOAT16
+        self._plan_for(network, Interface(network, filters, results), make_kernels(filters, read, self._device))
         self._allocator: MPSImageAllocator = MPSImage.default_allocator()
 
     def _use(self, kernels: dict[MPSNNFilterNode, ImageKernel]) -> None:
-        self._kernels = kernels
-        if self._sharing is not None:
-            self._sharing.settle(kernels.values())
-        self._updates = Updates(self._network.filters, kernels)
+        super()._use(kernels)
         self._stale_weights = StaleWeights(kernels.values())
-        self._programs: dict[Any, Program] = {}
-        self._changes = -1
-        """How far the changes of kernels had come when these were looked at; see `core.kernel.configuration`."""
-        self._properties: list[Any] = []
-        self._again: Again | None = None
-        """What the next encode may be like; none after one that must be checked each time."""
-        self._last: tuple[Any, Program] | None = None
-        """The program of the last encode and what it was found by; none while programs ask their user first."""
-        self._settled: list[Any] = []
-        taken = set(self._interface.input_states)
-        self._state_readers = [
-            (state, kernel) for node, kernel in kernels.items() for state in node.source_states if state in taken
-        ]
         self._queue: MTLCommandQueue | None = None
 
     def _unshare(self) -> None:
@@ -221,15 +167,6 @@ class MPSNNGraph(MPSKernel, NamedAttributes):
         self._use(copy_kernels(self._kernels, self._device))
 
     # --- properties ---------------------------------------------------------------------------------------------------
-
-    @property
-    def format(self) -> MPSImageFeatureChannelFormat:
-        """How images are stored whose node does not say; may be changed at any time. Default: FLOAT16."""
-        return self._format
-
-    @format.setter
-    def format(self, value: MPSImageFeatureChannelFormat) -> None:
-        self._format = checked_format(self.name, value)
 
     @property
     def destination_image_allocator(self) -> MPSImageAllocator:
@@ -305,21 +242,6 @@ class MPSNNGraph(MPSKernel, NamedAttributes):
     interface = Shown[Interface](
         "_interface", "The image and state nodes that the graph shares with its user; for those who look inside."
     )
-
-    sharing = Shown[Sharing | None](
-        "_sharing", "How other processes share the batches, if they do; see `openmps.distributed`. Our addition."
-    )
-
-    def share_among(self, sharing: Sharing) -> None:
-        """Encode a share of each batch from now on: gradients of parameters become the sums of all processes.
-
-        `openmps.distributed.Group.share` calls it. Our addition.
-        """
-        self._updates.share_among(self.name, of_kind(self.name, "sharing", sharing, Sharing).shards)
-        self._sharing = sharing
-        sharing.settle(self._kernels.values())
-        self._programs.clear()
-        self._last = self._again = None
 
     def reload_from_data_sources(self) -> None:
         """Read every data source of this graph again, at once; queued work is not waited for.
@@ -534,92 +456,6 @@ class MPSNNGraph(MPSKernel, NamedAttributes):
         if lent is not None:
             lent.end()
         return made
-
-    # --- programs -----------------------------------------------------------------------------------------------------
-
-    def program_for(
-        self, image_descriptors: Sequence[MPSImageDescriptor], count: int = 1, *, allow_fusion: bool = True
-    ) -> Program:
-        """The plan for batches of ``count`` source images like these, a descriptor a source; for those who look inside.
-
-        ``allow_fusion`` False gives a step to every filter, True fuses where the graph does. Raises what an encode of
-        such images would; nothing is computed.
-        """
-        inputs = self._interface.inputs
-        if len(image_descriptors) != len(inputs):
-            rule = self._interface.count_rule(inputs)
-            raise MPSArgumentError(self.name, "image_descriptors", rule, len(image_descriptors))
-        integer(self.name, "count", count, 1, MOST_IMAGES)
-        shapes: list[Shape] = []
-        for descriptor in image_descriptors:
-            of_kind(self.name, "image_descriptors", descriptor, MPSImageDescriptor).validate(self.name)
-            extent = Extent(descriptor.width, descriptor.height, descriptor.feature_channels, count)
-            shapes.append(Shape(extent, descriptor.channel_format))
-        return self._program(tuple(shapes), {}, {}, allow_fusion=allow_fusion)
-
-    def _program(
-        self,
-        shapes: tuple[Shape, ...],
-        formats: Formats,
-        states: Mapping[MPSNNStateNode, MPSStateBatch],
-        *,
-        allow_fusion: bool = True,
-    ) -> Program:
-        """The program for these source shapes and states; ``formats`` overrules what graph and nodes say on images."""
-        fusing = allow_fusion and self.allow_fusion
-        by_moments = fusing and self.allow_second_moments
-        given = tuple([kernel.given(states[node]) for node, kernel in self._state_readers if node in states])
-        key = (shapes, given, self._format, fusing, by_moments, tuple(formats.items()))
-        if self._changes != changes.number:
-            self._look_at_kernels()
-        last = self._last
-        if last is not None and last[0] == key:
-            return last[1]
-        program = self._programs.get(key)
-        answers: dict[MPSNNFilterNode, Any] = {}
-        if program is not None and program.questions:
-            answers = {question.node: question.answer() for question in program.questions}
-            key = (*key, tuple(answers.values()))
-            program = self._programs.get(key)
-        if program is not None and not all(each.holds() for each in program.policies):
-            program = None
-        if program is None:
-            self._check_shapes(shapes)
-            interface = self._interface
-            chosen = {**interface.formats, **formats}
-            compiler = Compiler(
-                self._kernels,
-                interface.inputs,
-                shapes,
-                self._format,
-                self._device,
-                chosen,
-                states,
-                answers,
-                self._sharing,
-            )
-            wanted = interface.outputs(), interface.result_states
-            program = compiler.compile(*wanted, allow_fusion=fusing, by_moments=by_moments)
-            self._check_program(program)
-            self._programs[key] = program
-            self._look_at_kernels(planned=True)
-        self._last = None if program.questions or program.policies else (key, program)
-        return program
-
-    def _look_at_kernels(self, *, planned: bool = False) -> None:
-        """Forget the programs if a kernel has other properties than they were made with.
-
-        To plan a program sets some: ``planned`` says that nothing else has.
-        """
-        self._changes, before = changes.number, self._properties
-        self._properties = [*map(_PROPERTIES, self._kernels.values())]
-        if self._properties == before:
-            return
-        settled = [(configuration.settled(), *others) for configuration, *others in self._properties]
-        if not planned and settled != self._settled:
-            self._programs.clear()
-            self._last = self._again = None
-        self._settled = settled
 
     def __repr__(self) -> str:
         return f"<{self.name}: {len(self._kernels)} kernels, {len(self._interface.inputs)} source image(s)>"

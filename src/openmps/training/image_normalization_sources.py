@@ -9,23 +9,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from openmps.checks import described, whole
-from openmps.core.arrays import numbers, row
 from openmps.core.data_source import ArraySource
 from openmps.core.numbers import not_negative
 from openmps.core.state.batch import as_state_batch
 from openmps.core.state.rows import MPSCNNNormalizationGammaAndBetaState
 from openmps.core.state.state import MPSState
-from openmps.errors import MPSArgumentError, MPSMemoryError, MPSTypeError
+from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.kernels.group_normalization.state import ImageNormalizationState, adder
 from openmps.metal.device import CommandBuffer, MTLBuffer, MTLDevice
 from openmps.ops.elements import RowSums
 from openmps.runtime.binding import Numbers
 from openmps.runtime.dispatch import record_op
+from openmps.training.normalization_sources import channel_row
 from openmps.training.optimized import Optimized, OptimizerFactory
 
 Row = Any
 _PARTS: tuple[str, str] = ("gamma", "beta")
-_DEFAULTS = {"gamma": 1.0, "beta": 0.0}
 
 
 class _Sums(MPSState):
@@ -85,7 +84,7 @@ class TrainableInstanceNormalizationDataSource(ArraySource, Optimized):
         self._channels = whole(name, "number_of_feature_channels", number_of_feature_channels, rule=rule)
         given = zip(_PARTS, (gamma, beta), strict=True)
         self._rows: dict[str, NDArray[np.float32]] = {
-            part: _row(name, part, each, self._channels) for part, each in given
+            part: channel_row(name, part, each, self._channels) for part, each in given
         }
         self._epsilon = not_negative(name, "epsilon", epsilon)
         self._label = label
@@ -199,14 +198,3 @@ class TrainableGroupNormalizationDataSource(TrainableInstanceNormalizationDataSo
     def number_of_groups(self) -> int:
         """Groups of consecutive channels that are normalized together."""
         return self._groups
-
-
-def _row(who: str, part: str, given: Row, channels: int) -> NDArray[np.float32]:
-    if given is None:
-        try:
-            return np.full(channels, _DEFAULTS[part], np.float32)
-        except (MemoryError, ValueError) as error:  # more than an array can be asked for
-            rule = "needs more memory than there is"
-            raise MPSMemoryError(who, "number_of_feature_channels", rule, channels) from error
-    rule = f"must hold {channels} numbers, one a feature channel"
-    return row(who, part, numbers(who, part, given), channels, rule)

@@ -57,7 +57,7 @@ class ArrayBatchNormalizationDataSource(ArraySource):
         name, rule = type(self).__name__, "must be a positive integer"
         self._channels = whole(name, "number_of_feature_channels", number_of_feature_channels, rule=rule)
         given = dict(zip(_DEFAULTS, (gamma, beta, mean, variance), strict=True))
-        self._rows = {part: _row(name, part, each, self._channels) for part, each in given.items()}
+        self._rows = {part: channel_row(name, part, each, self._channels) for part, each in given.items()}
         self._epsilon = not_negative(name, "epsilon", epsilon)
         self._label = optional_text(type(self).__name__, "label", label)
 
@@ -113,7 +113,8 @@ class ArrayBatchNormalizationDataSource(ArraySource):
         return {"gamma": self.gamma(), "beta": self.beta(), "mean": self.mean(), "variance": self.variance()}
 
 
-def _row(who: str, part: str, given: Row, channels: int) -> NDArray[np.float32]:
+def channel_row(who: str, part: str, given: Row, channels: int) -> NDArray[np.float32]:
+    """One of the rows of a normalization as a copy; of None its default."""
     if given is None:
         try:
             return np.full(channels, _DEFAULTS[part], np.float32)

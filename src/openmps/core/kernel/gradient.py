@@ -74,13 +74,13 @@ class MPSCNNGradientKernel(MPSCNNBinaryKernel):
     _source_arguments = ("source_gradient", "source_image")
     _destination_argument = "destination_gradient"
     _forward_kernels: tuple[type, ...] = ()
+    """The kernels whose states this one takes; any if empty."""
 
     def __init_subclass__(cls, *, of: type | tuple[type, ...] = ()) -> None:
         super().__init_subclass__()
         if of:
             cls._forward_kernels = of if isinstance(of, tuple) else (of,)
 
-    """The kernels whose states this one takes; any if empty."""
     _strides = range(1, 2)
     """Strides that the forward kernel may have: 1 where it has no window."""
 
@@ -118,10 +118,11 @@ class MPSCNNGradientKernel(MPSCNNBinaryKernel):
     def _given(self, states: MPSStateBatch) -> Given:
         shared = states.shared
         if isinstance(shared, MPSNNGradientState) and shared.image_index is None:
-            return Given((self._record_of(shared),), self._record_of(shared).images)
-        kept = [state for state in states.counted() if isinstance(state, MPSNNGradientState)]
-        records = {id(self._record_of(state)): self._record_of(state) for state in kept}
-        images = sum(self._record_of(state).images if state.image_index is None else 1 for state in kept)
+            record = self._record_of(shared)
+            return Given((record,), record.images)
+        kept = [(each, self._record_of(each)) for each in states.counted() if isinstance(each, MPSNNGradientState)]
+        records = {id(record): record for _, record in kept}
+        images = sum(record.images if state.image_index is None else 1 for state, record in kept)
         return Given(tuple(records.values()), images)
 
     def _record_of(self, state: MPSNNGradientState) -> ForwardRecord:

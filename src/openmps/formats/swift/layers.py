@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from openmps.core.neuron import MPSNNNeuronDescriptor
-from openmps.formats.swift import classes
+from openmps.formats.swift.classes import normalization, template
 from openmps.formats.swift.literals import camel, case, float32, literal, string, whole
 from openmps.formats.swift.text import Text
 from openmps.formats.swift.trained import Trained
@@ -38,14 +38,13 @@ class _Normalization(NamedTuple):
     """What one kind of normalization is called in Swift."""
 
     kind: str
-    text: str
     since: str
 
 
 _KINDS = {
-    "batch": _Normalization("BatchNormalization", classes.BATCH_NORMALIZATION, "10.13.4"),
-    "instance": _Normalization("InstanceNormalization", classes.INSTANCE_NORMALIZATION, "10.13.4"),
-    "group": _Normalization("GroupNormalization", classes.GROUP_NORMALIZATION, "10.15"),
+    "batch": _Normalization("BatchNormalization", "10.13.4"),
+    "instance": _Normalization("InstanceNormalization", "10.13.4"),
+    "group": _Normalization("GroupNormalization", "10.15"),
 }
 
 
@@ -108,7 +107,7 @@ class Layers:
     ) -> None:
         text = self._text
         file = text.file(label or variable, weights + biases)
-        text.use(classes.CONVOLUTION)
+        text.use(template("convolution"))
         precision = MPSDataType.FLOAT32 if kind[1] else _FLOAT16
         text.call(
             f"let {variable} = try {text.model}Weights",
@@ -176,8 +175,8 @@ class Layers:
     def numbers(self, stem: str, values: Any) -> str:
         """A pointer to float32 numbers out of a file."""
         row = np.ascontiguousarray(values, "<f4").reshape(-1)
-        self._text.use(classes.NUMBERS)
-        self._text.use(classes.KEPT)
+        self._text.use(template("numbers"))
+        self._text.use(template("kept"))
         file = self._text.file(stem, row.tobytes())
         return f"try {self._text.model}Files.kept({self._text.path(file)}, {whole(row.size)})"
 
@@ -187,18 +186,19 @@ class Layers:
         text, label = self._text, kernel.data_source.label()
         variable = text.names.take(f"{label or text.stem(node)}Parameters")
         self._known[id(kernel)] = variable
-        kind = _KINDS[_kind_of(kernel)]
+        what = _kind_of(kernel)
+        kind = _KINDS[what]
         rows, epsilon, groups = _parameters(kernel)
         content = np.concatenate(rows).astype("<f4").tobytes()
         text.needs(kind.since)
         if self._trained.asks(kernel):
             self._trained.normalization(label, variable, rows, content, epsilon, kernel.data_source)
             return variable
-        text.use(classes.NUMBERS)
-        text.use(kind.text)
+        text.use(template("numbers"))
+        text.use(normalization(what))
         file = text.file(label or variable, content)
         values = {"label": _text_or_nil(label), "file": text.path(file), "channels": whole(rows[0].size)}
-        if kind is _KINDS["group"]:
+        if what == "group":
             values["groups"] = literal(groups)
         text.call(f"let {variable} = try {text.model}{kind.kind}", {**values, "epsilon": float32(epsilon)})
         return variable

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from openmps.core.image.image import MPSImage
 from openmps.core.image.temporary import MPSTemporaryImage
 from openmps.errors import MPSExportError
-from openmps.formats.swift import classes
+from openmps.formats.swift.classes import template
 from openmps.formats.swift.layers import Layers
 from openmps.formats.swift.literals import case, comment, literal, string
 from openmps.formats.swift.nodes import Nodes
@@ -58,7 +58,7 @@ class Model:
         self._faults: list[str] = []
         self._text = Text(name)
         if preprocessing is not None:
-            self._text.use(classes.PREPROCESSING)
+            self._text.use(template("preprocessing"))
             self._compare()
         self._trained = Trained(graph, optimizer, self._text, self._faults)
         self._layers = Layers(self._text, self._trained, half=half, graph_format=graph.format)

@@ -9,7 +9,7 @@ from openmps.core.image.image import MPSImage
 from openmps.core.image.temporary import MPSTemporaryImage
 from openmps.core.padding.explicit import ExplicitPadding
 from openmps.core.padding.policy import MPSNNDefaultPadding, MPSNNPadding
-from openmps.formats.swift import classes
+from openmps.formats.swift.classes import template
 from openmps.formats.swift.forms import Form, form_of
 from openmps.formats.swift.layers import Layers
 from openmps.formats.swift.literals import camel, case, float32, literal, options, string
@@ -102,7 +102,7 @@ class Nodes:
             label = source_label(place) if given is None else given
             variable = self._images[image] = self._text.names.take(label)
             labels.append(label)
-            self._text.use(classes.HANDLE)
+            self._text.use(template("handle"))
             self._text.line(f"let {variable} = MPSNNImageNode(handle: {self._text.model}Handle({string(label)}))")
             self._image(image, variable, by_handle=False)
         return labels
@@ -168,7 +168,7 @@ class Nodes:
 
     def _left(self, forward: str, name: str = "resultState") -> str:
         """The state that a filter leaves; the class follows from where it goes."""
-        self._text.use(classes.STATES)
+        self._text.use(template("states"))
         return f"try {self._text.model}States.state({forward}.{name}, of: {forward})"
 
     def _one_of_many(self, node: Any) -> None:
@@ -288,7 +288,7 @@ class Nodes:
         labels = getattr(node, "input_labels", None)
         if isinstance(labels, MPSNNStateNode):
             label = None if labels.handle is None else labels.handle.label()
-            self._text.use(classes.HANDLE)
+            self._text.use(template("handle"))
             self._text.line(
                 f"{self._filters[node]}.inputLabels.handle = {self._text.model}Handle({string(label or 'labels')})"
             )
@@ -319,7 +319,7 @@ class Nodes:
 
     def _exported(self, thing: MPSNNImageNode | MPSNNStateNode, variable: str, is_exported: bool) -> None:
         if thing.handle is not None and thing.handle.label() is not None:
-            self._text.use(classes.HANDLE)
+            self._text.use(template("handle"))
             self._text.line(f"{variable}.handle = {self._text.model}Handle({string(thing.handle.label() or '')})")
         if is_exported:
             self._text.line(f"{variable}.exportFromGraph = true")
@@ -354,7 +354,7 @@ class Nodes:
         """The variable of a policy, which a filter and its gradient share."""
         if id(policy) in self._paddings:
             return self._paddings[id(policy)]
-        self._text.use(classes.EXPLICIT_PADDING)
+        self._text.use(template("explicit_padding"))
         counts, edge = policy.count_include_pad, policy.edge_mode
         sides = ", ".join(f"{side}: {getattr(policy, side)}" for side in ("left", "top", "right", "bottom"))
         counted = "nil" if counts is None else literal(counts)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from itertools import pairwise
 
 from openmps.formats.paths import file_stem
-from openmps.formats.swift import classes
+from openmps.formats.swift.classes import template
 from openmps.formats.swift.literals import Names, string
 from openmps.graph.nodes.node import MPSNNFilterNode
 from openmps.graph.nodes.releases import FIRST, newest
@@ -67,7 +67,7 @@ class Text:
         self.names = Names()
         self.files: dict[str, bytes] = {}
         self.lines: list[str] = []
-        self._classes: list[str] = [classes.FILES]
+        self._classes: list[str] = [template("files")]
         self._releases = {FIRST}
         self._stems: set[str] = {f"{model}.swift".lower()}
 

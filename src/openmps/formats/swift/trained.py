@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from openmps.formats.swift import training_classes as classes
+from openmps.formats.swift import rules
+from openmps.formats.swift.classes import filled, template
 from openmps.formats.swift.literals import case, float32, float64, literal, string, whole
 from openmps.formats.swift.text import Text
 from openmps.graph.graph import MPSNNGraph
@@ -40,7 +41,7 @@ class Trained:
         self._graph, self._text, self._faults = graph, text, faults
         self._given = optimizer
         self._layers: dict[int, MPSNNTrainingStyle] = {}
-        self._rule: classes.Rule | None = None
+        self._rule: rules.Rule | None = None
         self._values: dict[str, str] = {}
         self.variables: list[str] = []
         """The data sources that are trained."""
@@ -101,10 +102,7 @@ class Trained:
     ) -> None:
         """The data source of a convolution that is trained."""
         text = self._text
-        self._use(
-            classes.CONVOLUTION, (classes.CONVOLUTION_ON_DEVICE, classes.CONVOLUTION_ON_CPU),
-            "convolutionGradientState: gradientState,\n      convolutionSourceState: sourceState",
-        )  # fmt: skip
+        self._use("convolution", "convolutionGradientState: gradientState,\n      convolutionSourceState: sourceState")
         file = text.file(label or variable, weights.astype("<f4").tobytes() + biases)
         self.variables.append(variable)
         text.call(
@@ -130,10 +128,7 @@ class Trained:
     ) -> None:
         """The data source of a batch normalization that is trained."""
         text = self._text
-        self._use(
-            classes.NORMALIZATION, (classes.NORMALIZATION_ON_DEVICE, classes.NORMALIZATION_ON_CPU),
-            "batchNormalizationState: batchNormalizationState",
-        )  # fmt: skip
+        self._use("normalization", "batchNormalizationState: batchNormalizationState")
         file = text.file(label or variable, content)
         self.variables.append(variable)
         text.call(
@@ -148,22 +143,23 @@ class Trained:
             },
         )
 
-    def _use(self, text: str, updates: tuple[str, str], states: str) -> None:
+    def _use(self, what: str, states: str) -> None:
         """The class of a data source with its updates, and what they need."""
         rule = self._rule
         if rule is None:  # refused: nothing will be written
             return
         styles = _DEVICE in self._styles, _CPU in self._styles
-        self._text.needs("10.15" if rule is classes.AMSGRAD else "10.14")
-        self._text.use(classes.MEMORY)
+        self._text.needs("10.15" if rule is rules.AMSGRAD else "10.14")
+        self._text.use(template("trained_memory"))
         self._text.use(rule.text(styles, self._values))
-        methods = "".join(update for update, is_used in zip(updates, styles, strict=True) if is_used)
+        places = [place for place, is_used in zip(("device", "cpu"), styles, strict=True) if is_used]
+        methods = "".join(template(f"trained_{what}_on_{place}") for place in places)
         precise = self._graph.format is MPSImageFeatureChannelFormat.FLOAT32
-        filled = {
+        words = {
             "UPDATES": methods.replace("ENCODE", rule.encode(states)),
             "PRECISION": ".float32" if precise else ".float16",
         }
-        self._text.use(classes.filled(text, filled))
+        self._text.use(filled(template(f"trained_{what}"), words))
 
 
 def _owner(kernel: Any) -> int:
@@ -171,7 +167,7 @@ def _owner(kernel: Any) -> int:
     return id(getattr(kernel, "parameters", kernel))
 
 
-def _rule_of(optimizer: MPSNNOptimizer, is_amsgrad: bool) -> tuple[classes.Rule, dict[str, str]] | None:
+def _rule_of(optimizer: MPSNNOptimizer, is_amsgrad: bool) -> tuple[rules.Rule, dict[str, str]] | None:
     """How an optimizer is written, and its numbers."""
     values = {
         "LEARNING_RATE": float32(optimizer.learning_rate),
@@ -185,14 +181,14 @@ def _rule_of(optimizer: MPSNNOptimizer, is_amsgrad: bool) -> tuple[classes.Rule,
     }
     if isinstance(optimizer, MPSNNOptimizerAdam):
         betas = {"BETA1": float64(optimizer.beta1), "BETA2": float64(optimizer.beta2)}
-        rule = classes.AMSGRAD if is_amsgrad else classes.ADAM
+        rule = rules.AMSGRAD if is_amsgrad else rules.ADAM
         return rule, {**values, **betas, "EPSILON": float32(optimizer.epsilon)}
     if isinstance(optimizer, MPSNNOptimizerRMSProp):
-        return classes.RMSPROP, {
+        return rules.RMSPROP, {
             **values, "RATE_OF_DECAY": float64(optimizer.decay), "EPSILON": float32(optimizer.epsilon)
         }  # fmt: skip
     if isinstance(optimizer, MPSNNOptimizerStochasticGradientDescent):
-        rule = classes.NESTEROV if optimizer.use_nesterov_momentum else classes.DESCENT
+        rule = rules.NESTEROV if optimizer.use_nesterov_momentum else rules.DESCENT
         own = {"MOMENTUM": float32(optimizer.momentum_scale), "NESTEROV": literal(optimizer.use_nesterov_momentum)}
         return rule, {**values, **own}
     return None

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from openmps.checks import NamedAttributes, Shown, described, of_kind, store
+from openmps.checks import Shown, of_kind, store
 from openmps.core.arrays import numbers
 from openmps.core.image.batch import BatchTemplate, MPSImageBatch
 from openmps.core.image.descriptor import MPSImageDescriptor
@@ -22,92 +22,17 @@ from openmps.core.lifetime import check_device, check_is_device
 from openmps.core.state.batch import MPSStateBatch
 from openmps.core.state.state import BatchableState, MPSState
 from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.kernels.loss.data_descriptor import MPSCNNLossDataDescriptor, checked_size
 from openmps.metal.device import MTLDevice
 from openmps.metal.pending import Region
 from openmps.runtime.binding import Binding, MemoryBinding
-from openmps.selectors import Factory, takes
-from openmps.types import MPSDataLayout, MPSImageFeatureChannelFormat, MTLSize
+from openmps.selectors import takes
+from openmps.types import MPSImageFeatureChannelFormat, MTLSize
 
 _ONE = MTLSize(1, 1, 1)
-_HWC = MPSDataLayout.HEIGHT_X_WIDTH_X_FEATURE_CHANNELS
-
-
-class MPSCNNLossDataDescriptor(NamedAttributes):
-    """Labels or weights of one image in memory (MPSCNNLoss.h, macOS 10.13.4).
-
-    ``data`` holds ``size.width * size.height * size.depth`` float32 numbers (depth counts feature channels), in the
-    order of ``layout``; without a ``size`` it is one pixel with a channel for each number. `bytes_per_row` and
-    `bytes_per_image` may space them: bytes from one row, and from one image or plane, to the next (0: dense).
-
-    Raises:
-        MPSArgumentError: There are too few numbers, or no such layout.
-        MPSTypeError: ``data`` holds no numbers, or ``size`` is no MTLSize.
-    """
-
-    bytes_per_row: int
-    """Bytes from one row to the next; 0 for dense data."""
-    bytes_per_image: int
-    """Bytes from one image, or plane of channels, to the next; 0 for dense data."""
-
-    cnn_loss_data_descriptor = Factory("cnnLossDataDescriptorWithData:layout:size:")
-    layout = Shown[MPSDataLayout]("_layout", "Order of the numbers.")
-    size = Shown[MTLSize]("_size", "Width, height and, as depth, feature channels.")
-
-    def __init__(
-        self,
-        data: NDArray[Any] | Sequence[float] | bytes,
-        layout: MPSDataLayout = _HWC,
-        size: MTLSize | None = None,
-    ) -> None:
-        self._numbers = _flat(data)
-        if not isinstance(layout, int) or layout not in tuple(MPSDataLayout):
-            raise MPSArgumentError(_DATA, "layout", "must be an MPSDataLayout", repr(layout))
-        self._layout = MPSDataLayout(layout)
-        self._size = _size(_DATA, "size", MTLSize(1, 1, self._numbers.size) if size is None else size)
-        self.bytes_per_row = 0
-        self.bytes_per_image = 0
-        width, height, channels = self._size.width, self._size.height, self._size.depth
-        needed = width * height * channels
-        if min(width, height, channels) < 1 or self._numbers.size < needed:
-            rule = f"must hold {width} x {height} x {channels} = {needed} numbers, at least one"
-            raise MPSArgumentError(_DATA, "data", rule, f"{self._numbers.size} numbers")
-
-    def __repr__(self) -> str:
-        size = self._size
-        return described(self, f"{size.width}x{size.height}x{size.depth}", self._layout.name)
-
-    def values(self) -> NDArray[np.float32]:
-        """A copy of the numbers, ``[channels, height, width]``."""
-        width, height, channels = self._size.width, self._size.height, self._size.depth
-        is_interleaved = self._layout is _HWC
-        shape = (height, width, channels) if is_interleaved else (channels, height, width)
-        dense_row = (width * channels if is_interleaved else width) * 4
-        row = self.bytes_per_row or dense_row
-        plane = self.bytes_per_image or row * height
-        strides = (row, channels * 4, 4) if is_interleaved else (plane, row, 4)
-        last = sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True)) + 4
-        if row < dense_row or plane < row * height or row % 4 or plane % 4 or last > self._numbers.nbytes:
-            rule = f"must space rows and planes by whole numbers within the {self._numbers.nbytes} bytes of data"
-            raise MPSArgumentError(_DATA, "bytes_per_row and bytes_per_image", rule, f"{row} and {plane}")
-        view = np.lib.stride_tricks.as_strided(self._numbers, shape, strides)
-        return np.array(view.transpose(2, 0, 1) if is_interleaved else view, dtype=np.float32)
-
-
-_DATA = MPSCNNLossDataDescriptor.__name__
 ONE_HOT = (
     "Labels are one-hot, a channel a class: class numbers become such by numpy.eye(classes, dtype='float32')[numbers]"
 )
-
-
-def _flat(data: Any) -> NDArray[np.float32]:
-    """The numbers as one row; raw bytes are float32."""
-    return np.ascontiguousarray(numbers(_DATA, "data", data)).reshape(-1)
-
-
-def _size(who: str, argument: str, size: object) -> MTLSize:
-    if not isinstance(size, MTLSize):
-        raise MPSTypeError(who, argument, "must be an MTLSize(width, height, channels)", type(size).__name__)
-    return size
 
 
 class MPSCNNLossLabels(MPSState):
@@ -206,7 +131,7 @@ class MPSCNNLossLabels(MPSState):
         factors = None if weights is None else _blocks(device, "weights", weights)
         count = len(images)
         if loss_image_size is not None:
-            _size(cls.__name__, "loss_image_size", loss_image_size)
+            checked_size(cls.__name__, "loss_image_size", loss_image_size)
         if factors is not None and len(factors) != count:
             raise MPSArgumentError(cls.__name__, "weights", f"must be of {count} images", len(factors))
         losses = _losses(cls.__name__, device, loss_image_size, count).batch()
@@ -280,7 +205,7 @@ def _losses(who: str, device: MTLDevice, size: MTLSize | None, count: int) -> Ba
 
 
 def _loss_descriptor(who: str, size: MTLSize | None) -> MPSImageDescriptor:
-    chosen = _ONE if size is None else _size(who, "loss_image_size", size)
+    chosen = _ONE if size is None else checked_size(who, "loss_image_size", size)
     return MPSImageDescriptor(MPSImageFeatureChannelFormat.FLOAT32, chosen.width, chosen.height, chosen.depth)
 
 
@@ -445,30 +370,36 @@ def labels_reader(who: str, states: MPSStateBatch | None, name: str) -> Binding:
     return _Numbers(merge([image.storage for image in found if image is not None]))
 
 
-class _NumbersFields(NamedTuple):
+class _ImagesFields(NamedTuple):
     parts: Sequence[Storage]
 
 
-class _Numbers(_NumbersFields, MemoryBinding):
-    """The numbers of single images, neighbours as one."""
+class _Images(_ImagesFields, MemoryBinding):
+    """Single images, neighbours as one."""
 
     __slots__ = ()
 
     def memories(self) -> tuple[Block, ...]:
-        """The memory that it reads."""
+        """The memory of all of them."""
         return tuple([part.block for part in self.parts])
 
     def view_key(self) -> Hashable:
-        """How it reads it."""
-        return tuple([part.view_key() for part in self.parts])
+        """Which parts of it they are."""
+        return tuple([(part.first, part.count, part.channel, part.channels) for part in self.parts])
 
-    def rebind(self, memories: Sequence[Block]) -> _Numbers:
+    def rebind(self, memories: Sequence[Block]) -> Self:
         """The same of other memory."""
-        return _Numbers([part.of_other(block) for part, block in zip(self.parts, memories, strict=True)])
+        return type(self)([part.of_other(block) for part, block in zip(self.parts, memories, strict=True)])
 
     def regions(self) -> list[Region]:
         """The images."""
         return [part.region() for part in self.parts]
+
+
+class _Numbers(_Images):
+    """The numbers of labels or weights."""
+
+    __slots__ = ()
 
     def value(self) -> Tensor:
         """All of them, ``[N, C, H, W]``."""
@@ -486,30 +417,10 @@ def loss_writer(states: MPSStateBatch | None) -> Binding:
     )
 
 
-class _LossImagesFields(NamedTuple):
-    parts: Sequence[Storage]
-
-
-class _LossImages(_LossImagesFields, MemoryBinding):
-    """Loss images, neighbours as one."""
+class _LossImages(_Images):
+    """Where losses go."""
 
     __slots__ = ()
-
-    def memories(self) -> tuple[Block, ...]:
-        """The memory that it writes."""
-        return tuple([part.block for part in self.parts])
-
-    def view_key(self) -> Hashable:
-        """How it writes it."""
-        return tuple([(part.first, part.count, part.channel, part.channels) for part in self.parts])
-
-    def rebind(self, memories: Sequence[Block]) -> _LossImages:
-        """The same of other memory."""
-        return _LossImages([part.of_other(block) for part, block in zip(self.parts, memories, strict=True)])
-
-    def regions(self) -> list[Region]:
-        """The images."""
-        return [part.region() for part in self.parts]
 
     @property
     def may_defer(self) -> bool:

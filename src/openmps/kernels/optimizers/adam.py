@@ -144,6 +144,4 @@ class MPSNNOptimizerAdam(MPSNNOptimizer):
         result_values_matrix: MPSMatrix | None = None,
     ) -> None:
         """Record one update, which advances `time_step`; see `MPSNNOptimizerStochasticGradientDescent.encode`."""
-        if operands:
-            return self._encode_in_order(command_buffer, operands, locals())
         self._encode(command_buffer, locals())

@@ -131,7 +131,9 @@ class MPSNNOptimizer(MPSKernel):
     # --- one path for every form --------------------------------------------------------------------------------------
 
     def _encode(self, command_buffer: CommandBuffer, arguments: Mapping[str, Any]) -> None:
-        """The arguments of encode by name: states, or vectors, or matrices."""
+        """The arguments of encode by name: states, or vectors, or matrices, or ``operands`` in a selector's order."""
+        if arguments["operands"]:
+            arguments = self._by_name(arguments)
         check_command_buffer(self._name or self.name, command_buffer, self._device)
         given = [*arguments.values()]
         state = given[_GIVEN_ANEW - 1]
@@ -153,10 +155,9 @@ class MPSNNOptimizer(MPSKernel):
             got, remedy = ("both", "Encode once for each") if layers else ("neither", _NEEDED)
             raise MPSTypeError(self.name, "arguments", rule, got, remedy)
 
-    def _encode_in_order(
-        self, command_buffer: CommandBuffer, operands: Sequence[Any], named: Mapping[str, Any]
-    ) -> None:
-        """The operands of one form in the selector's order; the first two tell which form it is."""
+    def _by_name(self, named: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The arguments with the operands by their names; the first two operands tell which form it is."""
+        operands = named["operands"]
         names = self._order(operands)
         if len(operands) == len(names) - 1 and self._accumulators[-1].startswith("maximum"):
             names = [name for name in names if not name.startswith("maximum")]
@@ -167,7 +168,7 @@ class MPSNNOptimizer(MPSKernel):
         twice = sorted(name for name in given if named[name] is not None)
         if twice:
             raise MPSTypeError(self.name, " and ".join(twice), "must not be given twice", None)
-        self._encode(command_buffer, {**named, **given, "operands": ()})
+        return {**named, **given, "operands": ()}
 
     def _order(self, operands: Sequence[Any]) -> list[str]:
         """The arguments of the selector whose first operands are of these classes."""

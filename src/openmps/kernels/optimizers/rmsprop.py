@@ -77,6 +77,4 @@ class MPSNNOptimizerRMSProp(MPSNNOptimizer):
         result_values_matrix: MPSMatrix | None = None,
     ) -> None:
         """Record one update; see `MPSNNOptimizerStochasticGradientDescent.encode`."""
-        if operands:
-            return self._encode_in_order(command_buffer, operands, locals())
         self._encode(command_buffer, locals())

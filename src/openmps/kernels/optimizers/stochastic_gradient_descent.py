@@ -111,6 +111,4 @@ class MPSNNOptimizerStochasticGradientDescent(MPSNNOptimizer):
             MPSTypeError: Operands of several forms, or one that is missing or of another class.
             MPSArgumentError: Lengths that do not belong together, or a state without gradients.
         """
-        if operands:
-            return self._encode_in_order(command_buffer, operands, locals())
         self._encode(command_buffer, locals())

@@ -13,22 +13,25 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from openmps.ops import triton
 from openmps.ops.convolution.exact_convolution import MOST_PRODUCTS, exact_convolution, exact_source_gradient
 from openmps.ops.convolution.few_outputs import few_outputs, few_outputs_gradient
-from openmps.ops.convolution.library_convolution import backward, launching, operand_of, placed, regular, stepped
+from openmps.ops.convolution.library_convolution import backward, launching, operand_of, placed, stepped
 from openmps.ops.convolution.patch_convolution import small_convolution
 from openmps.ops.convolution.pixel_products import pixel_convolution, pixel_gradients
 from openmps.ops.convolution.small_gradients import small_gradients
-from openmps.ops.geometry import Window, pitch_of, read, read_adjoint
+from openmps.ops.convolution.weights_gradient import (
+    depthwise_gradient,
+    runs_in_triton,
+    weights_gradient,
+    weights_gradient_in_place,
+)
+from openmps.ops.geometry import Window, read_adjoint
 from openmps.ops.matrix.products import product, product_of_rows, wide_product
 from openmps.ops.op import Kind, Op
 from openmps.types import MPSImageEdgeMode
 
 _FEW_CHANNELS = 4
 """Of a group whose gradients of biases oneDNN makes with those of weights."""
-_COLUMN_BYTES = 2**26
-"""Most memory that the pixels under the windows, written out, may take at a time."""
 
 
 class ConvolutionGradients(NamedTuple):
@@ -162,7 +165,7 @@ def convolution_gradient(
     gradient, x, weights = multiplied(gradient, x, weights)
     if with_parameters and x.dtype == torch.float16:
         return _half_gradients(gradient, x, weights, window, groups, edge_mode, (with_source, with_biases))
-    if not allow_tf32 and groups == 1 and with_parameters and _runs_in_triton(gradient, x, window, edge_mode):
+    if not allow_tf32 and groups == 1 and with_parameters and runs_in_triton(gradient, x, window, edge_mode):
         wanted = with_source, with_biases
         found = _exact_gradients(gradient, x, weights, window, edge_mode, wanted)
         if found is not None:
@@ -170,6 +173,23 @@ def convolution_gradient(
     products = pixel_gradients(gradient, x, weights, window, groups, (with_source, with_parameters))
     if products is not None:
         return ConvolutionGradients(*products, gradient.sum((0, 2, 3)) if with_parameters and with_biases else None)
+    wanted = with_source, with_parameters, with_parameters and with_biases
+    return _library_gradients(gradient, x, weights, window, groups, edge_mode, wanted, allow_tf32=allow_tf32)
+
+
+def _library_gradients(
+    gradient: Tensor,
+    x: Tensor,
+    weights: Tensor,
+    window: Window,
+    groups: int,
+    edge_mode: MPSImageEdgeMode,
+    wanted: tuple[bool, bool, bool],
+    *,
+    allow_tf32: bool,
+) -> ConvolutionGradients:
+    """The gradients that are wanted for source, weights and biases, by the engine's libraries."""
+    with_source, with_parameters, with_biases = wanted
     window, padding = placed(window, edge_mode)
     operand = operand_of(x, window, padding, edge_mode)
     kernel = weights.permute(0, 3, 1, 2)
@@ -185,10 +205,10 @@ def convolution_gradient(
             )
         else:
             # oneDNN adds the biases up on its way where it sums few channels; else a sum of its own is faster.
-            at_once = with_parameters and with_biases and x.shape[1] // groups <= _FEW_CHANNELS and not x.is_cuda
-            wanted = with_source, with_parameters, at_once
-            for_region, for_kernel, for_biases = backward(gradient, operand, kernel, window, groups, wanted)
-        if for_biases is None and with_parameters and with_biases:
+            at_once = with_biases and x.shape[1] // groups <= _FEW_CHANNELS and not x.is_cuda
+            made = with_source, with_parameters, at_once
+            for_region, for_kernel, for_biases = backward(gradient, operand, kernel, window, groups, made)
+        if for_biases is None and with_biases:
             for_biases = gradient.sum((0, 2, 3))
     if for_region is not None and not operand.is_source:
         for_region = read_adjoint(for_region, window, edge_mode)
@@ -210,7 +230,7 @@ def _exact_gradients(
     """The gradients from float32 operands of one group in Triton; None if they cannot be, or are many sums."""
     if x.dtype != torch.float32 or gradient.shape[2] * gradient.shape[3] * len(x) * weights.numel() > MOST_PRODUCTS:
         return None
-    for_weights = _in_place(gradient, x, window, edge_mode)
+    for_weights = weights_gradient_in_place(gradient, x, window, edge_mode)
     if for_weights is None:
         return None
     source = exact_source_gradient(gradient, weights, window) if wanted[0] else None
@@ -236,86 +256,13 @@ def _half_gradients(
         source = convolution_gradient(gradient, x, weights, window, with_parameters=False, **more).source
     if groups == 1:
         for_weights = weights_gradient(gradient, x, window, edge_mode)
-    elif (found := _depthwise(gradient, x, window, groups, edge_mode)) is not None:
+    elif (found := depthwise_gradient(gradient, x, window, groups, edge_mode)) is not None:
         for_weights = found
     else:
         wide = gradient.float(), x.float(), weights.float()
         for_weights = convolution_gradient(*wide, window, with_source=False, **more).weights
     for_biases = gradient.sum((0, 2, 3), dtype=torch.float32) if wanted[1] else None
     return ConvolutionGradients(source, for_weights, for_biases)
-
-
-def weights_gradient(gradient: Tensor, x: Tensor, window: Window, edge_mode: MPSImageEdgeMode) -> Tensor:
-    """Return the gradient for the weights of one group, OHWI, as products of matrices: sums in float32 at least.
-
-    The pixels under the windows are written out, for as many images at a time as little memory holds; what a float16
-    gradient and source give is never rounded to float16, which the engine's own gradient would do.
-    """
-    found = _in_place(gradient, x, window, edge_mode)
-    if found is not None:
-        return found
-    region = regular(read(x, window, edge_mode)).permute(0, 2, 3, 1)
-    images, _, _, channels = region.shape
-    rows, columns = window.result
-    stride, dilation = window.stride, window.dilation
-    image, row, column, channel = region.stride()
-    seen = region.as_strided(
-        (images, rows, columns, *window.size, channels),
-        (image, row * stride[0], column * stride[1], row * dilation[0], column * dilation[1], channel),
-    )
-    each = rows * columns * window.y.size * window.x.size * channels * x.element_size()
-    together = max(1, _COLUMN_BYTES // each)
-    factors = gradient.permute(0, 2, 3, 1)
-    total = None
-    for first in range(0, images, together):
-        pixels = seen[first : first + together].flatten(0, 2).flatten(1)
-        part = wide_product(factors[first : first + together].flatten(0, 2).t(), pixels)
-        total = part if total is None else total.add_(part)
-    assert total is not None
-    return total.view(-1, *window.size, channels)
-
-
-def _in_place(gradient: Tensor, x: Tensor, window: Window, edge_mode: MPSImageEdgeMode) -> Tensor | None:
-    """`weights_gradient` of windows that are read where they lie: as one product, or in Triton; None if neither can."""
-    if min(gradient.numel(), x.numel()) == 0:
-        return None
-    pitches = pitch_of(gradient), pitch_of(x)
-    if pitches[0] is None or pitches[1] is None:
-        return None
-    if window.is_whole and window.size == window.stride == (1, 1) and x.is_cuda:
-        return wide_product(_pixels(gradient, pitches[0]).t(), _pixels(x, pitches[1])).view(-1, 1, 1, x.shape[1])
-    if not _runs_in_triton(gradient, x, window, edge_mode):
-        return None
-    from openmps.ops.triton.convolution.convolution import weights_gradient as in_place
-
-    return in_place(gradient, x, window, pitches[0], pitches[1])
-
-
-def _depthwise(gradient: Tensor, x: Tensor, window: Window, groups: int, edge_mode: MPSImageEdgeMode) -> Tensor | None:
-    """The weights' gradient of a group a channel in Triton; None if it cannot be."""
-    pitches = pitch_of(gradient), pitch_of(x)
-    fits = groups == x.shape[1] and pitches[0] is not None and pitches[1] is not None
-    if not fits or min(gradient.numel(), x.numel()) == 0 or not _runs_in_triton(gradient, x, window, edge_mode):
-        return None
-    from openmps.ops.triton.convolution import convolution as kernels
-
-    if window.y.size * window.x.size > kernels.MOST_TAPS:
-        return None
-    return kernels.depthwise_gradient(gradient, x, window, pitches[0] or 0, pitches[1] or 0)
-
-
-def _runs_in_triton(gradient: Tensor, x: Tensor, window: Window, edge_mode: MPSImageEdgeMode) -> bool:
-    """Whether windows over images can be summed there: where they leave the source are zeros."""
-    is_plain = edge_mode == MPSImageEdgeMode.ZERO or not window.leaves_source
-    pixels = gradient.shape[0] * max(window.y.result * window.x.result, window.y.source * window.x.source)
-    is_float = gradient.dtype == x.dtype and x.dtype in (torch.float16, torch.float32)
-    return is_float and is_plain and pixels < 2**30 and triton.runs_on(x.device)
-
-
-def _pixels(image: Tensor, pitch: int) -> Tensor:
-    """The pixels of an image as rows."""
-    images, channels, height, width = image.shape
-    return image.as_strided((images * height * width, channels), (pitch, 1))
 
 
 def fully_connected(x: Tensor, weights: Tensor, biases: Tensor | None, *, wide: bool = False) -> Tensor:

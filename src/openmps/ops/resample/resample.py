@@ -11,7 +11,7 @@ business. (MPSCNNUpsampling.h, macOS 10.13; MPSNNResize.h, macOS 10.14.)
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,18 +92,7 @@ def interpolate(x: Tensor, rows: Stretch, columns: Stretch, edge_mode: MPSImageE
         return aligned_interpolation.interpolate(x, rows, columns)
     if (fast := _kernels_for(x, rows, columns)) is not None:
         return fast.interpolate(x, rows, columns)
-    steps = [
-        (dimension, stretch, None if stretch.has_phases else stretch.taps(edge_mode, x))
-        for dimension, stretch in _by_growth(rows, columns)
-    ]
-
-    def of(pixels: Tensor) -> Tensor:
-        for dimension, stretch, taps in steps:
-            pixels = _spread(pixels, stretch, dimension) if taps is None else _gathered(pixels, taps, dimension)
-        return pixels
-
-    numbers = x.shape[0] * x.shape[1] * max(rows.source, rows.result) * max(columns.source, columns.result)
-    return _in_parts(of, x.permute(0, 2, 3, 1), numbers).permute(0, 3, 1, 2)
+    return _along_each(x, rows, columns, _by_growth(rows, columns), edge_mode, _spread, _gathered)
 
 
 def interpolate_gradient(gradient: Tensor, rows: Stretch, columns: Stretch, edge_mode: MPSImageEdgeMode) -> Tensor:
@@ -116,20 +105,31 @@ def interpolate_gradient(gradient: Tensor, rows: Stretch, columns: Stretch, edge
     fast = _kernels_for(gradient, rows, columns)
     if fast is not None and fast.gathers(rows, columns):
         return fast.interpolate_gradient(gradient, rows, columns)
+    axes = reversed(_by_growth(rows, columns))
+    return _along_each(gradient, rows, columns, axes, edge_mode, _collected, _scattered)
+
+
+def _along_each(
+    x: Tensor,
+    rows: Stretch,
+    columns: Stretch,
+    axes: Iterable[tuple[int, Stretch]],
+    edge_mode: MPSImageEdgeMode,
+    by_phases: Callable[[Tensor, Stretch, int], Tensor],
+    by_taps: Callable[[Tensor, Taps, int], Tensor],
+) -> Tensor:
+    """An image that is resampled along one axis after the other."""
     steps = [
-        (dimension, stretch, None if stretch.has_phases else stretch.taps(edge_mode, gradient))
-        for dimension, stretch in reversed(_by_growth(rows, columns))
+        (dimension, stretch, None if stretch.has_phases else stretch.taps(edge_mode, x)) for dimension, stretch in axes
     ]
 
     def of(pixels: Tensor) -> Tensor:
         for dimension, stretch, taps in steps:
-            pixels = _collected(pixels, stretch, dimension) if taps is None else _scattered(pixels, taps, dimension)
+            pixels = by_phases(pixels, stretch, dimension) if taps is None else by_taps(pixels, taps, dimension)
         return pixels
 
-    numbers = (
-        gradient.shape[0] * gradient.shape[1] * max(rows.source, rows.result) * max(columns.source, columns.result)
-    )
-    return _in_parts(of, gradient.permute(0, 2, 3, 1), numbers).permute(0, 3, 1, 2)
+    numbers = x.shape[0] * x.shape[1] * max(rows.source, rows.result) * max(columns.source, columns.result)
+    return _in_parts(of, x.permute(0, 2, 3, 1), numbers).permute(0, 3, 1, 2)
 
 
 def _kernels_for(x: Tensor, *axes: Stretch) -> Any:

@@ -1,0 +1,197 @@
+"""The programs of a graph: planned once for each set of source shapes, and again where kernels change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
+from typing import Any
+
+from openmps.checks import NamedAttributes, Shown, of_kind
+from openmps.core.image.batch import MOST_IMAGES
+from openmps.core.image.descriptor import MPSImageDescriptor
+from openmps.core.image.storage import Extent, Shape
+from openmps.core.kernel.base import MPSKernel
+from openmps.core.kernel.configuration import changes
+from openmps.core.kernel.encode import ImageKernel
+from openmps.core.numbers import integer
+from openmps.core.state.batch import MPSStateBatch
+from openmps.errors import MPSArgumentError
+from openmps.graph.compile.compiler import Compiler
+from openmps.graph.compile.interface import Interface
+from openmps.graph.compile.passes import Network
+from openmps.graph.compile.program import Program
+from openmps.graph.compile.sharing import Sharing
+from openmps.graph.nodes.node import MPSNNFilterNode, MPSNNStateNode, checked_format
+from openmps.graph.run.again import Again
+from openmps.graph.run.encoding import Formats
+from openmps.graph.run.update import Updates
+from openmps.types import MPSImageFeatureChannelFormat
+
+_PROPERTIES = attrgetter("_configuration", "_padding", "_bound_to")
+"""What the programs of a graph depend on of its kernels."""
+
+
+class PlannedGraph(MPSKernel, NamedAttributes):
+    """The base of the graph: its kernels, and the programs that were planned of them."""
+
+    allow_fusion: bool = True
+    """Let neighbouring filters run as one where numbers change by rounding at most; may be changed at any time.
+
+    Default True. A batch normalization that is folded into the weights of a convolution takes new numbers as they take
+    them: by its data source or by a reload, not by a write to its buffers.
+    """
+    allow_second_moments: bool = False
+    """Let ends of residual blocks be computed from second moments where they are trained on a GPU. Our addition.
+
+    A convolution of one pixel, ``z = W a + b``, normalized by its batch, with an image added and a rectifier behind:
+    with the mean m and the covariance C of a, the mean of z is ``W m + b``, its variance ``diag(W C W^T)``. So
+    normalization, addition and rectifier are done as z is computed, and neither z nor its gradient is ever stored.
+    Numbers change by rounding: z is not rounded to the images' format, and the weights are once more, multiplied by
+    what normalizes. A sum that is exactly 0 before the rectifier may pass no gradient, and the biases' gradient is 0
+    instead of nearly so. Where the mean of a is k deviations, variances have about ``log2(1 + k^2)`` bits less.
+
+    It is left as it is where z or its gradient is exported or read by another filter, where the statistics are those
+    of several processes or are given, where weights have groups or read more than half as many channels as they make,
+    where a batch has fewer than 128 pixels for each channel that is read, and where ``allow_fusion`` is False. May be
+    changed at any time. Default False. A command buffer's ``explain`` names what is fused.
+    """
+
+    _network: Network
+    _interface: Interface
+
+    def _plan_for(self, network: Network, interface: Interface, kernels: dict[MPSNNFilterNode, ImageKernel]) -> None:
+        """Begin with a network's kernels."""
+        self._network, self._interface = network, interface
+        self._sharing: Sharing | None = None
+        self._use(kernels)
+        self._check_shapes: Callable[[Sequence[Shape]], None] = lambda shapes: None
+        self._check_program: Callable[[Program], None] = lambda program: None
+        self._format = MPSImageFeatureChannelFormat.FLOAT16
+
+    def _use(self, kernels: dict[MPSNNFilterNode, ImageKernel]) -> None:
+        """Plan for these kernels from now on."""
+        self._kernels = kernels
+        if self._sharing is not None:
+            self._sharing.settle(kernels.values())
+        self._updates = Updates(self._network.filters, kernels)
+        self._programs: dict[Any, Program] = {}
+        self._changes = -1
+        """How far the changes of kernels had come when these were looked at; see `core.kernel.configuration`."""
+        self._properties: list[Any] = []
+        self._again: Again | None = None
+        """What the next encode may be like; none after one that must be checked each time."""
+        self._last: tuple[Any, Program] | None = None
+        """The program of the last encode and what it was found by; none while programs ask their user first."""
+        self._settled: list[Any] = []
+        taken = set(self._interface.input_states)
+        self._state_readers = [
+            (state, kernel) for node, kernel in kernels.items() for state in node.source_states if state in taken
+        ]
+
+    @property
+    def format(self) -> MPSImageFeatureChannelFormat:
+        """How images are stored whose node does not say; may be changed at any time. Default: FLOAT16."""
+        return self._format
+
+    @format.setter
+    def format(self, value: MPSImageFeatureChannelFormat) -> None:
+        self._format = checked_format(self.name, value)
+
+    sharing = Shown[Sharing | None](
+        "_sharing", "How other processes share the batches, if they do; see `openmps.distributed`. Our addition."
+    )
+
+    def share_among(self, sharing: Sharing) -> None:
+        """Encode a share of each batch from now on: gradients of parameters become the sums of all processes.
+
+        `openmps.distributed.Group.share` calls it. Our addition.
+        """
+        self._updates.share_among(self.name, of_kind(self.name, "sharing", sharing, Sharing).shards)
+        self._sharing = sharing
+        sharing.settle(self._kernels.values())
+        self._programs.clear()
+        self._last = self._again = None
+
+    def program_for(
+        self, image_descriptors: Sequence[MPSImageDescriptor], count: int = 1, *, allow_fusion: bool = True
+    ) -> Program:
+        """The plan for batches of ``count`` source images like these, a descriptor a source; for those who look inside.
+
+        ``allow_fusion`` False gives a step to every filter, True fuses where the graph does. Raises what an encode of
+        such images would; nothing is computed.
+        """
+        inputs = self._interface.inputs
+        if len(image_descriptors) != len(inputs):
+            rule = self._interface.count_rule(inputs)
+            raise MPSArgumentError(self.name, "image_descriptors", rule, len(image_descriptors))
+        integer(self.name, "count", count, 1, MOST_IMAGES)
+        shapes: list[Shape] = []
+        for descriptor in image_descriptors:
+            of_kind(self.name, "image_descriptors", descriptor, MPSImageDescriptor).validate(self.name)
+            extent = Extent(descriptor.width, descriptor.height, descriptor.feature_channels, count)
+            shapes.append(Shape(extent, descriptor.channel_format))
+        return self._program(tuple(shapes), {}, {}, allow_fusion=allow_fusion)
+
+    def _program(
+        self,
+        shapes: tuple[Shape, ...],
+        formats: Formats,
+        states: Mapping[MPSNNStateNode, MPSStateBatch],
+        *,
+        allow_fusion: bool = True,
+    ) -> Program:
+        """The program for these source shapes and states; ``formats`` overrules what graph and nodes say on images."""
+        fusing = allow_fusion and self.allow_fusion
+        by_moments = fusing and self.allow_second_moments
+        given = tuple([kernel.given(states[node]) for node, kernel in self._state_readers if node in states])
+        key = (shapes, given, self._format, fusing, by_moments, tuple(formats.items()))
+        if self._changes != changes.number:
+            self._look_at_kernels()
+        last = self._last
+        if last is not None and last[0] == key:
+            return last[1]
+        program = self._programs.get(key)
+        answers: dict[MPSNNFilterNode, Any] = {}
+        if program is not None and program.questions:
+            answers = {question.node: question.answer() for question in program.questions}
+            key = (*key, tuple(answers.values()))
+            program = self._programs.get(key)
+        if program is not None and not all(each.holds() for each in program.policies):
+            program = None
+        if program is None:
+            self._check_shapes(shapes)
+            interface = self._interface
+            chosen = {**interface.formats, **formats}
+            compiler = Compiler(
+                self._kernels,
+                interface.inputs,
+                shapes,
+                self._format,
+                self._device,
+                chosen,
+                states,
+                answers,
+                self._sharing,
+            )
+            wanted = interface.outputs(), interface.result_states
+            program = compiler.compile(*wanted, allow_fusion=fusing, by_moments=by_moments)
+            self._check_program(program)
+            self._programs[key] = program
+            self._look_at_kernels(planned=True)
+        self._last = None if program.questions or program.policies else (key, program)
+        return program
+
+    def _look_at_kernels(self, *, planned: bool = False) -> None:
+        """Forget the programs if a kernel has other properties than they were made with.
+
+        To plan a program sets some: ``planned`` says that nothing else has.
+        """
+        self._changes, before = changes.number, self._properties
+        self._properties = [*map(_PROPERTIES, self._kernels.values())]
+        if self._properties == before:
+            return
+        settled = [(configuration.settled(), *others) for configuration, *others in self._properties]
+        if not planned and settled != self._settled:
+            self._programs.clear()
+            self._last = self._again = None
+        self._settled = settled

@@ -1,0 +1,404 @@
+"""One run of the training loop: two command buffers in flight, a test after each epoch, and checkpoints."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from openmps.core.training_state import Checkpointed, TrainingState, check_names, finite_number, numbers, whole_number
+from openmps.errors import MPSArgumentError, MPSError, MPSFileError, MPSNonFiniteError, MPSTrainingWarning
+from openmps.metal.device import MTLDevice
+from openmps.training.checkpoint import Checkpoint
+from openmps.training.dataset import DataSplit, iterate_batches
+from openmps.training.event_files import EventFiles
+from openmps.training.inference import Classifier, Evaluation
+from openmps.training.interrupt import DeferredInterrupt, SafeInterrupt
+from openmps.training.metrics import RunningMetrics, TrainingStatus
+from openmps.training.network import Network, NetworkShape, optimizer_factory
+from openmps.training.options import TrainingOptions
+from openmps.training.pictures import draw_curve, draw_misclassified
+from openmps.training.processes import TrainingProcesses, share_of
+from openmps.training.run_description import check_same_training, describe_training, flat, machine_differences
+from openmps.training.run_folder import RunFolder
+from openmps.training.stepper import IN_FLIGHT, TrainingStepper
+
+_LOG_INTERVAL = 10  # iterations that one line of the metrics sums up
+_LARGEST_LOSS = 1e9  # float32 numbers of that size are 64 apart: every probability is 0 or 1
+# Where no number of steps is given, checkpoints take a fiftieth of the time, and are ten seconds apart at least.
+_CHECKPOINT_SHARE = 0.02
+_CHECKPOINT_SECONDS = 10
+_NUMBERS = ("weights", "biases", "gamma", "beta", "mean", "variance")
+
+
+class TrainingObserver(Protocol):
+    """Hears how training goes; `TrainingProgress` is one."""
+
+    def update(self, status: TrainingStatus) -> None:
+        """Called after each batch."""
+        ...
+
+    def finish_epoch(self, status: TrainingStatus) -> None:
+        """Called after the test at the end of each epoch."""
+        ...
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """How training ended: the last test, None if there was none; ``notes`` say what could not be drawn.
+
+    ``iterations`` and ``seconds`` are those of the whole run; ``resumed_from`` is the iteration at which `resume` went
+    on, None if this was the beginning.
+    """
+
+    evaluation: Evaluation | None
+    iterations: int
+    seconds: float
+    interrupted: bool
+    notes: tuple[str, ...] = ()
+    resumed_from: int | None = None
+
+
+class Session:
+    """One run of the loop, or the part of it that is left."""
+
+    def __init__(
+        self,
+        data: DataSplit,
+        run: RunFolder,
+        options: TrainingOptions,
+        device: MTLDevice,
+        observer: TrainingObserver | None,
+        processes: TrainingProcesses | None = None,
+        *,
+        shards: bool = False,
+    ) -> None:
+        self._about = describe_training(data, options, device, processes=processes)
+        self._processes = processes
+        self._leads = processes is None or processes.rank == 0
+        self._shards = shards and processes is not None
+        self._saves = self._leads or self._shards  # whether checkpoints need this process
+        share_of(options.batch_size, processes)
+        if processes is not None:
+            same = {name: each for name, each in self._about.items() if name != "machine"}
+            processes.check_alike("data and options", flat(same), "Give all processes the same images and options")
+        names = data.training.class_names
+        shape = NetworkShape.of(data.training.images, len(names), options.network)
+        optimizer = optimizer_factory(options.optimizer, options.learning_rate)
+        self._data, self._run, self._options, self._observer = data, run, options, observer
+        self._network = Network.create(shape, seed=options.seed, optimizer=optimizer)
+        self._stepper = TrainingStepper(
+            self._network,
+            device,
+            options.channel_format,
+            batch_size=options.batch_size,
+            dropout_seed=options.seed,
+            processes=processes,
+            synchronizes_statistics=options.synchronizes_statistics,
+            shards_optimizer_state=shards,
+        )
+        self._classifier = Classifier(self._network, device, names, options.channel_format)
+        self._epoch_batches = len(data.training) // options.batch_size
+        self._batches = self._epoch_batches * options.epochs
+        self._metrics = RunningMetrics(self._batches * options.batch_size)
+        self._recent: list[tuple[float, int]] = []
+        self._epoch, self._batch = 1, 0  # where the next batch stands, both as they are recorded
+        self._iteration = 0  # batches that are done
+        self._launched = 0  # by this process
+        self._resumed_from: int | None = None
+        self._evaluation: Evaluation | None = None
+        self._began = self._saved = time.perf_counter()
+        self._save_seconds = 0.0  # what the last checkpoint took
+        self._notes: list[str] = []
+        self._events: EventFiles | None = None
+
+    def has_events(self) -> bool:
+        """Whether the run has event files, and this process writes them."""
+        return self._leads and self._run.events_path.is_dir()
+
+    def finish(self, interrupt: DeferredInterrupt, *, tensorboard: bool) -> TrainingResult:
+        """Train to the end, or until Ctrl-C."""
+        try:
+            if tensorboard and self._leads:
+                self._begin_events()
+            self._run_epochs(interrupt)
+        except SafeInterrupt:
+            self._stop()
+            return self._result(interrupted=True)
+        except BaseException as error:
+            if self._processes is not None:
+                self._processes.say_why(error)
+            if isinstance(error, MPSError):
+                self._fail(error)
+            raise
+        finally:
+            if self._events is not None:
+                self._events.close()
+        return self._result(interrupted=False)
+
+    def _run_epochs(self, interrupt: DeferredInterrupt) -> None:
+        """Train and test; an interrupt is heard wherever it is safe to stop."""
+        check = interrupt.check
+        if self._iteration == 0:
+            if self._resumed_from is None:
+                self._drop_failed_starts()
+            self._save()
+            self._checkpoint()
+        if self._epoch > self._options.epochs:
+            self._evaluate(check)
+        while self._epoch <= self._options.epochs:
+            self._train_epoch(interrupt)
+            self._check_loss()
+            self._save()
+            self._finish_epoch(self._evaluate(check))
+            self._epoch, self._batch = self._epoch + 1, 0
+            if self._epoch > self._options.epochs:
+                self._checkpoint()
+        self._draw()
+
+    def _drop_failed_starts(self) -> None:
+        """Begin the metrics anew where all that they tell is how starts have failed before the first batch."""
+        if all(line.get("iteration") == 0 for line in self._run.read_metrics()):
+            self._run.cut_metrics(0)
+
+    def _check_loss(self) -> None:
+        """Raise where training has diverged, before its weights take the place of the last good ones."""
+        loss = self._metrics.loss
+        if loss > _LARGEST_LOSS:
+            rule = f"must be below {_LARGEST_LOSS:g}, where float32 still tells classes apart"
+            got = f"{loss:.3g} in epoch {self._epoch}"
+            raise MPSNonFiniteError("train", "loss", rule, got, "Training diverges: lower the learning rate")
+
+    def _evaluate(self, check: Callable[[], None]) -> Evaluation:
+        self._classifier.reload()
+        shared = {} if self._processes is None else {"processes": self._processes}
+        self._evaluation = self._classifier.evaluate(self._data.test, between_batches=check, **shared)
+        return self._evaluation
+
+    def _stop(self) -> None:
+        """Save what training has come to so far."""
+        self._settle()
+        self._save()
+        self._checkpoint()
+        self._run.log({"event": "interrupted", "epoch": self._epoch, "iteration": self._iteration})
+        self._draw()
+
+    def _fail(self, error: MPSError) -> None:
+        """Note why training broke off; the weights stay those that were saved last."""
+        if self._processes is None:  # else what is under way may wait for others
+            self._stepper.wait()
+        event = {"event": "failed", "epoch": self._epoch, "iteration": self._iteration, "error": str(error)}
+        with suppress(MPSFileError):  # on a full disk: the error itself says more
+            self._run.log(event)
+        self._draw()
+
+    def _result(self, *, interrupted: bool) -> TrainingResult:
+        """How it ended."""
+        seconds = time.perf_counter() - self._began
+        notes = tuple(self._notes)
+        return TrainingResult(self._evaluation, self._iteration, seconds, interrupted, notes, self._resumed_from)
+
+    def _check_interrupt(self, interrupt: DeferredInterrupt) -> None:
+        """Stop between two steps: processes that train together before the same one, as all have heard by then."""
+        if self._processes is None:
+            interrupt.check()
+        elif self._stepper.stops_at is not None and self._launched > self._stepper.stops_at + IN_FLIGHT:
+            raise SafeInterrupt
+
+    def _train_epoch(self, interrupt: DeferredInterrupt) -> None:
+        options, processes = self._options, self._processes
+        share = (0, 1) if processes is None else (processes.rank, processes.count)
+        if self._batch == 0:
+            self._metrics.start_epoch()
+        for batch in iterate_batches(
+            self._data.training,
+            options.batch_size,
+            seed=options.seed,
+            epoch=self._epoch,
+            last_batch="drop",
+            first_batch=self._batch,
+            share=share,
+        ):
+            self._check_interrupt(interrupt)
+            begun = (self._epoch - 1) * self._epoch_batches + self._batch
+            self._network.set_learning_rate(options.learning_rate_at(begun / self._batches))
+            is_to_save = self._shards and self._is_time_to_save()
+            self._stepper.step(self._stepper.prepare(batch), is_to_stop=interrupt.is_noted, is_to_save=is_to_save)
+            self._launched += 1
+            self._batch += 1
+            self._collect()
+            if self._is_checkpoint_due(begun + 1):
+                self._settle()
+                self._checkpoint()
+        self._settle()
+
+    # --- checkpoints --------------------------------------------------------------------------------------------------
+
+    def go_on_from(self, checkpoint: Checkpoint) -> None:
+        """Take over everything that a checkpoint holds, and drop the metrics of the steps behind it."""
+        file = "checkpoint" if checkpoint.path is None else str(checkpoint.path)
+        check_same_training(self._about, checkpoint.about, file)
+        changed = machine_differences(self._about, checkpoint.about)
+        if changed:
+            message = f"{file} was written elsewhere ({'; '.join(changed)}): the last bits of the numbers may differ"
+            warnings.warn(message, MPSTrainingWarning, stacklevel=3)
+        self._iteration = self._resumed_from = checkpoint.step
+        checkpoint.restore(self._parts())
+        self._stepper.reload()
+
+    def training_state(self) -> TrainingState:
+        """The place in the data, the time, how far the metrics go, and what waits for their next line."""
+        recent = np.array(self._recent, np.float64).reshape(-1, 2)
+        metrics, seconds = self._run.flush_metrics(), time.perf_counter() - self._began
+        place = {"epoch": self._epoch, "batch": self._batch}
+        return {**place, "seconds": seconds, "metrics_bytes": metrics, "recent": recent}
+
+    def restore_training_state(self, state: TrainingState) -> None:
+        """Go on at a place in the data, and cut the metrics to what they were."""
+        who = "the training loop"
+        check_names(who, state, {"epoch", "batch", "seconds", "metrics_bytes", "recent"})
+        epoch = whole_number(who, state, "epoch", most=self._options.epochs + 1)
+        batch = whole_number(who, state, "batch", most=self._epoch_batches if epoch <= self._options.epochs else 0)
+        recent = numbers(who, state, "recent", (None, 2), np.float64)
+        if epoch < 1 or (epoch - 1) * self._epoch_batches + batch != self._iteration:
+            got = f"epoch {epoch}, batch {batch}"
+            raise MPSArgumentError(who, "state 'epoch'", f"must be where step {self._iteration} is", got)
+        if len(recent) >= _LOG_INTERVAL or not ((recent[:, 1] >= 0) & (recent[:, 1] <= self._options.batch_size)).all():
+            rule = f"must be fewer than {_LOG_INTERVAL} steps, with 0 to {self._options.batch_size} correct images each"
+            raise MPSArgumentError(who, "state 'recent'", rule, recent.tolist())
+        seconds = finite_number(who, state, "seconds")
+        self._run.cut_metrics(whole_number(who, state, "metrics_bytes"))
+        self._epoch, self._batch = epoch, batch
+        self._recent = [(loss, int(correct)) for loss, correct in recent.tolist()]
+        self._began = time.perf_counter() - seconds
+
+    def _parts(self) -> dict[str, Checkpointed]:
+        """What a checkpoint keeps; the loop comes last, because restoring it changes a file."""
+        return {**self._stepper.parts(), "epoch metrics": self._metrics, "training loop": self}
+
+    def _is_checkpoint_due(self, steps: int) -> bool:
+        """Whether to write one after so many steps. When it is written changes nothing in what is computed."""
+        every = self._options.checkpoint_every
+        if every is not None:
+            return self._saves and steps % every == 0
+        if self._shards:  # all see in the figures of a step that the first one wants it, and give their shares
+            said = self._stepper.saves_at
+            return said is not None and self._launched > said + IN_FLIGHT
+        return self._is_time_to_save()
+
+    def _is_time_to_save(self) -> bool:
+        """Whether this process writes checkpoints, and the last one is long ago."""
+        pause = max(self._save_seconds / _CHECKPOINT_SHARE, _CHECKPOINT_SECONDS)
+        return self._leads and time.perf_counter() - self._saved >= pause
+
+    def _checkpoint(self) -> None:
+        """Write a checkpoint; no step is under way."""
+        if not self._saves:
+            return
+        began = time.perf_counter()
+        self._stepper.saves_at = None
+        checkpoint = Checkpoint.of(self._iteration, self._parts(), self._about)
+        if not self._leads:
+            return
+        for label, state in checkpoint.parts.items():
+            found = {f"{label}.{name}": state[name] for name in _NUMBERS if name in state}
+            _check_finite(found)
+        self._run.checkpoints.save(checkpoint, keep=self._options.checkpoints_kept)
+        self._saved = time.perf_counter()
+        self._save_seconds = self._saved - began
+
+    # --- figures ------------------------------------------------------------------------------------------------------
+
+    def _settle(self) -> None:
+        self._stepper.wait()
+        self._collect()
+
+    def _collect(self) -> None:
+        for loss, correct in self._stepper.collect():
+            self._iteration += 1
+            self._metrics.update(loss, correct, self._options.batch_size)
+            self._recent.append((loss, correct))
+            if len(self._recent) == _LOG_INTERVAL:
+                self._log_recent()
+            if self._observer is not None:
+                self._observer.update(self._metrics.status(self._epoch, self._iteration))
+
+    def _log_recent(self) -> None:
+        losses, correct = zip(*self._recent, strict=True)
+        images = len(self._recent) * self._options.batch_size
+        self._recent.clear()
+        self._log(loss=sum(losses) / len(losses), accuracy=sum(correct) / images)
+
+    def _finish_epoch(self, evaluation: Evaluation) -> None:
+        status = self._metrics.status(self._epoch, self._iteration)
+        self._log(
+            epoch_loss=status.loss,
+            epoch_accuracy=status.accuracy,
+            test_loss=evaluation.loss,
+            test_accuracy=evaluation.accuracy,
+        )
+        if self._observer is not None:
+            tested = replace(status, test_loss=evaluation.loss, test_accuracy=evaluation.accuracy)
+            self._observer.finish_epoch(tested)
+
+    def _log(self, **figures: float) -> None:
+        speed, seconds = self._metrics.images_per_second, time.perf_counter() - self._began
+        place = {"epoch": self._epoch, "iteration": self._iteration}
+        line = {**place, **figures, "images_per_second": round(speed, 1), "seconds": round(seconds, 3)}
+        self._run.log(line)
+        self._show(line)
+
+    def _begin_events(self) -> None:
+        """Event files from this step on; what the metrics say of this step already is said again."""
+        self._events = EventFiles(self._run.events_path, self._iteration)
+        if self._iteration:
+            for line in self._run.read_metrics():
+                if line.get("iteration") == self._iteration:
+                    self._show(line)
+            self._events.log_weights(self._iteration, self._network.arrays())
+
+    def _show(self, line: Mapping[str, Any]) -> None:
+        """Give TensorBoard a line of the metrics, if it is to have any; a line of steps has their rate and speed."""
+        if self._events is None:
+            return
+        if "loss" in line:
+            line = {**line, "learning_rate": self._options.learning_rate_at((self._iteration - 1) / self._batches)}
+        else:
+            line = {name: value for name, value in line.items() if name != "images_per_second"}
+        self._events.log(self._iteration, line)
+
+    def _save(self) -> None:
+        arrays = self._network.arrays()
+        _check_finite(arrays)
+        self._run.save_weights(arrays)
+        if self._events is not None:
+            self._events.log_weights(self._iteration, arrays)
+
+    def _draw(self) -> None:
+        """The pictures; a note in place of one that cannot be drawn, because the training itself is worth keeping."""
+        if not self._leads:
+            return
+        test, run = self._data.test, self._run
+        try:
+            draw_curve(run.curve_path, run.read_metrics(), title=run.path.name)
+            if self._evaluation is not None:
+                found, names = self._evaluation, self._classifier.class_names
+                pictures = (test.images, test.labels, found.predictions, names, found.confidence)
+                draw_misclassified(run.misclassified_path, *pictures)
+        except MPSError as error:
+            self._notes.append(f"pictures are missing: {error}")
+
+
+def _check_finite(arrays: Mapping[str, NDArray[np.float32]]) -> None:
+    for name, values in arrays.items():
+        if not np.isfinite(values).all():
+            place = [int(index) for index in np.argwhere(~np.isfinite(values))[0]]
+            got = f"{values[tuple(place)]} at {place}"
+            remedy = "An update made it so: lower the learning rate"
+            raise MPSNonFiniteError(f"layer {name.partition('.')[0]!r}", name, "must be finite", got, remedy)
