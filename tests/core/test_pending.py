@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import gc
+import importlib
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -488,7 +489,9 @@ def test_whatever_takes_a_result_says_where_it_goes() -> None:
             methods = {each.name: each for each in node.body if isinstance(each, ast.FunctionDef)}
             take = methods.get("take")
             if take and [each.arg for each in take.args.kwonlyargs] == ["is_shared"]:
-                inherits = "Numbers" in [getattr(base, "id", "") for base in node.bases]
-                sinks.append((node.name, "regions" in methods or inherits))
+                module = path.relative_to(Path(mps.__file__).parents[1]).with_suffix("").parts
+                kind = getattr(importlib.import_module(".".join(module)), node.name)
+                # The abstract ones of the bases of bindings do not count.
+                sinks.append((node.name, not getattr(kind.regions, "__isabstractmethod__", False)))
     assert len(sinks) >= 8
-    assert [name for name, has_regions in sinks if not has_regions] == []
+    assert [name for name, has_regions in sinks if not has_regions and name != "Binding"] == []
