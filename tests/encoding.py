@@ -17,7 +17,8 @@ from openmps.core.image.temporary import MPSTemporaryImage
 from openmps.core.kernel.encode import ImageKernel
 from openmps.core.kernel.multiary import MPSCNNMultiaryKernel
 from openmps.core.state.batch import MPSStateBatch
-from openmps.metal.device import MTLCommandBuffer, MTLCommandQueue, MTLDevice, mtl_device
+from openmps.metal.device import MTLCommandBuffer, MTLCommandQueue, MTLDevice
+from openmps.runtime.devices import mtl_device
 from openmps.types import NUMPY_DTYPES, MPSCNNConvolutionGradientOption, MPSImageFeatureChannelFormat
 
 Format = MPSImageFeatureChannelFormat

@@ -25,8 +25,8 @@ from openmps.distributed import Group
 from openmps.distributed import launch as launching
 from openmps.distributed.launch import Place
 from openmps.errors import MPSProcessError
-from openmps.metal.device import mtl_device
 from openmps.ops.update.collectives import Processes, alone
+from openmps.runtime.devices import mtl_device
 from openmps.training import DataSplit
 
 # Typer sets it and deletes it again around a command line; threads in the place of processes would do so to each other.

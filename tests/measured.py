@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from helpers import relative_error
-from openmps.metal.device import mtl_device
+from openmps.runtime.devices import mtl_device
 
 _errors: dict[str, dict[str, dict[str, float]]] = {}
 _formats: dict[str, dict[str, set[str]]] = {}

@@ -17,7 +17,7 @@ from catalogue import SAMPLES
 from openmps.core.neuron import MPSNNNeuronDescriptor
 from openmps.kernels import concatenation as concatenation_kernels
 from openmps.kernels import reduce as reduce_kernels
-from openmps.metal.device import mtl_device
+from openmps.runtime.devices import mtl_device
 from samples.loss import FORWARD_LOSSES
 from samples.reduce import region
 from samples.sample import Array, GradientSample, Reading, Sample, configured

@@ -14,7 +14,7 @@ import pytest
 from openmps.formats import onnx as reader
 from openmps.formats.onnx import OnnxModel
 from openmps.formats.onnx.sources import FixedSources
-from openmps.metal.device import mtl_device
+from openmps.runtime.devices import mtl_device
 
 Array = np.ndarray
 CPU = mtl_device("cpu")

@@ -14,7 +14,7 @@ from openmps.core.image.image import MPSImage
 from openmps.errors import (
     MPSError,
 )
-from openmps.metal.device import mtl_device
+from openmps.runtime.devices import mtl_device
 from samples.sample import Sample
 
 FIRST = [samples[0] for samples in SAMPLES.values()]

@@ -10,7 +10,7 @@ import pytest
 
 import openmps as mps
 from node_catalogue import NODE_SAMPLES
-from openmps.metal.device import mtl_device
+from openmps.runtime.devices import mtl_device
 
 CPU = mtl_device("cpu")
 

@@ -12,7 +12,7 @@ import torch
 import openmps as mps
 from openmps.cli import main
 from openmps.formats import load_raw, load_safetensors, load_tensors, network_arrays, save_raw, save_tensors
-from openmps.metal.device import mtl_device
+from openmps.runtime.devices import mtl_device
 from openmps.training import NetworkShape, RunFolder
 from openmps.training.inference import describe_network
 

@@ -13,7 +13,7 @@ import pytest
 
 import openmps as mps
 from openmps.formats import onnx, swift
-from openmps.metal.device import mtl_device
+from openmps.runtime.devices import mtl_device
 
 CPU = mtl_device("cpu")
 FLOAT32 = mps.MPSImageFeatureChannelFormat.FLOAT32

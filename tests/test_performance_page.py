@@ -18,7 +18,7 @@ sys.path.insert(0, str(ROOT))
 from bench import growth, harness, kernel_cases, kernels, page, training  # noqa: E402
 
 from catalogue import SAMPLES  # noqa: E402
-from openmps.metal.device import mtl_device  # noqa: E402
+from openmps.runtime.devices import mtl_device  # noqa: E402
 
 
 def test_the_page_is_that_of_the_results() -> None:

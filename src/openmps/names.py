@@ -411,12 +411,9 @@ from openmps.metal.device import (
     MTLBuffer as MTLBuffer,
     MTLCommandBuffer as MTLCommandBuffer,
     MTLCommandQueue as MTLCommandQueue,
-    MTLCopyAllDevices as MTLCopyAllDevices,
-    MTLCreateSystemDefaultDevice as MTLCreateSystemDefaultDevice,
     MTLDevice as MTLDevice,
     MTLHeap as MTLHeap,
     MTLResource as MTLResource,
-    mtl_device as mtl_device,
 )
 from openmps.metal.heap import MTLHeapDescriptor as MTLHeapDescriptor
 from openmps.metal.explanation import (
@@ -428,6 +425,11 @@ from openmps.metal.mps_command_buffer import (
     MPSCommandBuffer as MPSCommandBuffer,
     MPSHeapProvider as MPSHeapProvider,
     MPSPredicate as MPSPredicate,
+)
+from openmps.runtime.devices import (
+    MTLCopyAllDevices as MTLCopyAllDevices,
+    MTLCreateSystemDefaultDevice as MTLCreateSystemDefaultDevice,
+    mtl_device as mtl_device,
 )
 from openmps.training.data_sources import (
     ArrayConvolutionDataSource as ArrayConvolutionDataSource,

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from openmps.metal.device import CommandBuffer, MTLCommandQueue, MTLDevice, mtl_device
+from openmps.metal.device import CommandBuffer, MTLCommandQueue, MTLDevice
+from openmps.runtime.devices import mtl_device
 
 
 @pytest.fixture

@@ -12,7 +12,8 @@ import pytest
 import torch
 
 import openmps as mps
-from openmps.metal.device import MTLCommandQueue, MTLDevice, mtl_device
+from openmps.metal.device import MTLCommandQueue, MTLDevice
+from openmps.runtime.devices import mtl_device
 
 CPU = mtl_device("cpu")
 KINDS: dict[str, tuple[Any, tuple[int, ...]]] = {

@@ -24,9 +24,10 @@ from openmps.core.state.batch import MPSStateBatch
 from openmps.core.state.gradient import MPSNNBinaryGradientState, MPSNNGradientState
 from openmps.core.state.state import MPSState
 from openmps.errors import MPSArgumentError, MPSDeviceError, MPSTypeError
-from openmps.metal.device import MTLDevice, mtl_device
+from openmps.metal.device import MTLDevice
 from openmps.ops.geometry import Window
 from openmps.ops.op import Op
+from openmps.runtime.devices import mtl_device
 from openmps.types import (
     MPSImageEdgeMode,
     MPSKernelOptions,

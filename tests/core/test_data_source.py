@@ -8,7 +8,7 @@ import pytest
 
 from openmps.core.data_source import copy_of
 from openmps.errors import MPSTypeError
-from openmps.metal.device import mtl_device
+from openmps.runtime.devices import mtl_device
 
 CPU = mtl_device("cpu")
 

@@ -13,7 +13,8 @@ from openmps.core.image.batch import MPSImageBatch
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.image.image import MPSImage
 from openmps.errors import MPSArgumentError, MPSDeviceError, MPSTypeError, MTLCommandBufferError
-from openmps.metal.device import MTLCommandQueue, MTLDevice, mtl_device
+from openmps.metal.device import MTLCommandQueue, MTLDevice
+from openmps.runtime.devices import mtl_device
 from openmps.types import (
     MPSImageFeatureChannelFormat,
     MPSPurgeableState,

@@ -13,7 +13,8 @@ from openmps.core.image.batch import MPSImageBatch
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.image.image import MPSImage
 from openmps.errors import MPSArgumentError, MPSTypeError
-from openmps.metal.device import MTLDevice, mtl_device
+from openmps.metal.device import MTLDevice
+from openmps.runtime.devices import mtl_device
 from openmps.types import (
     MPSImageFeatureChannelFormat,
 )

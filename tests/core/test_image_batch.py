@@ -23,8 +23,9 @@ from openmps.core.image.image import MPSImage
 from openmps.core.image.storage import DTYPES, Target
 from openmps.core.image.temporary import MPSTemporaryImage
 from openmps.errors import MPSArgumentError, MPSDeviceError, MPSLifetimeError, MPSTypeError
-from openmps.metal.device import MTLCommandBuffer, MTLCommandQueue, MTLDevice, mtl_device
+from openmps.metal.device import MTLCommandBuffer, MTLCommandQueue, MTLDevice
 from openmps.ops.elements import encode
+from openmps.runtime.devices import mtl_device
 from openmps.types import MPSDataLayout, MPSImageFeatureChannelFormat, NSRange
 
 Format = MPSImageFeatureChannelFormat

@@ -21,9 +21,10 @@ from openmps.core.state.batch import MPSStateBatch
 from openmps.core.state.gradient import MPSNNMultiaryGradientState
 from openmps.errors import MPSArgumentError, MPSDeviceError, MPSError, MPSLifetimeError, MPSTypeError
 from openmps.kernels.concatenation import Concatenation, ConcatenationGradient
-from openmps.metal.device import MTLDevice, mtl_device
+from openmps.metal.device import MTLDevice
 from openmps.ops.geometry import Window
 from openmps.ops.op import Op
+from openmps.runtime.devices import mtl_device
 from openmps.types import (
     MPSImageEdgeMode,
     MPSNNPaddingMethod,

@@ -15,7 +15,8 @@ import pytest
 import torch
 
 import openmps as mps
-from openmps.metal.device import CommandBuffer, MTLCommandQueue, MTLDevice, mtl_device
+from openmps.metal.device import CommandBuffer, MTLCommandQueue, MTLDevice
+from openmps.runtime.devices import mtl_device
 
 PATIENCE = 60.0
 X = np.float32([[[-1.0, 1, 2, 3, 4, 5, 6, 7]], [[8.0, -9, 10, 11, 12, 13, 14, 15]]])

@@ -28,7 +28,8 @@ from openmps.errors import (
     MPSTypeError,
     MTLCommandBufferError,
 )
-from openmps.metal.device import MTLBuffer, MTLCommandBuffer, MTLCommandQueue, MTLDevice, mtl_device
+from openmps.metal.device import MTLBuffer, MTLCommandBuffer, MTLCommandQueue, MTLDevice
+from openmps.runtime.devices import mtl_device
 from openmps.types import (
     MPSImageFeatureChannelFormat,
     MPSStateResourceType,

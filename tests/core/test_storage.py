@@ -14,8 +14,9 @@ from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.image.image import MPSImage
 from openmps.core.image.storage import Block, Extent
 from openmps.errors import MPSMemoryError
-from openmps.metal.device import MTLDevice, mtl_device
+from openmps.metal.device import MTLDevice
 from openmps.ops.elements import DTYPES, decode, encode
+from openmps.runtime.devices import mtl_device
 from openmps.types import (
     MPSImageFeatureChannelFormat,
     MTLCommandBufferErrorCode,

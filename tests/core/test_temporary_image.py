@@ -24,8 +24,9 @@ from openmps.errors import (
     MPSTypeError,
     MTLCommandBufferError,
 )
-from openmps.metal.device import MTLCommandBuffer, MTLCommandQueue, MTLDevice, mtl_device
+from openmps.metal.device import MTLCommandBuffer, MTLCommandQueue, MTLDevice
 from openmps.metal.mps_command_buffer import MPSCommandBuffer
+from openmps.runtime.devices import mtl_device
 from openmps.types import MPSImageFeatureChannelFormat, MPSPurgeableState, MTLStorageMode, NSRange
 
 Format = MPSImageFeatureChannelFormat

@@ -19,7 +19,7 @@ from openmps.kernels.optimizers import MPSNNOptimizerAdam
 from openmps.kernels.pooling import MPSCNNPoolingMax
 from openmps.kernels.random import MPSMatrixRandomPhilox
 from openmps.kernels.reshape import MPSNNReshape
-from openmps.metal.device import mtl_device
+from openmps.runtime.devices import mtl_device
 from openmps.types import MPSDataType, MPSNNPaddingMethod
 from stress import hasty_threads, run_threads
 

@@ -27,7 +27,8 @@ from openmps.errors import (
     MPSTypeError,
     MTLCommandBufferError,
 )
-from openmps.metal.device import MTLCommandBuffer, MTLCommandQueue, MTLDevice, mtl_device
+from openmps.metal.device import MTLCommandBuffer, MTLCommandQueue, MTLDevice
+from openmps.runtime.devices import mtl_device
 from openmps.types import MPSDataType, MTLResourceOptions, MTLStorageMode
 
 Encode = Callable[..., None]

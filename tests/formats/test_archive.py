@@ -30,7 +30,8 @@ from openmps.kernels.dropout import MPSCNNDropout
 from openmps.kernels.group_normalization import MPSCNNGroupNormalization, MPSCNNInstanceNormalization
 from openmps.kernels.optimizers import MPSNNOptimizerAdam, MPSNNOptimizerDescriptor
 from openmps.kernels.pooling import MPSCNNPoolingAverage, MPSCNNPoolingMax
-from openmps.metal.device import MTLDevice, mtl_device
+from openmps.metal.device import MTLDevice
+from openmps.runtime.devices import mtl_device
 from openmps.training.data_sources import ArrayConvolutionDataSource
 from openmps.types import (
     MPSCNNNeuronType,

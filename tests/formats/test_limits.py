@@ -24,7 +24,7 @@ from openmps.formats import (
 from openmps.formats.archive import MPSKeyedArchiver, MPSKeyedUnarchiver
 from openmps.formats.weights import save_dat
 from openmps.kernels.convolution import MPSCNNConvolutionDescriptor
-from openmps.metal.device import mtl_device
+from openmps.runtime.devices import mtl_device
 from openmps.training.checkpoint import Checkpoint, CheckpointFolder
 from openmps.training.idx import read_idx
 from openmps.training.image_folder import load_image

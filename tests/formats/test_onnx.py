@@ -17,7 +17,7 @@ from openmps.formats import onnx as reader
 from openmps.formats.onnx import OnnxModel
 from openmps.graph.nodes.convolution import MPSCNNConvolutionNode
 from openmps.graph.nodes.normalization import MPSCNNBatchNormalizationNode
-from openmps.metal.device import MTLCreateSystemDefaultDevice
+from openmps.runtime.devices import MTLCreateSystemDefaultDevice
 from openmps.training.data_sources import ArrayConvolutionDataSource
 from openmps.training.normalization_sources import ArrayBatchNormalizationDataSource
 from openmps.types import MPSImageFeatureChannelFormat

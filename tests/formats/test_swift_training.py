@@ -16,7 +16,7 @@ from encoding import Bench
 from networks import NETWORKS, Weights, training_graph
 from openmps.formats import swift
 from openmps.formats.swift.trained import _rule_of  # pyright: ignore[reportPrivateUsage]
-from openmps.metal.device import mtl_device
+from openmps.runtime.devices import mtl_device
 from openmps.training.network import Network, NetworkShape, optimizer_factory
 
 CPU = mtl_device("cpu")

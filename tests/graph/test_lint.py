@@ -14,7 +14,7 @@ import openmps as mps
 from networks import NETWORKS, Weights, training_graph
 from openmps.graph.lint import RULES
 from openmps.graph.nodes.releases import FIRST, IOS, SINCE
-from openmps.metal.device import mtl_device
+from openmps.runtime.devices import mtl_device
 
 CPU = mtl_device("cpu")
 Format = mps.MPSImageFeatureChannelFormat

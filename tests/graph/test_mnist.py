@@ -24,8 +24,8 @@ from openmps.graph.nodes.softmax import MPSCNNSoftMaxNode
 from openmps.kernels.convolution import MPSCNNConvolutionDescriptor
 from openmps.kernels.loss import MPSCNNLossDataDescriptor, MPSCNNLossLabels
 from openmps.kernels.optimizers import MPSNNOptimizerAdam
-from openmps.metal.device import mtl_device
 from openmps.metal.mps_command_buffer import MPSCommandBuffer
+from openmps.runtime.devices import mtl_device
 from openmps.training.data_sources import TrainableConvolutionDataSource
 from openmps.types import MPSDataLayout, MPSImageFeatureChannelFormat, MTLSize
 

@@ -14,7 +14,7 @@ from helpers import assert_close
 from node_catalogue import APART, NODE_SAMPLES, NodeSamples
 from openmps.formats.archive.forms import properties
 from openmps.graph.nodes.catalog import NODES, make_kernel
-from openmps.metal.device import mtl_device
+from openmps.runtime.devices import mtl_device
 from samples.sample import Sample, readings
 
 TOLERANCE = 1e-5

@@ -59,7 +59,7 @@ from openmps.graph.nodes.softmax import (
     MPSCNNSoftMaxNode,
 )
 from openmps.kernels.loss import MPSCNNLossDescriptor
-from openmps.metal.device import mtl_device
+from openmps.runtime.devices import mtl_device
 from openmps.types import (
     MPSCNNLossType,
     MPSCNNNeuronType,

@@ -19,7 +19,7 @@ from openmps.graph.nodes.node import MPSNNImageNode
 from openmps.graph.nodes.pooling import MPSCNNPoolingMaxNode
 from openmps.graph.summary import COLUMNS, graph_summary
 from openmps.kernels.convolution import MPSCNNConvolutionDescriptor
-from openmps.metal.device import mtl_device
+from openmps.runtime.devices import mtl_device
 from openmps.training.data_sources import ArrayConvolutionDataSource
 from openmps.training.network import NetworkShape, SampleNetwork, optimizer_factory
 from openmps.types import MPSImageFeatureChannelFormat as Format

@@ -26,7 +26,7 @@ from openmps.kernels.arithmetic import (
     MPSCNNSubtractGradient,
     MPSNNCompare,
 )
-from openmps.metal.device import mtl_device
+from openmps.runtime.devices import mtl_device
 from openmps.types import MPSImageEdgeMode, MPSImageFeatureChannelFormat, MPSNNComparisonType, MPSOffset
 from oracles import arithmetic as oracle
 

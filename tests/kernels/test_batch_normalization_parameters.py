@@ -31,7 +31,8 @@ from openmps.kernels.batch_normalization import (
     MPSCNNBatchNormalizationStatistics,
     MPSCNNBatchNormalizationStatisticsGradient,
 )
-from openmps.metal.device import MTLDevice, mtl_device
+from openmps.metal.device import MTLDevice
+from openmps.runtime.devices import mtl_device
 from oracles import batch_normalization as oracle
 from samples.batch_normalization import ChannelSource, rows
 from samples.sample import exact

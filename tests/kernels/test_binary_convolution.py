@@ -17,7 +17,8 @@ from openmps.core.padding.policy import MPSNNPadding
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.kernels.convolution.binary import MPSCNNBinaryConvolution, MPSCNNBinaryFullyConnected
 from openmps.kernels.convolution.descriptor import MPSCNNConvolutionDescriptor, MPSCNNDepthWiseConvolutionDescriptor
-from openmps.metal.device import MTLDevice, mtl_device
+from openmps.metal.device import MTLDevice
+from openmps.runtime.devices import mtl_device
 from openmps.types import (
     MPSCNNBinaryConvolutionFlags,
     MPSCNNBinaryConvolutionType,

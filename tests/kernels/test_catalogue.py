@@ -29,7 +29,7 @@ from openmps.core.kernel.unary import MPSCNNKernel
 from openmps.errors import MPSTypeError
 from openmps.kernels.image_scale import MPSUnaryImageKernel
 from openmps.kernels.optimizers import MPSNNOptimizer
-from openmps.metal.device import mtl_device
+from openmps.runtime.devices import mtl_device
 
 
 def _public_kernels() -> set[type[MPSKernel]]:

@@ -22,7 +22,7 @@ from openmps.kernels.convolution import (
     MPSCNNFullyConnectedGradient,
 )
 from openmps.kernels.neuron import MPSCNNNeuronReLU, MPSCNNNeuronSigmoid
-from openmps.metal.device import mtl_device
+from openmps.runtime.devices import mtl_device
 from openmps.types import (
     MPSCNNConvolutionGradientOption,
     MPSCNNConvolutionWeightsLayout,

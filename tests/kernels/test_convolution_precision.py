@@ -23,7 +23,7 @@ from openmps.kernels.convolution import (
     MPSCNNFullyConnected,
     MPSCNNFullyConnectedGradient,
 )
-from openmps.metal.device import mtl_device
+from openmps.runtime.devices import mtl_device
 from openmps.training.data_sources import ArrayConvolutionDataSource
 from openmps.types import MPSDataType, MPSNNConvolutionAccumulatorPrecisionOption
 from openmps.types import MPSImageFeatureChannelFormat as Format

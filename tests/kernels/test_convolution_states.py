@@ -30,7 +30,7 @@ from openmps.kernels.convolution import (
 )
 from openmps.kernels.optimizers import MPSNNOptimizerStochasticGradientDescent
 from openmps.kernels.pooling import MPSCNNPoolingMax
-from openmps.metal.device import mtl_device
+from openmps.runtime.devices import mtl_device
 from openmps.types import (
     MPSCNNConvolutionGradientOption,
     MPSNNPaddingMethod,

@@ -20,7 +20,7 @@ from openmps.kernels.convolution import (
     MPSCNNFullyConnected,
     MPSCNNSubPixelConvolutionDescriptor,
 )
-from openmps.metal.device import mtl_device
+from openmps.runtime.devices import mtl_device
 from openmps.types import MPSCNNNeuronType, MPSOffset, MTLOrigin, MTLRegion, MTLSize
 from oracles import convolution as oracle
 from oracles import neuron as neuron_oracle

@@ -26,7 +26,7 @@ from openmps.kernels.convolution import (
     MPSCNNConvolutionWeightsAndBiasesState,
 )
 from openmps.kernels.neuron import MPSCNNNeuronReLU
-from openmps.metal.device import mtl_device
+from openmps.runtime.devices import mtl_device
 from openmps.types import (
     MPSCNNConvolutionGradientOption,
     MPSCNNNeuronType,

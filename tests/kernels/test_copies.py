@@ -24,7 +24,8 @@ from openmps.kernels.convolution import (
 from openmps.kernels.dropout import MPSCNNDropout
 from openmps.kernels.group_normalization import MPSCNNGroupNormalization, MPSCNNInstanceNormalization
 from openmps.kernels.optimizers import MPSNNOptimizerAdam
-from openmps.metal.device import MTLDevice, mtl_device
+from openmps.metal.device import MTLDevice
+from openmps.runtime.devices import mtl_device
 from samples.batch_normalization import ChannelSource
 from samples.convolution import ArraySource
 from samples.group_normalization import GammaAndBetaSource

@@ -21,7 +21,7 @@ from openmps.kernels.convolution import (
     MPSCNNFullyConnected,
     MPSCNNFullyConnectedGradient,
 )
-from openmps.metal.device import mtl_device
+from openmps.runtime.devices import mtl_device
 from openmps.types import MPSCNNConvolutionWeightsLayout, MPSCNNWeightsQuantizationType, MPSDataType
 from oracles import convolution as oracle
 from samples.convolution import ArraySource, Layer

@@ -11,7 +11,7 @@ import torch
 from encoding import Bench, encode, finish, keep_results, numbers
 from openmps.errors import MPSArgumentError, MPSTypeError, MTLCommandBufferError
 from openmps.kernels.dropout import MPSCNNDropout, MPSCNNDropoutGradient
-from openmps.metal.device import mtl_device
+from openmps.runtime.devices import mtl_device
 from openmps.types import MTLSize
 from oracles import dropout as oracle
 

@@ -14,7 +14,7 @@ from helpers import assert_close
 from openmps.core.state.gradient import MPSNNGradientState
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.kernels.gram_matrix import MPSNNGramMatrixCalculation, MPSNNGramMatrixCalculationGradient
-from openmps.metal.device import mtl_device
+from openmps.runtime.devices import mtl_device
 from openmps.types import MPSOffset, MTLOrigin, MTLRegion, MTLSize
 from oracles import gram_matrix as oracle
 

@@ -13,7 +13,7 @@ from encoding import Bench, finish, numbers, run
 from helpers import assert_close, assert_digits
 from openmps.errors import MPSArgumentError
 from openmps.kernels.grid_sample import MPSNNGridSample
-from openmps.metal.device import mtl_device
+from openmps.runtime.devices import mtl_device
 from openmps.types import MPSImageEdgeMode, MPSOffset, MTLOrigin, MTLRegion, MTLSize
 
 CPU = mtl_device("cpu")

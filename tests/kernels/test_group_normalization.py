@@ -40,7 +40,8 @@ from openmps.kernels.group_normalization import (
     MPSCNNInstanceNormalizationGradientState,
 )
 from openmps.kernels.optimizers import MPSNNOptimizerStochasticGradientDescent
-from openmps.metal.device import MTLDevice, mtl_device
+from openmps.metal.device import MTLDevice
+from openmps.runtime.devices import mtl_device
 from openmps.types import MPSImageEdgeMode, MPSOffset, MPSStateResourceType, MTLOrigin, MTLRegion, MTLSize
 from oracles import group_normalization as oracle
 from oracles.geometry import Axis

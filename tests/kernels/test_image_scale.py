@@ -19,7 +19,7 @@ from openmps.kernels.image_scale import (
     MPSImageScale,
     MPSUnaryImageKernel,
 )
-from openmps.metal.device import mtl_device
+from openmps.runtime.devices import mtl_device
 from openmps.types import (
     MPSImageEdgeMode,
     MPSOffset,

@@ -20,9 +20,9 @@ from openmps.kernels.loss import (
     MPSCNNLossLabels,
     MPSNNForwardLoss,
 )
-from openmps.metal.device import mtl_device
 from openmps.ops.elements import DTYPES
 from openmps.ops.loss.loss import Loss
+from openmps.runtime.devices import mtl_device
 from openmps.types import (
     MPSCNNLossType,
     MPSCNNReductionType,

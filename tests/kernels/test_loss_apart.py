@@ -22,7 +22,7 @@ from openmps.kernels.loss import (
     MPSNNInitialGradient,
     MPSNNLossGradient,
 )
-from openmps.metal.device import mtl_device
+from openmps.runtime.devices import mtl_device
 from openmps.types import MPSCNNLossType, MPSCNNReductionType, MTLOrigin, MTLRegion, MTLSize
 from oracles import loss as oracle
 from replay_twin import assert_same

@@ -12,7 +12,7 @@ from openmps.core.state.state import MPSState
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.kernels.loss import MPSCNNLoss, MPSCNNLossDescriptor, MPSNNForwardLoss, MPSNNLossGradient
 from openmps.kernels.pooling import MPSCNNPoolingMax
-from openmps.metal.device import mtl_device
+from openmps.runtime.devices import mtl_device
 from openmps.types import MPSCNNLossType, MPSCNNReductionType, MPSOffset, MTLOrigin, MTLRegion, MTLSize
 from samples.sample import configured
 

@@ -27,7 +27,8 @@ from openmps.graph.nodes.loss import MPSCNNLossNode
 from openmps.graph.nodes.node import MPSNNImageNode
 from openmps.kernels.loss import MPSCNNLoss, MPSCNNLossDataDescriptor, MPSCNNLossDescriptor, MPSCNNLossLabels
 from openmps.kernels.loss.labels import LabelBlocks
-from openmps.metal.device import MTLDevice, mtl_device
+from openmps.metal.device import MTLDevice
+from openmps.runtime.devices import mtl_device
 from openmps.types import MPSCNNLossType, MPSCNNReductionType, MTLSize
 
 CPU = mtl_device("cpu")

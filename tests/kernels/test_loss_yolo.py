@@ -20,7 +20,7 @@ from openmps.kernels.loss import (
     MPSCNNYOLOLoss,
     MPSCNNYOLOLossDescriptor,
 )
-from openmps.metal.device import mtl_device
+from openmps.runtime.devices import mtl_device
 from openmps.types import MPSCNNLossType, MPSCNNReductionType, MPSOffset, MTLOrigin, MTLRegion, MTLSize
 from oracles import loss as loss_oracle
 from oracles import yolo_loss as oracle

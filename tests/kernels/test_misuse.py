@@ -19,7 +19,8 @@ from openmps.errors import (
     MTLCommandBufferError,
 )
 from openmps.kernels.neuron import MPSCNNNeuronReLU
-from openmps.metal.device import MTLDevice, mtl_device
+from openmps.metal.device import MTLDevice
+from openmps.runtime.devices import mtl_device
 from openmps.types import MPSImageEdgeMode, MPSOffset, MTLOrigin, MTLRegion, MTLSize
 from samples.sample import REGIONS
 from scenes import CPU, FIRST, Scene

@@ -14,7 +14,7 @@ from openmps.core.neuron import MPSNNNeuronDescriptor
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.kernels import neuron as kernels
 from openmps.kernels.neuron import MPSCNNNeuron, MPSCNNNeuronGradient, MPSCNNNeuronPReLU
-from openmps.metal.device import mtl_device
+from openmps.runtime.devices import mtl_device
 from openmps.types import MPSCNNNeuronType
 
 CPU = mtl_device("cpu")

@@ -21,7 +21,7 @@ from openmps.kernels.normalization import (
     MPSCNNSpatialNormalization,
     MPSCNNSpatialNormalizationGradient,
 )
-from openmps.metal.device import mtl_device
+from openmps.runtime.devices import mtl_device
 from openmps.types import MPSImageEdgeMode, MPSNNPaddingMethod, MPSOffset
 from oracles import local_normalization as oracle
 from oracles.geometry import Axis

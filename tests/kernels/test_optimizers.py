@@ -32,7 +32,7 @@ from openmps.kernels.optimizers import (
     MPSNNOptimizerRMSProp,
     MPSNNOptimizerStochasticGradientDescent,
 )
-from openmps.metal.device import mtl_device
+from openmps.runtime.devices import mtl_device
 from openmps.types import MPSDataType, MPSNNRegularizationType
 from oracles import optimizers as oracle
 from samples.batch_normalization import ChannelSource

@@ -11,7 +11,7 @@ import torch
 from encoding import Bench, finish, keep_results, numbers, run
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.kernels.pad import MPSNNPad, MPSNNPadGradient
-from openmps.metal.device import mtl_device
+from openmps.runtime.devices import mtl_device
 from openmps.types import (
     MPSImageCoordinate,
     MPSImageEdgeMode,

@@ -25,7 +25,7 @@ from openmps.kernels.pooling import (
     MPSCNNPoolingMax,
     MPSCNNPoolingMaxGradient,
 )
-from openmps.metal.device import mtl_device
+from openmps.runtime.devices import mtl_device
 from openmps.types import MPSImageEdgeMode, MPSNNPaddingMethod, MPSOffset, MTLSize
 from oracles import pooling as oracle
 from oracles.geometry import Axis

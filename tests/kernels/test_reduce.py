@@ -26,7 +26,7 @@ from openmps.kernels.reduce import (
     MPSNNReduceRowSum,
     MPSNNReduceUnary,
 )
-from openmps.metal.device import mtl_device
+from openmps.runtime.devices import mtl_device
 from openmps.types import MPSImageEdgeMode, MPSOffset, MPSRectNoClip, MTLOrigin, MTLRegion, MTLSize
 from oracles import reduce as oracle
 

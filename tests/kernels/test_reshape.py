@@ -12,7 +12,7 @@ from encoding import Bench, encode, finish, keep_results, numbers, run
 from openmps.core.state.gradient import MPSNNGradientState
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.kernels.reshape import MPSNNReshape, MPSNNReshapeGradient
-from openmps.metal.device import mtl_device
+from openmps.runtime.devices import mtl_device
 from openmps.types import MPSOffset, MTLOrigin, MTLRegion, MTLSize
 from oracles import reshape as oracle
 from samples.reshape import Shaped

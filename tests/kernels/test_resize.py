@@ -13,7 +13,7 @@ from helpers import assert_close, assert_digits
 from openmps.core.image.image import MPSImage
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.kernels.resize import MPSNNCropAndResizeBilinear, MPSNNResizeBilinear
-from openmps.metal.device import mtl_device
+from openmps.runtime.devices import mtl_device
 from openmps.types import MPSImageEdgeMode, MPSOffset, MPSOrigin, MPSRegion, MPSSize, MTLOrigin, MTLRegion, MTLSize
 from oracles import resample as oracle
 from oracles.geometry import Axis

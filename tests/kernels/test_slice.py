@@ -11,7 +11,7 @@ import torch
 from encoding import Bench, finish, numbers, run
 from openmps.errors import MPSArgumentError
 from openmps.kernels.slice import MPSNNSlice
-from openmps.metal.device import mtl_device
+from openmps.runtime.devices import mtl_device
 from openmps.types import MPSImageEdgeMode, MPSOffset, MTLOrigin, MTLRegion, MTLSize
 
 CPU = mtl_device("cpu")

@@ -17,7 +17,7 @@ from openmps.kernels.softmax import (
     MPSCNNSoftMax,
     MPSCNNSoftMaxGradient,
 )
-from openmps.metal.device import mtl_device
+from openmps.runtime.devices import mtl_device
 from openmps.types import MPSOffset
 
 SOFTMAX = [0.090031, 0.244728, 0.665241]

@@ -18,7 +18,7 @@ from openmps.kernels.upsampling import (
     MPSCNNUpsamplingNearest,
     MPSCNNUpsamplingNearestGradient,
 )
-from openmps.metal.device import mtl_device
+from openmps.runtime.devices import mtl_device
 from openmps.types import MPSImageEdgeMode, MPSNNPaddingMethod, MPSOffset, MTLOrigin, MTLRegion, MTLSize
 from samples.upsampling import BILINEAR, NEAREST
 

@@ -19,7 +19,8 @@ from openmps.kernels.convolution import (
     MPSCNNDepthWiseConvolutionDescriptor,
     MPSCNNFullyConnected,
 )
-from openmps.metal.device import MTLBuffer, MTLDevice, mtl_device
+from openmps.metal.device import MTLBuffer, MTLDevice
+from openmps.runtime.devices import mtl_device
 from openmps.types import MTLStorageMode
 from samples.convolution import Layer
 

@@ -13,8 +13,9 @@ import pytest
 import torch
 
 import openmps
-from openmps.metal.device import MTLCommandQueue, MTLDevice, mtl_device
+from openmps.metal.device import MTLCommandQueue, MTLDevice
 from openmps.metal.pending import is_in_queue
+from openmps.runtime.devices import mtl_device
 
 PATIENCE = 60.0
 """Seconds after which a wait of a test counts as a deadlock."""

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from openmps.errors import MPSArgumentError, MPSDeviceError, MPSTypeError, MTLCommandBufferError
-from openmps.metal.device import MTLCommandQueue, MTLDevice, mtl_device
+from openmps.metal.device import MTLCommandQueue, MTLDevice
 from openmps.metal.mps_command_buffer import MPSCommandBuffer, MPSPredicate
+from openmps.runtime.devices import mtl_device
 from openmps.types import MTLResourceOptions, NSRange
 
 

@@ -12,7 +12,7 @@ import torch
 
 ENDS = """
 import logging, sys, time
-from openmps.metal.device import mtl_device
+from openmps.runtime.devices import mtl_device
 
 device = mtl_device("cpu")
 logging.basicConfig(stream=sys.stdout, format="%(message)s")
@@ -89,7 +89,7 @@ import os, threading
 import torch
 from openmps.core.image.image import MPSImage
 from openmps.core.image.descriptor import MPSImageDescriptor
-from openmps.metal.device import mtl_device
+from openmps.runtime.devices import mtl_device
 from openmps.types import MPSImageFeatureChannelFormat
 
 device = mtl_device("cpu")
@@ -143,7 +143,7 @@ def tell():  # called last of all, since it was registered first
 
 from openmps.core.image.image import MPSImage
 from openmps.kernels.neuron import MPSCNNNeuronReLU
-from openmps.metal.device import mtl_device
+from openmps.runtime.devices import mtl_device
 import numpy as np
 
 device = mtl_device(sys.argv[1])

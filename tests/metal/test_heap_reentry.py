@@ -10,8 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from openmps.metal.device import MTLBuffer, MTLHeap, mtl_device
+from openmps.metal.device import MTLBuffer, MTLHeap
 from openmps.metal.heap import ALIGNMENT, MTLHeapDescriptor
+from openmps.runtime.devices import mtl_device
 from striking import at_every_place
 
 PATIENCE = 60.0
@@ -98,7 +99,7 @@ def test_threads_that_allocate_and_release() -> None:
 def test_a_forked_child_while_other_threads_allocate(run_script: Callable[[str], str]) -> None:
     script = """
     import os, signal, sys, threading
-    from openmps.metal.device import mtl_device
+    from openmps.runtime.devices import mtl_device
     from openmps.metal.heap import MTLHeapDescriptor
     signal.alarm(50)
     heap = mtl_device("cpu").new_heap(MTLHeapDescriptor(1 << 16))

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from openmps.errors import MTLExecutionError
-from openmps.metal.device import MTLCommandBuffer, MTLCommandQueue, mtl_device
+from openmps.metal.device import MTLCommandBuffer, MTLCommandQueue
+from openmps.runtime.devices import mtl_device
 from openmps.types import MTLCommandBufferStatus as Status
 from striking import interrupted
 

@@ -14,7 +14,8 @@ from types import FrameType
 import pytest
 
 from openmps.errors import MTLCommandBufferError
-from openmps.metal.device import MTLCommandBuffer, MTLCommandQueue, mtl_device
+from openmps.metal.device import MTLCommandBuffer, MTLCommandQueue
+from openmps.runtime.devices import mtl_device
 from openmps.types import MTLCommandBufferStatus as Status
 from striking import interrupted
 

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from openmps.errors import MPSArgumentError, MPSDeviceError, MPSTypeError
-from openmps.metal.device import MTLBuffer, MTLCommandQueue, MTLDevice, mtl_device
+from openmps.metal.device import MTLBuffer, MTLCommandQueue, MTLDevice
+from openmps.runtime.devices import mtl_device
 from openmps.types import MPSPurgeableState, MTLCPUCacheMode, MTLResourceOptions, MTLStorageMode, NSRange
 
 PRIVATE = MTLResourceOptions.STORAGE_MODE_PRIVATE

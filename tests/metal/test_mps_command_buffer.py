@@ -16,9 +16,10 @@ from openmps.errors import (
     MTLCommandBufferError,
     MTLExecutionError,
 )
-from openmps.metal.device import CommandBuffer, MTLCommandQueue, MTLDevice, MTLHeap, mtl_device
+from openmps.metal.device import CommandBuffer, MTLCommandQueue, MTLDevice, MTLHeap
 from openmps.metal.heap import MTLHeapDescriptor
 from openmps.metal.mps_command_buffer import MPSCommandBuffer, MPSPredicate
+from openmps.runtime.devices import mtl_device
 from openmps.types import MTLCommandBufferStatus as Status
 from openmps.types import MTLStorageMode
 

@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from openmps.errors import MPSArgumentError, MPSTypeError
-from openmps.metal.device import MTLCommandBuffer, MTLCommandQueue, MTLDevice, mtl_device
+from openmps.metal.device import MTLCommandBuffer, MTLCommandQueue, MTLDevice
+from openmps.runtime.devices import mtl_device
 from openmps.types import MTLCommandBufferStatus as Status
 
 PATIENCE = 60.0
@@ -248,7 +249,7 @@ def test_an_interrupted_wait_leaves_the_queue_usable(queue: MTLCommandQueue) -> 
 
 SCRIPT = """
 import sys, threading, torch
-from openmps.metal.device import mtl_device
+from openmps.runtime.devices import mtl_device
 
 queue = mtl_device(DEVICE).new_command_queue()
 value = torch.ones(400, 400, device=queue.device.torch_device)
@@ -281,7 +282,7 @@ def test_functions_at_exit_may_still_compute(device: torch.device, run_script: C
 def test_a_forked_process_has_a_worker_of_its_own(run_script: Callable[[str], str]) -> None:
     script = """
     import os, sys, threading
-    from openmps.metal.device import mtl_device
+    from openmps.runtime.devices import mtl_device
 
     queue, gate = mtl_device("cpu").new_command_queue(), threading.Event()
     held = queue.command_buffer()

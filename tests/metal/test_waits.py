@@ -18,7 +18,8 @@ import torch
 
 import striking
 from openmps.errors import MTLCommandBufferError
-from openmps.metal.device import MTLCommandBuffer, MTLCommandQueue, mtl_device
+from openmps.metal.device import MTLCommandBuffer, MTLCommandQueue
+from openmps.runtime.devices import mtl_device
 from openmps.types import MTLCommandBufferStatus as Status
 from striking import at_every_place
 
@@ -153,7 +154,7 @@ def test_a_fork_at_every_place_of_another_thread(run_script: Callable[[str], str
 FINALIZER = """
 import signal, sys
 signal.alarm(50)
-from openmps.metal.device import mtl_device
+from openmps.runtime.devices import mtl_device
 
 class Owner:
     def __init__(self):
@@ -236,7 +237,7 @@ def test_signal_handlers_that_commit_at_any_time(run_script: Callable[[str], str
     """Real signals, while a loop commits as fast as it can."""
     script = """
     import signal, time
-    from openmps.metal.device import mtl_device
+    from openmps.runtime.devices import mtl_device
     queue, ran, made = mtl_device("cpu").new_command_queue(4), [], []
     def commit(*_):
         buffer = queue.command_buffer()
@@ -261,7 +262,7 @@ def test_signal_handlers_that_commit_at_any_time(run_script: Callable[[str], str
 
 BEHIND = """
 import signal
-from openmps.metal.device import mtl_device
+from openmps.runtime.devices import mtl_device
 signal.alarm(50)
 queue = mtl_device("cpu").new_command_queue()
 a, b = queue.command_buffer(), queue.command_buffer()

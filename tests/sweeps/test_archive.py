@@ -12,7 +12,8 @@ from catalogue import OTHERS, SWEPT
 from encoding import Bench, train, trained
 from openmps.core.kernel.base import MPSKernel
 from openmps.formats.archive import MPSKeyedArchiver, MPSKeyedUnarchiver
-from openmps.metal.device import MTLDevice, mtl_device
+from openmps.metal.device import MTLDevice
+from openmps.runtime.devices import mtl_device
 from samples.reshape import Shaped
 from samples.sample import Sample
 

@@ -11,7 +11,7 @@ import torch
 
 from catalogue import OPTIMIZERS, SWEPT, having
 from encoding import Bench, encode, finish, keep_results, numbers, run, train
-from openmps.metal.device import mtl_device
+from openmps.runtime.devices import mtl_device
 from openmps.types import MPSImageEdgeMode, MPSOffset, MTLOrigin, MTLRegion, MTLSize
 from samples.sample import Sample
 

@@ -25,7 +25,8 @@ from openmps.core.state.batch import MPSStateBatch
 from openmps.core.state.state import MPSState
 from openmps.errors import MPSDeviceError
 from openmps.formats.archive import MPSKeyedArchiver, MPSKeyedUnarchiver
-from openmps.metal.device import MTLDevice, mtl_device
+from openmps.metal.device import MTLDevice
+from openmps.runtime.devices import mtl_device
 from samples.reshape import Shaped
 from samples.sample import Sample
 

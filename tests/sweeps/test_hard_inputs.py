@@ -18,7 +18,7 @@ from catalogue import ABSTRACT, GRADIENTS, OTHERS, SAMPLES, SWEPT, having
 from encoding import FLOAT16, UNORM8, Bench, Outcome, encode, finish, numbers, train
 from helpers import array, assert_close
 from openmps.errors import MPSArgumentError, MPSTypeError
-from openmps.metal.device import mtl_device
+from openmps.runtime.devices import mtl_device
 from openmps.types import MPSOffset, MTLOrigin, MTLRegion, MTLSize
 from samples.binary_convolution import EXTREME_BINARY_CONVOLUTIONS
 from samples.convolution import EXTREME_CONVOLUTIONS

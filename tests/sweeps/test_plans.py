@@ -16,8 +16,8 @@ from catalogue import SWEPT, having
 from encoding import Bench, encode, finish, keep_results, train
 from openmps.core.image.batch import MPSImageBatch
 from openmps.kernels.pooling import MPSCNNPoolingMax
-from openmps.metal.device import mtl_device
 from openmps.ops.op import Op
+from openmps.runtime.devices import mtl_device
 from openmps.runtime.dispatch import Dispatch
 from samples.sample import Sample, configured
 

@@ -13,7 +13,7 @@ from encoding import Bench, encode, finish, keep_results, numbers, train
 from helpers import assert_close
 from openmps.core.state.batch import MPSStateBatch
 from openmps.core.state.gradient import MPSImageSizeEncodingState, MPSNNGradientState
-from openmps.metal.device import mtl_device
+from openmps.runtime.devices import mtl_device
 from samples.sample import Sample
 
 TOLERANCE = 2e-6

@@ -22,7 +22,7 @@ from networks import labels, losses, one_hot, softmax_loss
 from openmps.core.image.image import MPSImage
 from openmps.graph.graph import MPSNNGraph
 from openmps.kernels.optimizers import MPSNNOptimizerStochasticGradientDescent
-from openmps.metal.device import mtl_device
+from openmps.runtime.devices import mtl_device
 from openmps.training import architectures
 from openmps.training.data_sources import ArrayConvolutionDataSource
 from openmps.training.normalization_sources import TrainableBatchNormalizationDataSource

@@ -19,7 +19,7 @@ from openmps.kernels.optimizers import (
     MPSNNOptimizerRMSProp,
     MPSNNOptimizerStochasticGradientDescent,
 )
-from openmps.metal.device import mtl_device
+from openmps.runtime.devices import mtl_device
 from openmps.training.data_sources import ArrayConvolutionDataSource, TrainableConvolutionDataSource
 from openmps.types import MPSCNNLossType, MPSCNNReductionType, MPSDataType
 from openmps.types import MPSImageFeatureChannelFormat as Format

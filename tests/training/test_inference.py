@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from openmps.errors import MPSArgumentError, MPSFileError, MPSNonFiniteError, MPSTypeError
-from openmps.metal.device import mtl_device
+from openmps.runtime.devices import mtl_device
 from openmps.training import inference
 from openmps.training.dataset import Dataset
 from openmps.training.inference import Classifier, describe_network

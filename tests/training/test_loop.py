@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from openmps.errors import MPSArgumentError, MPSError, MPSNonFiniteError
-from openmps.metal.device import mtl_device
+from openmps.runtime.devices import mtl_device
 from openmps.training import session
 from openmps.training.dataset import Dataset, DataSplit
 from openmps.training.inference import Classifier

@@ -11,8 +11,8 @@ from openmps.core.image.batch import MPSImageBatch
 from openmps.errors import MPSArgumentError, MPSError
 from openmps.formats import ohwi_to_oihw
 from openmps.kernels.loss import MPSCNNLossLabels
-from openmps.metal.device import mtl_device
 from openmps.ops.pointwise.dropout import dropout_mask
+from openmps.runtime.devices import mtl_device
 from openmps.training.network import NetworkShape, SampleNetwork, optimizer_factory
 from openmps.types import MPSImageFeatureChannelFormat as Format
 

@@ -13,7 +13,7 @@ import pytest
 
 from openmps.cli import main
 from openmps.errors import MPSArgumentError, MPSFileError
-from openmps.metal.device import mtl_device
+from openmps.runtime.devices import mtl_device
 from openmps.training import architectures, session
 from openmps.training.data import load_dataset
 from openmps.training.dataset import Dataset, DataSplit

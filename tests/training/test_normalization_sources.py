@@ -14,7 +14,7 @@ from openmps.graph.nodes.normalization import MPSCNNBatchNormalizationNode
 from openmps.kernels.batch_normalization import MPSCNNBatchNormalizationDataSource
 from openmps.kernels.loss import MPSCNNLossDescriptor, MPSCNNLossLabels
 from openmps.kernels.optimizers import MPSNNOptimizerAdam, MPSNNOptimizerStochasticGradientDescent
-from openmps.metal.device import mtl_device
+from openmps.runtime.devices import mtl_device
 from openmps.training.normalization_sources import (
     ArrayBatchNormalizationDataSource,
     TrainableBatchNormalizationDataSource,

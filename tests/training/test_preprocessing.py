@@ -9,7 +9,7 @@ import pytest
 
 from openmps.cli import main
 from openmps.errors import MPSArgumentError, MPSFileError, MPSTypeError
-from openmps.metal.device import mtl_device
+from openmps.runtime.devices import mtl_device
 from openmps.training import (
     Classifier,
     Dataset,

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from openmps.errors import MPSArgumentError, MPSError, MPSFileError, MPSNonFiniteError, MPSTrainingWarning
-from openmps.metal.device import mtl_device
+from openmps.runtime.devices import mtl_device
 from openmps.training import run_description, session
 from openmps.training.checkpoint import Checkpoint
 from openmps.training.dataset import Dataset, DataSplit

@@ -13,7 +13,7 @@ from faults.strike import Strike
 from file_orders import Turns, save_idx, together
 from openmps.errors import MPSFileError
 from openmps.formats.atomic import write_atomic
-from openmps.metal.device import mtl_device
+from openmps.runtime.devices import mtl_device
 from openmps.training import session
 from openmps.training.dataset import Dataset, DataSplit
 from openmps.training.loop import TrainingOptions, describe_run, resume, train

@@ -10,7 +10,7 @@ import torch
 
 from openmps.core.image.batch import MPSImageBatch
 from openmps.errors import MPSError, MTLExecutionError
-from openmps.metal.device import mtl_device
+from openmps.runtime.devices import mtl_device
 from openmps.training import stepper as stepper_module
 from openmps.training.dataset import Batch
 from openmps.training.network import NetworkShape, SampleNetwork, optimizer_factory

@@ -32,7 +32,7 @@ from openmps.kernels.optimizers import (
     MPSNNOptimizerRMSProp,
     MPSNNOptimizerStochasticGradientDescent,
 )
-from openmps.metal.device import mtl_device
+from openmps.runtime.devices import mtl_device
 from openmps.training.checkpoint import Checkpoint, graph_parts
 from openmps.training.data_sources import TrainableConvolutionDataSource
 from openmps.types import MPSCNNLossType, MPSCNNReductionType

@@ -21,7 +21,7 @@ from openmps.graph.nodes.pooling import MPSCNNPoolingMaxNode
 from openmps.kernels.convolution import MPSCNNConvolution, MPSCNNConvolutionDescriptor
 from openmps.kernels.loss import MPSCNNLossDescriptor, MPSCNNLossLabels
 from openmps.kernels.optimizers import MPSNNOptimizerDescriptor, MPSNNOptimizerStochasticGradientDescent
-from openmps.metal.device import mtl_device
+from openmps.runtime.devices import mtl_device
 from openmps.training.data_sources import TrainableConvolutionDataSource
 from openmps.types import MPSCNNLossType, MPSNNPaddingMethod, MTLSize
 

@@ -15,7 +15,7 @@ from openmps.formats.exchange.raw import load_raw, save_raw
 from openmps.formats.exchange.tensors import load_tensors, save_tensors
 from openmps.formats.weights import load_dat_files, load_safetensors, save_dat_files, save_safetensors
 from openmps.kernels.convolution import MPSCNNConvolutionDescriptor
-from openmps.metal.device import mtl_device
+from openmps.runtime.devices import mtl_device
 from openmps.training.checkpoint import Checkpoint, CheckpointFolder
 from openmps.training.dataset import Dataset
 from openmps.training.loop import TrainingOptions, describe_run, resume

@@ -47,7 +47,7 @@ from openmps.graph.graph import MPSNNGraph
 from openmps.graph.nodes.catalog import rows
 from openmps.kernels.convolution import MPSCNNConvolutionDescriptor
 from openmps.kernels.loss import MPSCNNLossLabels
-from openmps.metal.device import mtl_device
+from openmps.runtime.devices import mtl_device
 from openmps.training.checkpoint import Checkpoint, CheckpointFolder
 from openmps.training.idx import load_idx
 from openmps.training.json_lines import JsonLines

@@ -29,7 +29,7 @@ def archived(
     """
     from openmps.formats.archive import MPSKeyedUnarchiver
     from openmps.formats.onnx import OnnxModel
-    from openmps.metal.device import mtl_device
+    from openmps.runtime.devices import mtl_device
 
     if is_onnx(path):
         raise MPSFileError(_WHO, str(path), "must be an archive", "an ONNX model", conversion(path))

@@ -39,7 +39,7 @@ def evaluate(
     Prints how often each class was taken for which, and the accuracy. Images of class folders are resized to the
     network's size.
     """
-    from openmps.metal.device import mtl_device
+    from openmps.runtime.devices import mtl_device
     from openmps.training.inference import Classifier
 
     folder = open_run(run)

@@ -60,7 +60,7 @@ def trace(
     index.json says what is what. Nothing is trained: --training shows a step without its update.
     """
     from openmps.debug import save_trace
-    from openmps.metal.device import mtl_device
+    from openmps.runtime.devices import mtl_device
 
     check_used(context, images or [], samples, training=training)
     makers = registry_of(registry, network)
@@ -164,7 +164,7 @@ def _side(
 ) -> Trace:
     from openmps.debug import load_trace
     from openmps.debug.files import is_trace
-    from openmps.metal.device import mtl_device
+    from openmps.runtime.devices import mtl_device
 
     if given is None or is_trace(path):
         return load_trace(path)
@@ -216,7 +216,7 @@ def profile(
     """
     from openmps.cli.workloads import is_by_name, workload
     from openmps.debug import profile as time_steps
-    from openmps.metal.device import mtl_device
+    from openmps.runtime.devices import mtl_device
 
     if not is_by_name(network):
         refuse_given(context, "classes", "it is for a NETWORK by name")

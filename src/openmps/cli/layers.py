@@ -40,7 +40,7 @@ def summary(
     """
     from openmps.formats.paths import is_file
     from openmps.graph.summary import graph_summary
-    from openmps.metal.device import mtl_device
+    from openmps.runtime.devices import mtl_device
     from openmps.training.inference import Classifier
 
     makers = registry_of(registry, run)

@@ -77,7 +77,7 @@ def open_graph(
     classes that are not openmps'.
     """
     from openmps.formats.paths import is_file
-    from openmps.metal.device import mtl_device
+    from openmps.runtime.devices import mtl_device
 
     device = mtl_device("cpu") if device is None else device
     if is_file(path, "openmps"):

@@ -53,7 +53,7 @@ def convert(
     """
     shapes = _named("--shape", map(_shape, shape or ()))
     from openmps.formats.onnx import network
-    from openmps.metal.device import mtl_device
+    from openmps.runtime.devices import mtl_device
 
     chosen = format_of(channel_format)
     require_another(out, model, "MODEL")
@@ -94,7 +94,7 @@ def run(
         _check_input(text)
     from openmps.formats.atomic import make_folder, write_all_atomic
     from openmps.formats.paths import is_there
-    from openmps.metal.device import mtl_device
+    from openmps.runtime.devices import mtl_device
 
     model = archived_model(archive, mtl_device(device), registry=registry_of(registry, archive))
     names = [port.name for port in model.inputs]

@@ -39,7 +39,7 @@ def predict(
     """
     import numpy as np
 
-    from openmps.metal.device import mtl_device
+    from openmps.runtime.devices import mtl_device
     from openmps.training.inference import Classifier
 
     classifier = Classifier.open(open_run(run), mtl_device(device))

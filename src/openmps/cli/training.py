@@ -234,7 +234,7 @@ def _begin(
     quiet: bool,
 ) -> None:
     """Make the run folder and train from the beginning."""
-    from openmps.metal.device import mtl_device
+    from openmps.runtime.devices import mtl_device
     from openmps.training import loop
     from openmps.training.event_files import require_tensorboard
     from openmps.training.imported import network_files
@@ -260,7 +260,7 @@ def _begin(
 
 def _resume(path: Path, given: Mapping[str, Any], group: Group | None, *, shards: bool, quiet: bool) -> None:
     """Go on with a run; ``given`` is what the command line says beside it."""
-    from openmps.metal.device import mtl_device
+    from openmps.runtime.devices import mtl_device
     from openmps.training import loop
     from openmps.training.processes import together
     from openmps.training.run_description import run_data, run_options

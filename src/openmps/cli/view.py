@@ -92,7 +92,7 @@ def view(
     """
     from openmps.debug.page.document import save_document
     from openmps.formats.paths import is_file
-    from openmps.metal.device import mtl_device
+    from openmps.runtime.devices import mtl_device
 
     page = out if out is not None else Path(f"{network.stem or 'network'}.html")
     require_another(page, network, network.name)

@@ -107,7 +107,7 @@ def _of_run(path: Path) -> KnownNetwork:
 
     from openmps.formats.exchange.layers import network_layers
     from openmps.formats.paths import is_file
-    from openmps.metal.device import mtl_device
+    from openmps.runtime.devices import mtl_device
     from openmps.training.inference import described_network
     from openmps.training.network import Network
     from openmps.training.run_folder import RunFolder

@@ -29,11 +29,12 @@ from openmps.graph.compile.sharing import BUCKET_BYTES, Sharing
 from openmps.graph.graph import MPSNNGraph
 from openmps.graph.nodes.node import MPSNNGradientFilterNode
 from openmps.kernels.batch_normalization import MPSCNNBatchNormalizationState
-from openmps.metal.device import CommandBuffer, MTLDevice, mtl_device
+from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.metal.queue_executor import forget_captures
 from openmps.ops.op import Equation, Function, Input, Role
 from openmps.ops.update.collectives import FinishSum, Processes, SharedMoments, StartSum
 from openmps.runtime.binding import Numbers, Replaced
+from openmps.runtime.devices import mtl_device
 from openmps.runtime.dispatch import function_of_op, record_function
 
 T = TypeVar("T")

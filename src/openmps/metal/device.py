@@ -14,10 +14,10 @@ from typing import Any, ClassVar, Self
 import torch
 
 from openmps.checks import NamedAttributes, Shown, Single, counted, described, is_whole, store, whole
-from openmps.errors import MPSArgumentError, MPSDeviceError, MPSTypeError
+from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.array_protocols import Taken
 from openmps.metal.blit import BlitEncoder, CopyBytes, FillBytes
-from openmps.metal.execution import MAX_CAPTURE_COUNT, Work
+from openmps.metal.execution import MAX_CAPTURE_COUNT, PlayerFactory, Work
 from openmps.metal.heap import Arena, MTLHeapDescriptor
 from openmps.metal.host_copy import flushing
 from openmps.metal.host_memory import keep_freed_memory
@@ -35,18 +35,29 @@ Handler = Callable[["MTLCommandBuffer"], object]
 
 
 class MTLDevice(Processor):
-    """The CPU or one CUDA GPU (MTLDevice.h, macOS 10.11). Made, one for each, by `mtl_device` and its like."""
+    """The CPU or one CUDA GPU (MTLDevice.h, macOS 10.11). Made, one for each, by `mtl_device` and its like.
 
-    def __init__(self, torch_device: torch.device) -> None:
+    ``make_player(torch_device)``, for those who extend the framework, is called for each new queue: it makes what
+    replays the queue's work, or returns None where each work is to run by itself, as on a device without it.
+    """
+
+    def __init__(self, torch_device: torch.device, make_player: PlayerFactory | None = None) -> None:
         if not isinstance(torch_device, torch.device):
             got = type(torch_device).__name__
             raise MPSTypeError("MTLDevice", "torch_device", "must be a torch.device", got, _TO_MAKE_ONE)
+        if make_player is not None and not callable(make_player):
+            got = type(make_player).__name__
+            remedy = "Leave it out for queues that run each work by itself"
+            raise MPSTypeError("MTLDevice", "make_player", "must be a function of a torch.device", got, remedy)
         super().__init__(torch_device)
+        self._make_player = make_player
         self._watched: set[weakref.ref[MTLBuffer]] = set()
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Copies of what holds a device hold the same device.
-        return mtl_device, (str(self._torch_device),)
+        return device_of, (str(self._torch_device), self._make_player)
+
+    make_player = Shown[PlayerFactory | None]("_make_player", "What makes the players of its queues.")
 
     def new_command_queue(self, max_command_buffer_count: int = 64) -> MTLCommandQueue:
         """A queue that runs command buffers in order; at most so many are in flight before it blocks."""
@@ -99,41 +110,19 @@ class MTLDevice(Processor):
                     self._watched.discard(reference)
 
 
-_devices: dict[torch.device, MTLDevice] = {}
+_devices: dict[tuple[torch.device, PlayerFactory | None], MTLDevice] = {}
 
 
-def _device(torch_device: torch.device) -> MTLDevice:
-    found = _devices.get(torch_device)
-    return _devices.setdefault(torch_device, MTLDevice(torch_device)) if found is None else found
-
-
-def MTLCreateSystemDefaultDevice() -> MTLDevice:
-    """The first CUDA GPU where there is one, else the CPU."""
-    return _device(torch_device_of("auto"))
-
-
-def MTLCopyAllDevices() -> list[MTLDevice]:
-    """The CUDA GPUs in PyTorch's order, then the CPU.
-
-    Raises:
-        MPSDeviceError: The driver of the GPUs does not answer.
-    """
-    try:
-        count = torch.cuda.device_count()
-    except RuntimeError as fault:
-        raise MPSDeviceError("MTLCopyAllDevices", "GPUs", "must answer", f"{fault}") from fault
-    gpus = [torch.device("cuda", index) for index in range(count)]
-    return [_device(device) for device in (*gpus, torch.device("cpu"))]
-
-
-def mtl_device(which: str | torch.device | MTLDevice = "auto") -> MTLDevice:
-    """The device called ``"cpu"``, ``"cuda"``, ``"cuda:1"``, or ``"auto"`` for the system's default.
+def device_of(which: str | torch.device, make_player: PlayerFactory | None) -> MTLDevice:
+    """The one device of this machine called ``which`` whose queues have players by ``make_player``; for `mtl_device`.
 
     Raises:
         MPSDeviceError: This machine, or this build of PyTorch, does not have the device.
         MPSArgumentError: It is not the name of a device.
     """
-    return which if isinstance(which, MTLDevice) else _device(torch_device_of(which))
+    key = torch_device_of(which), make_player
+    found = _devices.get(key)
+    return _devices.setdefault(key, MTLDevice(*key)) if found is None else found
 
 
 def MPSSupportsMTLDevice(device: MTLDevice | None) -> bool:
@@ -332,14 +321,15 @@ class MTLCommandQueue(NamedAttributes, Single):
     _made_by: ClassVar[Mapping[str, str]] = {"device": "new_command_queue() of the other device"}
 
     def __init__(self, device: MTLDevice, max_command_buffer_count: int = 64) -> None:
-        if not isinstance(getattr(device, "torch_device", None), torch.device):
-            raise MPSTypeError("MTLCommandQueue", "device", "must be an MTLDevice", type(device).__name__)
+        if not isinstance(device, MTLDevice):
+            raise MPSTypeError("MTLCommandQueue", "device", "must be an MTLDevice", type(device).__name__, _TO_MAKE_ONE)
         rule = "must be at least 1"
         count = whole("MTLCommandQueue", "max_command_buffer_count", max_command_buffer_count, rule=rule)
         if device.torch_device.type == "cpu":
             keep_freed_memory()
         self._device = device
-        self._executor = QueueExecutor(device.torch_device, count)
+        player = None if device.make_player is None else device.make_player(device.torch_device)
+        self._executor = QueueExecutor(device.torch_device, count, player)
         self._max_capture_count = MAX_CAPTURE_COUNT
         # The thread knows the executor only, and ends with the queue. At exit the executor runs what is left.
         weakref.finalize(self, self._executor.close).atexit = False

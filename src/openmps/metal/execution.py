@@ -57,8 +57,8 @@ class Player(Protocol):
         ...
 
 
-players: dict[str, Callable[[torch.device], Player]] = {}
-"""What makes players for devices of each type; filled by the floors above, which know what works compute."""
+PlayerFactory = Callable[[torch.device], Player | None]
+"""Makes the player of a new queue of a device; None where each work runs by itself."""
 
 
 class Releasable(Protocol):
@@ -196,7 +196,7 @@ class Execution:
     of a quiet one it calls `finish` alone, on any thread, and as often as it likes.
     """
 
-    def __init__(self, timer: Timer, player: Player | None = None) -> None:
+    def __init__(self, timer: Timer, player: Player | None = None, no_player: str = "") -> None:
         self.status = Status.NOT_ENQUEUED
         self.error: MTLExecutionError | None = None
         self.works: deque[tuple[str, Work]] = deque()
@@ -219,6 +219,8 @@ class Execution:
         self._is_timed = False
         self.player = player
         """Runs works together or in its own way; None where each runs by itself."""
+        self._no_player = no_player
+        """Why there is none."""
         self._owner: Owner | None = None
         self._named: ref[Owner] | None = None
 
@@ -351,7 +353,7 @@ class Execution:
         left = len(self.contents) - self._skipped
         known = _first(self.passages, left)
         rest = left - sum(passage.works for passage in known)
-        alone = Passage(rest, WorkOutcome.RUN, "" if self.player else "not replayed: the device is a CPU")
+        alone = Passage(rest, WorkOutcome.RUN, "" if self.player else self._no_player)
         return self.contents, [*known, alone, Passage(self._skipped, WorkOutcome.SKIPPED, "")]
 
     def _skip_the_rest(self, skipped: int) -> None:

@@ -21,7 +21,7 @@ from typing import TypeVar
 
 import torch
 
-from openmps.metal.execution import Execution, HostTimer, Latch, Owner, Player, Timer, players
+from openmps.metal.execution import Execution, HostTimer, Latch, Owner, Player, Timer
 from openmps.metal.in_flight import InFlight
 from openmps.metal.pending import be_in_queue
 from openmps.metal.signals import signals_held_back
@@ -31,6 +31,10 @@ from openmps.metal.thread_modes import ThreadModes, are_overridden
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 _numbers = itertools.count(1)
+
+
+_NO_PLAYER_ON_CPU = "not replayed: the device is a CPU"
+_NO_PLAYER = "not replayed: the device makes no player for its queues"
 
 
 class _Signal(Enum):
@@ -69,15 +73,16 @@ class QueueExecutor:
     without harm, and what was left half done is taken up by the worker.
     """
 
-    def __init__(self, device: torch.device, capacity: int) -> None:
+    def __init__(self, device: torch.device, capacity: int, player: Player | None = None) -> None:
         self.device = device
         """What runs the work."""
         self._launches_at_commit = device.type == "cuda"
         self._capacity = capacity
         self._stream_order = StreamOrder(device) if self._launches_at_commit else None
-        make_player = players.get(device.type)
-        self.player: Player | None = None if make_player is None else make_player(device)
+        self.player = player
         """Runs works together; None where each is to run by itself."""
+        self.no_player = _NO_PLAYER_ON_CPU if device.type == "cpu" else _NO_PLAYER
+        """Why works run by themselves where there is none."""
         self._name = f"openmps queue {next(_numbers)} on {device}"
         self._reset()
         _executors.add(self)

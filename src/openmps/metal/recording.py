@@ -40,7 +40,7 @@ class Record:
 
     def __init__(self, executor: QueueExecutor) -> None:
         self.executor = executor
-        self.execution = Execution(executor.timer(), executor.player)
+        self.execution = Execution(executor.timer(), executor.player, executor.no_player)
         self.label: str | None = None
         self.ticket: Ticket | None = None
         self.encoder: Encoder | None = None

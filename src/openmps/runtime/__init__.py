@@ -1,1 +1,1 @@
-"""Running functions and repeating them: what they are bound to, what a command buffer holds, and replays of it."""
+"""Running functions and repeating them: what they are bound to, what a command buffer holds, replays, and devices."""

@@ -15,7 +15,8 @@ from openmps.checks import NamedAttributes, Shown, described
 from openmps.core.image.batch import MPSImageBatch
 from openmps.errors import MPSArgumentError, MPSFileError, MPSNonFiniteError, MPSTypeError, shown
 from openmps.graph.summary import GraphSummary, graph_summary
-from openmps.metal.device import MTLCreateSystemDefaultDevice, MTLDevice
+from openmps.metal.device import MTLDevice
+from openmps.runtime.devices import MTLCreateSystemDefaultDevice
 from openmps.training.dataset import Dataset
 from openmps.training.imported import KEPT, fingerprint, is_imported
 from openmps.training.metrics import ConfusionCounts

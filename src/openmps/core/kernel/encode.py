@@ -40,9 +40,7 @@ from openmps.metal.pending import Region, require_written, unwritten
 from openmps.ops.op import Role
 from openmps.runtime.binding import Binding, Number
 from openmps.runtime.dispatch import Dispatch
-from openmps.runtime.replay import replayer
 
-replayer.serve()
 _SUGGESTED = MPSState.destination_image_descriptor
 
 

@@ -16,7 +16,7 @@ from openmps.formats.exchange.layers import WeightLayer, labelled_kernels, netwo
 from openmps.formats.exchange.mapping import export_weights
 from openmps.graph.graph import MPSNNGraph
 from openmps.graph.nodes.neuron import MPSCNNNeuronNode
-from openmps.metal.device import mtl_device
+from openmps.runtime.devices import mtl_device
 
 _WHO = "archive_with_arrays"
 

@@ -24,7 +24,8 @@ from openmps.formats.paths import path_of
 from openmps.graph.description import table
 from openmps.graph.graph import MPSNNGraph
 from openmps.graph.nodes.node import MPSNNImageNode, checked_format
-from openmps.metal.device import MTLCreateSystemDefaultDevice, MTLDevice
+from openmps.metal.device import MTLDevice
+from openmps.runtime.devices import MTLCreateSystemDefaultDevice
 from openmps.types import MPSImageFeatureChannelFormat
 
 _FLOAT32 = MPSImageFeatureChannelFormat.FLOAT32

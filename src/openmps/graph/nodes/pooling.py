@@ -31,6 +31,27 @@ class _Window:
             raise MPSArgumentError(type(self).__name__, what, "must be integers of at least 1", window)
         self._window = _Sizes(*window)
 
+    def _choose_window(
+        self, positional: Sequence[int | None], named: Mapping[str, int | None], others: Sequence[int | None], more: str
+    ) -> None:
+        """Take all sizes in the framework's order, or those given by name and ``others`` for the rest.
+
+        ``more`` says what may be given where ``filter_size`` is missing.
+        """
+        who = type(self).__name__
+        if positional and len(positional) != len(named):
+            rule = f"must be {len(named)} behind the source, {', '.join(named)}, where there are many"
+            raise MPSTypeError(who, "arguments", rule, len(positional))
+        twice = [name for name, value in named.items() if value is not None]
+        if positional and twice:
+            raise MPSTypeError(who, " and ".join(twice), "must not be given twice", positional)
+        by_name = (other if size is None else size for size, other in zip(named.values(), others, strict=True))
+        sizes = tuple(positional or by_name)
+        window = [each for each in sizes if each is not None]
+        if len(window) < len(sizes):
+            raise MPSTypeError(who, "filter_size", f"is needed, or {more}", sizes)
+        self._set_window(*window)
+
     kernel_width = Shown[int]("_window.width", "Columns of the window.")
     kernel_height = Shown[int]("_window.height", "Rows of the window.")
     stride_in_pixels_x = Shown[int]("_window.stride_x", "Columns from one window to the next.")
@@ -42,23 +63,6 @@ class _Dilated(_Window):
 
     dilation_rate_x = Shown[int]("_window.dilation_x", "Columns from one pixel of the window to the next.")
     dilation_rate_y = Shown[int]("_window.dilation_y", "Rows from one pixel of the window to the next.")
-
-
-def _written_out(who: str, positional: Sequence[int | None], named: Mapping[str, int | None]) -> list[int | None]:
-    """The sizes of a window: those that were given by name, or all of them in the framework's order."""
-    if not positional:
-        return list(named.values())
-    if len(positional) != len(named):
-        rule = f"must be {len(named)} behind the source, {', '.join(named)}, where there are many"
-        raise MPSTypeError(who, "arguments", rule, len(positional))
-    twice = [name for name, value in named.items() if value is not None]
-    if twice:
-        raise MPSTypeError(who, " and ".join(twice), "must not be given twice", positional)
-    return list(positional)
-
-
-def _first(*values: int | None) -> int:
-    return next(value for value in values if value is not None)
 
 
 class MPSCNNPoolingNode(_Window, MPSNNFilterNode):
@@ -80,17 +84,14 @@ class MPSCNNPoolingNode(_Window, MPSNNFilterNode):
         stride_in_pixels_y: int | None = None,
     ) -> None:
         super().__init__([source])
-        names = ("kernel_width", "kernel_height", "stride_in_pixels_x", "stride_in_pixels_y")
-        named = (kernel_width, kernel_height, stride_in_pixels_x, stride_in_pixels_y)
-        all_of_them = (filter_size, stride, *more) if more else ()
-        if more:
-            filter_size = stride = None
-        sizes = _written_out(self.name, all_of_them, dict(zip(names, named, strict=True)))
-        width, height = (filter_size if each is None else each for each in sizes[:2])
-        if width is None or height is None:
-            rule = "is needed, or kernel_width and kernel_height"
-            raise MPSTypeError(type(self).__name__, "filter_size", rule, (width, height))
-        self._set_window(width, height, _first(sizes[2], stride, width), _first(sizes[3], stride, height))
+        named = {
+            "kernel_width": kernel_width, "kernel_height": kernel_height,
+            "stride_in_pixels_x": stride_in_pixels_x, "stride_in_pixels_y": stride_in_pixels_y,
+        }  # fmt: skip
+        width, height = (filter_size if each is None else each for each in (kernel_width, kernel_height))
+        others = (width, height, *((width, height) if stride is None else (stride, stride)))
+        positional = (filter_size, stride, *more) if more else ()
+        self._choose_window(positional, named, others, "kernel_width and kernel_height")
 
 
 class MPSCNNPoolingGradientNode(_Window, MPSNNGradientFilterNode):
@@ -165,15 +166,10 @@ class MPSCNNDilatedPoolingMaxNode(_Dilated, MPSNNFilterNode):
             "stride_in_pixels_x": stride_in_pixels_x, "stride_in_pixels_y": stride_in_pixels_y,
             "dilation_rate_x": dilation_rate_x, "dilation_rate_y": dilation_rate_y,
         }  # fmt: skip
-        short = (filter_size, filter_size, *(filter_size if each is None else each for each in (stride, dilation_rate)))
-        sizes = _written_out(self.name, (filter_size, stride, dilation_rate, *more) if more else (), named)
-        if not more:
-            widths = (short[0], short[1], short[2], short[2], short[3], short[3])
-            sizes = [chosen if each is None else each for each, chosen in zip(sizes, widths, strict=True)]
-        if any(each is None for each in sizes):
-            rule = f"is needed, or all of {', '.join(named)}"
-            raise MPSTypeError(type(self).__name__, "filter_size", rule, tuple(sizes))
-        self._set_window(*(each for each in sizes if each is not None))
+        step, rate = (filter_size if each is None else each for each in (stride, dilation_rate))
+        others = (filter_size, filter_size, step, step, rate, rate)
+        positional = (filter_size, stride, dilation_rate, *more) if more else ()
+        self._choose_window(positional, named, others, f"all of {', '.join(named)}")
 
 
 class MPSCNNDilatedPoolingMaxGradientNode(_Dilated, MPSCNNPoolingGradientNode):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple, Protocol, cast
 
 from openmps.checks import Shown, of_kind
 from openmps.core.data_source import FLT_MIN, copy_of
@@ -27,6 +27,26 @@ from openmps.ops.normalization.group_normalization import GroupNormalization, Gr
 from openmps.ops.op import Value
 from openmps.runtime.binding import Numbers
 from openmps.runtime.dispatch import record_op
+
+
+class ScalesAndShifts(Protocol):
+    """The methods that data sources of both have."""
+
+    def gamma(self) -> Any:
+        """C scales, one a feature channel, or None for ones."""
+        ...
+
+    def beta(self) -> Any:
+        """C shifts, one a feature channel, or None for zeros."""
+        ...
+
+    def number_of_feature_channels(self) -> int:
+        """C, the channels of the images to be normalized."""
+        ...
+
+    def label(self) -> str | None:
+        """A name for the kernel, or None."""
+        ...
 
 
 class ImageNormalization(MPSCNNKernel[StateT], HoldsWeights):

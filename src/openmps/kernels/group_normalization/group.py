@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from openmps.checks import Shown
-from openmps.kernels.group_normalization.base import ImageNormalization, ImageNormalizationGradient
+from openmps.kernels.group_normalization.base import ImageNormalization, ImageNormalizationGradient, ScalesAndShifts
 from openmps.kernels.group_normalization.state import ImageNormalizationState
 from openmps.metal.device import MTLDevice
 
 
 @runtime_checkable
-class MPSCNNGroupNormalizationDataSource(Protocol):
+class MPSCNNGroupNormalizationDataSource(ScalesAndShifts, Protocol):
     """Scales, shifts and groups of a group normalization (MPSCNNGroupNormalization.h, macOS 10.15).
 
     Checked structurally: any object with these methods will do. Optional methods: ``epsilon()``, FLT_MIN if it is
@@ -21,24 +21,8 @@ class MPSCNNGroupNormalizationDataSource(Protocol):
     command buffer is None and the result a bool); ``copy(device=None)``.
     """
 
-    def gamma(self) -> Any:
-        """C scales, one a feature channel, or None for ones."""
-        ...
-
-    def beta(self) -> Any:
-        """C shifts, one a feature channel, or None for zeros."""
-        ...
-
-    def number_of_feature_channels(self) -> int:
-        """C, the channels of the images to be normalized."""
-        ...
-
     def number_of_groups(self) -> int:
         """Groups of consecutive channels that are normalized together; C must be a multiple of it."""
-        ...
-
-    def label(self) -> str | None:
-        """A name for the kernel, or None."""
         ...
 
 

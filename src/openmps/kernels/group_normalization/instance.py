@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from openmps.checks import Shown
-from openmps.kernels.group_normalization.base import ImageNormalization, ImageNormalizationGradient
+from openmps.kernels.group_normalization.base import ImageNormalization, ImageNormalizationGradient, ScalesAndShifts
 from openmps.kernels.group_normalization.state import ImageNormalizationState
 from openmps.metal.device import MTLDevice
 
 
 @runtime_checkable
-class MPSCNNInstanceNormalizationDataSource(Protocol):
+class MPSCNNInstanceNormalizationDataSource(ScalesAndShifts, Protocol):
     """Scales and shifts of an instance normalization (MPSCNNInstanceNormalization.h, macOS 10.13.4).
 
     Checked structurally: any object with these methods will do. Optional methods: ``epsilon()``, FLT_MIN if it is
@@ -20,22 +20,6 @@ class MPSCNNInstanceNormalizationDataSource(Protocol):
     sums their gradients and returns an `MPSCNNNormalizationGammaAndBetaState` or None (on the device; on the CPU the
     command buffer is None and the result a bool); ``copy(device=None)``.
     """
-
-    def gamma(self) -> Any:
-        """C scales, or None for ones."""
-        ...
-
-    def beta(self) -> Any:
-        """C shifts, or None for zeros."""
-        ...
-
-    def number_of_feature_channels(self) -> int:
-        """C, the channels of the images to be normalized."""
-        ...
-
-    def label(self) -> str | None:
-        """A name for the kernel, or None."""
-        ...
 
 
 class MPSCNNInstanceNormalizationGradientState(ImageNormalizationState):

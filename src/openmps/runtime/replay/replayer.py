@@ -12,7 +12,7 @@ from weakref import ref
 import torch
 from torch import Tensor
 
-from openmps.metal.execution import MAX_CAPTURE_COUNT, Release, Work, players
+from openmps.metal.execution import MAX_CAPTURE_COUNT, Release, Work
 from openmps.metal.explanation import Passage, WorkOutcome
 from openmps.metal.memory import DeferrableMemory, Memory
 from openmps.metal.pending import Region, Writer
@@ -21,7 +21,7 @@ from openmps.runtime.dispatch import Dispatch
 from openmps.runtime.replay.deferred_outputs import DeferredOutputs
 from openmps.runtime.replay.partition import Partition, analyse, things_of, values_of
 from openmps.runtime.replay.quick_signature import QuickSignatures
-from openmps.runtime.replay.recorder import CudaRecorder, Recorder, Recording
+from openmps.runtime.replay.recorder import Recorder, Recording
 from openmps.runtime.replay.signature import Key, Signature, Signatures
 from openmps.runtime.replay.static_function import StaticFunction
 from openmps.runtime.replay.warmup import Warmups
@@ -332,13 +332,3 @@ def _hand_out(
         ]
         # The memory is the capture's: it is copied.
         sink.rebind(memories).take(value, is_shared=True)
-
-
-def cuda_player(device: torch.device) -> Replayer:
-    """The player of a queue of a CUDA device."""
-    return Replayer(device, CudaRecorder(device))
-
-
-def serve() -> None:
-    """Have queues of CUDA devices that are made from now on replay."""
-    players["cuda"] = cuda_player

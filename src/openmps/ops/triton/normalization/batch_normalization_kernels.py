@@ -272,9 +272,9 @@ def gradient_end(
     """
     at = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     is_in = at < channels
-    gamma = added_up(parts, count, products, at, is_in, channels, each, HELD, COLUMNS)
+    gamma = added_up(parts, products * channels + at, is_in, count, each * channels, HELD, COLUMNS)
     gamma *= inverse_deviation(variance, at, is_in, epsilon)
-    beta = added_up(parts, count, 1, at, is_in, channels, each, HELD, COLUMNS)
+    beta = added_up(parts, channels + at, is_in, count, each * channels, HELD, COLUMNS)
     if JOINS:
         gamma += tl.load(before[0] + at, is_in, 0.0)
         beta += tl.load(before[1] + at, is_in, 0.0)

@@ -93,13 +93,13 @@ def affine_of(rows, at, is_in, epsilon, HAS_CORRECTION: tl.constexpr):
 
 
 @triton.jit
-def added_up(parts, count, row, at, is_in, channels, rows, HELD: tl.constexpr, COLUMNS: tl.constexpr):
-    """The sum of one of so many rows over all programs, in their order."""
+def added_up(parts, place, is_in, count, numbers, HELD: tl.constexpr, COLUMNS: tl.constexpr):
+    """The sum of some of so many numbers over all programs, in their order."""
     total = tl.zeros([HELD, COLUMNS], tl.float32)
     for first in range(0, count, HELD):
         part = first + tl.arange(0, HELD)
-        places = parts + (part * rows + row)[:, None] * channels + at[None, :]
-        total += tl.load(places, (part < count)[:, None] & is_in[None, :], 0.0)
+        at = parts + part.to(tl.int64)[:, None] * numbers + place[None, :]
+        total += tl.load(at, (part < count)[:, None] & is_in[None, :], 0.0)
     return tl.sum(total, 0)
 
 

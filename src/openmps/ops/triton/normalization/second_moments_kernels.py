@@ -11,6 +11,7 @@ from typing import Any
 from openmps.ops.triton.ahead import Launched
 from openmps.ops.triton.normalization.normalization_tiles import (
     activated,
+    added_up,
     inverse_deviation,
     octets,
     passed,
@@ -71,17 +72,6 @@ def moments_parts(
     tl.store(begin + left[:, None] * channels + right[None, :], products, is_left[:, None] & is_right[None, :])
 
 
-@triton.jit
-def _added(parts, place, is_in, count, numbers, HELD: tl.constexpr, COLUMNS: tl.constexpr):
-    """The sum of some numbers over all programs, in their order."""
-    total = tl.zeros([HELD, COLUMNS], tl.float32)
-    for first in range(0, count, HELD):
-        part = first + tl.arange(0, HELD)
-        at = parts + part.to(tl.int64)[:, None] * numbers + place[None, :]
-        total += tl.load(at, (part < count)[:, None] & is_in[None, :], 0.0)
-    return tl.sum(total, 0)
-
-
 @Launched
 @triton.jit(do_not_specialize=["count", "rows"])
 def moments_end(
@@ -94,11 +84,11 @@ def moments_end(
     is_in, numbers = column < channels, (channels + 1) * channels
     is_above = row // BLOCK <= column // BLOCK
     place = tl.where(is_above, row * channels + column, column * channels + row)
-    product = _added(parts, place, is_in, count, numbers, HELD, COLUMNS) / rows
-    mean = _added(parts, channels * channels + column, is_in, count, numbers, HELD, COLUMNS) / rows
+    product = added_up(parts, place, is_in, count, numbers, HELD, COLUMNS) / rows
+    mean = added_up(parts, channels * channels + column, is_in, count, numbers, HELD, COLUMNS) / rows
     same = channels * channels + row + tl.arange(0, COLUMNS) * 0
     its = tl.sum(
-        tl.where(tl.arange(0, COLUMNS) == 0, _added(parts, same, is_in, count, numbers, HELD, COLUMNS), 0.0), 0
+        tl.where(tl.arange(0, COLUMNS) == 0, added_up(parts, same, is_in, count, numbers, HELD, COLUMNS), 0.0), 0
     )
     tl.store(covariance + row * channels + column, product - its / rows * mean, is_in)
     if row == 0:
@@ -288,7 +278,7 @@ def parameter_gradients(
     """
     q = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
     is_q = q < outputs
-    beta = _added(sums, q, is_q, count, outputs, HELD, OUTPUTS)
+    beta = added_up(sums, q, is_q, count, outputs, HELD, OUTPUTS)
     found = tl.zeros([OUTPUTS], tl.float32)
     for first in range(0, inputs, INPUTS):
         k = first + tl.arange(0, INPUTS)
