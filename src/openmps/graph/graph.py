@@ -57,7 +57,7 @@ from openmps.graph.run.encoding import (
 from openmps.graph.run.non_finite import encoding_of
 from openmps.graph.run.stale_weights import StaleWeights
 from openmps.graph.run.trace import Trace, Tracer, without_steps
-from openmps.graph.run.working_set import working_set
+from openmps.graph.run.update import UpdatePass
 from openmps.metal.device import CommandBuffer, MTLCommandQueue, MTLDevice
 from openmps.metal.pending import unwritten
 from openmps.ops import triton
@@ -429,32 +429,32 @@ class MPSNNGraph(PlannedGraph):
         *,
         are_counted: bool = True,
     ) -> list[MPSStateBatch]:
-        """Record the work and ask for updates; the states that come out."""
+        """Record the work with its updates; the states that come out."""
         interface, who = self._interface, self._name or self.name
         given = dict(zip(interface.input_states, states, strict=True))
-        exported = interface.result_states
         self._stale_weights.warn()
-        is_alone = exported or self.stop_on_non_finite or command_buffer.recording.executor.player is None
-        lent = None if is_alone else working_set(program, command_buffer, self._updates, given)
-        if lent is None:
-            working = StagesStates(program)
-            working.give(program, given)
+        step = None
+        if not interface.result_states:
+            step = self._updates.step(program, self._own_queue, self._sharing, program.taken(given))
+        working = StagesStates(program)
+        working.give(program, given)
+        made: list[MPSStateBatch] = []
+        update: UpdatePass | None = None
+        if step is not None:
+            self._updates.encode_step(step, command_buffer, who, sources, working, outputs, self.stop_on_non_finite)
+        else:
             temporary = self.output_state_is_temporary
-            made = make_states(command_buffer, program, working, exported, temporary=temporary) if exported else []
+            made = make_states(command_buffer, program, working, interface.result_states, temporary=temporary)
             update = self._updates.begin(program, working)
             bound = bindings(program, sources, working)
             ends = sinks(program, program.handed_out, outputs, working)
-            encoding = encoding_of(program, bound, tuple(ends), checked=self.stop_on_non_finite)
-        else:
-            made, update, encoding = [], lent.update, lent.dispatch(program, sources, outputs)
-        command_buffer.record(who, encoding)
+            command_buffer.record(who, encoding_of(program, bound, tuple(ends), checked=self.stop_on_non_finite))
         if interface.result in interface.allocators and interface.result_is_needed:
             outputs[interface.result].add_reads(1)
         if are_counted:
             count_reads(interface, sources, states)
-        update.encode(command_buffer, self._sharing)
-        if lent is not None:
-            lent.end()
+        if update is not None:
+            update.encode(command_buffer, self._sharing)
         return made
 
     def __repr__(self) -> str:

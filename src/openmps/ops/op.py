@@ -279,6 +279,7 @@ class Function:
     """
 
     __slots__ = (
+        "_overwritten",
         "actions",
         "equations",
         "fused",
@@ -311,18 +312,26 @@ class Function:
         self.actions = _actions(self.equations, set(output_values))
         self.may_share = _sharing(self.equations, self.input_values, output_values)
         """Of each output, whether it may share memory with an input or with another output."""
+        self._overwritten: list[int] | None = None
         self.fused: tuple[str, ...] = ()
         """What runs as a part of something else, by name; whoever made the equations so says it."""
         self.origin: Callable[[], object] | None = None
         """Gives what joined the function from several, while that exists; None for the function of one kernel."""
 
     def overwritten(self) -> list[int]:
-        """Which inputs' memory is written when the function runs, by their places."""
+        """Which inputs' memory is written when the function runs, by their places; by way of views, too."""
+        if self._overwritten is None:
+            self._overwritten = self._find_overwritten()
+        return self._overwritten
+
+    def _find_overwritten(self) -> list[int]:
         places = {value: place for place, value in enumerate(self.input_values)}
+        roots = roots_of(self)
         written = {
-            equation.reads[index]
+            root
             for equation in self.equations
             for index in equation.op.overwritten(len(equation.reads))
+            for root in roots.get(equation.reads[index], ())
         }
         return [places[value] for value in sorted(written) if value in places]
 
@@ -415,13 +424,23 @@ def _actions(equations: Sequence[Equation], outputs: set[int]) -> tuple[Action, 
     )
 
 
-def _sharing(equations: Sequence[Equation], inputs: tuple[int, ...], outputs: tuple[int, ...]) -> tuple[bool, ...]:
-    """Of each output, whether its memory may be an input's or another output's: a view leads back to its roots."""
+def roots_of(function: Function) -> dict[int, frozenset[int]]:
+    """Of each value, the values whose memory it may be: views lead back to what they are views of."""
+    return _roots(function.equations, function.input_values)
+
+
+def _roots(equations: Sequence[Equation], inputs: tuple[int, ...]) -> dict[int, frozenset[int]]:
     roots: dict[int, frozenset[int]] = {index: frozenset({index}) for index in inputs}
     for equation in equations:
         seen = frozenset[int]().union(*(roots.get(index, frozenset()) for index in equation.reads))
         for index in equation.writes:
             roots[index] = seen if equation.op.gives_view else frozenset({index})
+    return roots
+
+
+def _sharing(equations: Sequence[Equation], inputs: tuple[int, ...], outputs: tuple[int, ...]) -> tuple[bool, ...]:
+    """Of each output, whether its memory may be an input's or another output's."""
+    roots = _roots(equations, inputs)
     ends = [roots.get(index, frozenset({index})) for index in outputs]
     given = frozenset(inputs)
     return tuple(

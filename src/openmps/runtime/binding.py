@@ -87,10 +87,24 @@ class Binding(ABC):
         return False
 
 
+class RowPart(NamedTuple):
+    """A view of float32 numbers that lie in one row."""
+
+    first: int
+    shape: tuple[int, ...]
+    is_whole: bool = False
+    """Whether it is the whole row, as it is."""
+
+
 class MemoryBinding(Binding):
     """A view of memory that other memory of its shape can stand for."""
 
     __slots__ = ()
+
+    @property
+    def row_part(self) -> RowPart | None:
+        """What it sees of its memory, where that is float32 numbers and the view is a part of them without gaps."""
+        return None
 
     @abstractmethod
     def memories(self) -> Sequence[Memory]:
@@ -236,6 +250,13 @@ class Numbers(CountedBinding):
         """The bytes of the numbers."""
         size = self.buffer.length - self.offset if self.count is None else 4 * self.count
         return (self.buffer.region(self.offset, size),)
+
+    @property
+    def row_part(self) -> RowPart:
+        """See `MemoryBinding`."""
+        whole = self.buffer.length // 4
+        count = whole - self.offset // 4 if self.count is None else self.count
+        return RowPart(self.offset // 4, (count,), count == whole)
 
     def take(self, value: Tensor, *, is_shared: bool) -> None:
         """Put numbers in their place; where there is none yet, they become the buffer's memory."""

@@ -17,9 +17,11 @@ from torch import Tensor
 from openmps.metal.device import CommandBuffer
 from openmps.metal.pending import Region
 from openmps.metal.resource import epoch
+from openmps.metal.version import Version
 from openmps.ops.op import Kind, Op
 from openmps.runtime.binding import Binding, PersistentBinding
 from openmps.runtime.dispatch import record_op
+from openmps.runtime.step_trace import depends_on
 
 _making = threading.RLock()
 """Held while anything is made. A signal handler may make it while its thread does."""
@@ -114,18 +116,21 @@ def _are_alike(mine: object, other: object) -> bool:
 class Dependents(PersistentBinding):
     """All that follows from some memory; as what a step is bound to, all there is when it runs."""
 
-    __slots__ = ("_all", "has_any")
+    __slots__ = ("_all", "_version", "has_any")
 
     def __init__(self) -> None:
         super().__init__()
         self.has_any = False
         """Whether there ever was one: told without asking the set, which every reload would."""
         self._all: WeakSet[Derived] = WeakSet()
+        self._version = Version()
+        """Another one where there is more to be made again."""
 
     def add(self, derived: Derived) -> None:
         """Have this follow, too, for as long as somebody holds it."""
         self._all.add(derived)
         self.has_any = True
+        self._version.advance()
         epoch.end()
 
     def replaced(self) -> Dependents:
@@ -141,6 +146,7 @@ class Dependents(PersistentBinding):
 
     def record(self, command_buffer: CommandBuffer, label: str) -> None:
         """Record that all is made again, behind a step that writes the memory."""
+        depends_on(command_buffer, self._version)
         if self.has_any and self._all:
             record_op(command_buffer, label, Refresh(), [self])
 

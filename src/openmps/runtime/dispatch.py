@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import ClassVar
 
@@ -30,27 +29,9 @@ class Frame:
         self.anew_sinks = anew_sinks
         """The sinks that are each encode's own; None for all of them."""
 
-
-class ReusableFrame(Frame, ABC):
-    """A frame whose dispatches are bound to memory that another encode may have when nobody else holds it."""
-
-    __slots__ = ()
-
-    @abstractmethod
-    def memories(self) -> Sequence[object]:
-        """That memory."""
-
-    @abstractmethod
-    def uses(self, dispatches: Iterable[Dispatch], memories: Iterable[object] = ()) -> list[int]:
-        """How often each part is held when these dispatches and this list of memory hold it, and nobody else does."""
-
-    @abstractmethod
-    def is_free(self, uses: list[int]) -> bool:
-        """Whether each part is held so often, and is as it was when the dispatches were made."""
-
-    @abstractmethod
-    def give_back(self) -> None:
-        """Let another encode have it: a replay has taken the place of the works that held it."""
+    def apart(self, label: str, dispatch: Dispatch) -> list[tuple[str, Dispatch]]:
+        """What a dispatch of the frame joins, each by itself; for those who look at each."""
+        return [(label, dispatch)]
 
 
 _serials = itertools.count()
@@ -81,6 +62,10 @@ class Dispatch(Writer):
         """Of each input, whether it is read at all."""
         self.sinks = sinks
         """Where each output of the function goes, in the function's order."""
+
+    def apart(self, label: str) -> list[tuple[str, Dispatch]]:
+        """What it joins, each by itself with a label; most often itself."""
+        return [(label, self)] if self.frame is None else self.frame.apart(label, self)
 
     def __call__(self) -> None:
         """Run the function. On the queue's thread, in the order of the command buffer."""

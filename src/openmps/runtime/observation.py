@@ -39,7 +39,8 @@ class ObservingPlayer:
             if not isinstance(work, Release):
                 self._others(label)
             return 1
-        self._run(label, work)
+        for name, each in work.apart(label):
+            self._run(name, each)
         # It stays the first while it runs: a thread that wants to read looks for what is yet to be written.
         works.popleft()
         return 0

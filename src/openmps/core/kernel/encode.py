@@ -60,8 +60,6 @@ class ImageKernel(PlannedKernel):
     _in_place = False
     _bound_to: object = None
     """What the buffers of its functions stay bound to until this is another object; None where encodes differ."""
-    stays_in_an_epoch: ClassVar[bool] = False
-    """Whether they stay bound to the same until the epoch ends, where encodes differ otherwise."""
     fills_states: ClassVar[bool] = False
     """Whether states are to take note of what a graph has this kernel put into them; see `fill`."""
 

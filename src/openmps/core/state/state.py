@@ -109,9 +109,6 @@ class MPSState(KnownAttributes, Labelled):
     _device: MTLDevice | None
     _counts: TemporaryCounts | None = None
     """The read counts of a temporary state, or of those of a batch that it stands for or is one of."""
-    prepared: dict[Any, Any] | None = None
-    """What encodes have made ready for the next one with this very state; None where there will be none. For those who
-    extend the framework."""
     _members: tuple[int, ...] | None = None
     """Its own place among those of a batch; None for a state that stands for all of them."""
 
@@ -309,14 +306,7 @@ class MPSState(KnownAttributes, Labelled):
         return (self, self.saved, *self._slots)
 
     def update_operands(self) -> Sequence[Any]:
-        """What an update of parameters is bound to of this state: the same objects each time, where it is prepared.
-
-        They come in a sequence of their own: who keeps it holds each, by which a graph knows that somebody does.
-        """
-        return [*self.own_operands()]
-
-    def own_operands(self) -> Sequence[Any]:
-        """The same in the state's own sequence; for updates, which hold it no longer than the state."""
+        """What an update of parameters is bound to of this state."""
         return ()
 
     def release(self) -> None:

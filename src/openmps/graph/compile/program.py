@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from types import MappingProxyType
@@ -30,8 +29,7 @@ from openmps.ops.elements import Place
 from openmps.ops.op import Builder, Function, Input, Role, Value
 from openmps.ops.update.collectives import Processes
 from openmps.runtime.dispatch import Frame
-
-_MOST_SPARE = 4
+from openmps.runtime.step_trace import Traced
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,10 +148,8 @@ class Program:
         self.used: tuple[bool, ...]
         self.frame: Frame
         """Of encodes that lend nothing to one another."""
-        self.spare: deque[Any] = deque(maxlen=_MOST_SPARE)
-        """What earlier encodes have lent and nobody holds any more."""
-        self.lent_in_vain = 0
-        """How many times in a row what was lent has not come back."""
+        self.updates: Traced | None = None
+        """What was traced of the updates behind it, of dispatches with both."""
         self._bound: list[Any] | None = None
         self._epoch = -1
         self._derived_inputs: DerivedInputs
@@ -229,6 +225,10 @@ class Program:
             found = tuple(place for place, stage in enumerate(self.stages) if node in stage.node.source_states)
             self._readers[node] = found
         return found
+
+    def taken(self, states: Iterable[MPSNNStateNode]) -> list[int]:
+        """The stages that read these states of the user's, and may put something into them."""
+        return [place for node in states for place in self.readers(node)]
 
     def assemble(self, wanted: set[tuple[int, str]] | None = None) -> tuple[Function, dict[int, int]]:
         """All functions end to end, and which stage made each image's value.

@@ -59,7 +59,7 @@ class _Named(MPSKernel):
 class WholeBatchNormalization(_Named, MPSCNNBatchNormalization):
     """`MPSCNNBatchNormalization` with the statistics of the batch that it normalizes, or with the stored ones."""
 
-    fills_states = stays_in_an_epoch = True
+    fills_states = True
     uses_batch = Setting[bool | None]()
     """Whether mean and variance are those of the batch; None until the graph knows."""
 
@@ -106,7 +106,7 @@ class WholeBatchNormalization(_Named, MPSCNNBatchNormalization):
 class WholeBatchNormalizationGradient(_Named, MPSCNNBatchNormalizationGradient):
     """`MPSCNNBatchNormalizationStatisticsGradient` and `MPSCNNBatchNormalizationGradient` of a batch."""
 
-    fills_states = stays_in_an_epoch = True
+    fills_states = True
     _sums: ClassVar[tuple[str, ...]] = ("gradient_for_gamma", "gradient_for_beta")
     processes = Setting[Processes | None]()
     """As the forward kernel's: the sums are those of the whole batch then."""

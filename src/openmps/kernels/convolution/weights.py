@@ -23,11 +23,13 @@ from openmps.kernels.convolution.state import MPSCNNConvolutionWeightsAndBiasesS
 from openmps.metal.device import CommandBuffer, MTLBuffer, MTLDevice
 from openmps.metal.pending import Region
 from openmps.metal.resource import epoch
+from openmps.metal.version import Version
 from openmps.ops.convolution.convolution import CopyNumbers, TakeWeights
 from openmps.ops.convolution.fused_convolution import UNROUNDED, Unrounded
 from openmps.runtime.binding import Binding, HeldTensor, Numbers, PersistentBinding
 from openmps.runtime.derived import Dependents
 from openmps.runtime.dispatch import bound_last, record_op
+from openmps.runtime.step_trace import at_each_step, depends_on
 from openmps.types import MPSDataType
 
 
@@ -137,6 +139,8 @@ class ConvolutionWeights:
         self._rounded: dict[torch.dtype, Tensor] = {}
         self._is_derived = loaded.descriptor.batch_normalization is not None or loaded.precision is _FLOAT16
         """Whether numbers that follow from the weights may be held, here or by the time that queued work has run."""
+        self._version = Version()
+        """Another one where reloads record other work from now on."""
         self._state: MPSCNNConvolutionWeightsAndBiasesState | None = None
         self.dependents = Dependents()
         """What follows from the weights besides."""
@@ -194,7 +198,8 @@ class ConvolutionWeights:
         self.held.read(_fingerprint(loaded), lambda: not self.equal(loaded))
         self.precision = loaded.precision
         epoch.end()  # the precision decides which of the numbers in memory are used
-        self._is_derived = self._is_derived or loaded.precision is _FLOAT16
+        if loaded.precision is _FLOAT16:
+            self._note_derived()
         self.descriptor = loaded.descriptor
         if self._fold is not None and fold is not None:
             for mine, given in zip(self._fold, (fold.scale, fold.shift), strict=True):
@@ -250,8 +255,9 @@ class ConvolutionWeights:
         Nor is it made again where what was recorded last writes it, as an update of the kernel's own state does. Raises
         if the state holds too few.
         """
+        depends_on(command_buffer, self._version)
+        at_each_step(command_buffer, lambda _: self.held.take(state.weights))
         if state is self._state:
-            self.held.take(self.weights_buffer)
             if self._is_derived and self._roundings not in bound_last(command_buffer):
                 record_op(
                     command_buffer, f"{who} reload", TakeWeights(), [HeldTensor(None), HeldTensor(None), *self._parts]
@@ -267,12 +273,7 @@ class ConvolutionWeights:
         if self.biases_buffer is not None and given is not None and given is not self.biases_buffer:
             operands[1] = Numbers(given, state.biases_offset, biases)
         record_op(command_buffer, f"{who} reload", TakeWeights(), operands + self._parts)
-        self.held.take(state.weights)
         self.dependents.record(command_buffer, f"{who} derived")
-
-    def is_all_in(self, operands: Sequence[Binding]) -> bool:
-        """Whether `reload_from` records nothing behind an update of the kernel's own state that is bound to these."""
-        return not self.dependents.has_any and (not self._is_derived or self._roundings in operands)
 
     def export_to(self, who: str, command_buffer: CommandBuffer, state: MPSCNNConvolutionWeightsAndBiasesState) -> None:
         """Record that the numbers are copied into a state made by `empty_state`."""
@@ -286,8 +287,15 @@ class ConvolutionWeights:
         if name.endswith(UNROUNDED):
             return Used(partial(self._unrounded, name.removesuffix(UNROUNDED)))
         # Not kept: what holds itself goes only when the collector comes, and its version of the weights with it.
-        self._is_derived = self._is_derived or name not in _AS_GIVEN
+        if name not in _AS_GIVEN:
+            self._note_derived()
         return Used((lambda: self.biases) if name == "biases" else partial(self.used, name))
+
+    def _note_derived(self) -> None:
+        """Numbers that follow from the weights are held from now on."""
+        if not self._is_derived:
+            self._is_derived = True
+            self._version.advance()
 
     @property
     def weights(self) -> Tensor:
@@ -318,7 +326,7 @@ class ConvolutionWeights:
             return self._single
         made = self._rounded.get(use.dtype)
         if made is None:
-            self._is_derived = True
+            self._note_derived()
             epoch.end()  # what is rounded, all of it, has one part more
             made = self._rounded[use.dtype] = self._single.to(torch.float16).to(use.dtype)
         return made

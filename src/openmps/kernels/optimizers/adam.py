@@ -16,6 +16,7 @@ from openmps.kernels.optimizers.descriptor import MPSNNOptimizerDescriptor, desc
 from openmps.kernels.optimizers.optimizer import MPSNNOptimizer
 from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.ops.update import optimizers as ops
+from openmps.runtime.step_trace import declared
 from openmps.selectors import takes
 
 
@@ -117,6 +118,7 @@ class MPSNNOptimizerAdam(MPSNNOptimizer):
     def _update(self, vectors: int, rule: ops.GradientRule) -> ops.Adam:
         return ops.Adam(vectors, rule, self._beta1, self._beta2, self._epsilon)
 
+    @declared
     def encode(
         self,
         command_buffer: CommandBuffer,

@@ -13,6 +13,7 @@ from openmps.kernels.optimizers.descriptor import MPSNNOptimizerDescriptor, desc
 from openmps.kernels.optimizers.optimizer import MPSNNOptimizer
 from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.ops.update import optimizers as ops
+from openmps.runtime.step_trace import declared
 from openmps.selectors import takes
 
 
@@ -56,6 +57,7 @@ class MPSNNOptimizerRMSProp(MPSNNOptimizer):
     def _update(self, vectors: int, rule: ops.GradientRule) -> ops.RmsProp:
         return ops.RmsProp(vectors, rule, self._decay, self._epsilon)
 
+    @declared
     def encode(
         self,
         command_buffer: CommandBuffer,

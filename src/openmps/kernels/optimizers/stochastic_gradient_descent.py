@@ -13,6 +13,7 @@ from openmps.kernels.optimizers.descriptor import MPSNNOptimizerDescriptor, desc
 from openmps.kernels.optimizers.optimizer import MPSNNOptimizer
 from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.ops.update import optimizers as ops
+from openmps.runtime.step_trace import declared
 from openmps.selectors import takes
 
 
@@ -78,6 +79,7 @@ class MPSNNOptimizerStochasticGradientDescent(MPSNNOptimizer):
     def _update(self, vectors: int, rule: ops.GradientRule) -> ops.StochasticGradientDescent:
         return ops.StochasticGradientDescent(vectors, rule, self._momentum_scale, self._nesterov)
 
+    @declared
     def encode(
         self,
         command_buffer: CommandBuffer,

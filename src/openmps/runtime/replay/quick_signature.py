@@ -1,7 +1,7 @@
 """Signatures of runs of a kind that came before, from the bindings that are new alone.
 
 Dispatches of one frame share all but some of their bindings. What they share is memory that stays, as long as the epoch
-lasts, or memory of a reusable frame. So a quick reading looks at the rest of them alone: at numbers, and at images,
+lasts. So a quick reading looks at the rest of them alone: at numbers, and at images,
 labels and results that are new. It tells apart the runs that a whole look tells apart.
 """
 
@@ -13,7 +13,7 @@ from typing import Generic, NamedTuple, TypeVar
 from openmps.metal.execution import Work
 from openmps.metal.resource import epoch
 from openmps.runtime.binding import Binding, Nowhere, Number, flat
-from openmps.runtime.dispatch import Dispatch, Frame, ReusableFrame
+from openmps.runtime.dispatch import Dispatch, Frame
 from openmps.runtime.identity import Identity, storages_of
 from openmps.runtime.replay.signature import (
     Key,
@@ -60,8 +60,6 @@ class _Row(NamedTuple):
     new: _Places
     sinks: _Places
     storages: list[frozenset[int]]
-    reusable: list[int]
-    """Places of dispatches whose frames are reusable."""
 
 
 class _Run(NamedTuple, Generic[T]):
@@ -72,8 +70,6 @@ class _Run(NamedTuple, Generic[T]):
     """What is remembered of it."""
     places: tuple[int, ...]
     """Of the new memory that a quick reading meets, its numbers in a whole look."""
-    uses: tuple[list[int], ...]
-    """How often the parts of each reusable frame are held by such a run; see `ReusableFrame.uses`."""
 
 
 class QuickSignatures(Generic[T]):
@@ -103,12 +99,10 @@ class QuickSignatures(Generic[T]):
             return None
 
     def known(self, signature: Signature) -> T | None:
-        """What is remembered of such runs; nothing if somebody else holds memory of a reusable frame."""
+        """What is remembered of such runs."""
         # Compared, which stops at what is the very object: of a key most of what would be hashed is such.
         for run in self._runs.get(signature.key[:1], ()):
-            if run.key == signature.key and all(
-                frame.is_free(uses) for frame, uses in zip(signature.reusable, run.uses, strict=True)
-            ):
+            if run.key == signature.key:
                 signature.places = run.places
                 return run.what
         return None
@@ -116,17 +110,15 @@ class QuickSignatures(Generic[T]):
     def remember(self, works: Collection[tuple[str, Work]], whole: Signature, what: T) -> None:
         """Remember something of runs like one that was looked at, if a quick reading can tell them."""
         frames = {work.frame.serial: work for work in whole.dispatches if work.frame is not None}
-        reusable = [work.frame for work in frames.values() if isinstance(work.frame, ReusableFrame)]
-        if not frames or len(reusable) > len(whole.reusable):
+        if not frames:
             return
         if len(self._frames) > _MOST_FRAMES:
             self._frames.clear()
             self._rows.clear()
         if len(self._runs) > _MOST_RUNS:
             self._runs.clear()
-        shared = {id(memory) for frame in reusable for memory in frame.memories()}
         for serial, work in frames.items():
-            self._frames[serial] = _known(work, work.frame, shared)
+            self._frames[serial] = _known(work, work.frame)
         self._rows.clear()
         signature = self.read_quickly(works)
         numbers = {id(memory): number for number, memory in enumerate(whole.memories)}
@@ -138,8 +130,7 @@ class QuickSignatures(Generic[T]):
             places = tuple([numbers[id(memory)] for memory in signature.memories])
             runs = self._runs.setdefault(signature.key[:1], [])
             runs[:] = [run for run in runs if run.key != signature.key][-_MOST_ALIKE:]
-            uses = tuple([frame.uses(signature.dispatches) for frame in signature.reusable])
-            runs.append(_Run(signature.key, what, places, uses))
+            runs.append(_Run(signature.key, what, places))
 
 
 class _QuickReader(SignatureReader):
@@ -194,7 +185,6 @@ class _QuickReader(SignatureReader):
         for place, index in row.kept:
             parts.append(_identity(works[place].inputs[index]).serial)
         self._storages += row.storages
-        signature.reusable += [frame for place in row.reusable if isinstance(frame := frames[place], ReusableFrame)]
         self._take_ends(
             [works[place].inputs[index] for place, index in row.new],
             [works[place].sinks[index] for place, index in row.sinks],
@@ -217,14 +207,12 @@ class _QuickReader(SignatureReader):
             parts.append(_identity(inputs[index]).serial)
         if storages:
             self._storages.append(storages)
-        if isinstance(frame, ReusableFrame):
-            self.signature.reusable.append(frame)
         if new or sinks:
             self._take_ends([inputs[index] for index in new], [work.sinks[index] for index in sinks])
 
 
-def _known(work: Dispatch, frame: Frame | None, shared: set[int]) -> _Known:
-    """What is to be looked at of dispatches of a frame; ``shared`` is the memory of the run's reusable frames."""
+def _known(work: Dispatch, frame: Frame | None) -> _Known:
+    """What is to be looked at of dispatches of a frame."""
     assert frame is not None
     moves = traits_of(work.function).numbers_move
     found: dict[str, list[int]] = {"moving": [], "fixed": [], "kept": [], "new": []}
@@ -234,12 +222,10 @@ def _known(work: Dispatch, frame: Frame | None, shared: set[int]) -> _Known:
         if identity is not None:
             identities.append(identity)
         kind = "moving" if moves[index] else "fixed" if type(bound) is Number else "new" if identity is None else "kept"
-        if used and (
-            kind in ("moving", "fixed") or index in frame.anew or (identity is None and not _is_of(bound, shared))
-        ):
+        if used and (kind in ("moving", "fixed") or index in frame.anew or identity is None):
             found[kind].append(index)
     every = range(len(work.sinks)) if frame.anew_sinks is None else frame.anew_sinks
-    sinks = tuple([index for index, sink in enumerate(work.sinks) if index in every or not _stays(sink, shared)])
+    sinks = tuple([index for index, sink in enumerate(work.sinks) if index in every or not _stays(sink)])
     split = {kind: tuple(places) for kind, places in found.items()}
     return _Known(**split, sinks=sinks, storages=storages_of(identities))
 
@@ -253,7 +239,6 @@ def _row(works: Sequence[Dispatch], known: Sequence[_Known]) -> _Row:
     return _Row(
         *map(places, ("moving", "fixed", "kept", "new", "sinks")),
         storages=[each.storages for each in known if each.storages],
-        reusable=[place for place, work in enumerate(works) if isinstance(work.frame, ReusableFrame)],
     )
 
 
@@ -265,12 +250,6 @@ def _identity(binding: Binding) -> Identity:
     return identity
 
 
-def _is_of(binding: Binding, shared: set[int]) -> bool:
-    """Whether something is bound to this memory alone."""
-    memories = binding.memories()
-    return bool(memories) and all(id(memory) in shared for memory in memories)
-
-
-def _stays(sink: Binding, shared: set[int]) -> bool:
-    """Whether a sink writes nothing, or memory that stays or is of a reusable frame."""
-    return all(isinstance(one, Nowhere) or _is_of(one, shared) or one.identity() is not None for one in flat((sink,)))
+def _stays(sink: Binding) -> bool:
+    """Whether a sink writes nothing, or memory that stays."""
+    return all(isinstance(one, Nowhere) or one.identity() is not None for one in flat((sink,)))

@@ -278,7 +278,6 @@ def _replay(
         if sound is not None and not bool(sound):
             return False
     outs = [[ref(signature.at(number)) for number in numbers] for numbers in capture.outs]
-    reusable = signature.reusable if partition.works == signature.works else ()
     signature.let_go()
     # The works must be gone for what they alone hold to be gone; this one says meanwhile what is yet to be written.
     works.insert(partition.works, ("replay", _HandOut(outs)))
@@ -289,8 +288,6 @@ def _replay(
         del work
     _hand_out(capture, outs, values, deferred)
     works.popleft()
-    for frame in reusable:
-        frame.give_back()
     return True
 
 

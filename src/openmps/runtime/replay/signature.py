@@ -23,7 +23,7 @@ from openmps.metal.memory import Memory
 from openmps.metal.resource import epoch
 from openmps.ops.op import Function, Role
 from openmps.runtime.binding import Binding, Nowhere, Number, Several
-from openmps.runtime.dispatch import Dispatch, ReusableFrame
+from openmps.runtime.dispatch import Dispatch
 from openmps.runtime.host import Layout, layout_of
 from openmps.runtime.identity import Identity, new_serial, serial_of, storage_of, storages_of
 
@@ -42,9 +42,7 @@ class Traits(NamedTuple):
 @lru_cache(maxsize=1024)
 def traits_of(function: Function) -> Traits:
     """The traits of a function."""
-    has_effect = any(step.op.has_effect for step in function.equations)
-    # What one step makes may be a view of an input that another one writes.
-    written = range(len(function.inputs)) if has_effect and len(function.equations) > 1 else function.overwritten()
+    written = function.overwritten()
     readers = {slot: [step.op for step in function.equations if slot in step.reads] for slot in function.input_values}
     return Traits(
         tuple(
@@ -113,8 +111,6 @@ class Signature:
         """All new memory, in the order in which it is met; see `at` for one by its number."""
         self.released: set[int] = set()
         """What is given back within the run, by identity."""
-        self.reusable: list[ReusableFrame] = []
-        """What the run alone holds of what may be used again."""
         self.numbers: list[float] = []
         """What is uploaded, in order."""
 
@@ -215,16 +211,6 @@ class SignatureReader:
                     self._take(before)
             self.signature.refusal = f"{label}: {refusal}"
             break
-        self._find_reusable()
-
-    def _find_reusable(self) -> None:
-        """What nobody else holds counts as given back within the run: nothing comes out to it."""
-        signature = self.signature
-        frames = {id(work.frame): work.frame for work in signature.dispatches if isinstance(work.frame, ReusableFrame)}
-        for frame in frames.values():
-            if frame.is_free(frame.uses(signature.dispatches, signature.memories)):
-                signature.reusable.append(frame)
-                signature.released.update(map(id, frame.memories()))
 
     def _begin(self) -> None:
         self.signature = Signature()
