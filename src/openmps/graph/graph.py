@@ -11,7 +11,6 @@ from openmps.core.image.batch import MPSImageBatch
 from openmps.core.image.image import MPSImage, MPSImageAllocator
 from openmps.core.kernel.base import MPSKernel
 from openmps.core.kernel.checks import check_command_buffer
-from openmps.core.kernel.configuration import changes
 from openmps.core.kernel.encode import ImageKernel
 from openmps.core.lifetime import COMMAND_BUFFERS, check_is_open
 from openmps.core.numbers import integer
@@ -32,7 +31,6 @@ from openmps.graph.nodes.node import (
 )
 from openmps.graph.nodes.trainable import training_of
 from openmps.graph.planning import PlannedGraph
-from openmps.graph.run.again import Again
 from openmps.graph.run.encoding import (
     Images,
     StagesStates,
@@ -59,7 +57,6 @@ from openmps.graph.run.stale_weights import StaleWeights
 from openmps.graph.run.trace import Trace, Tracer, without_steps
 from openmps.graph.run.update import UpdatePass
 from openmps.metal.device import CommandBuffer, MTLCommandQueue, MTLDevice
-from openmps.metal.pending import unwritten
 from openmps.ops import triton
 from openmps.selectors import Factory, takes
 
@@ -388,16 +385,6 @@ class MPSNNGraph(PlannedGraph):
         """Check everything, make what comes out, record the work and ask for updates."""
         interface, who = self._interface, self._name or self.name
         check_command_buffer(who, command_buffer, self._device)
-        settings = (changes.number, self._format, self.allow_fusion, self.allow_second_moments)
-        again = self._again
-        is_asked_for_nothing = receivers[0] is None and receivers[1] is None
-        if (
-            again is not None
-            and is_asked_for_nothing
-            and not unwritten
-            and again.is_like(settings, self._device, sources, states)
-        ):
-            return {}, self._record(command_buffer, again.program, sources, states, {}, are_counted=False)
         for argument, receiver in zip(("intermediate_images", "destination_states"), receivers, strict=True):
             if receiver is not None:
                 check_receiver(who, argument, receiver)
@@ -416,7 +403,6 @@ class MPSNNGraph(PlannedGraph):
         outputs = make_outputs(self, command_buffer, program, allocators, single=single)
         formats = other_formats(program, outputs) if outputs else {}
         program = self._program(shapes, formats, given) if formats else program
-        self._again = None if outputs else Again.of(program, settings, self._device, sources, states)
         return outputs, self._record(command_buffer, program, sources, states, outputs)
 
     def _record(
@@ -426,8 +412,6 @@ class MPSNNGraph(PlannedGraph):
         sources: Sequence[Images],
         states: Sequence[MPSStateBatch],
         outputs: dict[MPSNNImageNode, Images],
-        *,
-        are_counted: bool = True,
     ) -> list[MPSStateBatch]:
         """Record the work with its updates; the states that come out."""
         interface, who = self._interface, self._name or self.name
@@ -435,7 +419,7 @@ class MPSNNGraph(PlannedGraph):
         self._stale_weights.warn()
         step = None
         if not interface.result_states:
-            step = self._updates.step(program, self._own_queue, self._sharing, program.taken(given))
+            step = self._updates.step(program, self._own_queue, self._sharing, given)
         working = StagesStates(program)
         working.give(program, given)
         made: list[MPSStateBatch] = []
@@ -451,8 +435,7 @@ class MPSNNGraph(PlannedGraph):
             command_buffer.record(who, encoding_of(program, bound, tuple(ends), checked=self.stop_on_non_finite))
         if interface.result in interface.allocators and interface.result_is_needed:
             outputs[interface.result].add_reads(1)
-        if are_counted:
-            count_reads(interface, sources, states)
+        count_reads(interface, sources, states)
         if update is not None:
             update.encode(command_buffer, self._sharing)
         return made

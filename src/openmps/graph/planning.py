@@ -11,7 +11,6 @@ from openmps.core.image.batch import MOST_IMAGES
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.image.storage import Extent, Shape
 from openmps.core.kernel.base import MPSKernel
-from openmps.core.kernel.configuration import changes
 from openmps.core.kernel.encode import ImageKernel
 from openmps.core.numbers import integer
 from openmps.core.state.batch import MPSStateBatch
@@ -22,9 +21,9 @@ from openmps.graph.compile.passes import Network
 from openmps.graph.compile.program import Program
 from openmps.graph.compile.sharing import Sharing
 from openmps.graph.nodes.node import MPSNNFilterNode, MPSNNStateNode, checked_format
-from openmps.graph.run.again import Again
 from openmps.graph.run.encoding import Formats
 from openmps.graph.run.update import Updates
+from openmps.metal.version import Version
 from openmps.types import MPSImageFeatureChannelFormat
 
 _PROPERTIES = attrgetter("_configuration", "_padding", "_bound_to")
@@ -75,11 +74,12 @@ class PlannedGraph(MPSKernel, NamedAttributes):
             self._sharing.settle(kernels.values())
         self._updates = Updates(self._network.filters, kernels)
         self._programs: dict[Any, Program] = {}
+        self._property_version = Version()
+        for kernel in kernels.values():
+            kernel.share_property_version(self._property_version)
         self._changes = -1
-        """How far the changes of kernels had come when these were looked at; see `core.kernel.configuration`."""
+        """The version of the kernels' properties when these were looked at."""
         self._properties: list[Any] = []
-        self._again: Again | None = None
-        """What the next encode may be like; none after one that must be checked each time."""
         self._last: tuple[Any, Program] | None = None
         """The program of the last encode and what it was found by; none while programs ask their user first."""
         self._settled: list[Any] = []
@@ -110,7 +110,7 @@ class PlannedGraph(MPSKernel, NamedAttributes):
         self._sharing = sharing
         sharing.settle(self._kernels.values())
         self._programs.clear()
-        self._last = self._again = None
+        self._last = None
 
     def program_for(
         self, image_descriptors: Sequence[MPSImageDescriptor], count: int = 1, *, allow_fusion: bool = True
@@ -145,7 +145,7 @@ class PlannedGraph(MPSKernel, NamedAttributes):
         by_moments = fusing and self.allow_second_moments
         given = tuple([kernel.given(states[node]) for node, kernel in self._state_readers if node in states])
         key = (shapes, given, self._format, fusing, by_moments, tuple(formats.items()))
-        if self._changes != changes.number:
+        if self._changes != self._property_version.number:
             self._look_at_kernels()
         last = self._last
         if last is not None and last[0] == key:
@@ -186,12 +186,12 @@ class PlannedGraph(MPSKernel, NamedAttributes):
 
         To plan a program sets some: ``planned`` says that nothing else has.
         """
-        self._changes, before = changes.number, self._properties
+        self._changes, before = self._property_version.number, self._properties
         self._properties = [*map(_PROPERTIES, self._kernels.values())]
         if self._properties == before:
             return
         settled = [(configuration.settled(), *others) for configuration, *others in self._properties]
         if not planned and settled != self._settled:
             self._programs.clear()
-            self._last = self._again = None
+            self._last = None
         self._settled = settled

@@ -24,7 +24,7 @@ from torch import Tensor
 from openmps.metal.device import MTLBuffer
 from openmps.metal.memory import Memory
 from openmps.metal.pending import Region
-from openmps.metal.resource import epoch
+from openmps.metal.version import Version
 from openmps.runtime.identity import Identity, identity_of_held
 
 
@@ -127,7 +127,11 @@ class MemoryBinding(Binding):
         """See `Binding`."""
         if self.is_memory or not self.is_in_place:
             return None
-        return identity_of_held(type(self), self.view_key(), tuple(self.memories()))
+        return identity_of_held(type(self), self.view_key(), tuple(self.memories()), self.versions())
+
+    def versions(self) -> tuple[Version, ...]:
+        """Those of the memory, which is other memory in another version."""
+        return tuple([version for memory in self.memories() for version in memory.versions()])
 
     def without_memory(self) -> MemoryBinding:
         """The same view of memory of nobody's, so that it holds none alive."""
@@ -148,11 +152,15 @@ class PersistentBinding(Binding):
     def held(self) -> tuple[object, ...]:
         """The things that stay; others where it is bound to others from now on."""
 
+    def versions(self) -> tuple[Version, ...]:
+        """Of what decides on these things: they are others in other versions."""
+        return ()
+
     def identity(self) -> Identity:
         """See `Binding`."""
         identity = self._identity
-        if identity is None or identity.epoch != epoch.number:
-            identity = self._identity = identity_of_held(type(self), None, self.held())
+        if identity is None or not identity.is_current():
+            identity = self._identity = identity_of_held(type(self), None, self.held(), self.versions())
         return identity
 
 
@@ -226,7 +234,7 @@ class Numbers(CountedBinding):
     def identity(self) -> Identity | None:
         """See `Binding`."""
         identity = self._identity
-        if identity is None or identity.epoch != epoch.number:
+        if identity is None or not identity.is_current():
             identity = self._identity = super().identity()
         return identity
 

@@ -32,10 +32,6 @@ class StepNumber(Binding):
     def __init__(self, ask: Callable[[], float]) -> None:
         self.ask = ask
 
-    def of_this_step(self) -> Number:
-        """The number of a step, which counts as asked for."""
-        return Number(self.ask())
-
     def regions(self) -> tuple[()]:
         """None."""
         return ()
@@ -44,8 +40,10 @@ class StepNumber(Binding):
 class StepTrace(MTLCommandBuffer):
     """Takes the work of the updates of a step, to be done again in each step."""
 
-    actions: list[Callable[[CommandBuffer], None]]
-    """What is to be done at the encode of each step, in order."""
+    actions: list[tuple[Callable[..., object], tuple[object, ...]]]
+    """What is to be done at the encode of each step, in order: functions and their arguments."""
+    checks: list[Callable[[CommandBuffer], None]]
+    """What is to be asked of the command buffer of each step."""
     versions: dict[int, Version]
     """Those of what the work depends on, by identity."""
     declared: list[tuple[object, str]]
@@ -53,7 +51,7 @@ class StepTrace(MTLCommandBuffer):
 
     def __init__(self, queue: MTLCommandQueue) -> None:
         super().__init__(queue, queue.command_buffer().recording.executor)
-        vars(self).update(actions=[], versions={}, declared=[])
+        vars(self).update(actions=[], checks=[], versions={}, declared=[])
 
     def take(self) -> list[tuple[str, Work]]:
         """The work; the trace has none afterwards, for nothing of it will be missed."""
@@ -83,12 +81,20 @@ def step_number(command_buffer: CommandBuffer, ask: Callable[[], float]) -> Bind
     return StepNumber(ask) if isinstance(command_buffer, StepTrace) else Number(ask())
 
 
-def at_each_step(command_buffer: CommandBuffer, action: Callable[[CommandBuffer], None]) -> None:
-    """Do something with the command buffer of an encode: now, or on a trace in each step."""
+def at_each_step(command_buffer: CommandBuffer, action: Callable[..., object], *arguments: object) -> None:
+    """Do something at an encode: now, or on a trace in each step."""
     if isinstance(command_buffer, StepTrace):
-        command_buffer.actions.append(action)
+        command_buffer.actions.append((action, arguments))
     else:
-        action(command_buffer)
+        action(*arguments)
+
+
+def check_each_step(command_buffer: CommandBuffer, check: Callable[[CommandBuffer], None]) -> None:
+    """Ask something of the command buffer of an encode: of this one, or on a trace of that of each step."""
+    if isinstance(command_buffer, StepTrace):
+        command_buffer.checks.append(check)
+    else:
+        check(command_buffer)
 
 
 def depends_on(command_buffer: CommandBuffer, version: Version) -> None:

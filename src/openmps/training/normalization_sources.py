@@ -24,7 +24,7 @@ from openmps.metal.device import CommandBuffer, MTLBuffer, MTLDevice
 from openmps.ops.normalization.batch_normalization import RunningAverages
 from openmps.runtime.binding import Number, Numbers
 from openmps.runtime.dispatch import record_op
-from openmps.runtime.step_trace import at_each_step, declared, depends_on
+from openmps.runtime.step_trace import check_each_step, declared, depends_on
 from openmps.selectors import name_arguments
 from openmps.training.optimized import Optimized, OptimizerFactory
 
@@ -218,7 +218,7 @@ class TrainableBatchNormalizationDataSource(ArrayBatchNormalizationDataSource, O
         if self._shards is not None:
             self._shards.check_open(self._name, command_buffer)
         kernel = batch_normalization_state.batch_normalization
-        at_each_step(command_buffer, lambda step: self._check_layer(step, kernel))
+        check_each_step(command_buffer, lambda step: self._check_layer(step, kernel))
         result = self._state_of(MPSCNNNormalizationGammaAndBetaState, command_buffer.device, "gamma", "beta")
         optimizer = self._optimizer_on(command_buffer, [self._channels] * 2)
         optimizer.encode(

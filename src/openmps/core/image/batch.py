@@ -229,11 +229,6 @@ class MPSImageBatch(KnownAttributes, Sequence[MPSImage]):
         stack = self._stack
         return self.stack() if stack is None else stack
 
-    def seen_on(self, device: MTLDevice) -> Shape | None:
-        """The shape of ordinary images of one block of a device: encodes can tell no more of them. None for others."""
-        members, stack = self._members, self._stack
-        return stack.shape if stack is not None and type(members) is Members and members.device is device else None
-
     def _make_stack(self) -> Stack:
         if self._members is not None:
             part = self._members.storage

@@ -37,6 +37,7 @@ from openmps.core.state.state import MPSState
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.device import CommandBuffer
 from openmps.metal.pending import Region, require_written, unwritten
+from openmps.metal.version import Version
 from openmps.ops.op import Role
 from openmps.runtime.binding import Binding, Number
 from openmps.runtime.dispatch import Dispatch
@@ -60,6 +61,14 @@ class ImageKernel(PlannedKernel):
     _in_place = False
     _bound_to: object = None
     """What the buffers of its functions stay bound to until this is another object; None where encodes differ."""
+
+    def buffer_versions(self) -> Sequence[Version] | None:
+        """Of what decides on the memory of its functions' buffers; None where that is another one in each encode.
+
+        For those who schedule kernels. Where `_bound_to` is something, it decides.
+        """
+        return None if self._bound_to is None else ()
+
     fills_states: ClassVar[bool] = False
     """Whether states are to take note of what a graph has this kernel put into them; see `fill`."""
 

@@ -14,7 +14,7 @@ from openmps.graph.run.non_finite import encoding_of
 from openmps.metal.device import CommandBuffer
 from openmps.metal.memory import Memory
 from openmps.ops.op import Role
-from openmps.runtime.binding import NOWHERE, Binding, MemoryBinding, Several, flat
+from openmps.runtime.binding import NOWHERE, Binding, MemoryBinding, Number, Several, flat
 from openmps.runtime.dispatch import Dispatch, Frame
 from openmps.runtime.step_trace import StepNumber, StepTrace
 
@@ -22,7 +22,7 @@ from openmps.runtime.step_trace import StepNumber, StepTrace
 class TrainingStep(Frame):
     """A program with its updates, encoded as one dispatch."""
 
-    __slots__ = ("_actions", "_behind", "_ends", "_program", "_spliced", "_used", "_works")
+    __slots__ = ("_actions", "_behind", "_checks", "_ends", "_program", "_spliced", "_used", "_works")
 
     def __init__(
         self, program: Program, spliced: SplicedUpdates, trace: StepTrace, ends: Sequence[Binding],
@@ -31,7 +31,8 @@ class TrainingStep(Frame):
         first = len(program.function.inputs)
         numbers = [first + place for place, bound in enumerate(spliced.bound) if isinstance(bound, StepNumber)]
         super().__init__((*program.asked, *numbers), None)
-        self._program, self._spliced, self._actions = program, spliced, trace.actions
+        self._program, self._spliced = program, spliced
+        self._actions, self._checks = trace.actions, trace.checks
         self._ends, self._works = ends, works
         self._used = used_inputs(spliced.function)
         anew = [place for place, each in enumerate(spliced.updates.inputs) if each.role is not Role.BUFFER]
@@ -52,9 +53,11 @@ class TrainingStep(Frame):
         program, spliced = self._program, self._spliced
         bound = bindings(program, sources, states)
         ends = sinks(program, spliced.handed_out, outputs, states)
-        own = [each.of_this_step() if type(each) is StepNumber else each for each in spliced.bound]
-        for action in self._actions:
-            action(command_buffer)
+        for check in self._checks:
+            check(command_buffer)
+        own = [Number(each.ask()) if type(each) is StepNumber else each for each in spliced.bound]
+        for action, arguments in self._actions:
+            action(*arguments)
         if checked:
             self._record_apart(command_buffer, who, bound, own, ends)
         else:

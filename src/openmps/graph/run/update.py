@@ -18,14 +18,14 @@ from openmps.graph.compile.declared_updates import as_update, splice_updates
 from openmps.graph.compile.program import Program, Stage
 from openmps.graph.compile.shards import Shardable, Shards
 from openmps.graph.compile.sharing import Sharing
-from openmps.graph.nodes.node import MPSNNFilterNode, MPSNNGradientFilterNode, MPSNNImageNode
+from openmps.graph.nodes.node import MPSNNFilterNode, MPSNNGradientFilterNode, MPSNNImageNode, MPSNNStateNode
 from openmps.graph.nodes.trainable import TrainableNode, asked_updates, training_of
 from openmps.graph.nodes.training import Callback
 from openmps.graph.run.encoding import Images, StagesStates, batch_of, persistent_bindings
 from openmps.graph.run.training_step import TrainingStep
 from openmps.graph.run.watch import Layer, Watch
 from openmps.metal.device import CommandBuffer, MTLCommandQueue
-from openmps.runtime.step_trace import StepTrace, Traced, UndeclaredError, is_declared
+from openmps.runtime.step_trace import StepTrace, Traced, UndeclaredError, depends_on, is_declared
 from openmps.types import MPSNNTrainingStyle
 
 _Places = tuple[Layer, Stage, Sequence[int]]
@@ -96,17 +96,21 @@ class Updates:
     # --- declared updates ---------------------------------------------------------------------------------------------
 
     def step(
-        self, program: Program, queue: Callable[[], MTLCommandQueue], sharing: Sharing | None, taken: Collection[int]
+        self,
+        program: Program,
+        queue: Callable[[], MTLCommandQueue],
+        sharing: Sharing | None,
+        given: Collection[MPSNNStateNode],
     ) -> TrainingStep | None:
         """The program with its updates, if data sources declare all of them; None where they are asked each time.
 
-        ``queue`` is of the graph's own, ``taken`` are the stages whose other outputs go to states of the user.
+        ``queue`` is of the graph's own, ``given`` are the nodes of states of the user.
         """
         traced = program.updates
         if traced is None or not traced.is_current():
             if not self._may_be_declared or not all(is_declared(*each) for each in self._methods):
                 return None
-            traced = program.updates = self._trace(program, queue(), sharing, taken)
+            traced = program.updates = self._trace(program, queue(), sharing, program.taken(given))
         return traced.frame if isinstance(traced.frame, TrainingStep) else None
 
     def _trace(
@@ -118,6 +122,8 @@ class Updates:
         ends = states.ends()
         trace = StepTrace(queue)
         trace.declared += self._methods
+        for version in program.versions:
+            depends_on(trace, version)
         try:
             update.ask(trace, sharing)
             works = [(label, as_update(label, work)) for label, work in trace.take()]

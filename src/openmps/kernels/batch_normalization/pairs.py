@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from openmps.core.state.rows import ChannelStatePair
 from openmps.core.weight_versions import Held, Lineage, Part, fingerprint
 from openmps.metal.device import CommandBuffer, MTLBuffer, MTLDevice
-from openmps.metal.resource import epoch
 from openmps.metal.version import Version
 from openmps.ops.elements import Overwrite
 from openmps.runtime.binding import Numbers
@@ -69,7 +68,6 @@ class HeldPair:
         self.buffers = Pair.of(device, rows)
         self.dependents = self.dependents.replaced()
         self.version.advance()
-        epoch.end()
 
     def equal(self, rows: Rows) -> bool:
         """Whether these are the numbers that a data source gave. Reads them; queued work is not waited for."""
@@ -82,5 +80,5 @@ class HeldPair:
         places = (*map(Numbers, self.buffers), *(Numbers(buffer, 0, channels) for buffer in given))
         record_op(command_buffer, f"{who} reload", Overwrite(), places)
         depends_on(command_buffer, self.version)
-        at_each_step(command_buffer, lambda _: self.held.take(given[0]))
+        at_each_step(command_buffer, self.held.take, given[0])
         self.dependents.record(command_buffer, f"{who} derived")

@@ -23,6 +23,7 @@ from openmps.kernels.batch_normalization.data_source import MPSCNNBatchNormaliza
 from openmps.kernels.batch_normalization.forward import MPSCNNBatchNormalization, check_state
 from openmps.kernels.batch_normalization.gradient import MPSCNNBatchNormalizationGradient
 from openmps.metal.device import MTLDevice
+from openmps.metal.version import Version
 from openmps.ops.normalization.batch_normalization import (
     BatchMoments,
     DataGradient,
@@ -74,6 +75,10 @@ class WholeBatchNormalization(_Named, MPSCNNBatchNormalization):
     def held_weights(self) -> Sequence[Held]:
         """The version of gamma and beta, and that of mean and variance unless they are those of the batch."""
         return super().held_weights[:1] if self.uses_batch else super().held_weights
+
+    def buffer_versions(self) -> Sequence[Version]:
+        """See `ImageKernel`: those of both pairs."""
+        return self._gamma_and_beta.version, self._mean_and_variance.version
 
     def _lower(self, at: LoweringContext, *images: Value) -> Value:
         gamma, beta = at.buffer("gamma"), at.buffer("beta")

@@ -10,7 +10,7 @@ from openmps.checks import Shown, optional_flag
 from openmps.core.data_source import copy_of
 from openmps.core.kernel.base import KernelProperties
 from openmps.core.kernel.checks import check_command_buffer
-from openmps.core.kernel.configuration import KernelProperty, Setting, changes
+from openmps.core.kernel.configuration import KernelProperty, Setting
 from openmps.core.kernel.lowering_context import LoweringContext
 from openmps.core.neuron import NeuronParameters
 from openmps.core.state.batch import MPSStateBatch
@@ -84,7 +84,7 @@ class WeightedKernel(KernelProperties, HoldsWeights):
     def _hold(self, weights: ConvolutionWeights | None) -> None:
         self._weights = weights
         self._bound: dict[str, Binding] = {}
-        changes.note()
+        self._property_version.advance()
 
     def _read_descriptor(self, descriptor: MPSCNNConvolutionDescriptor) -> None:
         """Take windows and channels from a valid descriptor."""
@@ -107,7 +107,7 @@ class WeightedKernel(KernelProperties, HoldsWeights):
         if weights is None:
             weights = ConvolutionWeights.load(self.name, self._device, self._source_of_weights(), self._weight_types)
             self._weights = weights
-            changes.note()
+            self._property_version.advance()
         return weights
 
     def _source_of_weights(self) -> MPSCNNConvolutionDataSource:

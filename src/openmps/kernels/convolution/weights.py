@@ -22,7 +22,6 @@ from openmps.kernels.convolution.descriptor import MPSCNNConvolutionDescriptor
 from openmps.kernels.convolution.state import MPSCNNConvolutionWeightsAndBiasesState
 from openmps.metal.device import CommandBuffer, MTLBuffer, MTLDevice
 from openmps.metal.pending import Region
-from openmps.metal.resource import epoch
 from openmps.metal.version import Version
 from openmps.ops.convolution.convolution import CopyNumbers, TakeWeights
 from openmps.ops.convolution.fused_convolution import UNROUNDED, Unrounded
@@ -75,11 +74,16 @@ def weights_name(weights_fp16: bool | None, *, of_float16_image: bool, as_float1
 class Used(PersistentBinding):
     """What a function multiplies with or adds, as it is found when the function runs."""
 
-    __slots__ = ("find",)
+    __slots__ = ("_versions", "find")
 
-    def __init__(self, find: Callable[[], Any]) -> None:
+    def __init__(self, find: Callable[[], Any], versions: tuple[Version, ...]) -> None:
         super().__init__()
         self.find = find
+        self._versions = versions
+
+    def versions(self) -> tuple[Version, ...]:
+        """See `PersistentBinding`."""
+        return self._versions
 
     def value(self) -> Tensor | tuple[Tensor, ...] | None:
         """The weights, OHWI, or the biases, float32; or all that is rounded by now."""
@@ -152,9 +156,13 @@ class ConvolutionWeights:
             scale, shift = (torch.from_numpy(row.copy()).to(device.torch_device) for row in (fold.scale, fold.shift))
             self._fold = scale, shift
             self._folded = torch.empty_like(self._raw_weights()), torch.empty_like(shift)
-        self._roundings = Used(partial(tuple, self._rounded.values()))
+        self._choice = Version()
+        """Another one where functions multiply with other numbers in memory: of another precision, or rounded ones."""
+        buffers = [each for each in (self.weights_buffer, self.biases_buffer) if each is not None]
+        self._versions = (self._choice, *[version for each in buffers for version in each.versions()])
+        self._roundings = Used(partial(tuple, self._rounded.values()), self._versions)
         views = self._raw_weights, self._raw_biases
-        raw = [HeldTensor(None) if view is None else Used(view) for view in views]
+        raw = [HeldTensor(None) if view is None else Used(view, self._versions) for view in views]
         derived = (*(self._fold or (None, None)), *(self._folded or (None, None)))
         self._parts: list[Binding] = [*raw, *map(HeldTensor, derived), self._roundings]
         self._prepare()
@@ -197,7 +205,7 @@ class ConvolutionWeights:
             raise MPSArgumentError(who, "data source", rule, got, "Make a new kernel for new shapes")
         self.held.read(_fingerprint(loaded), lambda: not self.equal(loaded))
         self.precision = loaded.precision
-        epoch.end()  # the precision decides which of the numbers in memory are used
+        self._choice.advance()
         if loaded.precision is _FLOAT16:
             self._note_derived()
         self.descriptor = loaded.descriptor
@@ -206,7 +214,7 @@ class ConvolutionWeights:
                 mine.copy_(torch.from_numpy(given.copy()))
         biases = None if loaded.biases is None else torch.from_numpy(loaded.biases)
         self._prepare(torch.from_numpy(loaded.weights).view(-1), biases)
-        self.dependents.expire()
+        self.dependents.contents.advance()
 
     def equal(self, loaded: LoadedWeights) -> bool:
         """Whether these are the numbers that a data source gave. Reads them; queued work is not waited for."""
@@ -256,7 +264,8 @@ class ConvolutionWeights:
         if the state holds too few.
         """
         depends_on(command_buffer, self._version)
-        at_each_step(command_buffer, lambda _: self.held.take(state.weights))
+        given = state.weights
+        at_each_step(command_buffer, self.held.take, given)
         if state is self._state:
             if self._is_derived and self._roundings not in bound_last(command_buffer):
                 record_op(
@@ -267,11 +276,11 @@ class ConvolutionWeights:
         weights, biases = self.counts
         state.check_holds(who, "state.", 4 * weights, 4 * biases if self.biases_buffer is not None else 0)
         operands: list[Binding] = [HeldTensor(None), HeldTensor(None)]
-        if state.weights is not self.weights_buffer:
-            operands[0] = Numbers(state.weights, state.weights_offset, weights)
-        given = state.biases
-        if self.biases_buffer is not None and given is not None and given is not self.biases_buffer:
-            operands[1] = Numbers(given, state.biases_offset, biases)
+        if given is not self.weights_buffer:
+            operands[0] = Numbers(given, state.weights_offset, weights)
+        added = state.biases
+        if self.biases_buffer is not None and added is not None and added is not self.biases_buffer:
+            operands[1] = Numbers(added, state.biases_offset, biases)
         record_op(command_buffer, f"{who} reload", TakeWeights(), operands + self._parts)
         self.dependents.record(command_buffer, f"{who} derived")
 
@@ -285,11 +294,11 @@ class ConvolutionWeights:
     def bound(self, name: str) -> Used:
         """What an input of a function is bound to: one of `USES`, `UNROUNDED` too, or ``biases``."""
         if name.endswith(UNROUNDED):
-            return Used(partial(self._unrounded, name.removesuffix(UNROUNDED)))
+            return Used(partial(self._unrounded, name.removesuffix(UNROUNDED)), self._versions)
         # Not kept: what holds itself goes only when the collector comes, and its version of the weights with it.
         if name not in _AS_GIVEN:
             self._note_derived()
-        return Used((lambda: self.biases) if name == "biases" else partial(self.used, name))
+        return Used((lambda: self.biases) if name == "biases" else partial(self.used, name), self._versions)
 
     def _note_derived(self) -> None:
         """Numbers that follow from the weights are held from now on."""
@@ -327,7 +336,7 @@ class ConvolutionWeights:
         made = self._rounded.get(use.dtype)
         if made is None:
             self._note_derived()
-            epoch.end()  # what is rounded, all of it, has one part more
+            self._choice.advance()
             made = self._rounded[use.dtype] = self._single.to(torch.float16).to(use.dtype)
         return made
 

@@ -100,7 +100,7 @@ class ImageNormalization(MPSCNNKernel[StateT], HoldsWeights):
         numbers, gamma = self._numbers, state.gamma
         given = (Numbers(buffer, 0, numbers.channels) for buffer in (gamma, state.beta))
         record_op(command_buffer, f"{self.name} reload", Overwrite(), (numbers.gamma, numbers.beta, *given))
-        at_each_step(command_buffer, lambda _: numbers.held.take(gamma))
+        at_each_step(command_buffer, numbers.held.take, gamma)
         state.count_read()
 
     def _reload(self, source: Any) -> None:
