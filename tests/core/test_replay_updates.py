@@ -85,7 +85,7 @@ def test_joined_updates_of_many_layers_train_the_same(device: torch.device, monk
     plain.max_capture_count = 0
     expected, _ = _trained(plain)
     assert found[-1] == {"replayed"}
-    assert {tuple(type(equation.op).__name__ for equation in function.equations) for function in functions} == {
+    assert {tuple(type(equation.op).__name__ for equation in function.equations)[-3:] for function in functions} == {
         ("JoinedUpdate", "RunningAverages", "Overwrite")
     }
     for layer, (arrays, others) in enumerate(zip(replayed, expected, strict=True)):

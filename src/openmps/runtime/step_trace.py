@@ -48,10 +48,12 @@ class StepTrace(MTLCommandBuffer):
     """Those of what the work depends on, by identity."""
     declared: list[tuple[object, str]]
     """Whose methods have recorded it."""
+    collections: list[tuple[object, object]]
+    """Collections of the user's that it depends on, each with a copy of what it held."""
 
     def __init__(self, queue: MTLCommandQueue) -> None:
         super().__init__(queue, queue.command_buffer().recording.executor)
-        vars(self).update(actions=[], checks=[], versions={}, declared=[])
+        vars(self).update(actions=[], checks=[], versions={}, declared=[], collections=[])
 
     def take(self) -> list[tuple[str, Work]]:
         """The work; the trace has none afterwards, for nothing of it will be missed."""
@@ -103,6 +105,12 @@ def depends_on(command_buffer: CommandBuffer, version: Version) -> None:
         command_buffer.versions[id(version)] = version
 
 
+def depends_on_contents(command_buffer: CommandBuffer, collection: object, copy: object) -> None:
+    """Say on a trace that the work depends on what a collection holds, which anybody may change."""
+    if isinstance(command_buffer, StepTrace):
+        command_buffer.collections.append((collection, copy))
+
+
 def require_declared(command_buffer: CommandBuffer, owner: object, method: str) -> None:
     """Raise on a trace unless a method, which is about to be called, is declared."""
     if isinstance(command_buffer, StepTrace):
@@ -117,6 +125,8 @@ class Traced:
     def __init__(self, trace: StepTrace, frame: Frame | None) -> None:
         self._versions = [*trace.versions.values()]
         self._numbers = [each.number for each in self._versions]
+        self._collections = [each for each, _ in trace.collections]
+        self._contents = [copy for _, copy in trace.collections]
         self._declared = trace.declared
         self._methods = [getattr(owner, method, None) for owner, method in trace.declared]
         self.frame = frame
@@ -124,6 +134,6 @@ class Traced:
 
     def is_current(self) -> bool:
         """Whether the same work would be recorded now."""
-        return [each.number for each in self._versions] == self._numbers and [
-            getattr(owner, method, None) for owner, method in self._declared
-        ] == self._methods
+        if [each.number for each in self._versions] != self._numbers or self._collections != self._contents:
+            return False
+        return [getattr(owner, method, None) for owner, method in self._declared] == self._methods

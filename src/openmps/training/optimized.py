@@ -22,7 +22,7 @@ from openmps.kernels.optimizers import (
 )
 from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.metal.version import Version
-from openmps.runtime.step_trace import depends_on, require_declared
+from openmps.runtime.step_trace import depends_on, depends_on_contents, require_declared
 
 OptimizerFactory = Callable[["MTLDevice"], MPSNNOptimizer]
 _ACCUMULATORS: dict[type[MPSNNOptimizer], tuple[str, ...]] = {
@@ -109,6 +109,8 @@ class Optimized:
         optimizer = self._begun(command_buffer.device, lengths)
         require_declared(command_buffer, optimizer, "encode")
         depends_on(command_buffer, self._version)
+        vectors = {name: [*each] for name, each in self._accumulators.items()}
+        depends_on_contents(command_buffer, self._accumulators, vectors)
         return optimizer
 
     def _begun(self, device: MTLDevice, lengths: Sequence[int]) -> MPSNNOptimizer:
@@ -135,6 +137,7 @@ class Optimized:
         for vector in (vector for vectors in self._accumulators.values() for vector in vectors):
             vector.memory()  # Zeros are what they hold, also where the first update is never committed.
         optimizer.update_shards(shard)
+        self._version.advance()
 
     def _vector_names(self, optimizer: MPSNNOptimizer) -> tuple[str, ...]:
         """The optimizer's arguments that take vectors."""
