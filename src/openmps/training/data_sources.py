@@ -162,6 +162,7 @@ class TrainableConvolutionDataSource(ArrayConvolutionDataSource, Optimized):
     def _take(self, arrays: Mapping[str, NDArray[np.float32]]) -> None:
         self._weights, self._biases = arrays["weights"], arrays.get("biases")
         self._current = None
+        self._version.advance()
 
     @declared
     def update(

@@ -126,6 +126,7 @@ class TrainableInstanceNormalizationDataSource(ArraySource, Optimized):
 
     def _take(self, arrays: Mapping[str, NDArray[np.float32]]) -> None:
         self._rows, self._sums = dict(arrays), None
+        self._version.advance()
 
     def _on(self, device: MTLDevice) -> tuple[_Sums, MPSCNNNormalizationGammaAndBetaState]:
         """Where the numbers and the sums of their gradients are."""

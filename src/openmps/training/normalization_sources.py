@@ -191,6 +191,7 @@ class TrainableBatchNormalizationDataSource(ArrayBatchNormalizationDataSource, O
     def _take(self, arrays: Mapping[str, NDArray[np.float32]]) -> None:
         self._rows = dict(arrays)
         self._buffers = {}
+        self._version.advance()
 
     def _on(self, device: MTLDevice, first: str, second: str) -> tuple[MTLBuffer, MTLBuffer]:
         """Where two of the rows are updated."""

@@ -182,7 +182,6 @@ class Optimized:
             self._restore_optimizer(self._optimizer, rest)
         self._learning_rate = rate
         self._take(found)
-        self._version.advance()
 
     def _optimizer_state(self, optimizer: MPSNNOptimizer) -> dict[str, Any]:
         """Its class ``optimizer``, numbers (``optimizer.time_step``) and vectors (``input_momentum_vectors.0``)."""
