@@ -38,6 +38,13 @@ class Binding(ABC):
     remembers_identity: ClassVar[bool] = False
     """Whether it serves many dispatches, and keeps what `identity` has found."""
 
+    value_stays: ClassVar[bool] = False
+    """Whether `value` gives the same tensor in the same `versions`, whatever is written to it."""
+
+    def versions(self) -> tuple[Version, ...]:
+        """Of what decides on the memory that it is bound to: it is other memory in other versions."""
+        return ()
+
     @property
     def is_replaced(self) -> bool:
         """Of a binding that is memory: whether other memory has taken its place."""
@@ -130,7 +137,7 @@ class MemoryBinding(Binding):
         return identity_of_held(type(self), self.view_key(), tuple(self.memories()), self.versions())
 
     def versions(self) -> tuple[Version, ...]:
-        """Those of the memory, which is other memory in another version."""
+        """See `Binding`: those of the memory."""
         return tuple([version for memory in self.memories() for version in memory.versions()])
 
     def without_memory(self) -> MemoryBinding:
@@ -151,10 +158,6 @@ class PersistentBinding(Binding):
     @abstractmethod
     def held(self) -> tuple[object, ...]:
         """The things that stay; others where it is bound to others from now on."""
-
-    def versions(self) -> tuple[Version, ...]:
-        """Of what decides on these things: they are others in other versions."""
-        return ()
 
     def identity(self) -> Identity:
         """See `Binding`."""
@@ -201,6 +204,8 @@ class HeldTensor(PersistentBinding):
 
     __slots__ = ("tensor",)
 
+    value_stays = True
+
     def __init__(self, tensor: Tensor | None) -> None:
         super().__init__()
         self.tensor = tensor
@@ -223,7 +228,7 @@ class Numbers(CountedBinding):
 
     __slots__ = ("_identity", "buffer", "count", "offset")
 
-    remembers_identity = True
+    remembers_identity = value_stays = True
 
     def __init__(self, buffer: MTLBuffer, offset: int = 0, count: int | None = None) -> None:
         self._identity: Identity | None = None

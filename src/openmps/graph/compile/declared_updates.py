@@ -18,7 +18,8 @@ from openmps.metal.execution import Work
 from openmps.ops.op import Builder, Function, Role, Value, roots_of
 from openmps.ops.update.joined_updates import join_updates, kind_of
 from openmps.ops.update.rows import AddRow, PartOfRow, Row
-from openmps.runtime.binding import Binding, HeldTensor, MemoryBinding, Number, Sum, flat
+from openmps.runtime.binding import Binding, MemoryBinding, Number, Sum, flat
+from openmps.runtime.derived import Dependents
 from openmps.runtime.dispatch import Dispatch
 from openmps.runtime.replay.signature import traits_of
 from openmps.runtime.step_trace import StepNumber, UndeclaredError
@@ -183,11 +184,11 @@ def _memory_of(bound: Binding | None) -> frozenset[Hashable]:
     """The memory that a binding sees, as what works touch is compared by."""
     if bound is None or isinstance(bound, Number | StepNumber):
         return frozenset()
-    if isinstance(bound, HeldTensor) and bound.tensor is None:
-        return frozenset()
+    if isinstance(bound, Dependents):
+        return frozenset({_EVERYTHING})
     identity = bound.identity()
     storages = frozenset[Hashable]() if identity is None else frozenset[Hashable](identity.storages())
-    return storages or frozenset(map(id, bound.memories())) or frozenset({_EVERYTHING})
+    return storages or frozenset(map(id, bound.memories()))
 
 
 def _ranks(works: Sequence[_Traced]) -> list[int]:

@@ -76,6 +76,8 @@ class Used(PersistentBinding):
 
     __slots__ = ("_versions", "find")
 
+    value_stays = True
+
     def __init__(self, find: Callable[[], Any], versions: tuple[Version, ...]) -> None:
         super().__init__()
         self.find = find

@@ -253,9 +253,13 @@ class Update(Op, kind=Kind.UPDATE, results=0, has_effect=True):
         if fits_one_pass(rate, runs, rounded or ()):
             self.pass_once([rate] * len(runs[0]), runs, [(0, each) for each in rounded or ()])
             return
-        self._step(rate, runs)
-        new = runs[-1][0]
-        for each in rounded or ():
+        self.step(rate, runs)
+        self.round_into(rounded or (), runs[-1][0])
+
+    @staticmethod
+    def round_into(rounded: Sequence[Tensor], new: Tensor) -> None:
+        """Put new numbers, rounded to float16, in the place of others."""
+        for each in rounded:
             each.view(-1).copy_(new if each.dtype == torch.float16 else new.to(torch.float16))
 
     def runs_of(self, vectors: Sequence[Tensor]) -> Sequence[Sequence[Tensor]]:
@@ -285,7 +289,7 @@ class Update(Op, kind=Kind.UPDATE, results=0, has_effect=True):
         """The keywords of a step."""
         return {name: value for name, value in vars(self).items() if name not in ("vectors", "shard")}
 
-    def _step(self, rate: Rate, runs: Sequence[Sequence[Tensor]]) -> None:
+    def step(self, rate: Rate, runs: Sequence[Sequence[Tensor]]) -> None:
         """One step by the functions above."""
         raise NotImplementedError
 
@@ -311,7 +315,8 @@ class StochasticGradientDescent(Update):
     momentum_scale: float
     nesterov: bool
 
-    def _step(self, rate: Rate, runs: Sequence[Sequence[Tensor]]) -> None:
+    def step(self, rate: Rate, runs: Sequence[Sequence[Tensor]]) -> None:
+        """See `Update`."""
         for gradient, values, *momenta, result in zip(*runs, strict=True):
             sgd(values, gradient, momenta[0] if momenta else None, result, learning_rate=rate, **self.settings)
 
@@ -325,7 +330,8 @@ class RmsProp(Update):
     decay: float
     epsilon: float
 
-    def _step(self, rate: Rate, runs: Sequence[Sequence[Tensor]]) -> None:
+    def step(self, rate: Rate, runs: Sequence[Sequence[Tensor]]) -> None:
+        """See `Update`."""
         for gradient, values, squares, result in zip(*runs, strict=True):
             rmsprop(values, gradient, squares, result, learning_rate=rate, **self.settings)
 
@@ -340,7 +346,8 @@ class Adam(Update):
     beta2: float
     epsilon: float
 
-    def _step(self, rate: Rate, runs: Sequence[Sequence[Tensor]]) -> None:
+    def step(self, rate: Rate, runs: Sequence[Sequence[Tensor]]) -> None:
+        """See `Update`."""
         gradients, values, momenta, velocities, *maxima, results = runs
         maximum = maxima[0] if maxima else None
         vectors = values, gradients, momenta, velocities, results
