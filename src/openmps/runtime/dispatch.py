@@ -38,7 +38,8 @@ class Frame:
             kept = self._kept = _Kept.of(dispatch, self.anew)
         found, inputs = kept.values.copy(), dispatch.inputs
         for index in kept.asked:
-            found[index] = inputs[index].value()
+            each = inputs[index]
+            found[index] = each.number if isinstance(each, Number) else each.value()
         return found
 
     def apart(self, label: str, dispatch: Dispatch) -> list[tuple[str, Dispatch]]:

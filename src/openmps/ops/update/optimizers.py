@@ -52,6 +52,12 @@ class GradientRule:
         """The factor of ``v`` that L2 regularization adds to the gradient."""
         return self.regularization_scale if self.regularization == MPSNNRegularizationType.L2 else 0.0
 
+    @property
+    def changes_gradients(self) -> bool:
+        """Whether `apply_without_decay` gives anything but the gradient."""
+        is_l1 = self.regularization == MPSNNRegularizationType.L1 and self.regularization_scale != 0.0
+        return self.clip is not None or self.rescale != 1.0 or is_l1
+
     def apply(self, values: Tensor, gradient: Tensor) -> Tensor:
         """The gradient that the update uses; ``gradient`` itself where nothing is to be done."""
         gradient = self.apply_without_decay(values, gradient)
@@ -191,7 +197,8 @@ def _fused_adam(
     runs: Sequence[Sequence[Tensor]], rate: Rate, beta1: float, beta2: float, epsilon: float, rule: GradientRule
 ) -> None:
     values, gradients, momenta, velocities, results, *maxima = runs
-    gradients = [rule.apply_without_decay(v, g) for v, g in zip(values, gradients, strict=True)]
+    if rule.changes_gradients:
+        gradients = [rule.apply_without_decay(v, g) for v, g in zip(values, gradients, strict=True)]
     for value, result in zip(values, results, strict=True):
         if result.data_ptr() != value.data_ptr():
             result.copy_(value)
