@@ -60,6 +60,9 @@ class Argument:
     may_overlap: bool = True
     """Of a result: whether it may share memory with other operands; all of them are read before anything is stored."""
 
+    remedy: str = ""
+    """What to do where an object of another class is passed."""
+
     def checked(self, who: str, given: object, command_buffer: CommandBuffer) -> Operand | None:
         """``given`` if an encode can use it."""
         if given is None and self.is_optional:
@@ -69,7 +72,7 @@ class Argument:
         if not isinstance(given, self.kinds):
             kinds = self.kinds if isinstance(self.kinds, tuple) else (self.kinds,)
             rule = f"must be an {' or '.join(kind.__name__ for kind in kinds)}"
-            raise MPSTypeError(who, self.name, rule, type(given).__name__)
+            raise MPSTypeError(who, self.name, rule, type(given).__name__, self.remedy)
         check_operand(who, self.name, given, command_buffer)
         stored = given.whole().shape.stored_as
         if self.stored_as and stored not in self.stored_as:
@@ -109,7 +112,7 @@ class OperandContext(FunctionContext):
         self._who = who
         self._numbers = {argument.name: number for number, argument in enumerate(arguments)}
         self._shapes = shapes
-        self.asked = asked
+        self.asked: Any = asked
         """What a plan depends on besides configuration and shapes."""
         self.note: Any = None
         """What the kernel wants to know of the plan when it is asked for numbers and buffers."""
