@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Generic, NamedTuple, Never, NoReturn, Self, TypeVar, overload
 
-from openmps.checks import read_only, store, value_text
+from openmps.checks import read_only, value_text
 from openmps.core.image.storage import Extent
 from openmps.core.numbers import integer
 from openmps.ops.geometry import Axis, Window
@@ -173,14 +173,6 @@ class Configured:
         """Set properties by name."""
         self._configuration = self._configuration.changed(**values)
         changes.note()
-
-    def _settled(self) -> Configuration:
-        """The properties as they stand; equal ones are the same object."""
-        configuration = self._configuration
-        if not configuration.is_settled:
-            configuration = configuration.settled()
-            store(self, "_configuration", configuration)
-        return configuration
 
     @property
     def _sources(self) -> tuple[SourceProperties, ...]:

@@ -28,7 +28,6 @@ from openmps.core.kernel.checks import (
     check_states,
 )
 from openmps.core.kernel.lowering_context import RESULT, SAVED
-from openmps.core.kernel.path import EncodePath
 from openmps.core.kernel.plan import Plan
 from openmps.core.kernel.planning import PlannedKernel, descriptor_of
 from openmps.core.lifetime import COMMAND_BUFFERS, check_is_open
@@ -38,12 +37,13 @@ from openmps.core.state.state import MPSState
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.device import CommandBuffer
 from openmps.metal.pending import unwritten
-from openmps.runtime.binding import Binding
+from openmps.ops.op import Role
+from openmps.runtime.binding import Binding, Number
 
 _SUGGESTED = MPSState.destination_image_descriptor
 
 
-class ImageKernel(PlannedKernel, EncodePath):
+class ImageKernel(PlannedKernel):
     """What kernels with one, two or many source images have in common: how they are encoded.
 
     Its hooks, those under "encoding", run at each encode; those of `PlannedKernel` run on a draft.
@@ -68,6 +68,10 @@ class ImageKernel(PlannedKernel, EncodePath):
 
     def _begin(self, plan: Plan, source_states: MPSStateBatch | None, destination_states: MPSStateBatch | None) -> None:
         """Called when everything was checked, before the encode is recorded: states may take note of it."""
+
+    def _sink(self, name: str, states: MPSStateBatch | None) -> Binding:
+        """Where the output that the function calls ``name`` goes."""
+        raise MPSTypeError(self.name, name, "is taken by no kernel", None, "This is a defect of the kernel")
 
     # --- the forms of encode: what kernels with so many sources share ------------------------------------------------
 
@@ -223,7 +227,7 @@ class ImageKernel(PlannedKernel, EncodePath):
     ) -> None:
         """Bind the plan's function and record it."""
         if unwritten:
-            self._check_written(plan, inputs, source_states)
+            self._require_written(plan, inputs, source_states)
         self._begin(plan, source_states, destination_states)
         saved = None
         if destination_states is not None and len(destination_states):
@@ -240,6 +244,14 @@ class ImageKernel(PlannedKernel, EncodePath):
     def given(self, states: MPSStateBatch | None) -> Hashable:
         """What a plan depends on of states; for those who schedule kernels."""
         return None if states is None else self._given(states)
+
+    def bound(self, role: Role, name: str, plan: Plan, states: MPSStateBatch | None) -> Binding:
+        """What a number, a buffer or a constant of a plan's function is bound to; for those who schedule kernels."""
+        if role is Role.NUMBER:
+            return Number(self._number(name, states))
+        if role is Role.BUFFER:
+            return self._memory(name, states)
+        return plan.constants[int(name)].on(self._device.torch_device)
 
     def sinks(self, names: Sequence[str], states: MPSStateBatch | None) -> Sequence[Binding]:
         """Where outputs of a plan's function go that are neither image nor saved; for those who schedule kernels."""

@@ -26,7 +26,6 @@ from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from openmps.checks import lengths_text
 from openmps.core.elements import Elements, ElementsShape, Part
 from openmps.core.kernel.base import MPSKernel
 from openmps.core.kernel.checks import check_command_buffer, check_operand, check_reads_left
@@ -63,6 +62,12 @@ class Argument:
     remedy: str = ""
     """What to do where an object of another class is passed."""
 
+    @property
+    def kind(self) -> str:
+        """What may be passed, in words."""
+        kinds = self.kinds if isinstance(self.kinds, tuple) else (self.kinds,)
+        return " or ".join(kind.__name__ for kind in kinds)
+
     def checked(self, who: str, given: object, command_buffer: CommandBuffer) -> Operand | None:
         """``given`` if an encode can use it."""
         if given is None and self.is_optional:
@@ -70,9 +75,7 @@ class Argument:
         if given is None:
             raise MPSTypeError(who, self.name, "is needed", None)
         if not isinstance(given, self.kinds):
-            kinds = self.kinds if isinstance(self.kinds, tuple) else (self.kinds,)
-            rule = f"must be an {' or '.join(kind.__name__ for kind in kinds)}"
-            raise MPSTypeError(who, self.name, rule, type(given).__name__, self.remedy)
+            raise MPSTypeError(who, self.name, f"must be an {self.kind}", type(given).__name__, self.remedy)
         check_operand(who, self.name, given, command_buffer)
         stored = given.whole().shape.stored_as
         if self.stored_as and stored not in self.stored_as:
@@ -110,6 +113,7 @@ class OperandContext(FunctionContext):
     ) -> None:
         super().__init__()
         self._who = who
+        self._arguments = arguments
         self._numbers = {argument.name: number for number, argument in enumerate(arguments)}
         self._shapes = shapes
         self.asked: Any = asked
@@ -136,11 +140,13 @@ class OperandContext(FunctionContext):
 
     def check_alike(self, first: str, *names: str, what: str = "") -> None:
         """Raise unless vectors or matrices that are given have the sizes of the first one."""
-        sizes = self.sizes(first)
         for name in names:
-            if self.has(name) and self.sizes(name) != sizes:
-                rule = f"must have {what or f'the shape of {first}'}, {lengths_text(sizes)}"
-                raise MPSArgumentError(self._who, name, rule, lengths_text(self.sizes(name)))
+            if self.has(name) and self.sizes(name) != self.sizes(first):
+                rule = f"must have {what or f'the shape of {first}'}, {self._text(first)}"
+                raise MPSArgumentError(self._who, name, rule, self._text(name))
+
+    def _text(self, name: str) -> str:
+        return f"{self._arguments[self._numbers[name]].kind} of {self.sizes(name)}"
 
     def elements(self, name: str, *part: int | slice) -> Value:
         """The elements of an operand as they are stored; an operation with an effect may overwrite them."""
@@ -199,7 +205,7 @@ class OperandKernel(MPSKernel, EncodePath):
         plan = self._plan_for(listed, tuple([None if view is None else view.shape for view in views]), asked)
         inputs, outputs = _parts(views, plan.reads), _parts(views, plan.writes)
         if unwritten:
-            self._check_written(plan, inputs, plan)
+            self._require_written(plan, inputs, plan)
         self._dispatch(command_buffer, plan, plan.function, inputs, outputs, plan)
         for _, operand in sources:
             operand.count_read()

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from openmps.core.kernel.configuration import Configured
+from openmps.checks import store
+from openmps.core.kernel.configuration import Configuration, Configured
 from openmps.core.kernel.plan import FunctionPlan
 from openmps.core.operand import View
 from openmps.core.state.gradient import saved_by
@@ -41,13 +42,17 @@ class EncodePath(Configured):
         """The number that the function calls ``name``, for this encode."""
         raise MPSTypeError(self.name, name, "is given by no kernel", None, "This is a defect of the kernel")
 
-    def _sink(self, name: str, given: Any, /) -> Binding:
-        """Where the output that the function calls ``name`` goes."""
-        raise MPSTypeError(self.name, name, "is taken by no kernel", None, "This is a defect of the kernel")
-
     # --- the steps ----------------------------------------------------------------------------------------------------
 
-    def _check_written(self, plan: FunctionPlan, inputs: Sequence[View[Any]], given: Any) -> None:
+    def _settled(self) -> Configuration:
+        """The properties as they stand; equal ones are the same object."""
+        configuration = self._configuration
+        if not configuration.is_settled:
+            configuration = configuration.settled()
+            store(self, "_configuration", configuration)
+        return configuration
+
+    def _require_written(self, plan: FunctionPlan, inputs: Sequence[View[Any]], given: Any) -> None:
         """Raise if a dropped command buffer was to write what is read, before anything takes note of the encode."""
         require_written(self.name, "encode", self._read(plan, inputs, given))
 
@@ -87,14 +92,8 @@ class EncodePath(Configured):
                 bound.append(saved_by(given))
             elif role is Role.BUFFER:
                 bound.append(self._memory(name, given))
+            elif role is Role.NUMBER:
+                bound.append(Number(self._number(name, given)))
             else:
-                bound.append(self.bound(role, name, plan, given))
+                bound.append(plan.constants[int(name)].on(self._device.torch_device))
         return tuple(bound)
-
-    def bound(self, role: Role, name: str, plan: FunctionPlan, given: Any) -> Binding:
-        """What a number, a buffer or a constant of a plan's function is bound to; for those who schedule kernels."""
-        if role is Role.NUMBER:
-            return Number(self._number(name, given))
-        if role is Role.BUFFER:
-            return self._memory(name, given)
-        return plan.constants[int(name)].on(self._device.torch_device)

@@ -14,6 +14,7 @@ from openmps.core.kernel.arguments import single
 from openmps.core.kernel.base import KernelProperties
 from openmps.core.kernel.configuration import Configuration
 from openmps.core.kernel.lowering_context import LoweringContext
+from openmps.core.kernel.path import EncodePath
 from openmps.core.kernel.plan import Plan, Sized
 from openmps.core.padding.geometry import Geometry, Lengths, suggested_geometry
 from openmps.core.padding.policy import MPSNNDefaultPadding, custom_descriptor
@@ -29,7 +30,7 @@ _SLICE = 4
 _CUSTOM = int(MPSNNPaddingMethod.CUSTOM)
 
 
-class PlannedKernel(KernelProperties):
+class PlannedKernel(KernelProperties, EncodePath):
     """How kernels with source images size their results and plan their encodes.
 
     Hooks under "planning" run on a draft of the kernel, which has its properties and its name and nothing else: a plan
