@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from inspect import Parameter
 from typing import Any, TypedDict
 
@@ -73,7 +74,8 @@ def parts_of(accumulators: Sequence[str]) -> tuple[str, ...]:
     return ("input_gradient", "input_values", *accumulators, "result_values")
 
 
-def arguments_of(accumulators: Sequence[str], optional: frozenset[str], suffix: str) -> tuple[Argument, ...]:
+@lru_cache
+def arguments_of(accumulators: tuple[str, ...], optional: frozenset[str], suffix: str) -> tuple[Argument, ...]:
     """The arguments of the vector form, or of the matrix form."""
     return tuple(
         Argument(

@@ -41,6 +41,7 @@ from openmps.ops.update.optimizers import GradientRule, HandOn, Update
 from openmps.ops.update.shards import Shard
 from openmps.runtime.binding import Binding, HeldTensor, Number, Numbers
 from openmps.runtime.dispatch import Dispatch, Frame, function_of_op, record_op
+from openmps.selectors import no_argument
 from openmps.types import MPSNNRegularizationType
 
 _LayerOf = Callable[[str, Mapping[str, Any], "CommandBuffer"], Layer]
@@ -148,8 +149,7 @@ class MPSNNOptimizer(OperandKernel):
         """What encode is given by name: states, or vectors, or matrices; or ``operands`` in a selector's order."""
         unknown = named.keys() - self._named.keys() | named.keys() & {*_NO_OPERANDS}
         if unknown:
-            names = ", ".join(name for name in self._named if name not in _NO_OPERANDS)
-            raise MPSTypeError(self.name, min(unknown), "is no argument here", None, f"The arguments are {names}")
+            raise no_argument(self, min(unknown), [name for name in self._named if name not in _NO_OPERANDS])
         arguments: Mapping[str, Any] = {**self._named, **named, "operands": operands}
         if operands:
             arguments = self._by_name(arguments)
