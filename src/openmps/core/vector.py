@@ -94,6 +94,7 @@ class _Elements(KnownAttributes, Labelled, Operand, Generic[Descriptor]):
         self._data_type = MPSDataType(descriptor.data_type)
         self._shape = descriptor.shape()
         unit = descriptor.strides()[-1]
+        self._elements = ElementsShape(self._shape, self._data_type)
         self._strides = tuple(stride // unit for stride in descriptor.strides())
         needed = bytes_needed(descriptor)
         if buffer is None:
@@ -179,7 +180,7 @@ class _Elements(KnownAttributes, Labelled, Operand, Generic[Descriptor]):
 
     def whole(self) -> Elements:
         """All elements, as an encode sees them; a single vector or matrix has a leading axis, too."""
-        return Elements(self.data, self._offset, ElementsShape(self._shape, self._data_type), self._strides)
+        return Elements(self.data, self._offset, self._elements, self._strides)
 
     def numpy(self) -> NDArray[Any]:
         """A copy of the elements; a single vector or matrix has no leading axis. Waits as `tensor` does.

@@ -57,7 +57,7 @@ class Argument:
     """Whether it is written, and takes no read of a temporary object."""
     is_optional: bool = False
     may_overlap: bool = True
-    """Of a result: whether it may share memory with other operands; all of them are read before anything is stored."""
+    """Whether it may share memory with other operands; all of them are read before anything is stored."""
 
     remedy: str = ""
     """What to do where an object of another class is passed."""
@@ -68,20 +68,18 @@ class Argument:
         kinds = self.kinds if isinstance(self.kinds, tuple) else (self.kinds,)
         return " or ".join(kind.__name__ for kind in kinds)
 
-    def checked(self, who: str, given: object, command_buffer: CommandBuffer) -> Operand | None:
-        """``given`` if an encode can use it."""
-        if given is None and self.is_optional:
-            return None
-        if given is None:
-            raise MPSTypeError(who, self.name, "is needed", None)
+    def view_of(self, who: str, given: object, command_buffer: CommandBuffer) -> View[Any]:
+        """All of ``given``, if an encode can use it."""
         if not isinstance(given, self.kinds):
+            if given is None:
+                raise MPSTypeError(who, self.name, "is needed", None)
             raise MPSTypeError(who, self.name, f"must be an {self.kind}", type(given).__name__, self.remedy)
         check_operand(who, self.name, given, command_buffer)
-        stored = given.whole().shape.stored_as
-        if self.stored_as and stored not in self.stored_as:
+        view = given.whole()
+        if self.stored_as and view.shape.stored_as not in self.stored_as:
             rule = f"must hold {' or '.join(each.name for each in self.stored_as)}"
-            raise MPSArgumentError(who, self.name, rule, stored.name)
-        return given
+            raise MPSArgumentError(who, self.name, rule, view.shape.stored_as.name)
+        return view
 
 
 _Places = Sequence[tuple[int, Part]]
@@ -116,6 +114,7 @@ class OperandContext(FunctionContext):
         self._arguments = arguments
         self._numbers = {argument.name: number for number, argument in enumerate(arguments)}
         self._shapes = shapes
+        self._is_half = {shape.number_format for shape in shapes if shape is not None} == {Format.FLOAT16}
         self.asked: Any = asked
         """What a plan depends on besides configuration and shapes."""
         self.note: Any = None
@@ -156,16 +155,19 @@ class OperandContext(FunctionContext):
         return self._builder.input(Role.SOURCE, str(self.reads.index(place)))
 
     def numbers(self, name: str, *part: int | slice) -> Value:
-        """The numbers of an operand; integers are what they are, all others float32, or float16 for what takes that."""
+        """The numbers of an operand, float32; integers are what they are.
+
+        Where all operands hold float16, numbers are that for operations that take it.
+        """
         elements, form = self.elements(name, *part), self.shape(name).number_format
-        if form is Format.FLOAT16:
+        if self._is_half:
             return Value(self._builder, elements.index, is_half=True)
         return elements if form in (None, Format.FLOAT32) else Load(form)(elements)
 
     def store(self, name: str, value: Value, *part: int | slice) -> None:
         """Store a result, rounded once to how the operand's elements are stored."""
         form = self.shape(name).number_format
-        if form is not None and (form is not Format.FLOAT32 or value.is_half):
+        if form not in (None, Format.FLOAT32):
             value = Store(form)(value)
         self.store_elements(name, value, *part)
 
@@ -194,20 +196,24 @@ class OperandKernel(MPSKernel, EncodePath):
         """The encode path, for operands in the order of the arguments: those of the class, unless others are named."""
         who, listed = self.name, self._arguments if arguments is None else arguments
         check_command_buffer(who, command_buffer, self._device)
-        operands = [each.checked(who, one, command_buffer) for each, one in zip(listed, given, strict=True)]
-        views = [None if each is None else each.whole() for each in operands]
-        sources = [
-            (each, one) for each, one in zip(listed, operands, strict=True) if one is not None and not each.is_result
+        views = [
+            None if one is None and each.is_optional else each.view_of(who, one, command_buffer)
+            for each, one in zip(listed, given, strict=True)
         ]
-        for argument, operand in sources:
-            check_reads_left(who, argument.name, operand, sum(one is operand for _, one in sources))
-        _check_overlaps(who, listed, views)
+        read = [one for each, one in zip(listed, given, strict=True) if isinstance(one, Operand) and not each.is_result]
+        if len(read) > len({*map(id, read)}):
+            for each, one in zip(listed, given, strict=True):
+                if isinstance(one, Operand):
+                    check_reads_left(who, each.name, one, sum(one is other for other in read))
+        for each, view in zip(listed, views, strict=True):
+            if not each.may_overlap and view is not None:
+                _check_apart(who, each, view, listed, views)
         plan = self._plan_for(listed, tuple([None if view is None else view.shape for view in views]), asked)
         inputs, outputs = _parts(views, plan.reads), _parts(views, plan.writes)
         if unwritten:
             self._require_written(plan, inputs, plan)
         self._dispatch(command_buffer, plan, plan.function, inputs, outputs, plan)
-        for _, operand in sources:
+        for operand in read:
             operand.count_read()
 
     def _plan_for(
@@ -235,11 +241,11 @@ def _parts(views: Sequence[View[Any] | None], places: _Places) -> tuple[View[Any
     return tuple(found)
 
 
-def _check_overlaps(who: str, arguments: Sequence[Argument], views: Sequence[View[Any] | None]) -> None:
-    """Raise if a result shares memory with another operand and must not."""
-    held = [(argument, view) for argument, view in zip(arguments, views, strict=True) if view is not None]
-    for argument, view in held:
-        for other, its in held if argument.is_result and not argument.may_overlap else ():
-            if other is not argument and view.overlaps(its):
-                rule, remedy = f"must not share memory with {other.name}", "Encode into another object"
-                raise MPSArgumentError(who, argument.name, rule, "an object that does", remedy)
+def _check_apart(
+    who: str, argument: Argument, view: View[Any], arguments: Sequence[Argument], views: Sequence[View[Any] | None]
+) -> None:
+    """Raise if an operand shares memory with another one."""
+    for other, its in zip(arguments, views, strict=True):
+        if other is not argument and its is not None and view.overlaps(its):
+            rule, remedy = f"must not share memory with {other.name}", "Encode into another object"
+            raise MPSArgumentError(who, argument.name, rule, "an object that does", remedy)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from openmps.core.elements import Elements
 from openmps.core.kernel.operands import Argument
 from openmps.core.vector import MPSVector, numbers_of
 from openmps.errors import MPSArgumentError
@@ -42,9 +43,9 @@ def _number_rule(names: Sequence[str]) -> str:
 def _accumulator(
     who: str, place: str, vector: object, name: str, length: int, command_buffer: CommandBuffer
 ) -> Numbers:
-    held = Argument(place, MPSVector, (MPSDataType.FLOAT32,)).checked(who, vector, command_buffer)
-    assert isinstance(held, MPSVector)
-    if (held.vectors, held.length) != (1, length):
+    held = Argument(place, MPSVector, (MPSDataType.FLOAT32,)).view_of(who, vector, command_buffer)
+    assert isinstance(held, Elements)
+    if held.shape.sizes != (1, length):
         rule = f"must be one vector of {length} numbers, one for each number of {name}"
-        raise MPSArgumentError(who, place, rule, f"{held.vectors} of {held.length}")
-    return Numbers(held.data, held.offset, length)
+        raise MPSArgumentError(who, place, rule, "{} of {}".format(*held.shape.sizes))
+    return Numbers(held.buffer, held.offset, length)

@@ -147,10 +147,10 @@ class MPSNNOptimizer(OperandKernel):
         self, command_buffer: CommandBuffer, operands: tuple[Any, ...], named: Mapping[str, Any]
     ) -> None:
         """What encode is given by name: states, or vectors, or matrices; or ``operands`` in a selector's order."""
-        unknown = named.keys() - self._named.keys() | named.keys() & {*_NO_OPERANDS}
-        if unknown:
-            raise no_argument(self, min(unknown), [name for name in self._named if name not in _NO_OPERANDS])
         arguments: Mapping[str, Any] = {**self._named, **named, "operands": operands}
+        if len(arguments) > len(self._named) or "operands" in named:
+            unknown = "operands" if "operands" in named else min(arguments.keys() - self._named.keys())
+            raise no_argument(self, unknown, [name for name in self._named if name not in _NO_OPERANDS])
         if operands:
             arguments = self._by_name(arguments)
         check_command_buffer(self._name or self.name, command_buffer, self._device)
