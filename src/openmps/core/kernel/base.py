@@ -88,6 +88,13 @@ class MPSKernel(KnownAttributes, Labelled, Configured):
         twin._configuration = self._configuration.moved(device.torch_device.type)
         return twin
 
+    def _draft(self, configuration: Configuration) -> Self:
+        """A kernel for planning: it has properties and a name, and nothing else that a plan could depend on."""
+        draft = type(self).__new__(type(self))
+        draft._property_version = Version()
+        draft.label, draft._device, draft._configuration = self.label, self._device, configuration
+        return draft
+
     def __copy__(self) -> Self:
         return self.copy()
 
@@ -125,11 +132,9 @@ class KernelProperties(MPSKernel):
         self._allocator: MPSImageAllocator = TEMPORARY
 
     def _draft(self, configuration: Configuration) -> Self:
-        """A kernel for planning: it has properties and a name, and nothing else that a plan could depend on."""
-        draft = type(self).__new__(type(self))
-        draft._property_version = Version()
-        draft.label, draft._device, draft._padding = self.label, self._device, self._padding
-        draft._configuration = configuration
+        """See `MPSKernel`; with the policy that sizes results."""
+        draft = super()._draft(configuration)
+        draft._padding = self._padding
         return draft
 
     def _set_window(self, width: int, height: int, stride_x: int, stride_y: int) -> None:

@@ -7,15 +7,25 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from openmps.checks import Shown, finite, flag, of_kind
-from openmps.core.kernel.base import MPSKernel
+from openmps.checks import Shown, finite, flag
 from openmps.core.kernel.checks import check_command_buffer
+from openmps.core.kernel.configuration import Setting
+from openmps.core.kernel.operands import OperandContext, OperandKernel, OperandPlan
 from openmps.core.state.state import MPSState
 from openmps.core.training_state import TrainingState, check_names, finite_number
-from openmps.core.vector import MPSMatrix, MPSVector
+from openmps.core.vector import MPSVector
 from openmps.errors import MPSTypeError
+from openmps.kernels.optimizers.arguments import (
+    KINDS,
+    Operands,
+    accumulators_of,
+    arguments_of,
+    names_of,
+    parts_of,
+    signature_of,
+)
 from openmps.kernels.optimizers.descriptor import MPSNNOptimizerDescriptor
-from openmps.kernels.optimizers.operands import Operand, accumulators, bound, check_operand
+from openmps.kernels.optimizers.operands import accumulators
 from openmps.kernels.optimizers.parameters import (
     Layer,
     batch_normalization_layer,
@@ -30,6 +40,7 @@ from openmps.ops.update.shards import Shard
 from openmps.runtime.binding import Binding, HeldTensor, Number
 from openmps.runtime.dispatch import Dispatch, function_of_op, record_op
 from openmps.runtime.step_trace import depends_on, step_number
+from openmps.selectors import no_argument
 from openmps.types import MPSNNRegularizationType
 
 _LayerOf = Callable[[str, Mapping[str, Any], "CommandBuffer"], Layer]
@@ -40,11 +51,10 @@ _LAYERS: dict[str, _LayerOf] = {
 }
 """The kinds of states, by the beginning of their arguments' names."""
 _NEEDED = "Give convolution_gradient_state and convolution_source_state, or batch_normalization_state"
-_KINDS = {"vector": MPSVector, "matrix": MPSMatrix}
 _NO_OPERANDS = ("self", "command_buffer", "operands")
 
 
-class MPSNNOptimizer(MPSKernel):
+class MPSNNOptimizer(OperandKernel):
     """The base of optimizers (MPSNNOptimizers.h, macOS 10.14). Everything is float32.
 
     Raises:
@@ -53,14 +63,18 @@ class MPSNNOptimizer(MPSKernel):
 
     _accumulators: tuple[str, ...] = ()
     _optional: frozenset[str] = frozenset()
+    _named: Mapping[str, Any] = {}
+    """The arguments of an encode, in order, as they are when they are left out."""
+    _step = Setting[Update]()
+    """The update of one vector, whose gradient is clipped."""
 
     _shown = ("learning_rate",)
     learning_rate = Shown[float]("_learning_rate", "The step size.")
-    gradient_rescale = Shown[float]("_gradient_rescale", "Factor of the clipped gradient.")
+    gradient_rescale = Shown[float]("_rule.rescale", "Factor of the clipped gradient.")
     gradient_clip_max = Shown[float]("_clip_max", "Upper limit of clipped gradients.")
     gradient_clip_min = Shown[float]("_clip_min", "Lower limit of clipped gradients.")
-    regularization_type = Shown[MPSNNRegularizationType]("_regularization", "NONE, L1 or L2.")
-    regularization_scale = Shown[float]("_regularization_scale", "Factor of the regularization's gradient.")
+    regularization_type = Shown[MPSNNRegularizationType]("_rule.regularization", "NONE, L1 or L2.")
+    regularization_scale = Shown[float]("_rule.regularization_scale", "Factor of the regularization's gradient.")
 
     def __init__(self, device: MTLDevice, optimizer_descriptor: MPSNNOptimizerDescriptor) -> None:
         super().__init__(device)
@@ -69,14 +83,16 @@ class MPSNNOptimizer(MPSKernel):
             rule = "must be an MPSNNOptimizerDescriptor"
             raise MPSTypeError(self.name, "optimizer_descriptor", rule, type(given).__name__)
         self._learning_rate = finite(self.name, "learning_rate", given.learning_rate)
-        self._gradient_rescale = given.gradient_rescale
         self._clip_max, self._clip_min = given.gradient_clip_max, given.gradient_clip_min
-        self._regularization = given.regularization_type
-        self._regularization_scale = given.regularization_scale
-        self._functions: dict[tuple[int, int, bool], Function] = {}
+        self._rule = GradientRule(
+            rescale=given.gradient_rescale,
+            clip=(self._clip_max, self._clip_min),
+            regularization=given.regularization_type,
+            regularization_scale=given.regularization_scale,
+        )
+        self._shard: Shard | None = None
         self._version = Version()
         """Another one where encodes record other work from now on, the rate aside."""
-        self._shard: Shard | None = None
         self.apply_gradient_clipping = given.apply_gradient_clipping
 
     def set_learning_rate(self, new_learning_rate: float) -> None:
@@ -98,7 +114,6 @@ class MPSNNOptimizer(MPSKernel):
         Encodes take states then, and the whole results are for the caller to gather. Our addition.
         """
         self._shard = shard
-        self._functions.clear()
         self._version.advance()
 
     @property
@@ -113,27 +128,31 @@ class MPSNNOptimizer(MPSKernel):
 
     # --- what a class fills in ----------------------------------------------------------------------------------------
 
-    def _update(self, vectors: int, rule: GradientRule) -> Update:
-        """The update of so many vectors, with the properties as they stand."""
-        raise MPSTypeError(self.name, "encode", "is not offered by this base class", None, "Use one of its subclasses")
-
     def _rate(self) -> float:
         """The rate of one encode, which is recorded then."""
         return self._learning_rate
 
-    def _rule(self) -> GradientRule:
-        return GradientRule(
-            rescale=self._gradient_rescale,
-            clip=(self._clip_max, self._clip_min) if self.apply_gradient_clipping else None,
-            regularization=self._regularization,
-            regularization_scale=self._regularization_scale,
-        )
+    def _number(self, name: str, given: OperandPlan) -> float:
+        return self._rate()
 
     # --- one path for every form --------------------------------------------------------------------------------------
 
-    def _encode(self, command_buffer: CommandBuffer, arguments: Mapping[str, Any]) -> None:
-        """The arguments of encode by name: states, or vectors, or matrices, or ``operands`` in a selector's order."""
-        if arguments["operands"]:
+    def __init_subclass__(cls, *, takes: type[Operands] | None = None, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if takes is not None:
+            cls._accumulators = accumulators_of(takes)
+            cls._named = {"self": None, "command_buffer": None, **dict.fromkeys(names_of(takes)), "operands": ()}
+            setattr(vars(cls)["encode"], "__signature__", signature_of(vars(cls)["encode"], takes))  # noqa: B010
+
+    def _update_operands(
+        self, command_buffer: CommandBuffer, operands: tuple[Any, ...], named: Mapping[str, Any]
+    ) -> None:
+        """What encode is given by name: states, or vectors, or matrices; or ``operands`` in a selector's order."""
+        arguments: Mapping[str, Any] = {**self._named, **named, "operands": operands}
+        if len(arguments) > len(self._named) or "operands" in named:
+            unknown = "operands" if "operands" in named else min(arguments.keys() - self._named.keys())
+            raise no_argument(self, unknown, [name for name in self._named if name not in _NO_OPERANDS])
+        if operands:
             arguments = self._by_name(arguments)
         check_command_buffer(self._name or self.name, command_buffer, self._device)
         depends_on(command_buffer, self._version)
@@ -168,10 +187,9 @@ class MPSNNOptimizer(MPSKernel):
     def _order(self, operands: Sequence[Any]) -> list[str]:
         """The arguments of the selector whose first operands are of these classes."""
         first, second = [*operands, None][:2]
-        for suffix, kind in _KINDS.items():
+        for suffix, kind in KINDS.items():
             if isinstance(first, kind):
-                parts = ("input_gradient", "input_values", *self._accumulators, "result_values")
-                return [f"{part}_{suffix}" for part in parts]
+                return [f"{part}_{suffix}" for part in parts_of(self._accumulators)]
         beginning = ["convolution_gradient_state", "convolution_source_state"]
         if hasattr(first, "batch_normalization"):
             beginning = ["batch_normalization_state"]
@@ -184,21 +202,21 @@ class MPSNNOptimizer(MPSKernel):
         if self._shard is not None:
             rule, remedy = "must be states: it updates shards of a layer's parameters", "Use an optimizer of your own"
             raise MPSTypeError(self.name, "arguments", rule, suffix, remedy)
-        names = ("input_gradient", "input_values", *self._accumulators, "result_values")
-        operands = [arguments[f"{name}_{suffix}"] for name in names]
-        if operands[0] is not None:
-            of_kind(self.name, f"{names[0]}_{suffix}", operands[0], _KINDS[suffix])
-        for name, operand in zip(names, operands, strict=True):
-            argument = f"{name}_{suffix}"
-            if operand is not None:
-                like = operands[0] if isinstance(operands[0], Operand) else operand
-                check_operand(self.name, argument, operand, like, command_buffer)
-            elif name not in self._optional:
-                raise MPSTypeError(self.name, argument, "is needed", None)
-        kept = [operand for operand in operands if operand is not None]
-        self._record(command_buffer, 1, [*map(bound, kept), HeldTensor(None)])
-        for operand in kept[:-1]:
-            operand.count_read()
+        listed = arguments_of(self._accumulators, self._optional, suffix)
+        given = [arguments[each.name] for each in listed]
+        asked = suffix, self.apply_gradient_clipping
+        self._encode(command_buffer, *given, arguments=listed, asked=asked)
+
+    def _lower(self, at: OperandContext) -> None:
+        suffix, clips = at.asked
+        names = [name for part in parts_of(self._accumulators) if at.has(name := f"{part}_{suffix}")]
+        at.check_alike(*names, what="the gradient's shape")
+        self._step_of(1, clips=clips)(at.number("rate"), *map(at.elements, names), None)
+
+    def _step_of(self, vectors: int, *, clips: bool, shard: Shard | None = None) -> Update:
+        """The update of so many vectors."""
+        step = self._step
+        return replace(step, vectors=vectors, rule=step.rule if clips else replace(step.rule, clip=None), shard=shard)
 
     def _encode_states(self, command_buffer: CommandBuffer, arguments: Mapping[str, Any], layer: Layer) -> None:
         """The forms of a layer: index 0 of each list of vectors belongs to its first parameter, 1 to the second."""
@@ -238,14 +256,12 @@ class MPSNNOptimizer(MPSKernel):
         """Update so many vectors: gradients, values, accumulators and results, kind by kind, then what is rounded."""
         if unwritten:
             self._check_written(operands[: 2 * vectors])
-        key = vectors, len(operands), self.apply_gradient_clipping
+        key = vectors, len(operands), self._clips, self._shard
         bound = (step_number(command_buffer, self._rate), *operands)
-        function = self._functions.get(key)
+        function: Function | None = self._configuration.plans.get(key)
         if function is None:
-            update = self._update(vectors, self._rule())
-            if self._shard is not None:
-                update = replace(update, shard=self._shard)
-            function = self._functions[key] = function_of_op(update, (Number, *map(type, operands)))
+            update = self._step_of(vectors, clips=self._clips, shard=self._shard)
+            function = self._settled().keep(key, function_of_op(update, (Number, *map(type, operands))))
         command_buffer.record(self._name or self.name, Dispatch(function, bound, (True,) * len(bound), ()))
 
 
