@@ -26,13 +26,20 @@ class Kind(Enum):
     STORAGE = auto()
     """Formats and places: no arithmetic."""
     POINTWISE = auto()
-    """Each number of the result follows from the numbers at its place, and from those of its channel."""
+    """Each number of the result follows from the numbers at its place, and from those of its channel.
+
+    One of a single image may run behind any operation that makes the image, as a part of it.
+    """
     WINDOW = auto()
-    """Each pixel of the result follows from a window of pixels of its channel."""
+    """Each pixel of the result follows from a window of pixels of its channel, or belongs to such windows."""
     REDUCTION = auto()
-    """Sums, means or extremes over axes."""
+    """Sums, means or extremes over axes, and what needs them."""
     CONTRACTION = auto()
     """Sums of products: convolutions and matrix products."""
+    CONTRACTION_GRADIENT = auto()
+    """The gradients of a contraction: where there are such, parameters are trained."""
+    PREPARATION = auto()
+    """What follows from memory that stays alone, and need not be made again until that changes."""
     RANDOM = auto()
     """Made of a seed and a number that counts."""
     UPDATE = auto()

@@ -58,6 +58,15 @@ class DataFlow:
         """The equations that use a value; None if it comes out."""
         return None if self.comes_out(value) else self.uses(value)
 
+    def followers(self, equation: Equation) -> list[Equation]:
+        """The equations that read a result of one, as it is or by way of conversions to float16 and back."""
+        found: list[Equation] = []
+        for value in equation.writes:
+            for reader in self.readers(value):
+                found.append(reader)
+                found += self.followers(reader) if reader.op in (LOAD_HALF, STORE_HALF) else []
+        return found
+
     def is_inner(self, value: int, users: Sequence[Equation]) -> bool:
         """Whether these equations alone use a value."""
         known = {id(each) for each in users}
