@@ -1,6 +1,6 @@
 """The table of fusions: one row a rule, applied in this order by `openmps.ops.rewrite.fuse`.
 
-To add one is to add a row and a function in `openmps.ops.rewrite.rules` that says what a match becomes, and nothing else:
+To add one is to add a row, and a function in `openmps.ops.rewrite.rules` that says what a match becomes:
 `tests/sweeps/test_fusions.py` tries each row on every pair of operations that its patterns take.
 """
 

@@ -3,11 +3,11 @@
 `end_by_moments`: a 1 x 1 convolution, its normalization by the batch's own statistics, another image added, and the
 rectifier behind become two equations, and their gradients two more; neither what the convolution gives nor its gradient
 exists. The image that is added may come from such a convolution and normalization, too. Pixels that a stride picks are
-brought together first. It works on what `openmps.ops.rewrite.rules.normalization` and `projection_fusion` make.
+brought together first. It works on what `openmps.ops.rewrite.rules.normalization` and `projection` make.
 
-It needs convolutions of one pixel and one group, whose weights the situation names: few enough channels read that products
-with their covariance cost less than the passes over memory that go. Whatever else reads the result or the gradient of
-one stands in its way, and so do statistics that are not this batch's alone.
+It needs convolutions of one pixel and one group, whose weights the situation names: few enough channels read that
+products with their covariance cost less than the passes over memory that go. Whatever else reads the result or the
+gradient of one stands in its way, and so do statistics that are not this batch's alone.
 """
 
 from __future__ import annotations
