@@ -36,6 +36,7 @@ class Saved(MemoryBinding, Memory):
 
     is_persistent = False
     is_memory = True
+    is_whole = True
 
     def __init__(self) -> None:
         self.content: Any = None

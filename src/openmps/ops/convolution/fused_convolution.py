@@ -113,6 +113,8 @@ class Pointwise(NamedTuple):
     """Any other pointwise operation behind a convolution."""
 
     op: Op
+    rounds: bool = False
+    """Whether the image is rounded to float16 first."""
     constants: tuple[Tensor, ...] = ()
     """What it reads besides the image, while it runs."""
 
@@ -122,6 +124,7 @@ class Pointwise(NamedTuple):
 
     def of(self, x: Tensor) -> Tensor:
         """The operation of an image."""
+        x = x.to(torch.float16) if self.rounds else x
         given = x if self.op.takes_half else x.to(torch.float32)
         result = self.op.run((True,), given, *self.constants)
         assert isinstance(result, Tensor)
@@ -132,11 +135,11 @@ class Pointwise(NamedTuple):
         return x
 
 
-def activation_of(op: Op) -> Activation | Pointwise:
-    """A pointwise operation behind a convolution or normalization."""
+def activation_of(op: Op, *, rounds: bool = False) -> Activation | Pointwise:
+    """A pointwise operation behind a convolution or normalization, whose result is rounded to float16 or not."""
     if isinstance(op, Neuron) and op.function in _ACTIVATIONS:
         return Activation(op.function, op.a, op.b)
-    return Pointwise(op)
+    return Pointwise(op, rounds)
 
 
 _PLAIN_RELU = Activation(_RELU, 0.0, 0.0)
@@ -366,8 +369,8 @@ class PrepareConvolution(Op, kind=Kind.PREPARATION):
     keeps_biases: bool = True
     pooling: Window | None = None
     """Of the max pooling behind it, if that runs before biases and neuron."""
-    packs: bool = True
-    """Whether float32 weights on the CPU are packed for a library."""
+    is_kept: bool = True
+    """Whether it is made once for many runs: in memory of its own, float32 weights on the CPU packed for a library."""
 
     def run(self, wanted: tuple[bool, ...], *operands: Any) -> Any:
         """See the class."""
@@ -383,16 +386,11 @@ class PrepareConvolution(Op, kind=Kind.PREPARATION):
             half = None if biases is None else rounded_to_half(biases)
             rounded = rounded_to_half(weights)
             return Prepared(self._of_kernels(rounded), biases, half, self._matrix(rounded))
-        packs = (
-            self.packs
-            and weights.device.type == "cpu"
-            and weights.dtype == torch.float32
-            and torch.backends.mkldnn.is_available()
-        )
-        if packs and not stays:
+        is_packable = weights.device.type == "cpu" and weights.dtype == torch.float32
+        if self.is_kept and is_packable and torch.backends.mkldnn.is_available() and not stays:
             where = self.window, self.edge_mode, self.groups, self.images
             return Prepared(packed_weights(weights, biases, *where), biases, None)
-        if self.epsilon is None:
+        if self.epsilon is None and self.is_kept:
             # Its own numbers: whoever prepares them writes later ones over them.
             weights, biases = weights.clone(), None if biases is None else biases.clone()
         return Prepared(self._of_kernels(weights), biases, None, self._matrix(weights))

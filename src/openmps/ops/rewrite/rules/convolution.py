@@ -90,7 +90,7 @@ _ALONE = 2
 
 def _takes_in(site: Site, chain: _Chain, equation: Equation, source: int) -> bool:
     """Whether the equation that reads ``source`` joins the chain; it has then."""
-    flow, loads = site.flow, list[Equation]()
+    flow, loads, rounds = site.flow, list[Equation](), source != chain.end
     if equation.op == LOAD_HALF and (behind := flow.only_reader(equation.writes[0])) is not None:
         loads, source, equation = [equation], equation.writes[0], behind
     is_half = chain.is_half or source != chain.end
@@ -107,7 +107,7 @@ def _takes_in(site: Site, chain: _Chain, equation: Equation, source: int) -> boo
         is_own = equation.reads[0] == source and equation.reads.count(source) == 1
         if not is_own or not all(site.is_memory(value, Role.CONSTANT) for value in more):
             return False
-        chain.activation, chain.constants = activation_of(op), tuple(more)
+        chain.activation, chain.constants = activation_of(op, rounds=rounds), tuple(more)
     else:
         return False
     between = flow.only_reader(chain.end)
@@ -162,7 +162,7 @@ def _fused(site: Site, chain: _Chain) -> Change:
         {id(each): [] for each in chain.equations} | {id(chain.equations[-1]): [equation]},
         recipes={
             prepared: Recipe(
-                PrepareConvolution(*how, packs=site.situation.prepares), (unrounded, *map(inputs.get, more))
+                PrepareConvolution(*how, is_kept=site.situation.prepares), (unrounded, *map(inputs.get, more))
             )
         },
         prepared={prepared: value},
