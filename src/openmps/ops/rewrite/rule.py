@@ -58,11 +58,18 @@ class Term(NamedTuple):
     of: tuple[type[Op], ...] = (Op,)
     fields: Mapping[str, Container[object]] = MappingProxyType({})
     """The values that fields may have."""
+    besides: frozenset[Role] | None = None
+    """What it may read besides the result of the one before: inputs of these roles, or anything."""
 
-    def takes(self, op: Op) -> bool:
-        """Whether an operation is such."""
-        is_such = op.kind is self.kind and isinstance(op, self.of)
-        return is_such and all(getattr(op, name) in values for name, values in self.fields.items())
+    def takes(self, flow: DataFlow, equation: Equation, value: int) -> bool:
+        """Whether an equation that reads ``value`` is such."""
+        op = equation.op
+        if op.kind is not self.kind or not isinstance(op, self.of):
+            return False
+        others = () if self.besides is None else [each for each in equation.reads if each != value]
+        return all(getattr(op, name) in values for name, values in self.fields.items()) and all(
+            flow.is_input(each, self.besides or ()) for each in others
+        )
 
 
 Pattern = tuple[Term, ...]
@@ -109,7 +116,7 @@ class Rule(NamedTuple):
     def matches(self, flow: DataFlow, first: Equation) -> Iterator[tuple[Equation, ...]]:
         """The chains of equations that begin with one and that a pattern takes."""
         for terms in self.patterns:
-            if terms[0].takes(first.op):
+            if terms[0].takes(flow, first, first.reads[0] if first.reads else -1):
                 yield from _chains(flow, (first,), terms[1:])
 
     def apply(self, before: FusedFunction, situation: Situation) -> FusedFunction:
@@ -126,8 +133,8 @@ def _chains(flow: DataFlow, made: tuple[Equation, ...], terms: Pattern) -> Itera
     if not terms:
         yield made
         return
-    for equation in flow.followers(made[-1]):
-        if terms[0].takes(equation.op):
+    for equation, value in flow.followers(made[-1]):
+        if terms[0].takes(flow, equation, value):
             yield from _chains(flow, (*made, equation), terms[1:])
 
 
@@ -138,7 +145,7 @@ class Site:
         self.flow = DataFlow(before.function)
         self.situation = situation
         self.recipes = before.recipes
-        self.inputs = dict(zip(before.function.input_values, before.function.inputs, strict=True))
+        self.inputs = self.flow.inputs
         self._before = before
         self._value_count = before.function.value_count
         self._change = Change()
@@ -147,11 +154,6 @@ class Site:
         """A value that nobody uses yet."""
         self._value_count += 1
         return self._value_count - 1
-
-    def is_memory(self, value: int, *roles: Role) -> bool:
-        """Whether a value is memory that stays, or an input of one of these roles, or left out."""
-        found = self.inputs.get(value)
-        return value == -1 or (found is not None and found.role in (roles or (Role.BUFFER,)))
 
     def has_conversions(self) -> bool:
         """Whether any number is stored in a format on the way."""

@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 
 from openmps.ops.convolution.convolution import Convolution, FullyConnected
-from openmps.ops.convolution.fused_convolution import FusedConvolution
+from openmps.ops.convolution.fused_convolution import GATES, FusedConvolution
 from openmps.ops.elements import Load
 from openmps.ops.layout.concatenation import Concatenate
 from openmps.ops.normalization.batch_normalization import Normalize
 from openmps.ops.normalization.normalized_neuron import NormalizedNeuron, PassedSums
 from openmps.ops.normalization.projected_neuron import ProjectedNeuron
 from openmps.ops.normalization.stored_normalization import StoredNormalization
-from openmps.ops.op import Kind
+from openmps.ops.op import Kind, Role
 from openmps.ops.pointwise.arithmetic import Arithmetic, Combination, CombinationGradient
 from openmps.ops.pointwise.neuron import Neuron
 from openmps.ops.pooling.pooling import AveragePoolingGradient, MaxPooling
@@ -37,7 +37,12 @@ from openmps.ops.rewrite.rules import (
 from openmps.types import MPSCNNNeuronType
 
 _HALF = {"channel_format": {LOAD_HALF.channel_format}}
-POINTWISE = Term(Kind.POINTWISE)
+_MEMORY = frozenset({Role.BUFFER})
+"""Memory that stays."""
+POINTWISE = Term(Kind.POINTWISE, fields={"results": {1}}, besides=frozenset({Role.CONSTANT}))
+"""Any, of one image."""
+ACTIVATION = POINTWISE._replace(besides=frozenset())
+STORED_STATISTICS = Term(Kind.POINTWISE, (Normalize,), besides=_MEMORY)
 NORMALIZATION = Term(Kind.POINTWISE, (Normalize,))
 SUM = Term(
     Kind.POINTWISE,
@@ -48,12 +53,14 @@ SUM = Term(
     },
 )  # fmt: skip
 RELU = Term(Kind.POINTWISE, (Neuron,), {"function": {MPSCNNNeuronType.RELU}})
+GATE = Term(Kind.POINTWISE, (Neuron,), {"function": GATES})
+PRODUCT = Term(Kind.POINTWISE, (Combination,), {"operation": {Arithmetic.MULTIPLY}})
 RELU_N = Term(Kind.POINTWISE, (Neuron,), {"function": {MPSCNNNeuronType.RELU_N}, "a": {0.0}})
 NORMALIZED_NEURON = Term(Kind.POINTWISE, (NormalizedNeuron,))
 BLOCK_END = Term(Kind.POINTWISE, (NormalizedNeuron, ProjectedNeuron))
 STORED_NORMALIZATION = Term(Kind.POINTWISE, (StoredNormalization,))
 SUM_GRADIENT = Term(Kind.REDUCTION, (CombinationGradient,), {"operation": {Arithmetic.ADD, Arithmetic.SUBTRACT}})
-CONVOLUTION = Term(Kind.CONTRACTION, (Convolution,))
+CONVOLUTION = Term(Kind.CONTRACTION, (Convolution,), besides=_MEMORY)
 PIXELWISE = Term(Kind.CONTRACTION, (Convolution,), {"groups": {1}})
 FUSED_CONVOLUTION = Term(Kind.CONTRACTION, (FusedConvolution,))
 FULLY_CONNECTED = Term(Kind.CONTRACTION, (FullyConnected,))
@@ -71,8 +78,8 @@ _ALONE = "nothing else reads what lies between, and it does not come out"
 RULES: tuple[Rule, ...] = (
     Rule(
         "convolution end",
-        ((CONVOLUTION, NORMALIZATION), (CONVOLUTION, SUM), (CONVOLUTION, POINTWISE)),
-        f"weights are memory that stays; the normalization has stored statistics; {_ALONE}",
+        ((CONVOLUTION, STORED_STATISTICS), (CONVOLUTION, SUM), (CONVOLUTION, POINTWISE), (CONVOLUTION, GATE, PRODUCT)),
+        f"one of each at most, a normalization before a sum; a product is that of a number and its neuron; {_ALONE}",
         convolution.with_what_is_behind,
         "a `FusedConvolution` by weights with the normalization in them",
         "the convolution, then normalization, sum and pointwise operation, as many as there are",
@@ -81,7 +88,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "packed convolution",
         ((CONVOLUTION,),),
-        "weights are memory that stays",
+        "none",
         convolution.packed,
         "a `FusedConvolution` with nothing behind it",
         "the convolution",
@@ -100,8 +107,8 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "stored normalization",
-        ((NORMALIZATION, POINTWISE), (NORMALIZATION,)),
-        f"its statistics are memory that stays; {_ALONE}",
+        ((STORED_STATISTICS, ACTIVATION), (STORED_STATISTICS,)),
+        f"an activation may be missing; {_ALONE}",
         stored_normalization.stored,
         "a `StoredNormalization` by prepared factors",
         "the normalization, then the pointwise operation",

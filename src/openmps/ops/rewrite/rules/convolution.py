@@ -50,8 +50,6 @@ class _Chain:
 
 def with_what_is_behind(site: Site, convolution: Equation, *behind: Equation) -> Change | None:
     """The convolution with as much of the chain behind it as it can take in."""
-    if not all(site.is_memory(value) for value in convolution.reads[1:]):
-        return None
     chain = _Chain(convolution, convolution.writes[0], [convolution])
     while chain.activation is None:
         source = site.flow.stored(chain.end)
@@ -64,8 +62,6 @@ def with_what_is_behind(site: Site, convolution: Equation, *behind: Equation) ->
 
 def packed(site: Site, convolution: Equation) -> Change | None:
     """The convolution by weights as a library wants them."""
-    if not all(site.is_memory(value) for value in convolution.reads[1:]):
-        return None
     return _fused(site, _Chain(convolution, convolution.writes[0], [convolution]))
 
 
@@ -105,7 +101,7 @@ def _takes_in(site: Site, chain: _Chain, equation: Equation, source: int) -> boo
         chain.residual = more[0]
     elif op.kind is Kind.POINTWISE and op.results == 1 and site.is_free((equation,)):
         is_own = equation.reads[0] == source and equation.reads.count(source) == 1
-        if not is_own or not all(site.is_memory(value, Role.CONSTANT) for value in more):
+        if not is_own or not all(flow.is_input(value, {Role.CONSTANT}) for value in more):
             return False
         chain.activation, chain.constants = activation_of(op, rounds=rounds), tuple(more)
     else:
@@ -120,8 +116,8 @@ def _takes_in(site: Site, chain: _Chain, equation: Equation, source: int) -> boo
 
 def _is_stored(site: Site, chain: _Chain, rows: list[int]) -> bool:
     """Whether a normalization by these rows can be folded into the weights."""
-    is_stored = site.situation.prepares and all(map(site.is_memory, rows)) and rows[1] == -1
-    return is_stored and chain.normalization is None and chain.residual is None
+    is_stored = rows[1] == -1 and all(site.flow.is_input(each, {Role.BUFFER}) for each in rows)
+    return is_stored and site.situation.prepares and chain.normalization is None and chain.residual is None
 
 
 def _take_gate(site: Site, chain: _Chain) -> None:

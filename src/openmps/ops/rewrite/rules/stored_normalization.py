@@ -17,8 +17,7 @@ from openmps.ops.rewrite.rule import Change, Site
 def stored(site: Site, normalization: Equation, *_: Equation) -> Change | None:
     """The normalization with prepared factors, and the pointwise operation behind it."""
     op, (source, *rows) = normalization.op, normalization.reads
-    if not isinstance(op, Normalize) or not all(map(site.is_memory, rows)):
-        return None
+    assert isinstance(op, Normalize)
     prepared, value = Input(Role.PREPARED, site.inputs[rows[0]].name), site.new_value()
     recipe = Recipe(PrepareNormalization(op.epsilon), tuple(map(site.inputs.get, rows)))
     last, activation = normalization, None
