@@ -36,7 +36,6 @@ class Saved(MemoryBinding, Memory):
 
     is_persistent = False
     is_memory = True
-    is_whole = True
 
     def __init__(self) -> None:
         self.content: Any = None
@@ -61,6 +60,11 @@ class Saved(MemoryBinding, Memory):
     def view_key(self) -> Hashable:
         """All of it."""
         return None
+
+    @property
+    def is_whole(self) -> bool:
+        """It is the memory."""
+        return True
 
     def rebind(self, memories: Sequence[Saved]) -> Saved:
         """The other memory."""

@@ -61,15 +61,17 @@ class Term(NamedTuple):
     besides: frozenset[Role] | None = None
     """What it may read besides the result of the one before: inputs of these roles, or anything."""
 
+    def names(self, op: Op) -> bool:
+        """Whether an operation is such."""
+        is_such = op.kind is self.kind and isinstance(op, self.of)
+        return is_such and all(getattr(op, name) in values for name, values in self.fields.items())
+
     def takes(self, flow: DataFlow, equation: Equation, value: int) -> bool:
-        """Whether an equation that reads ``value`` is such."""
-        op = equation.op
-        if op.kind is not self.kind or not isinstance(op, self.of):
+        """Whether an equation that reads ``value`` is such, and what else it reads."""
+        if not self.names(equation.op):
             return False
-        others = () if self.besides is None else [each for each in equation.reads if each != value]
-        return all(getattr(op, name) in values for name, values in self.fields.items()) and all(
-            flow.is_input(each, self.besides or ()) for each in others
-        )
+        roles = self.besides
+        return roles is None or all(each == value or flow.is_input(each, roles) for each in equation.reads)
 
 
 Pattern = tuple[Term, ...]

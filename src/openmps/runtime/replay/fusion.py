@@ -56,10 +56,11 @@ def joinable(
     """The works of a partition; ``writers`` says how many outputs go to each inner memory."""
     once = {number for number, count in writers.items() if count == 1}.difference(partition.beginnings)
     found: list[Joinable] = []
-    for place, (work, part, *more) in enumerate(zip(works, partition.parts, calls, ends, touched, strict=False)):
+    each = zip(works, partition.parts, calls, ends, touched, strict=False)
+    for place, (work, part, call, last, memory) in enumerate(each):
         inner = {index: source.memories for index, source in enumerate(part.sources) if source.how is INNER}
         needed = frozenset([number for numbers in inner.values() for number in numbers])
-        found.append(Joinable(*more, place, _made(work, part, once), _read(work, inner), needed))
+        found.append(Joinable(call, last, memory, place, _made(work, part, once), _read(work, inner), needed))
     return found
 
 

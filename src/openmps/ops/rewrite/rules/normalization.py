@@ -48,8 +48,9 @@ _SUM = Combination(Arithmetic.ADD)
 def handed_on(site: Site, equation: Equation) -> Change | None:
     """Nothing for the gradient of a sum's operand, which is that of the sum."""
     op, (gradient, *others) = equation.op, equation.reads
-    is_same = isinstance(op, CombinationGradient) and (op.primary_scale, op.axes) == (1.0, ()) and others == [-1, -1]
-    return _instead(site, equation, gradient) if is_same and op.operation is not Arithmetic.MULTIPLY else None
+    assert isinstance(op, CombinationGradient)
+    is_same = (op.primary_scale, op.axes) == (1.0, ()) and others == [-1, -1]
+    return _instead(site, equation, gradient) if is_same else None
 
 
 def loaded_again(site: Site, equation: Equation) -> Change | None:

@@ -42,11 +42,11 @@ def spread_gradient(site: Site, spread: Equation, sums: Equation) -> Change | No
         return None
     gradient = sums.reads[_GRADIENT]
     maker, rounds = flow.made(gradient)
-    if maker is not spread or flow.inner_uses(flow.origin(gradient)) != [sums] or not _is_whole(maker):
+    if maker is not spread or flow.inner_uses(flow.origin(gradient)) != [sums] or not _is_whole(spread):
         return None
-    assert isinstance(maker.op, AveragePoolingGradient)
-    reads = (*sums.reads[:_GRADIENT], flow.origin(maker.reads[0]))
-    return Change({id(sums): [Equation(SpreadSums(op, maker.op, rounds), reads, sums.writes)]})
+    assert isinstance(spread.op, AveragePoolingGradient)
+    reads = (*sums.reads[:_GRADIENT], flow.origin(spread.reads[0]))
+    return Change({id(sums): [Equation(SpreadSums(op, spread.op, rounds), reads, sums.writes)]})
 
 
 def _is_whole(equation: Equation) -> bool:
@@ -72,9 +72,9 @@ def _changes(flow: DataFlow, neuron: Equation, op: NormalizedNeuron, normalizati
     maker, rounds = flow.made(added)
     if maker is not normalization or flow.inner_uses(flow.origin(added)) != [neuron]:
         return None
-    assert isinstance(maker.op, Normalize)
-    pair = _Pair(neuron.reads[:_ADDED], maker.reads, maker.op)
-    fused = Equation(ProjectedNeuron(op, maker.op, rounds), (*pair.first, *pair.second), neuron.writes)
+    assert isinstance(normalization.op, Normalize)
+    pair = _Pair(neuron.reads[:_ADDED], normalization.reads, normalization.op)
+    fused = Equation(ProjectedNeuron(op, normalization.op, rounds), (*pair.first, *pair.second), neuron.writes)
     changes: Changes = {id(neuron): [fused]}
     sums = [equation for equation in flow.inner_uses(neuron.writes[1]) or () if isinstance(equation.op, PassedSums)]
     return Change(changes | _backward(flow, sums[0], pair) if len(sums) == 1 else changes)

@@ -35,9 +35,8 @@ _KNOWN = 4
 def end_by_moments(site: Site, _: Equation, last: Equation) -> Change | None:
     """The end of a block whose convolutions may be rewritten."""
     end = _match(site.flow, last)
-    if end is None or any(
-        site.inputs.get(each.convolution.reads[1]) not in site.situation.moments for each in end.branches
-    ):
+    weights = [] if end is None else [site.inputs.get(each.convolution.reads[1]) for each in end.branches]
+    if end is None or any(each is None or each not in site.situation.moments for each in weights):
         return None
     return Change(end.equations([site.new_value() for _ in range(end.spare)]))
 
