@@ -12,6 +12,7 @@ no memory: the same function serves every encode of equal kernels over equal sha
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import Field, FrozenInstanceError, dataclass, field
 from enum import Enum, auto
@@ -430,8 +431,6 @@ def _sharing(equations: Sequence[Equation], inputs: tuple[int, ...], outputs: tu
         for index in equation.writes:
             roots[index] = seen if equation.op.gives_view else frozenset({index})
     ends = [roots.get(index, frozenset({index})) for index in outputs]
-    given = frozenset(inputs)
-    return tuple(
-        bool(end & given) or any(end & other for place, other in enumerate(ends) if place != mine)
-        for mine, end in enumerate(ends)
-    )
+    held = Counter([root for end in ends for root in end])
+    held.update(dict.fromkeys(inputs, 1))
+    return tuple(any(held[root] > 1 for root in end) for end in ends)

@@ -123,8 +123,12 @@ class Rule(NamedTuple):
 
     def apply(self, before: FusedFunction, situation: Situation) -> FusedFunction:
         """The function with every match that may be changed; the same if there is none."""
+        kinds = {pattern[0].kind for pattern in self.patterns}
+        firsts = [each for each in before.function.equations if each.op.kind in kinds]
+        if not firsts:
+            return before
         site = Site(before, situation)
-        for equation in before.function.equations:
+        for equation in firsts:
             for match in self.matches(site.flow, equation):
                 if site.is_free(match):
                     site.take(self.becomes(site, *match))
@@ -183,7 +187,9 @@ class Site:
             return before
         function = before.function
         found = [new for each in function.equations for new in change.equations.get(id(each), [each])]
-        equations = [each._replace(reads=tuple(map(self._same, each.reads))) for each in found]
+        equations = (
+            [each._replace(reads=tuple(map(self._same, each.reads))) for each in found] if change.same else found
+        )
         inputs = {each: value for value, each in self.inputs.items()} | change.prepared
         if change.prepared or change.recipes:
             was_read = {value for each in function.equations for value in each.reads}
