@@ -48,7 +48,7 @@ class Situation(NamedTuple):
     prepares: bool = True
     """Whether what follows from memory that stays is made ahead; else the function makes it each time that it runs."""
     moments: Container[Input] = frozenset()
-    """Weights of convolutions that may take part in `ends_by_moments`."""
+    """Weights of convolutions that the rule "end by moments" may take in."""
 
 
 class Term(NamedTuple):
