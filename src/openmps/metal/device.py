@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self
 
 import torch
 
-from openmps.checks import NamedAttributes, Shown, Single, counted, described, is_whole, store, whole
+from openmps.checks import NamedAttributes, Shown, Single, counted, described, flag, is_whole, store, whole
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.metal.array_protocols import Taken
 from openmps.metal.blit import BlitEncoder, CopyBytes, FillBytes
@@ -331,6 +331,7 @@ class MTLCommandQueue(NamedAttributes, Single):
         player = None if device.make_player is None else device.make_player(device.torch_device)
         self._executor = QueueExecutor(device.torch_device, count, player)
         self._max_capture_count = MAX_CAPTURE_COUNT
+        self._allow_fusion = True
         # The thread knows the executor only, and ends with the queue. At exit the executor runs what is left.
         weakref.finalize(self, self._executor.close).atexit = False
 
@@ -357,6 +358,22 @@ class MTLCommandQueue(NamedAttributes, Single):
         self._max_capture_count = whole("MTLCommandQueue", "max_capture_count", value, 0)
         if self._executor.player is not None:
             self._executor.player.max_capture_count = value
+
+    @property
+    def allow_fusion(self) -> bool:
+        """Whether replays fuse kernels that were encoded one by one, as `MPSNNGraph.allow_fusion` does filters.
+
+        True at first. Images between two kernels that are temporary and have had their last read are then never made;
+        numbers are the same but for rounding. `CommandBuffer.explain` tells what was fused. False keeps every kernel
+        apart. Our addition.
+        """
+        return self._allow_fusion
+
+    @allow_fusion.setter
+    def allow_fusion(self, value: bool) -> None:
+        self._allow_fusion = flag("MTLCommandQueue", "allow_fusion", value)
+        if self._executor.player is not None:
+            self._executor.player.allow_fusion = value
 
     def command_buffer(self) -> MTLCommandBuffer:
         """A new command buffer. Blocks while as many as the queue holds are in flight."""

@@ -12,6 +12,7 @@ no memory: the same function serves every encode of equal kernels over equal sha
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import Field, FrozenInstanceError, dataclass, field
 from enum import Enum, auto
@@ -26,13 +27,20 @@ class Kind(Enum):
     STORAGE = auto()
     """Formats and places: no arithmetic."""
     POINTWISE = auto()
-    """Each number of the result follows from the numbers at its place, and from those of its channel."""
+    """Each number of the result follows from the numbers at its place, and from those of its channel.
+
+    One of a single image may run behind any operation that makes the image, as a part of it.
+    """
     WINDOW = auto()
-    """Each pixel of the result follows from a window of pixels of its channel."""
+    """Each pixel of the result follows from a window of pixels of its channel, or belongs to such windows."""
     REDUCTION = auto()
-    """Sums, means or extremes over axes."""
+    """Sums, means or extremes over axes, and what needs them."""
     CONTRACTION = auto()
     """Sums of products: convolutions and matrix products."""
+    CONTRACTION_GRADIENT = auto()
+    """The gradients of a contraction: where there are such, parameters are trained."""
+    PREPARATION = auto()
+    """What follows from memory that stays alone, and need not be made again until that changes."""
     RANDOM = auto()
     """Made of a seed and a number that counts."""
     UPDATE = auto()
@@ -442,8 +450,6 @@ def _sharing(equations: Sequence[Equation], inputs: tuple[int, ...], outputs: tu
     """Of each output, whether its memory may be an input's or another output's."""
     roots = _roots(equations, inputs)
     ends = [roots.get(index, frozenset({index})) for index in outputs]
-    given = frozenset(inputs)
-    return tuple(
-        bool(end & given) or any(end & other for place, other in enumerate(ends) if place != mine)
-        for mine, end in enumerate(ends)
-    )
+    held = Counter([root for end in ends for root in end])
+    held.update(dict.fromkeys(inputs, 1))
+    return tuple(any(held[root] > 1 for root in end) for end in ends)

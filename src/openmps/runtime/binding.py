@@ -89,6 +89,11 @@ class Binding(ABC):
         return None
 
     @property
+    def is_whole(self) -> bool:
+        """Whether its value is all that its one memory holds, as it is: what is taken there is found there."""
+        return False
+
+    @property
     def may_defer(self) -> bool:
         """Whether an output becomes the memory of one block as it is, and may be copied when it is asked for."""
         return False

@@ -25,6 +25,7 @@ class ObservingPlayer:
         self, run: Callable[[str, Dispatch], None], others: Callable[[str], None] = lambda label: None
     ) -> None:
         self.max_capture_count = MAX_CAPTURE_COUNT
+        self.allow_fusion = True
         self._run = run
         self._others = others
 

@@ -368,6 +368,11 @@ class Stack(View[Shape]):
             key = self._view_key = self.shape, tuple([part.view_key() for part in self.parts])
         return key
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is all of one block."""
+        return len(self.parts) == 1 and self.parts[0].is_whole
+
     def rebind(self, memories: Sequence[Block]) -> Stack:
         """The same of other memory."""
         return Stack(

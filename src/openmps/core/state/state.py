@@ -61,6 +61,11 @@ class Saved(MemoryBinding, Memory):
         """All of it."""
         return None
 
+    @property
+    def is_whole(self) -> bool:
+        """It is the memory."""
+        return True
+
     def rebind(self, memories: Sequence[Saved]) -> Saved:
         """The other memory."""
         return memories[0]

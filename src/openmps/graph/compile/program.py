@@ -135,8 +135,8 @@ class Program:
         self._readers: dict[MPSNNStateNode, tuple[int, ...]] = {}
         self.processes: Processes | None = None
         """Those that share each batch, if there are several."""
-        self.fused: frozenset[MPSNNFilterNode] = frozenset()
-        """The filters whose results never exist: they run as a part of a neighbour."""
+        self.fused: Mapping[MPSNNFilterNode, str] = {}
+        """The filters whose results never exist, as they run as a part of a neighbour, and the rules that did it."""
         self.function: Function
         self.parts: tuple[tuple[Role, str, int, Stage | None], ...]
         """Of each input of the function: role, name in its stage's function, and that stage; none for images."""
@@ -161,7 +161,7 @@ class Program:
     def use(
         self,
         function: Function,
-        fused: frozenset[MPSNNFilterNode],
+        fused: Mapping[MPSNNFilterNode, str],
         recipes: Mapping[Input, Recipe] = MappingProxyType({}),
     ) -> None:
         """Run ``function``, whose prepared inputs are made as ``recipes`` say."""

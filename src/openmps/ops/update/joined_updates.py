@@ -2,8 +2,7 @@
 
 `join_updates`: updates by one kind of optimizer with the same numbers, one after the other, become a `JoinedUpdate`: a
 network's updates are little more than their launches. So do equations of running averages, and numbers that are put in
-the place of others. The equations that they must equal are those one by one. A captured command buffer is where they
-meet (`openmps.runtime.replay.updates`).
+the place of others. The equations that they must equal are those one by one.
 """
 
 from __future__ import annotations

@@ -46,6 +46,7 @@ class _Capture:
         self.may_defer = [sink.may_defer for sink in static_function.sinks]
         self.outs = static_function.outs
         self.is_guarded = static_function.is_guarded
+        self.fused = static_function.fused
         self.recording = recording
 
 
@@ -53,6 +54,8 @@ class _Entry:
     """What is known of runs with one key."""
 
     def __init__(self, kept: list[ref[object]], partition: Partition) -> None:
+        self.allow_fusion = True
+        """Whether its capture may be fused."""
         self.kept = kept
         """What the key tells by identity: when it goes, the key means nothing any more."""
         self.partition = partition
@@ -74,6 +77,7 @@ class Replayer:
 
     def __init__(self, device: torch.device, recorder: Recorder, min_steps: int = MIN_STEPS) -> None:
         self.max_capture_count = MAX_CAPTURE_COUNT
+        self.allow_fusion = True
         self._device = device
         self._recorder = recorder
         self._min_steps = min_steps
@@ -115,7 +119,8 @@ class Replayer:
                 partition = entry.partition
                 outcome, reason = self._play(works, entry, signature)
                 if outcome is not None:
-                    passages.append(Passage(partition.works, outcome, reason))
+                    fused = frozenset[int]() if entry.capture is None else entry.capture.fused
+                    passages.append(Passage(partition.works, outcome, reason, fused))
                     return 0
                 count = max(1, partition.works)
                 if entry.too_large or (entry.looks == 1 and signature.works - count > _MOST_LOOKED_AT_AGAIN):
@@ -144,7 +149,8 @@ class Replayer:
             if _brings_new_memory(signature):
                 return None, _FIRST
             try:
-                static_function = StaticFunction(signature, partition, self._device)
+                fuses = entry.allow_fusion
+                static_function = StaticFunction(signature, partition, self._device, allow_fusion=fuses)
                 entry.capture = _Capture(static_function, self._recorder.record(static_function.run))
             except Exception as fault:
                 entry.refusal = f"it cannot be captured, {type(fault).__name__}: {fault}".partition("\n")[0]
@@ -160,7 +166,7 @@ class Replayer:
     # --- what is remembered -------------------------------------------------------------------------------------------
 
     def _entry(self, works: deque[tuple[str, Work]], signature: Signature) -> _Entry:
-        key = signature.key
+        key = (self.allow_fusion, *signature.key)
         entry = self._entries.get(key)
         if entry is None:
             self._warmups.hold(signature.dispatches)
@@ -169,6 +175,7 @@ class Replayer:
             kept = [ref(each, forget) for each in things_of(signature)]
             entry = self._entries[key] = _Entry(kept, analyse(works, signature))
             entry.too_large = _too_large(signature, self._device)
+            entry.allow_fusion = self.allow_fusion
         entry.looks += 1
         entry.last_use = next(self._uses)
         return entry
