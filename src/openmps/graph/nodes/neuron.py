@@ -7,9 +7,8 @@ from typing import Any, ClassVar
 
 from numpy.typing import NDArray
 
-from openmps.checks import Shown
+from openmps.checks import Shown, of_kind
 from openmps.core.neuron import MPSNNNeuronDescriptor
-from openmps.errors import MPSTypeError
 from openmps.graph.nodes.node import (
     MPSNNFilterNode,
     MPSNNGradientFilterNode,
@@ -30,9 +29,7 @@ class MPSCNNNeuronNode(MPSNNFilterNode):
 
     def __init__(self, source: MPSNNImageNode, descriptor: MPSNNNeuronDescriptor) -> None:
         super().__init__([source])
-        if not isinstance(descriptor, MPSNNNeuronDescriptor):
-            raise MPSTypeError(self.name, "descriptor", "must be an MPSNNNeuronDescriptor", type(descriptor).__name__)
-        self._descriptor = descriptor.copy()
+        self._descriptor = of_kind(self.name, "descriptor", descriptor, MPSNNNeuronDescriptor).copy()
         if type(self) is MPSCNNNeuronNode:
             # The subclasses differ in their constructors only.
             self.__class__ = _CLASSES.get(descriptor.neuron_type, MPSCNNNeuronNode)
@@ -64,9 +61,7 @@ class MPSCNNNeuronGradientNode(MPSNNGradientFilterNode):
         descriptor: MPSNNNeuronDescriptor,
     ) -> None:
         super().__init__(source_gradient, source_image, gradient_state)
-        if not isinstance(descriptor, MPSNNNeuronDescriptor):
-            raise MPSTypeError(self.name, "descriptor", "must be an MPSNNNeuronDescriptor", type(descriptor).__name__)
-        self._descriptor = descriptor.copy()
+        self._descriptor = of_kind(self.name, "descriptor", descriptor, MPSNNNeuronDescriptor).copy()
 
     descriptor = Shown[MPSNNNeuronDescriptor]("_descriptor", "Type and parameters of the forward neuron.")
 
