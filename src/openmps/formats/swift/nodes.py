@@ -10,15 +10,15 @@ from openmps.core.image.temporary import MPSTemporaryImage
 from openmps.core.padding.explicit import ExplicitPadding
 from openmps.core.padding.policy import MPSNNDefaultPadding, MPSNNPadding
 from openmps.formats.swift.classes import template
-from openmps.formats.swift.forms import Form, form_of
+from openmps.formats.swift.forms import form_of
 from openmps.formats.swift.layers import Layers
 from openmps.formats.swift.literals import camel, case, float32, literal, options, string
 from openmps.formats.swift.text import Text
 from openmps.graph.compile.interface import source_label
 from openmps.graph.graph import MPSNNGraph
+from openmps.graph.nodes.catalog import SINCE
 from openmps.graph.nodes.node import MPSNNFilterNode, MPSNNGradientFilterNode, MPSNNImageNode, MPSNNStateNode, row_of
-from openmps.graph.nodes.releases import SINCE
-from openmps.graph.nodes.rows import Row
+from openmps.graph.nodes.rows import Form, Row
 from openmps.kernels.loss import MPSCNNLossDescriptor, MPSCNNYOLOLossDescriptor
 from openmps.types import (
     MPSCNNBatchNormalizationFlags,
