@@ -94,14 +94,9 @@ def _parameter_gradients(kernel: Any, use: Use) -> None:
 
 def _batch_normalization(device: MTLDevice, data_source: Any, flags: MPSCNNBatchNormalizationFlags) -> Any:
     made = batch_normalization_kernels.WholeBatchNormalization(device, data_source)
-    made.uses_batch = _FLAGS.get(flags)
+    if flags is not MPSCNNBatchNormalizationFlags.DEFAULT:
+        made.uses_batch = flags is MPSCNNBatchNormalizationFlags.CALCULATE_STATISTICS_ALWAYS
     return made
-
-
-_FLAGS = {
-    MPSCNNBatchNormalizationFlags.CALCULATE_STATISTICS_ALWAYS: True,
-    MPSCNNBatchNormalizationFlags.CALCULATE_STATISTICS_NEVER: False,
-}
 
 
 def _statistics(kernel: batch_normalization_kernels.WholeBatchNormalization, use: Use) -> None:
@@ -142,15 +137,18 @@ def _transform(provider: Any, node: shape.MPSNNScaleNode, source: MPSImage, resu
 
 
 def _by_images(kernel_property: str, question: Question) -> Asked:
-    return Asked("property_call_back", kernel_property, lambda whom, node, *images: question.ask(whom, *images))
+    def ask(callback: Any, node: Any, source: MPSImage, result: MPSImage) -> Any:
+        return question.ask(callback, source, result)
+
+    return Asked("property_call_back", kernel_property, ask)
 
 
 # --- what many rows say -----------------------------------------------------------------------------------------------
 
 _VALID = MPSNNDefaultPadding(MPSNNPaddingMethod.SIZE_VALID_ONLY)
 _WINDOW = ("kernel_width", "kernel_height", "stride_in_pixels_x", "stride_in_pixels_y")
-_DILATED = ("kernel_width", "kernel_height", "dilation_rate_x", "dilation_rate_y", *_WINDOW[2:])
 _DILATION = ("dilation_rate_x", "dilation_rate_y")
+_DILATED = (*_WINDOW[:2], *_DILATION, *_WINDOW[2:])
 _FACTORS = ("integer_scale_factor_x", "integer_scale_factor_y")
 _SQUARE = ("kernel_width", "kernel_height")
 _ENERGY = ("alpha", "beta", "delta")
@@ -379,8 +377,8 @@ NODES: tuple[Row, ...] = (
     _loss(loss.MPSCNNYOLOLossNode, loss_kernels.MPSCNNYOLOLoss, FIRST_GRADIENTS, "loss_descriptor"),
     _loss(loss.MPSNNInitialGradientNode, loss_kernels.MPSNNInitialGradient, "10.15"),
     Row(
-        loss.MPSNNForwardLossNode, loss_kernels.MPSNNForwardLoss, ("loss_descriptor",), images=1, asked=_by_images("weight", SCALAR_WEIGHT),
-        state=_OF_ONE, since="10.15", swift=Form(("sources", "loss_descriptor")),
+        loss.MPSNNForwardLossNode, loss_kernels.MPSNNForwardLoss, ("loss_descriptor",), images=1,
+        asked=_by_images("weight", SCALAR_WEIGHT), state=_OF_ONE, since="10.15", swift=Form(("sources", "loss_descriptor")),
         gradient=GradientRow(
             loss.MPSNNLossGradientNode, _loss_gradient, ("loss_descriptor", "is_labels_gradient_filter"), images=2,
             copies=("property_call_back",), since="10.15",
