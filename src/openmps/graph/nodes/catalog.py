@@ -378,7 +378,8 @@ NODES: tuple[Row, ...] = (
     _loss(loss.MPSNNInitialGradientNode, loss_kernels.MPSNNInitialGradient, "10.15"),
     Row(
         loss.MPSNNForwardLossNode, loss_kernels.MPSNNForwardLoss, ("loss_descriptor",), images=1,
-        asked=_by_images("weight", SCALAR_WEIGHT), state=_OF_ONE, since="10.15", swift=Form(("sources", "loss_descriptor")),
+        asked=_by_images("weight", SCALAR_WEIGHT), state=_OF_ONE, since="10.15",
+        swift=Form(("sources", "loss_descriptor")),
         gradient=GradientRow(
             loss.MPSNNLossGradientNode, _loss_gradient, ("loss_descriptor", "is_labels_gradient_filter"), images=2,
             copies=("property_call_back",), since="10.15",
