@@ -406,7 +406,6 @@ from openmps.kernels.upsampling import (
     MPSCNNUpsamplingNearestGradient as MPSCNNUpsamplingNearestGradient,
 )
 from openmps.metal.device import (
-    MPSSupportsMTLDevice as MPSSupportsMTLDevice,
     MTLBlitCommandEncoder as MTLBlitCommandEncoder,
     MTLBuffer as MTLBuffer,
     MTLCommandBuffer as MTLCommandBuffer,
@@ -427,6 +426,7 @@ from openmps.metal.mps_command_buffer import (
     MPSPredicate as MPSPredicate,
 )
 from openmps.runtime.devices import (
+    MPSSupportsMTLDevice as MPSSupportsMTLDevice,
     MTLCopyAllDevices as MTLCopyAllDevices,
     MTLCreateSystemDefaultDevice as MTLCreateSystemDefaultDevice,
     mtl_device as mtl_device,

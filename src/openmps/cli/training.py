@@ -115,6 +115,33 @@ CheckpointEvery = Annotated[
 KeepCheckpoints = Annotated[int, typer.Option(min=1, help="How many checkpoints stay, the newest.")]
 
 
+Decay = Annotated[
+    float, typer.Option(min=0, max=1, help="Last part of the training over which the step size falls to 0.")
+]
+ImageSize = Annotated[
+    str | None,
+    typer.Option(metavar="WIDTHxHEIGHT", help="Resize the images of class folders.", show_default=False),
+]
+ChannelsOption = Annotated[
+    int | None,
+    typer.Option(help="Make the images of class folders grey (1) or red green blue (3).", show_default=False),
+]
+SyncStatistics = Annotated[
+    bool,
+    typer.Option("--sync-statistics", help="Normalize batches over all processes that share them (torchrun)."),
+]
+ShardOptimizer = Annotated[
+    bool,
+    typer.Option(
+        "--shard-optimizer",
+        help="Keep a share of the optimizer's state in each process (torchrun): the same numbers.",
+    ),
+]
+Tensorboard = Annotated[
+    bool, typer.Option("--tensorboard", help="Write event files for TensorBoard into the run's tensorboard folder.")
+]
+
+
 def train(
     context: typer.Context,
     data: Data = None,
@@ -124,38 +151,19 @@ def train(
     epochs: Epochs = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Images of one step.")] = 40,
     learning_rate: Annotated[float, typer.Option(help="Step size of the optimizer.")] = 1e-3,
-    decay: Annotated[
-        float, typer.Option(min=0, max=1, help="Last part of the training over which the step size falls to 0.")
-    ] = 0.3,
+    decay: Decay = 0.3,
     optimizer: Annotated[Optimizer, typer.Option(help="How weights follow from gradients.")] = Optimizer.ADAM,
     format: Annotated[Format, typer.Option(help="How intermediate images are stored.")] = Format.FLOAT32,
     device: Device = "auto",
     seed: Annotated[int, typer.Option(min=0, help="Of initial weights, order, dropout and held-out images.")] = 0,
-    image_size: Annotated[
-        str | None,
-        typer.Option(metavar="WIDTHxHEIGHT", help="Resize the images of class folders.", show_default=False),
-    ] = None,
-    channels: Annotated[
-        int | None,
-        typer.Option(help="Make the images of class folders grey (1) or red green blue (3).", show_default=False),
-    ] = None,
+    image_size: ImageSize = None,
+    channels: ChannelsOption = None,
     skip_broken: Annotated[bool, typer.Option("--skip-broken", help="Leave out broken images.")] = False,
     checkpoint_every: CheckpointEvery = None,
     keep_checkpoints: KeepCheckpoints = 2,
-    sync_statistics: Annotated[
-        bool,
-        typer.Option("--sync-statistics", help="Normalize batches over all processes that share them (torchrun)."),
-    ] = False,
-    shard_optimizer: Annotated[
-        bool,
-        typer.Option(
-            "--shard-optimizer",
-            help="Keep a share of the optimizer's state in each process (torchrun): the same numbers.",
-        ),
-    ] = False,
-    tensorboard: Annotated[
-        bool, typer.Option("--tensorboard", help="Write event files for TensorBoard into the run's tensorboard folder.")
-    ] = False,
+    sync_statistics: SyncStatistics = False,
+    shard_optimizer: ShardOptimizer = False,
+    tensorboard: Tensorboard = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the test accuracy only.")] = False,
 ) -> None:
     """Train a network on images.
@@ -170,15 +178,19 @@ def train(
     with joined(device) as group:
         going_on = run_to_go_on_with(group, run, resume)
         if going_on is not None:
-            given = {} if resume is None else given_options(context)
-            _resume(going_on, given, group, shards=shard_optimizer, quiet=quiet)
-            return
+            return _resume(
+                going_on, given_options(context) if resume else {}, group, shards=shard_optimizer, quiet=quiet
+            )
         from openmps.training.options import TrainingOptions
         from openmps.training.processes import together
         from openmps.types import MPSImageFeatureChannelFormat
 
-        options = partial(
-            TrainingOptions,
+        load = partial(
+            _load, data, parse_size(image_size, "--image-size"), channels_of(channels), network, seed, skip_broken
+        )
+        split = together(group, load)
+        chosen = TrainingOptions(
+            epochs=epochs or _default_epochs(split, batch_size),
             batch_size=batch_size,
             learning_rate=learning_rate,
             decay=decay,
@@ -190,15 +202,8 @@ def train(
             network=network,
             synchronizes_statistics=sync_statistics,
         )
-        form = channels_of(channels)
-        load = partial(_load, data, parse_size(image_size, "--image-size"), form, network, seed, skip_broken)
-        split = together(group, load)
-        chosen = options(epochs=epochs or _default_epochs(split, batch_size))
-        if is_first(group):
-            _say_what_is_new(split, network)
         source = {"path": None if data is None else str(data.resolve()), "skip_broken": skip_broken}
-        more = {"tensorboard": tensorboard, "shards": shard_optimizer, "quiet": quiet}
-        _begin(split, chosen, device, group, run, source, **more)
+        _begin(split, chosen, device, group, run, source, tensorboard=tensorboard, shards=shard_optimizer, quiet=quiet)
 
 
 def _load(
@@ -242,6 +247,8 @@ def _begin(
     from openmps.training.run_description import describe_run
     from openmps.training.run_folder import RunFolder
 
+    if is_first(group):
+        _say_what_is_new(split, chosen.network)
     if tensorboard:
         together(group, require_tensorboard)
     machine = mtl_device(device) if group is None else group.device

@@ -74,6 +74,18 @@ def import_weights(
     if prefix and not taking.index:
         remedy = f"There are: {_listed(list(taking.tensors))}"
         raise MPSArgumentError(_WHO, "prefix", "must stand before names of tensors", shown(prefix), remedy)
+    rows, arrays = _all_taken(taking, behind_of, epsilon or 0.0)
+    left = _left(taking, leave)
+    if taking.problems:
+        rule = f"must fit the network, in the layout {taking.layout}"
+        remedy = "Names that differ can be given, and tensors that no layer needs can be left out."
+        raise MPSWeightsError(_WHO, "tensors", rule, taking.problems, remedy)
+    return WeightMapping(tuple(rows), arrays, left)
+
+
+def _all_taken(
+    taking: _Taking, behind_of: Mapping[str, str], epsilon: float
+) -> tuple[list[WeightRow], dict[str, NDArray[Any]]]:
     rows: list[WeightRow] = []
     arrays: dict[str, NDArray[Any]] = {}
     for layer in taking.layers.values():
@@ -84,15 +96,10 @@ def import_weights(
         own = {part: array for part, (_, array) in found.items()}
         rows += [row for row, _ in found.values()]
         if behind is not None:
-            more, own = _folded(taking, layer, own, behind, epsilon or 0.0)
+            more, own = _folded(taking, layer, own, behind, epsilon)
             rows += more
         arrays |= {f"{layer.label}.{part}": array for part, array in own.items()}
-    left = _left(taking, leave)
-    if taking.problems:
-        rule = f"must fit the network, in the layout {taking.layout}"
-        remedy = "Names that differ can be given, and tensors that no layer needs can be left out."
-        raise MPSWeightsError(_WHO, "tensors", rule, taking.problems, remedy)
-    return WeightMapping(tuple(rows), arrays, left)
+    return rows, arrays
 
 
 def export_weights(
