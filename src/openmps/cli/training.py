@@ -178,17 +178,14 @@ def train(
     with joined(device) as group:
         going_on = run_to_go_on_with(group, run, resume)
         if going_on is not None:
-            return _resume(
-                going_on, given_options(context) if resume else {}, group, shards=shard_optimizer, quiet=quiet
-            )
+            given = given_options(context) if resume else {}
+            return _resume(going_on, given, group, shards=shard_optimizer, quiet=quiet)
         from openmps.training.options import TrainingOptions
         from openmps.training.processes import together
         from openmps.types import MPSImageFeatureChannelFormat
 
-        load = partial(
-            _load, data, parse_size(image_size, "--image-size"), channels_of(channels), network, seed, skip_broken
-        )
-        split = together(group, load)
+        size, form = parse_size(image_size, "--image-size"), channels_of(channels)
+        split = together(group, partial(_load, data, size, form, network, seed, skip_broken))
         chosen = TrainingOptions(
             epochs=epochs or _default_epochs(split, batch_size),
             batch_size=batch_size,
