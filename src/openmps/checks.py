@@ -5,8 +5,10 @@ from __future__ import annotations
 import inspect
 import math
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from enum import Enum, EnumType
+import re
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from enum import Enum
 from functools import lru_cache
 from operator import attrgetter
 from typing import (
@@ -25,8 +27,8 @@ from typing import (
 
 import numpy as np
 
-from openmps.errors import MPSArgumentError, MPSAttributeError, MPSTypeError, shown
-from openmps.spellings import OtherSpelling, add_other_spellings, closest, letters, respelt, spellings
+from openmps.errors import MPSArgumentError, MPSAttributeError, MPSError, MPSMemoryError, MPSTypeError, shown
+from openmps.spellings import OtherSpelling, add_other_spellings, closest, respelt, spellings
 
 T = TypeVar("T")
 
@@ -313,20 +315,6 @@ def _is_refused(kind: type, name: str) -> bool:
     return _is_own(kind) or respelt(name, _own_names(kind)) is not None
 
 
-class NamedMembers(EnumType):
-    """The metaclass of enumerations that name the member that was meant: ``RELU`` for ``reLU``."""
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(cls, name: str) -> Never:
-            if name[0] == "_":
-                raise AttributeError(name)
-            members = sorted(cls.__members__)
-            meant = closest(letters(name).removeprefix(letters(cls.__name__)), members)
-            remedy = "Use one of " + ", ".join(members[:12]) if meant is None else f"Use {meant}"
-            raise MPSAttributeError(cls.__name__, name, "is no member of this enumeration", None, remedy)
-
-
 @lru_cache(_KEPT)
 def _meant(kind: type, name: str) -> str | None:
     """The attribute of a class that ``name`` was probably to be."""
@@ -483,3 +471,23 @@ def size_text(shape: Sequence[int]) -> str:
     """
     height, width, *more = shape
     return lengths_text((width, height, *more))
+
+
+OF_MEMORY = re.compile(r"out of memory|not enough memory|(cannot|can't) allocate memory|^Error -4 while", re.IGNORECASE)
+"""How libraries that have no better error for it put it; the last is zlib's."""
+
+
+@contextmanager
+def memory_for(who: str, argument: str) -> Generator[None]:
+    """Raise ``MPSMemoryError`` where there is no memory for what is made within.
+
+    Python and NumPy raise ``MemoryError``, torch a ``RuntimeError`` that only its text tells from others.
+    """
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        is_of_memory = isinstance(error, MemoryError) or OF_MEMORY.search(str(error))
+        if isinstance(error, MPSError) or not is_of_memory:  # ours are named already
+            raise
+        remedy = "Drop what is no longer used, or use a smaller batch"
+        raise MPSMemoryError(who, argument, "needs more memory than there is", None, remedy) from error

@@ -5,10 +5,8 @@ Each error names who refused (class and label), which argument, the rule, what i
 
 from __future__ import annotations
 
-import re
 import textwrap
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 
 _LONGEST_PART = 800
 """Characters of each part of a sentence: what a file says may be of any length."""
@@ -191,23 +189,3 @@ class MPSNonFiniteError(MPSError, ArithmeticError):
 
 class MPSTrainingWarning(UserWarning):
     """Weights do not arrive: they did not move, no update was ever asked for, or a kernel holds older ones."""
-
-
-OF_MEMORY = re.compile(r"out of memory|not enough memory|(cannot|can't) allocate memory|^Error -4 while", re.IGNORECASE)
-"""How libraries that have no better error for it put it; the last is zlib's."""
-
-
-@contextmanager
-def memory_for(who: str, argument: str) -> Generator[None]:
-    """Raise ``MPSMemoryError`` where there is no memory for what is made within.
-
-    Python and NumPy raise ``MemoryError``, torch a ``RuntimeError`` that only its text tells from others.
-    """
-    try:
-        yield
-    except (MemoryError, RuntimeError) as error:
-        is_of_memory = isinstance(error, MemoryError) or OF_MEMORY.search(str(error))
-        if isinstance(error, MPSError) or not is_of_memory:  # ours are named already
-            raise
-        remedy = "Drop what is no longer used, or use a smaller batch"
-        raise MPSMemoryError(who, argument, "needs more memory than there is", None, remedy) from error

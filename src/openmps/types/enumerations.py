@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import IntEnum, IntFlag
 
-from openmps.checks import NamedMembers
+from openmps.spellings import NamedMembers
 
 # --- MPSCoreTypes.h ------------------------------------------------------------------------------------------------
 
