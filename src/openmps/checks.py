@@ -61,7 +61,7 @@ class Checked(property, Generic[T]):
 
     def __init__(self, default: T, check: Callable[[str, str, Any], T], doc: str) -> None:
         super().__init__()
-        self._default, self._check, self.__doc__ = default, check, doc
+        self.default, self._check, self.__doc__ = default, check, doc
 
     def __set_name__(self, owner: type, name: str) -> None:
         kept = f"_{name}"
@@ -69,7 +69,7 @@ class Checked(property, Generic[T]):
         def change(thing: object, value: object) -> None:
             store(thing, kept, self._check(_called(thing), name, value))
 
-        setattr(owner, kept, self._default)
+        setattr(owner, kept, self.default)
         super().__init__(attrgetter(kept), change, None, self.__doc__)
 
     if TYPE_CHECKING:

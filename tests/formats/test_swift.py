@@ -18,7 +18,7 @@ from graph.node_initializers import INITIALIZERS
 from networks import NETWORKS, Weights, convolution, training_graph
 from openmps.formats import swift
 from openmps.formats.archive.values import Writer
-from openmps.formats.swift.forms import FORMS
+from openmps.formats.swift.nodes import FORMS
 from openmps.graph.nodes.catalog import SINCE, rows
 from openmps.graph.nodes.neuron import MPSCNNNeuronNode
 from openmps.graph.nodes.releases import IOS, newest

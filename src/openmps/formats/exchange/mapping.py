@@ -16,7 +16,6 @@ from openmps.core.kinds import listed, optional_mapping, text
 from openmps.errors import MPSArgumentError, MPSTypeError, MPSWeightsError, shown
 from openmps.formats.arrays import Array, to_numpy
 from openmps.formats.exchange.conventions import COUNTERS, SEPARATORS, WeightLayout, orders, suffixes
-from openmps.formats.exchange.folding import folded
 from openmps.formats.exchange.layers import LayerKind, Network, WeightLayer, network_layers
 from openmps.formats.exchange.order import Order, fitting, rearranged
 from openmps.formats.exchange.rows import WeightMapping, WeightRow
@@ -356,3 +355,29 @@ def _left(taking: _Taking, leave: Sequence[str]) -> tuple[str, ...]:
         if not any(fnmatchcase(name, pattern) for name in left):
             raise MPSArgumentError(_WHO, "leave", "must match names of tensors that no layer takes", shown(pattern))
     return tuple(left)
+
+
+def folded(
+    own: Mapping[str, NDArray[Any]], normalization: Mapping[str, NDArray[Any]], epsilon: float
+) -> dict[str, NDArray[np.float32]]:
+    """Weights (OHWI) and biases of a convolution that normalizes its result; float32, computed in float64.
+
+    With biases of 0 where there are none::
+
+        W' = W gamma / sqrt(variance + epsilon)     b' = (b - mean) gamma / sqrt(variance + epsilon) + beta
+    """
+    gamma, beta, mean, variance = (
+        normalization[part].astype(np.float64) for part in ("gamma", "beta", "mean", "variance")
+    )
+    if not np.all(variance + epsilon > 0):
+        rule = "plus epsilon must be above 0"
+        raise MPSArgumentError("import_weights", "variance", rule, float(np.min(variance)))
+    scale = gamma / np.sqrt(variance + epsilon)
+    biases = own["biases"].astype(np.float64) if "biases" in own else np.zeros_like(scale)
+    with np.errstate(over="ignore"):
+        weights = (own["weights"].astype(np.float64) * scale[:, None, None, None]).astype(np.float32)
+        shifted = ((biases - mean) * scale + beta).astype(np.float32)
+    if not (np.isfinite(weights).all() and np.isfinite(shifted).all()):
+        rule = "must fold into finite numbers of float32"
+        raise MPSArgumentError("import_weights", "fold", rule, "NaN or infinity", "Look at them: openmps weights show")
+    return {"weights": weights, "biases": shifted}
