@@ -18,6 +18,7 @@ from typing import TypeVar
 
 import torch
 
+from openmps.checks import Shown
 from openmps.metal import process_end
 from openmps.metal.execution import Execution, HostTimer, Latch, Owner, Player, Timer
 from openmps.metal.in_flight import InFlight
@@ -170,15 +171,9 @@ class QueueExecutor:
         is_ending = process_end.ending.is_set() and threading.current_thread() is not threading.main_thread()
         return is_ending or sys.is_finalizing()
 
-    @property
-    def worker(self) -> threading.Thread | None:
-        """The thread that sees records to their end."""
-        return self._worker
+    worker = Shown["threading.Thread | None"]("_worker", "The thread that sees records to their end.")
 
-    @property
-    def is_at_work(self) -> bool:
-        """Whether a record that was handed on may yet call handlers."""
-        return self._in_flight.is_busy
+    is_at_work = Shown[bool]("_in_flight.is_busy", "Whether a record that was handed on may yet call handlers.")
 
     @property
     def _is_inside(self) -> bool:

@@ -97,30 +97,15 @@ class MPSNNLanczosScaleNode(MPSNNScaleNode):
 class _Factors(MPSNNFilterNode):
     """Two whole factors."""
 
-    _factors: tuple[int, int]
-
     def _take(self, x: int, y: int) -> None:
-        self._factors = whole(self.name, "integer_scale_factor_x", x), whole(self.name, "integer_scale_factor_y", y)
+        self._x = whole(self.name, "integer_scale_factor_x", x)
+        self._y = whole(self.name, "integer_scale_factor_y", y)
+        self._scale_x, self._scale_y = float(x), float(y)
 
-    @property
-    def scale_factor_x(self) -> float:
-        """Columns of the larger image for each column of the smaller one."""
-        return float(self._factors[0])
-
-    @property
-    def scale_factor_y(self) -> float:
-        """Rows of the larger image for each row of the smaller one."""
-        return float(self._factors[1])
-
-    @property
-    def integer_scale_factor_x(self) -> int:
-        """`scale_factor_x` as an integer. Our addition."""
-        return self._factors[0]
-
-    @property
-    def integer_scale_factor_y(self) -> int:
-        """`scale_factor_y` as an integer. Our addition."""
-        return self._factors[1]
+    scale_factor_x = Shown[float]("_scale_x", "Columns of the larger image for each column of the smaller one.")
+    scale_factor_y = Shown[float]("_scale_y", "Rows of the larger image for each row of the smaller one.")
+    integer_scale_factor_x = Shown[int]("_x", "`scale_factor_x` as an integer. Our addition.")
+    integer_scale_factor_y = Shown[int]("_y", "`scale_factor_y` as an integer. Our addition.")
 
 
 class MPSCNNUpsamplingNearestNode(_Factors):
