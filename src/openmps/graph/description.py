@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from openmps.checks import html_table
 from openmps.core.padding.policy import padding_label
 from openmps.graph.compile.interface import Interface, source_label
 from openmps.graph.nodes.node import MPSNNFilterNode, MPSNNGradientFilterNode, MPSNNImageNode, MPSNNStateNode
+from openmps.tables import html_table
 from openmps.types import MPSImageFeatureChannelFormat
 
 _Node = MPSNNImageNode | MPSNNStateNode

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Self, overload
 
-from openmps.checks import MaybeNone, Shown, accepts, flag
+from openmps.checks import Checked, MaybeNone, Shown, accepts, flag
 from openmps.core.image.batch import MPSImageBatch
 from openmps.core.image.image import MPSImage, MPSImageAllocator
 from openmps.core.kernel.base import MPSKernel
@@ -148,7 +148,6 @@ class MPSNNGraph(PlannedGraph):
         check_gradients(filters)
         triton.try_ahead(self._device.torch_device)
         self._plan_for(network, Interface(network, filters, results), make_kernels(filters, read, self._device))
-        self._allocator: MPSImageAllocator = MPSImage.default_allocator()
 
     def _use(self, kernels: dict[MPSNNFilterNode, ImageKernel]) -> None:
         super()._use(kernels)
@@ -165,14 +164,11 @@ class MPSNNGraph(PlannedGraph):
 
     # --- properties ---------------------------------------------------------------------------------------------------
 
-    @property
-    def destination_image_allocator(self) -> MPSImageAllocator:
-        """Makes the result image, whatever its node says. Default: ordinary images, which the CPU can read."""
-        return self._allocator
-
-    @destination_image_allocator.setter
-    def destination_image_allocator(self, value: MPSImageAllocator) -> None:
-        self._allocator = checked_allocator(self.name, "destination_image_allocator", value)
+    destination_image_allocator = Checked[MPSImageAllocator](
+        MPSImage.default_allocator(),
+        checked_allocator,
+        "Makes the result image, whatever its node says. Default: ordinary images, which the CPU can read.",
+    )
 
     @property
     def source_image_handles(self) -> list[MPSHandle]:
@@ -234,7 +230,7 @@ class MPSNNGraph(PlannedGraph):
     @property
     def debug_description(self) -> str:
         """The graph in words: every filter in order, with its kernel, images, states, format and padding."""
-        return description(self.name, self._interface, self._kernels, self._format)
+        return description(self.name, self._interface, self._kernels, self.format)
 
     interface = Shown[Interface](
         "_interface", "The image and state nodes that the graph shares with its user; for those who look inside."
@@ -397,7 +393,7 @@ class MPSNNGraph(PlannedGraph):
         program = self._program(shapes, {}, given)
         allocators = {
             **(interface.observed if receivers[0] is None else interface.allocators),
-            **({interface.result: self._allocator} if interface.result_is_needed else {}),
+            **({interface.result: self.destination_image_allocator} if interface.result_is_needed else {}),
         }
         single = isinstance(sources[0], MPSImage)
         outputs = make_outputs(self, command_buffer, program, allocators, single=single)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
-from openmps.checks import NamedAttributes, Shown, of_kind
+from openmps.checks import Checked, NamedAttributes, Shown, of_kind
 from openmps.core.image.batch import MOST_IMAGES
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.image.storage import Extent, Shape
@@ -65,7 +65,6 @@ class PlannedGraph(MPSKernel, NamedAttributes):
         self._use(kernels)
         self._check_shapes: Callable[[Sequence[Shape]], None] = lambda shapes: None
         self._check_program: Callable[[Program], None] = lambda program: None
-        self._format = MPSImageFeatureChannelFormat.FLOAT16
 
     def _use(self, kernels: dict[MPSNNFilterNode, ImageKernel]) -> None:
         """Plan for these kernels from now on."""
@@ -88,15 +87,11 @@ class PlannedGraph(MPSKernel, NamedAttributes):
             (state, kernel) for node, kernel in kernels.items() for state in node.source_states if state in taken
         ]
 
-    @property
-    def format(self) -> MPSImageFeatureChannelFormat:
-        """How images are stored whose node does not say; may be changed at any time. Default: FLOAT16."""
-        return self._format
-
-    @format.setter
-    def format(self, value: MPSImageFeatureChannelFormat) -> None:
-        self._format = checked_format(self.name, value)
-
+    format = Checked[MPSImageFeatureChannelFormat](
+        MPSImageFeatureChannelFormat.FLOAT16,
+        checked_format,
+        "How images are stored whose node does not say; may be changed at any time. Default: FLOAT16.",
+    )
     sharing = Shown[Sharing | None](
         "_sharing", "How other processes share the batches, if they do; see `openmps.distributed`. Our addition."
     )
@@ -144,7 +139,7 @@ class PlannedGraph(MPSKernel, NamedAttributes):
         fusing = allow_fusion and self.allow_fusion
         by_moments = fusing and self.allow_second_moments
         given = tuple([kernel.given(states[node]) for node, kernel in self._state_readers if node in states])
-        key = (shapes, given, self._format, fusing, by_moments, tuple(formats.items()))
+        key = (shapes, given, self.format, fusing, by_moments, tuple(formats.items()))
         if self._changes != self._property_version.number:
             self._look_at_kernels()
         last = self._last
@@ -166,7 +161,7 @@ class PlannedGraph(MPSKernel, NamedAttributes):
                 self._kernels,
                 interface.inputs,
                 shapes,
-                self._format,
+                self.format,
                 self._device,
                 chosen,
                 states,

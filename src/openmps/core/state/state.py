@@ -6,7 +6,7 @@ from collections.abc import Hashable, Sequence
 from html import escape
 from typing import Any
 
-from openmps.checks import KnownAttributes, Labelled, Shown, counted, flag, html_table, listed, store
+from openmps.checks import KnownAttributes, Labelled, Shown, counted, flag, listed, store
 from openmps.core.image.descriptor import MPSImageDescriptor
 from openmps.core.image.image import MPSImage
 from openmps.core.lifetime import (
@@ -26,6 +26,7 @@ from openmps.metal.device import CommandBuffer, MTLBuffer, MTLDevice
 from openmps.metal.memory import Memory
 from openmps.metal.pending import Region, require_written, unwritten
 from openmps.runtime.binding import MemoryBinding
+from openmps.tables import html_table
 from openmps.types import MPSStateResourceType, MPSStateTextureInfo
 
 

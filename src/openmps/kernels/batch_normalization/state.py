@@ -104,10 +104,9 @@ class BatchState(MPSNNGradientState):
         """Whether mean and variance are those of a batch; else they are the kernel's, and constants."""
         return bool(self._progress.images)
 
-    @property
-    def has_shared_statistics(self) -> bool:
-        """Whether mean and variance are those of the shares of several processes."""
-        return self._progress.is_shared
+    has_shared_statistics = Shown[bool](
+        "_progress.is_shared", "Whether mean and variance are those of the shares of several processes."
+    )
 
     @property
     def awaits_gradient(self) -> bool:
