@@ -385,9 +385,12 @@ def _new(vectors: list[mps.MPSVector]) -> list[mps.MPSVector]:
     return [mps.MPSVector(descriptor=mps.MPSVectorDescriptor(each.length), device=each.device) for each in vectors]
 
 
-def test_a_graph_and_its_states_go_without_the_collector(device: torch.device) -> None:
+@pytest.mark.parametrize("is_declared", [False, True], ids=["asked", "declared"])
+def test_a_graph_and_its_states_go_without_the_collector(is_declared: bool, device: torch.device) -> None:
     replayed, plain = _pair(device)
     del plain
+    for source in (replayed.convolution, replayed.normalization, replayed.classifier) if is_declared else ():
+        source.__class__ = type(source).__bases__[0]
     for _ in range(STEPS):
         replayed.step()
     graph, program = weakref.ref(replayed.graph), weakref.ref(next(iter(replayed.graph._programs.values())))

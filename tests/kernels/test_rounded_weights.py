@@ -23,6 +23,7 @@ from openmps.kernels.convolution import (
 )
 from openmps.kernels.optimizers import MPSNNOptimizerAdam, MPSNNOptimizerStochasticGradientDescent
 from openmps.metal.mps_command_buffer import MPSCommandBuffer
+from openmps.ops.update.joined_updates import JoinedUpdate
 from openmps.runtime.dispatch import Dispatch
 from openmps.training.data_sources import ArrayConvolutionDataSource, TrainableConvolutionDataSource
 from openmps.training.network import NetworkShape, SampleNetwork, optimizer_factory
@@ -37,12 +38,9 @@ HALF, SINGLE = "rounded weights as float16", "rounded weights"
 def operations(command_buffer: Any) -> list[str]:
     """Names of all operations that are recorded."""
     works = [work for _, work in command_buffer.encodings]
-    return [
-        type(equation.op).__name__
-        for work in works
-        if isinstance(work, Dispatch)
-        for equation in work.function.equations
-    ]
+    equations = [each for work in works if isinstance(work, Dispatch) for each in work.function.equations]
+    ops = [op for each in equations for op in (each.op.updates if isinstance(each.op, JoinedUpdate) else (each.op,))]
+    return [type(op).__name__ for op in ops]
 
 
 def check(kernel: Any) -> None:

@@ -93,7 +93,7 @@ def test_a_forked_child_and_the_buffers_of_its_parent(run_script: Callable[[str]
 
 
 STRUCK = """
-import os, signal, sys, threading
+import os, signal, sys, threading, types
 sys.path.insert(0, %r)
 import torch
 import openmps as mps
@@ -107,7 +107,7 @@ image = lambda: mps.MPSImage(device, mps.MPSImageDescriptor(mps.MPSImageFeatureC
 watched = device.new_buffer(length=4)
 watched.flush = lambda: True
 device.watch(watched)
-mtgp._fill(1, None, 1)[1].next_words(1)
+mtgp._memory("words", None).next_words(1)
 actions = {
     "buffer of a heap": lambda: heap.new_buffer(256),
     "first use of a buffer": lambda: device.new_buffer(length=4).memory(torch.uint8),
@@ -116,9 +116,9 @@ actions = {
     "host copies": device.flush_host_copies,
     "Adam's steps": adam._rate,
     "dropout's steps": lambda: dropout._number("dropout", None),
-    "Philox": lambda: philox._fill(4, None, 4),
-    "MTGP32": lambda: mtgp._fill(1, None, 1)[1].next_words(1),
-    "a copy of MTGP32": lambda: mtgp._fill(1, None, 1)[1].copy(torch.device("cpu")),
+    "Philox": lambda: philox._number("begin", types.SimpleNamespace(note=4)),
+    "MTGP32": lambda: mtgp._memory("words", None).next_words(1),
+    "a copy of MTGP32": lambda: mtgp._memory("words", None).copy(torch.device("cpu")),
 }
 statuses = []
 

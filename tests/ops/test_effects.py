@@ -29,7 +29,7 @@ class Words:
 
 
 class Remade:
-    """Stands for something derived."""
+    """Stands for what is derived from some memory."""
 
     def __init__(self) -> None:
         self.numbers = torch.ones(2)
@@ -72,7 +72,7 @@ EFFECTS: dict[type[Op], Callable[[], tuple[Op, list[Any]]]] = {
         ],
     ),
     Overwrite: lambda: (Overwrite(), rows(4)),
-    Refresh: lambda: (Refresh(), [(Remade(), Remade())]),
+    Refresh: lambda: (Refresh(), [Remade()]),
     Clear: lambda: (Clear(), rows(2)),
     RowSums: lambda: (RowSums(), [row(), row(1, 2, 3, 4).view(2, 2), row(5, 6).view(1, 2)]),
     ImagesToRows: lambda: (ImagesToRows(True), [torch.zeros(1, 2), torch.ones(1, 2, 1, 1)]),
@@ -125,7 +125,7 @@ def test_what_is_overwritten(kind: type[Op]) -> None:
 def _copy(operand: Any) -> Any:
     if isinstance(operand, tuple):
         return tuple(each.clone() for each in operand)
-    return operand.clone() if isinstance(operand, torch.Tensor) else operand
+    return operand.clone() if isinstance(operand, torch.Tensor | Remade) else operand
 
 
 def _differ(now: Any, then: Any) -> bool:

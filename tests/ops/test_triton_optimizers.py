@@ -65,8 +65,8 @@ def both(
         results = mine[count : 2 * count]
         with monkeypatch.context() as patch:
             steps = []
-            slow = type(op)._step
-            patch.setattr(type(op), "_step", lambda *given, slow=slow, steps=steps: steps.append(slow(*given)))
+            slow = type(op).step
+            patch.setattr(type(op), "step", lambda *given, slow=slow, steps=steps: steps.append(slow(*given)))
             if not is_fast:
                 patch.setattr(triton, "runs_on", lambda device: False)
                 # PyTorch's fused Adam drops a NaN in the maximum, and rounds the betas to float32 on CUDA.
@@ -144,7 +144,7 @@ def test_what_does_not_fit_takes_the_other_way(
     """Vectors with gaps, and float64."""
     op = ops.RmsProp(1, RULES["all"], 0.85, 1e-6)
     called: list[Any] = []
-    monkeypatch.setattr(ops.RmsProp, "_step", lambda *given: called.append(given))
+    monkeypatch.setattr(ops.RmsProp, "step", lambda *given: called.append(given))
     whole = torch.ones(8, device=place)
     for odd, others in ((whole[::2], whole[:4]), (whole.double(), whole.double())):
         rounded = torch.zeros(len(odd), dtype=torch.float16, device=place)

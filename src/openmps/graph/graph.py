@@ -421,7 +421,9 @@ class MPSNNGraph(PlannedGraph):
         made: list[MPSStateBatch] = []
         update: UpdatePass | None = None
         if step is not None:
-            self._updates.encode_step(step, command_buffer, who, sources, working, outputs, self.stop_on_non_finite)
+            self._updates.encode_step(
+                step, command_buffer, who, program, sources, working, outputs, self.stop_on_non_finite
+            )
         else:
             temporary = self.output_state_is_temporary
             made = make_states(command_buffer, program, working, interface.result_states, temporary=temporary)

@@ -111,12 +111,6 @@ def depends_on_contents(command_buffer: CommandBuffer, collection: object, copy:
         command_buffer.collections.append((collection, copy))
 
 
-def require_repeatable(command_buffer: CommandBuffer, who: str) -> None:
-    """Raise on a trace: what is about to be bound holds for one encode alone."""
-    if isinstance(command_buffer, StepTrace):
-        raise UndeclaredError(f"encode of {who}")
-
-
 def require_declared(command_buffer: CommandBuffer, owner: object, method: str) -> None:
     """Raise on a trace unless a method, which is about to be called, is declared."""
     if isinstance(command_buffer, StepTrace):

@@ -22,7 +22,7 @@ from openmps.metal.pending import Region, require_written
 from openmps.ops.op import Function, Role
 from openmps.runtime.binding import Binding, Number
 from openmps.runtime.dispatch import Dispatch
-from openmps.runtime.step_trace import require_repeatable
+from openmps.runtime.step_trace import StepTrace, UndeclaredError
 
 
 class EncodePath(Configured):
@@ -83,7 +83,8 @@ class EncodePath(Configured):
         if plan.is_plain:
             bound: tuple[Binding, ...] = inputs[: len(function.inputs)]
         else:
-            require_repeatable(command_buffer, self.name)
+            if isinstance(command_buffer, StepTrace):  # its numbers hold for one encode alone
+                raise UndeclaredError(f"encode of {self.name}")
             bound = self._bindings(plan, inputs, given)
         command_buffer.record(self.name, Dispatch(function, bound, plan.used, sinks))
 

@@ -7,18 +7,20 @@ their own, which reads the program's outputs: where results are looked at before
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
 from openmps.core.kernel.lowering_context import RESULT
 from openmps.graph.compile.program import Program
 from openmps.kernels.group_normalization.state import Added
+from openmps.metal.device import MTLBuffer
 from openmps.metal.execution import Work
+from openmps.metal.memory import Memory
 from openmps.ops.op import Builder, Function, Role, Value, roots_of
 from openmps.ops.update.joined_updates import join_updates, kind_of
 from openmps.ops.update.rows import AddRow, PartOfRow, Row
-from openmps.runtime.binding import Binding, MemoryBinding, Number, Sum, flat
+from openmps.runtime.binding import Binding, MemoryBinding, Number, Numbers, Sum, flat
 from openmps.runtime.derived import Dependents
 from openmps.runtime.dispatch import Dispatch
 from openmps.runtime.replay.signature import traits_of
@@ -28,15 +30,26 @@ _EVERYTHING = object()
 """Stands for memory that is not known: what touches it changes places with nothing."""
 
 
+class GradientRow(NamedTuple):
+    """What an update reads of the program: outputs of it, added up in one row."""
+
+    outputs: tuple[str, ...]
+    is_sum: bool
+    """Whether the first output, too, is added, to zeros."""
+    bound: MemoryBinding
+    """The whole row, in the memory of the states that were traced."""
+
+
 class SplicedUpdates(NamedTuple):
     """A program with its updates."""
 
     function: Function
     """All of a step: the program's inputs, then those of the updates."""
     updates: Function
-    """The updates alone; they read the program's outputs as what was saved, under their names."""
+    """The updates alone; they read rows of gradients as what was saved, by their numbers."""
+    rows: tuple[GradientRow, ...]
     bound: tuple[Binding, ...]
-    """What the inputs of the updates are bound to, but for those outputs; a `StepNumber` for what each step gives."""
+    """What the inputs of the updates are bound to, but for the rows; a `StepNumber` for what each step gives."""
     handed_out: tuple[tuple[int, tuple[str, ...]], ...]
     """The outputs of the whole, as `Program.handed_out` has them."""
 
@@ -56,23 +69,34 @@ def splice_updates(
     Raises:
         UndeclaredError: Something of it cannot be a part of a function.
     """
-    updates, bound = _Updates(program, given, ends, works).finish()
+    updates, rows, bound = _Updates(program, given, ends, works).finish()
     outputs = [each for each in program.outputs if each.name == RESULT or each.stage in taken]
     names = [f"{each.stage}:{each.name}" for each in outputs]
-    read = [name for role, name in updates.inputs if role is Role.SAVED]
+    read = {name for row in rows for name in row.outputs}
     builder = Builder()
     sources = [builder.input(role, name) for role, name in program.function.inputs]
     made = builder.splice(program.function.only({*names, *read}), sources)
     for name in names:
         builder.output(name, made[name])
-    builder.splice(
-        updates, [made[each.name] if each.role is Role.SAVED else builder.input(*each) for each in updates.inputs]
-    )
+    gradients = [_row(row, made) for row in rows]
+    operands = [
+        gradients[int(each.name)] if each.role is Role.SAVED else builder.input(*each) for each in updates.inputs
+    ]
+    builder.splice(updates, operands)
     function = builder.finish()
     function.origin, function.fused = program.function.origin, program.function.fused
     groups = groupby(outputs, lambda each: (each.stage, each.name == RESULT))
     handed_out = tuple((stage, tuple(each.name for each in group)) for (stage, _), group in groups)
-    return SplicedUpdates(function, updates, bound, handed_out)
+    return SplicedUpdates(function, updates, rows, bound, handed_out)
+
+
+def _row(row: GradientRow, made: Mapping[str, Value]) -> Value:
+    """The value of a row."""
+    first, *others = (made[name] for name in row.outputs)
+    value = AddRow()(None, first) if row.is_sum else Row()(first)
+    for other in others:
+        value = AddRow()(value, other)
+    return value
 
 
 class _Traced(NamedTuple):
@@ -92,7 +116,9 @@ class _Updates:
         self._builder = Builder()
         self._inputs: dict[Hashable, tuple[Value, Binding]] = {}
         self._rows: dict[int, Value] = {}
-        """The numbers of memory that the program's outputs go to, in one row, by the memory's identity."""
+        """Rows of gradients, by the identity of the memory that they would be in."""
+        self._gradients: list[GradientRow] = []
+        self._places: dict[int, int] = {}
         self._behind: dict[int, frozenset[Hashable]] = {}
         """Of each such memory that of the program's inputs which may be the very numbers."""
         read = {id(memory) for each in works for bound in each.inputs for memory in bound.memories()}
@@ -112,12 +138,25 @@ class _Updates:
                     continue
                 if len(memories) != 1:
                     raise UndeclaredError(f"output {name} goes to several pieces of memory")
-                place, number = id(memories[0]), self._builder.input(Role.SAVED, name)
-                before = self._rows.get(place)
-                is_sum = before is not None or isinstance(sink, Sum | Added)
-                self._rows[place] = AddRow()(before, number) if is_sum else Row()(number)
+                self._add(name, sink, memories[0])
                 behind = [_memory_of(given[places[root]]) for root in roots.get(value, ()) if root in places]
+                place = id(memories[0])
                 self._behind[place] = self._behind.get(place, frozenset[Hashable]()).union(*behind)
+
+    def _add(self, output: str, sink: Binding, memory: Memory) -> None:
+        """Have an output in the row of its memory, too."""
+        known = self._rows.get(id(memory))
+        if known is not None:
+            place = int(self._places[id(memory)])
+            row = self._gradients[place]
+            self._gradients[place] = row._replace(outputs=(*row.outputs, output))
+            return
+        bound = sink if sink.is_memory else Numbers(memory) if isinstance(memory, MTLBuffer) else None
+        if not isinstance(bound, MemoryBinding):
+            raise UndeclaredError(f"output {output} goes to a {type(memory).__name__}")
+        self._places[id(memory)] = len(self._gradients)
+        self._rows[id(memory)] = self._builder.input(Role.SAVED, str(len(self._gradients)))
+        self._gradients.append(GradientRow((output,), isinstance(sink, Sum | Added), bound))
 
     def _traced(self, dispatch: Dispatch) -> _Traced:
         read, written = set[Hashable](), set[Hashable]()
@@ -132,8 +171,8 @@ class _Updates:
         rows = [id(memory) for memory in bound.memories() if id(memory) in self._rows]
         return frozenset[Hashable]().union(*map(self._behind.__getitem__, rows)) if rows else _memory_of(bound)
 
-    def finish(self) -> tuple[Function, tuple[Binding, ...]]:
-        """The function, updates of a kind together, and what its inputs are bound to but for the program's outputs."""
+    def finish(self) -> tuple[Function, tuple[GradientRow, ...], tuple[Binding, ...]]:
+        """The function, updates of a kind together, the rows that it reads, and what its other inputs are bound to."""
         ranks = _ranks(self._works)
         kinds = [kind_of(each.dispatch.function.equations[0]) for each in self._works]
         first = {kind: place for place, kind in reversed([*enumerate(kinds)])}
@@ -148,7 +187,7 @@ class _Updates:
         function = self._builder.finish()
         front = len(function.equations) - len(each_rank)
         joined = join_updates(function, [-1] * front + each_rank)
-        return joined, tuple(bound for _, bound in self._inputs.values())
+        return joined, tuple(self._gradients), tuple(bound for _, bound in self._inputs.values())
 
     def _operand(self, bound: Binding) -> Value:
         memories = bound.memories()

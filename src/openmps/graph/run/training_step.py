@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from openmps.core.kernel.plan import used_inputs
-from openmps.core.state.state import Saved
-from openmps.graph.compile.declared_updates import SplicedUpdates
+from openmps.graph.compile.declared_updates import GradientRow, SplicedUpdates
 from openmps.graph.compile.program import Program
 from openmps.graph.nodes.node import MPSNNImageNode
 from openmps.graph.run.encoding import Images, StagesStates, bindings, sinks
@@ -14,35 +14,67 @@ from openmps.graph.run.non_finite import encoding_of
 from openmps.metal.device import CommandBuffer
 from openmps.metal.memory import Memory
 from openmps.ops.op import Role
-from openmps.runtime.binding import NOWHERE, Binding, MemoryBinding, Number, Several, flat
+from openmps.runtime.binding import Binding, MemoryBinding, Number, Several, flat
 from openmps.runtime.dispatch import Dispatch, Frame
 from openmps.runtime.step_trace import StepNumber, StepTrace
 
+Fresh = Mapping[int, Memory]
+"""Memory that stands for that of the states which were traced, by its identity."""
+
+
+class _Traced(NamedTuple):
+    """What was traced of a step, over states of its own."""
+
+    rows: Sequence[GradientRow]
+    bound: Sequence[Binding]
+    """What updates are bound to besides."""
+    works: Sequence[tuple[str, Dispatch]]
+    ends: Sequence[Binding]
+    """Where the program's outputs go."""
+
+    def fresh(self) -> Fresh:
+        """Memory for one step."""
+        memories = {id(memory): memory for end in flat(self.ends) for memory in end.memories()}
+        return {place: memory.empty_like() for place, memory in memories.items()}
+
+    def updates(self, fresh: Fresh, own: Sequence[Binding]) -> list[tuple[str, Dispatch]]:
+        """Each update by itself; ``own`` is what they are bound to besides in this step."""
+        given = dict(zip(map(id, self.bound), own, strict=True))
+        found: list[tuple[str, Dispatch]] = []
+        for label, work in self.works:
+            inputs = tuple([given.get(id(each)) or _over(each, fresh) for each in work.inputs])
+            found.append((label, Dispatch(work.function, inputs, work.used, ())))
+        return found
+
 
 class TrainingStep(Frame):
-    """A program with its updates, encoded as one dispatch."""
+    """A program with its updates, encoded as one dispatch. It does not hold the program."""
 
-    __slots__ = ("_actions", "_behind", "_checks", "_ends", "_program", "_spliced", "_used", "_works")
+    __slots__ = ("_actions", "_behind", "_checks", "_program", "_spliced", "_traced", "_used")
 
     def __init__(
-        self, program: Program, spliced: SplicedUpdates, trace: StepTrace, ends: Sequence[Binding],
+        self,
+        program: Program,
+        spliced: SplicedUpdates,
+        trace: StepTrace,
+        ends: Sequence[Binding],
         works: Sequence[tuple[str, Dispatch]],
-    ) -> None:  # fmt: skip
+    ) -> None:
         first = len(program.function.inputs)
         numbers = [first + place for place, bound in enumerate(spliced.bound) if isinstance(bound, StepNumber)]
         super().__init__((*program.asked, *numbers), None)
-        self._program, self._spliced = program, spliced
+        self._program = program.function, program.used, program.frame
+        self._spliced, self._used = spliced, used_inputs(spliced.function)
         self._actions, self._checks = trace.actions, trace.checks
-        self._ends, self._works = ends, works
-        self._used = used_inputs(spliced.function)
+        self._traced = _Traced(spliced.rows, spliced.bound, works, ends)
         anew = [place for place, each in enumerate(spliced.updates.inputs) if each.role is not Role.BUFFER]
-        self._behind = Frame(tuple(anew))
-        """Of dispatches of the updates alone."""
+        self._behind = _Updates(tuple(anew), self._traced)
 
     def encode(
         self,
         command_buffer: CommandBuffer,
         who: str,
+        program: Program,
         sources: Sequence[Images],
         states: StagesStates,
         outputs: Mapping[MPSNNImageNode, Images],
@@ -50,7 +82,7 @@ class TrainingStep(Frame):
         checked: bool,
     ) -> None:
         """Record a step; ``checked`` has results looked at before anything is updated."""
-        program, spliced = self._program, self._spliced
+        spliced = self._spliced
         bound = bindings(program, sources, states)
         ends = sinks(program, spliced.handed_out, outputs, states)
         for check in self._checks:
@@ -58,52 +90,56 @@ class TrainingStep(Frame):
         own = [Number(each.ask()) if type(each) is StepNumber else each for each in spliced.bound]
         for action, arguments in self._actions:
             action(*arguments)
-        if checked:
-            self._record_apart(command_buffer, who, bound, own, ends)
-        else:
+        if not checked:
             command_buffer.record(who, Dispatch(spliced.function, (*bound, *own), self._used, tuple(ends), self))
-
-    def _record_apart(
-        self,
-        command_buffer: CommandBuffer,
-        who: str,
-        bound: tuple[Binding, ...],
-        own: Sequence[Binding],
-        ends: Sequence[Binding],
-    ) -> None:
-        """Record the program, which looks at its results, and behind it the updates."""
-        program, updates = self._program, self._spliced.updates
-        taken: dict[str, Binding] = dict(zip(self._spliced.function.outputs, ends, strict=True))
-        saved = {name: Saved() for role, name in updates.inputs if role is Role.SAVED}
-        both = [
-            [each for each in (taken.get(name), saved.get(name)) if each is not None]
-            for name in program.function.outputs
-        ]
-        found = tuple([NOWHERE if not each else each[0] if len(each) == 1 else Several(each) for each in both])
-        command_buffer.record(who, encoding_of(program, bound, found, checked=True))
-        rest = iter(own)
-        inputs = tuple([saved[name] if role is Role.SAVED else next(rest) for role, name in updates.inputs])
-        command_buffer.record(f"{who} updates", Dispatch(updates, inputs, used_inputs(updates), (), self._behind))
+            return
+        fresh = self._traced.fresh()
+        command_buffer.record(who, encoding_of(program, bound, self._ends_in(fresh, ends), checked=True))
+        rows, rest = [_over(row.bound, fresh) for row in spliced.rows], iter(own)
+        pairs = spliced.updates.inputs
+        inputs = tuple([rows[int(name)] if role is Role.SAVED else next(rest) for role, name in pairs])
+        used = used_inputs(spliced.updates)
+        command_buffer.record(f"{who} updates", Dispatch(spliced.updates, inputs, used, (), self._behind))
 
     def apart(self, label: str, dispatch: Dispatch) -> list[tuple[str, Dispatch]]:
         """The program and each update by itself, over states of their own."""
-        program = self._program
-        count = len(program.function.inputs)
-        rows: dict[int, Memory] = {id(memory): memory for end in flat(self._ends) for memory in end.memories()}
-        fresh = {place: memory.empty_like() for place, memory in rows.items()}
-        given = dict(zip(map(id, self._spliced.bound), dispatch.inputs[count:], strict=True))
+        (function, used, frame), fresh = self._program, self._traced.fresh()
+        count = len(function.inputs)
+        first = Dispatch(function, dispatch.inputs[:count], used, self._ends_in(fresh, dispatch.sinks), frame)
+        return [(label, first), *self._traced.updates(fresh, dispatch.inputs[count:])]
 
-        def own(bound: Binding) -> Binding:
-            if isinstance(bound, Several):
-                return Several([own(each) for each in bound.each])
-            if isinstance(bound, MemoryBinding) and any(id(memory) in fresh for memory in bound.memories()):
-                return bound.rebind([fresh[id(memory)] for memory in bound.memories()])
-            return given.get(id(bound), bound)
+    def _ends_in(self, fresh: Fresh, ends: Sequence[Binding]) -> tuple[Binding, ...]:
+        """Where the program's outputs go: to ``ends`` those of a step, others to fresh memory."""
+        taken: dict[str, Binding] = dict(zip(self._spliced.function.outputs, ends, strict=True))
+        pairs = zip(self._program[0].outputs, self._traced.ends, strict=True)
+        return tuple([taken.get(name) or _over(end, fresh) for name, end in pairs])
 
-        taken = dict(zip(self._spliced.function.outputs, dispatch.sinks, strict=True))
-        ends = [taken.get(name) or own(end) for name, end in zip(program.function.outputs, self._ends, strict=True)]
-        first = Dispatch(program.function, dispatch.inputs[:count], program.used, tuple(ends), program.frame)
-        behind = [
-            (name, Dispatch(each.function, tuple(map(own, each.inputs)), each.used, ())) for name, each in self._works
-        ]
-        return [(label, first), *behind]
+
+class _Updates(Frame):
+    """Updates behind a program that looks at its results."""
+
+    __slots__ = ("_traced",)
+
+    def __init__(self, anew: tuple[int, ...], traced: _Traced) -> None:
+        super().__init__(anew)
+        self._traced = traced
+
+    def apart(self, label: str, dispatch: Dispatch) -> list[tuple[str, Dispatch]]:
+        """Each by itself."""
+        fresh: dict[int, Memory] = {}
+        own: list[Binding] = []
+        for (role, name), bound in zip(dispatch.function.inputs, dispatch.inputs, strict=True):
+            if role is Role.SAVED:
+                fresh[id(self._traced.rows[int(name)].bound.memories()[0])] = bound.memories()[0]
+            else:
+                own.append(bound)
+        return self._traced.updates(fresh, own)
+
+
+def _over(bound: Binding, fresh: Fresh) -> Binding:
+    """The same over fresh memory, where it sees memory that some stands for."""
+    if isinstance(bound, Several):
+        return Several([_over(each, fresh) for each in bound.each])
+    if isinstance(bound, MemoryBinding) and any(id(memory) in fresh for memory in bound.memories()):
+        return bound.rebind([fresh[id(memory)] for memory in bound.memories()])
+    return bound

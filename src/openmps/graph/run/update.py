@@ -141,6 +141,7 @@ class Updates:
         step: TrainingStep,
         command_buffer: CommandBuffer,
         who: str,
+        program: Program,
         sources: Sequence[Images],
         states: StagesStates,
         outputs: Mapping[MPSNNImageNode, Images],
@@ -148,7 +149,7 @@ class Updates:
     ) -> None:
         """Record what `step` gave; ``checked`` has results looked at before anything is updated."""
         self._watch.before_encode()
-        step.encode(command_buffer, who, sources, states, outputs, checked=checked)
+        step.encode(command_buffer, who, program, sources, states, outputs, checked=checked)
         self._watch.after_encode(command_buffer)
 
     @staticmethod
