@@ -154,7 +154,8 @@ class MPSNNOptimizer(OperandKernel):
             raise no_argument(self, unknown, [name for name in self._named if name not in _NO_OPERANDS])
         if operands:
             arguments = self._by_name(arguments)
-        check_command_buffer(self._name or self.name, command_buffer, self._device)
+        who = self._name or self.name
+        check_command_buffer(who, command_buffer, self._device)
         depends_on(command_buffer, self._version)
         forms, layers = _forms(tuple([name for name, value in arguments.items() if value is not None]))
         if len(forms) > 1:
@@ -163,7 +164,7 @@ class MPSNNOptimizer(OperandKernel):
         if forms != ("state",):
             self._encode_operands(command_buffer, arguments, forms[0] if forms else "vector")
         elif len(layers) == 1:
-            self._encode_states(command_buffer, arguments, layers[0](self.name, arguments, command_buffer))
+            self._encode_states(command_buffer, arguments, layers[0](who, arguments, command_buffer))
         else:
             rule = "must be states of a convolution, or of a batch normalization"
             got, remedy = ("both", "Encode once for each") if layers else ("neither", _NEEDED)
@@ -220,6 +221,7 @@ class MPSNNOptimizer(OperandKernel):
 
     def _encode_states(self, command_buffer: CommandBuffer, arguments: Mapping[str, Any], layer: Layer) -> None:
         """The forms of a layer: index 0 of each list of vectors belongs to its first parameter, 1 to the second."""
+        who = self._name or self.name
         kept: list[Sequence[MPSVector]] = []
         own: list[list[Binding]] = []
         names, shard = layer.names, self._shard
@@ -228,17 +230,17 @@ class MPSNNOptimizer(OperandKernel):
             vectors = arguments[f"{name}_vectors"]
             if vectors is not None:
                 kept.append(vectors)
-                own.append(accumulators(self.name, f"{name}_vectors", vectors, names, lengths, command_buffer))
+                own.append(accumulators(who, f"{name}_vectors", vectors, names, lengths, command_buffer))
             elif name not in self._optional:
                 rule = f"are needed: for the {names[0]} and the {names[1]}"
-                raise MPSTypeError(self.name, f"{name}_vectors", rule, None)
+                raise MPSTypeError(who, f"{name}_vectors", rule, None)
         values, results = layer.values[1], layer.results[1]
         parameters = 1
         if values is not None and results is not None:
             if min(map(len, kept), default=2) == 2:
                 parameters = 2
             elif values.buffer is not results.buffer or values.offset != results.offset:
-                record_op(command_buffer, f"{self.name} {names[1]}", HandOn(), (values, results))
+                record_op(command_buffer, f"{who} {names[1]}", HandOn(), (values, results))
         others = [each for kind in (layer.values, *own, layer.results) for each in kind[:parameters] if each]
         others.append(layer.rounded if shard is None else HeldTensor(None))
         self._record(command_buffer, parameters, [*layer.gradients[:parameters], *others])
