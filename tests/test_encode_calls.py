@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 import openmps as mps
+from openmps.metal.pending import unwritten
 from openmps.runtime.replay.recorder import Run
 from openmps.runtime.replay.replayer import Replayer
 from replay_twin import TwinRecorder, outcomes
@@ -49,8 +50,10 @@ def calls(encode: Encode) -> Counter[str]:
         if event == "call" and module.partition(".")[0] == "openmps" and not is_expression:
             counts[f"{module}.{function}"] += 1
 
-    # What is collected at some moment would be finalized at that moment.
+    # What is collected at some moment would be finalized at that moment; and what another test has left unwritten, and
+    # still holds, would be looked for by each encode.
     gc.collect()
+    unwritten.clear()
     gc.disable()
     sys.setprofile(note)
     try:
