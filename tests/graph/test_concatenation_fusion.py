@@ -68,7 +68,7 @@ def run(end: Any, numbers: list[Any], channel_format: Any, *, allows: bool) -> t
 
 
 @pytest.mark.parametrize("channel_format", FORMATS, ids=lambda each: each.name)
-@pytest.mark.parametrize(("first", "again"), [(8, 4), (5, 3), (1, 6)])
+@pytest.mark.parametrize(("first", "again"), [(8, 4), (5, 3), (1, 6), (5, 1), (2, 2)])
 def test_numbers_are_those_of_the_steps(first: int, again: int, channel_format: Any, rng: np.random.Generator) -> None:
     numbers = [rng.normal(size=(2, 3, 5, count)).astype(np.float32) for count in (first, again)]
     given = [mps.MPSNNImageNode(), mps.MPSNNImageNode()]

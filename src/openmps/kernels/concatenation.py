@@ -23,7 +23,10 @@ def slots(channels: tuple[int, ...]) -> tuple[int, ...]:
 
 
 class Concatenation(MPSCNNMultiaryKernel, leaves=MPSNNMultiaryGradientState):
-    """Y = the sources' channels one after another, each source padded with zeros to a multiple of 4 channels."""
+    """Y = the sources' channels one after another, each source filled up to a multiple of 4 channels.
+
+    A source of one or two channels is filled as its texture is read, with 1 in the fourth; all others with zeros.
+    """
 
     def _result_channels(self, channels: tuple[int, ...]) -> int:
         return sum(slots(channels))

@@ -37,14 +37,14 @@ def _equation(equation: Equation, places: set[int], following: dict[int, Equatio
     """What becomes of an equation: a concatenation makes room for those that follow, or grows."""
     if not isinstance(equation.op, Concatenate):
         return equation
-    channels, end = equation.op.channels, equation.writes[0]
+    channels, alpha, end = equation.op.channels, equation.op.alpha, equation.writes[0]
     if end in places:
-        return equation._replace(op=Grow(channels[1:]))
+        return equation._replace(op=Grow(channels[1:], alpha))
     room = 0
     while (after := following.get(end)) is not None:
         assert isinstance(after.op, Concatenate)
         room, end = room + sum(after.op.channels[1:]), after.writes[0]
-    return equation._replace(op=Concatenate(channels, room))
+    return equation._replace(op=Concatenate(channels, alpha, room))
 
 
 def _after(flow: DataFlow, equation: Equation) -> Equation | None:
