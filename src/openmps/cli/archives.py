@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from openmps.formats.archive import Registry
     from openmps.formats.onnx import OnnxModel, OnnxPort
     from openmps.graph.graph import MPSNNGraph
-    from openmps.graph.nodes.node import MPSNNImageNode
+    from openmps.graph.nodes.node import MPSNNImageNode, handle_label
     from openmps.metal.device import MTLDevice
 
 _WHO = "openmps"
@@ -89,7 +89,7 @@ def _graph(root: Any, path: Path) -> MPSNNGraph:
 def _labels(images: Sequence[MPSNNImageNode], default: str) -> list[str]:
     found: list[str] = []
     for image in images:
-        wanted = (None if image.handle is None else image.handle.label()) or default
+        wanted = handle_label(image.handle) or default
         name, count = wanted, 1
         while name in found:
             name, count = f"{wanted}_{count}", count + 1

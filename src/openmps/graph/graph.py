@@ -182,22 +182,23 @@ class MPSNNGraph(PlannedGraph):
         """A handle for each source image, in the order in which `encode` takes them.
 
         That is the order in which a walk from the results, depth first, sources of a filter in argument order, meets
-        them: the network's input before the labels of its loss. A node without a handle gets one of the graph's own.
+        them: the network's input before the labels of its loss. A node without a handle gets one of the graph's own;
+        an image that is a node's handle stands here itself.
         """
         return self._interface.handles(self._interface.inputs)
 
     @property
-    def source_state_handles(self) -> list[MPSHandle] | None:
-        """A handle for each source state, in the order in which `encode` takes them; None if there are none."""
-        return self._interface.handles(self._interface.input_states) or None
+    def source_state_handles(self) -> list[MPSHandle]:
+        """A handle for each source state, in the order in which `encode` takes them."""
+        return self._interface.handles(self._interface.input_states)
 
     @property
     def intermediate_image_handles(self) -> list[MPSHandle]:
-        """A handle for each image that an encode appends to ``intermediate_images``, in the same order.
+        """A handle for each exported image, as they are made: the first of what encodes append to ``intermediate_images``.
 
-        These are the exported images as they are made, then the results but the first.
+        Further results, which follow there, are not among them, as on Macs, unless they are exported.
         """
-        return self._interface.handles(self._interface.intermediates)
+        return self._interface.handles(self._interface.exported)
 
     @property
     def result_state_handles(self) -> list[MPSHandle] | None:
@@ -206,7 +207,10 @@ class MPSNNGraph(PlannedGraph):
 
     @property
     def result_handle(self) -> MPSHandle:
-        """The handle of the result image."""
+        """The handle of the result image.
+
+        One of the graph's own where none was set. A Mac is reported to have nil there; no program that shows it is public.
+        """
         return self._interface.handle(self._interface.result)
 
     result_image_is_needed = Shown[bool]("_interface.result_is_needed", "Whether encodes return the result.")

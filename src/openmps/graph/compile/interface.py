@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 from openmps.checks import flag
 from openmps.core.image.allocator import ORDINARY, TEMPORARY
 from openmps.core.image.image import MPSImageAllocator
 from openmps.errors import MPSArgumentError, MPSTypeError
 from openmps.graph.compile.passes import Network
-from openmps.graph.nodes.node import Handle, MPSHandle, MPSNNFilterNode, MPSNNImageNode, MPSNNStateNode
+from openmps.graph.nodes.node import (
+    Handle,
+    MPSHandle,
+    MPSNNFilterNode,
+    MPSNNImageNode,
+    MPSNNStateNode,
+    handle_label,
+)
 from openmps.types import MPSImageFeatureChannelFormat, MPSNNTrainingStyle
 
 
@@ -111,9 +119,9 @@ class Interface:
         return self._reads[node]
 
     def handle(self, node: MPSNNImageNode | MPSNNStateNode) -> MPSHandle:
-        """The node's handle, or one of the graph's own for a node without."""
+        """The node's handle, or one of the graph's own for a node without. It may be an image, too, if the user's is."""
         if node.handle is not None:
-            return node.handle
+            return cast(MPSHandle, node.handle)
         return self._handles.setdefault(node, Handle())
 
     def handles(self, nodes: Sequence[MPSNNImageNode | MPSNNStateNode]) -> list[MPSHandle]:
@@ -124,7 +132,7 @@ class Interface:
         """What errors say that a list of what belongs to some inputs must be."""
         if not nodes:
             return "must be empty"
-        labels = [handle.label() for handle in self.handles(nodes)]
+        labels = [handle_label(handle) for handle in self.handles(nodes)]
         named = ", ".join("one without a label" if label is None else repr(label) for label in labels)
         count = f"must have {len(nodes)} entr{'y' if len(nodes) == 1 else 'ies'}, one for each input"
         return count if not any(labels) else f"{count}: {named}"

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from openmps.checks import KnownAttributes, Labelled, MaybeNone, NamedAttributes, Shown, described, listed
-from openmps.core.image.image import MPSImageAllocator
+from openmps.core.image.image import MPSImage, MPSImageAllocator
 from openmps.core.image.temporary import MPSTemporaryImage
 from openmps.core.padding.policy import MPSNNDefaultPadding, MPSNNPadding
 from openmps.errors import MPSArgumentError, MPSTypeError
@@ -43,6 +43,13 @@ class Handle(KnownAttributes):
         return f"Handle({self._label!r})"
 
 
+def handle_label(handle: MPSHandle | MPSImage | None) -> str | None:
+    """The readable name of a handle, if it has one. An image, which may be a handle, is called by its own label."""
+    if handle is None or isinstance(handle, MPSImage):
+        return None if handle is None else handle.label
+    return handle.label()
+
+
 class _Exportable(NamedAttributes):
     """What image and state nodes share: a handle, a producer, and whether an encode hands them out."""
 
@@ -51,19 +58,19 @@ class _Exportable(NamedAttributes):
     synchronize_resource: bool = False
     """Whether the CPU will look at it (macOS 10.13.4): memory is coherent, so it changes nothing. Default False."""
 
-    def __init__(self, handle: MPSHandle | None, producer: MPSNNFilterNode | None) -> None:
+    def __init__(self, handle: MPSHandle | MPSImage | None, producer: MPSNNFilterNode | None) -> None:
         self.handle = handle
         self._producer = producer
 
     @property
-    def handle(self) -> MPSHandle | None:
-        """Any object with a ``label()``, by which the user knows it; None by default."""
+    def handle(self) -> MPSHandle | MPSImage | None:
+        """Any object with a ``label()``, or an image, by which the user knows it; None by default."""
         return self._handle
 
     @handle.setter
-    def handle(self, value: MPSHandle | None) -> None:
-        if value is not None and not callable(getattr(value, "label", None)):
-            rule = "must have a label()"
+    def handle(self, value: MPSHandle | MPSImage | None) -> None:
+        if value is not None and not isinstance(value, MPSImage) and not callable(getattr(value, "label", None)):
+            rule = "must have a label(), or be an MPSImage"
             raise MPSTypeError(type(self).__name__, "handle", rule, type(value).__name__, 'Pass Handle("a name")')
         self._handle = value
 
@@ -73,7 +80,8 @@ class _Exportable(NamedAttributes):
 
     def __repr__(self) -> str:
         made = f" of {self._producer!r}" if self._producer is not None else " (input)"
-        label = f" {self._handle.label()!r}" if self._handle is not None else ""
+        text = handle_label(self._handle)
+        label = "" if text is None else f" {text!r}"
         return f"<{type(self).__name__}{label}{made}>"
 
 
@@ -90,13 +98,13 @@ class MPSNNImageNode(_Exportable):
         "Filter nodes have it: call training_graph() of the loss node, which goes back from there",
     )
 
-    def __init__(self, handle: MPSHandle | None = None, *, producer: MPSNNFilterNode | None = None) -> None:
+    def __init__(self, handle: MPSHandle | MPSImage | None = None, *, producer: MPSNNFilterNode | None = None) -> None:
         super().__init__(handle, producer)
         self._format = MPSImageFeatureChannelFormat.NONE
         self._allocator: MPSImageAllocator = MPSTemporaryImage.default_allocator()
 
     @classmethod
-    def exported_node(cls, handle: MPSHandle | None = None) -> MPSNNImageNode:
+    def exported_node(cls, handle: MPSHandle | MPSImage | None = None) -> MPSNNImageNode:
         """A node whose image is exported; the image is still a temporary one."""
         node = cls(handle)
         node.export_from_graph = True
