@@ -141,10 +141,11 @@ def test_handles_are_any_objects_with_a_label() -> None:
 
 def test_an_image_is_a_handle() -> None:
     """It names the source, and the filters behind it, by its own label."""
-    image = MPSImage(CPU, MPSImageDescriptor(Format.FLOAT32, 2, 2, 1))
+    device = mtl_device("cpu")
+    image = MPSImage(device, MPSImageDescriptor(Format.FLOAT32, 2, 2, 1))
     node = MPSNNImageNode(image)
     assert node.handle is image and repr(node) == "<MPSNNImageNode (input)>"
-    graph = MPSNNGraph(CPU, MPSCNNNeuronReLUNode(node, 0.0).result_image)
+    graph = MPSNNGraph(device, MPSCNNNeuronReLUNode(node, 0.0).result_image)
     image.label = "picture"
     assert repr(node) == "<MPSNNImageNode 'picture' (input)>" and "'picture'" in graph.debug_description
     (handle,) = graph.source_image_handles
