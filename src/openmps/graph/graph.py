@@ -194,9 +194,9 @@ class MPSNNGraph(PlannedGraph):
 
     @property
     def intermediate_image_handles(self) -> list[MPSHandle]:
-        """A handle for each exported image, as they are made: the first of what encodes append to ``intermediate_images``.
+        """A handle for each exported image, as they are made: those that encodes append to ``intermediate_images``.
 
-        Further results, which follow there, are not among them, as on Macs, unless they are exported.
+        Further results, which encodes append there, too, are not among them, as on Macs, unless they are exported.
         """
         return self._interface.handles(self._interface.exported)
 
@@ -209,7 +209,7 @@ class MPSNNGraph(PlannedGraph):
     def result_handle(self) -> MPSHandle:
         """The handle of the result image.
 
-        One of the graph's own where none was set. A Mac is reported to have nil there; no program that shows it is public.
+        One of the graph's own where none was set. A Mac is reported to have nil there, without a program that shows it.
         """
         return self._interface.handle(self._interface.result)
 

@@ -124,6 +124,8 @@ class MPSCNNPoolingAverage(_ZeroPad, MPSCNNPooling):
         """The edge mode and zero padding that decide N."""
         method = int(self.padding.padding_method())
         if method & MPSNNPaddingMethod.EXCLUDE_EDGES:
+            if self.conventions["excluded_edges"] == "none":
+                return MPSImageEdgeMode.CLAMP, (0, 0)
             pads = (
                 exclude_edges_zero_pad(method, self.kernel_width),
                 exclude_edges_zero_pad(method, self.kernel_height),

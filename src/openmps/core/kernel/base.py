@@ -17,6 +17,7 @@ from openmps.core.kernel.configuration import (
     SourceProperties,
     at_least,
     changes,
+    chosen_conventions,
 )
 from openmps.core.lifetime import check_is_device
 from openmps.core.padding.policy import MPSNNDefaultPadding, MPSNNPadding
@@ -62,7 +63,7 @@ class MPSKernel(KnownAttributes, Labelled, Configured):
             raise MPSTypeError(type(self).__name__, "device", rule, None, "Make one of its subclasses")
         self.options = MPSKernelOptions.NONE
         self._device = check_is_device(type(self).__name__, "device", device)
-        self._configuration = Configuration(type(self), device.torch_device.type)
+        self._configuration = Configuration(type(self), device.torch_device.type, values=chosen_conventions())
 
     device = Shown[MTLDevice]("_device", "The device that the kernel runs on.")
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import cast
 
 from openmps.checks import flag
+from openmps.convention import current
 from openmps.core.image.allocator import ORDINARY, TEMPORARY
 from openmps.core.image.image import MPSImageAllocator
 from openmps.errors import MPSArgumentError, MPSTypeError
@@ -65,6 +66,17 @@ def source_label(place: int) -> str:
     return f"source {place}"
 
 
+def _in_order(
+    exported: list[MPSNNImageNode], others: list[MPSNNImageNode], filters: Sequence[MPSNNFilterNode]
+) -> list[MPSNNImageNode]:
+    """Exported images and further results as encodes append them."""
+    order = current()["intermediate_order"] if exported and others else "exported"
+    if order == "made":
+        images = {*exported, *others}
+        return [node.result_image for node in filters if node.result_image in images]
+    return others + exported if order == "results" else exported + others
+
+
 class Interface:
     """The image and state nodes that a graph shares with its user. Read from the nodes once, when the graph is made.
 
@@ -82,8 +94,8 @@ class Interface:
         self.exported = [node.result_image for node in filters if node.result_image.export_from_graph]
         """Exported images as they are made."""
         others = [image for image in results.wanted() if image is not self.result and image not in self.exported]
-        self.intermediates = self.exported + others
-        """Exported images as they are made, then the other results."""
+        self.intermediates = _in_order(self.exported, others, filters)
+        """Exported images as they are made, then the other results, by the convention ``intermediate_order``."""
         states = [state for node in filters for state in node.result_states or ()]
         self.result_states = [state for state in states if state.export_from_graph]
         """Exported states as they are made."""
@@ -119,7 +131,7 @@ class Interface:
         return self._reads[node]
 
     def handle(self, node: MPSNNImageNode | MPSNNStateNode) -> MPSHandle:
-        """The node's handle, or one of the graph's own for a node without. It may be an image, too, if the user's is."""
+        """The node's handle, an image where that is the user's, or one of the graph's own for a node without."""
         if node.handle is not None:
             return cast(MPSHandle, node.handle)
         return self._handles.setdefault(node, Handle())

@@ -157,7 +157,7 @@ class MPSCNNLoss(LossProperties, LabelledLoss):
         self._loss = checked_descriptor(self.name, loss_descriptor).parameters()
 
     def _evaluated(self, at: LoweringContext, *operands: Value | None) -> tuple[Value, Value]:
-        return Loss(self._loss)(*operands)
+        return Loss(self._read_by_convention(self._loss, is_weighted=operands[-1] is not None))(*operands)
 
     def _loss_reduction(self) -> MPSCNNReductionType:
         return self.reduction_type

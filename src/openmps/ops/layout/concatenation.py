@@ -8,7 +8,6 @@ from torch import Tensor
 from openmps.ops.geometry import empty_image
 from openmps.ops.op import Kind, Op
 
-
 _ALPHA = 3
 """The last channel of a slice of four."""
 

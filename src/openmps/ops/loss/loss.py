@@ -33,6 +33,18 @@ class LossParameters:
     epsilon: float = 1e-7
     delta: float = 1.0
     reduce_across_batch: bool = False
+    hinge_signs: bool = True
+    """Whether the hinge loss multiplies by ``2t - 1``; by ``t`` otherwise."""
+    exact_slope: bool = False
+    """Whether the gradient of softmax cross entropy is ``softmax(y) * sum(t) - t`` instead of ``softmax(y) - t``."""
+    ones_of_pixels: bool = False
+    """Whether the cosine distance adds 1 for each pixel instead of each image."""
+    multiplies_weights: bool = False
+    """Whether weights are multiplied by the descriptor's instead of standing in its place."""
+    counts_channels: bool = False
+    """Whether MEAN of softmax cross entropy across a batch divides by the channels, too."""
+    divides_gradient: bool = False
+    """Whether `loss_gradient` divides by what MEAN divides the loss by."""
 
     def __post_init__(self) -> None:
         if self.kind not in _LOSSES:
@@ -106,7 +118,8 @@ def loss(y: Tensor, t: Tensor, weights: Tensor | None, parameters: LossParameter
 
 def _at_once(y: Tensor, t: Tensor, weights: Tensor | None, parameters: LossParameters) -> tuple[Tensor, Tensor] | None:
     """Softmax cross entropy of images of few pixels in Triton; None for everything else."""
-    is_plain = parameters.kind is MPSCNNLossType.SOFT_MAX_CROSS_ENTROPY and weights is None
+    is_soft_max = parameters.kind is MPSCNNLossType.SOFT_MAX_CROSS_ENTROPY
+    is_plain = is_soft_max and weights is None and not parameters.exact_slope
     reduces = parameters.reduction is not MPSCNNReductionType.NONE and not parameters.reduce_across_batch
     if not is_plain or not reduces or not y.numel() or not triton.runs_on(y.device):
         return None
@@ -177,6 +190,9 @@ def loss_gradient(
     if _is_scale(scale):
         result.mul_(scale)
     is_of_all = parameters.reduce_across_batch and parameters.reduction is not MPSCNNReductionType.NONE
+    if parameters.divides_gradient:
+        axes = (0, *_mean_axes(parameters)) if is_of_all else _mean_axes(parameters)
+        result.div_(math.prod(y.shape[axis] for axis in axes))
     return result.mul_(gradient[:1] if is_of_all else gradient)
 
 
@@ -191,7 +207,8 @@ def _scale(y: Tensor, weights: Tensor | None, parameters: LossParameters) -> Ten
         return parameters.weight
     if parameters.kind is MPSCNNLossType.COSINE_DISTANCE:
         raise _refusal("weights", "cannot be given for the cosine distance, whose weight is one number", "an image")
-    return weights.to(_dtype(y))
+    scale = weights.to(_dtype(y))
+    return scale * parameters.weight if parameters.multiplies_weights else scale
 
 
 def _is_scale(scale: Tensor | float) -> bool:
@@ -232,14 +249,22 @@ def _smoothed(t: Tensor, parameters: LossParameters) -> Tensor:
     return (t * (1.0 - e)).add_(e * _SMOOTHING_TARGET[parameters.kind](parameters))
 
 
+def _mean_axes(parameters: LossParameters) -> tuple[int, ...]:
+    """The axes that MEAN of an image divides by."""
+    is_per_pixel = parameters.kind is MPSCNNLossType.SOFT_MAX_CROSS_ENTROPY
+    counts_channels = parameters.counts_channels and parameters.reduce_across_batch
+    return _IMAGE_AXES[1:] if is_per_pixel and not counts_channels else _IMAGE_AXES
+
+
 def _reduced(values: Tensor, weights: Tensor | None, parameters: LossParameters) -> Tensor:
+    ones = values.shape[2] * values.shape[3] if parameters.ones_of_pixels else 1
     return reduce_losses(
         values,
         weights,
         parameters.reduction,
         across_batch=parameters.reduce_across_batch,
-        per_pixel=parameters.kind is MPSCNNLossType.SOFT_MAX_CROSS_ENTROPY,
-        constant=parameters.weight if parameters.kind is MPSCNNLossType.COSINE_DISTANCE else 0.0,
+        per_pixel=_mean_axes(parameters) != _IMAGE_AXES,
+        constant=parameters.weight * ones if parameters.kind is MPSCNNLossType.COSINE_DISTANCE else 0.0,
     )
 
 
@@ -320,18 +345,22 @@ def _mean_squared_error(y: Tensor, t: Tensor, _: LossParameters) -> LossTerms:
     return LossTerms(difference.square, lambda: difference.mul_(2.0), lambda: difference.mul_(-2.0))
 
 
-def _soft_max_cross_entropy(y: Tensor, t: Tensor, _: LossParameters) -> LossTerms:
+def _soft_max_cross_entropy(y: Tensor, t: Tensor, parameters: LossParameters) -> LossTerms:
     logarithm = log_softmax(y, t.dtype)
 
+    def slopes() -> Tensor:
+        found = logarithm.exp_()
+        return found.mul_(t.sum(1, keepdim=True)) if parameters.exact_slope else found
+
     def half_gradient(scale: Tensor | float) -> Tensor:
-        slope, result = logarithm.exp_(), torch.empty_like(logarithm, dtype=y.dtype)
+        slope, result = slopes(), torch.empty_like(logarithm, dtype=y.dtype)
         if isinstance(scale, Tensor):
             return torch.mul(slope.sub_(t), scale, out=result)
         return torch.sub(slope.mul_(scale) if scale != 1.0 else slope, t, alpha=scale, out=result)
 
     return LossTerms(
         lambda: _times_logarithm(t, logarithm).neg_(),
-        lambda: logarithm.exp_().sub_(t),
+        lambda: slopes().sub_(t),
         lambda: logarithm.neg_(),
         half_gradient if y.dtype is torch.float16 else None,
     )
@@ -353,13 +382,13 @@ def _categorical_cross_entropy(y: Tensor, t: Tensor, _: LossParameters) -> LossT
     return LossTerms(lambda: _times_logarithm(t, y.log()).neg_(), gradient, lambda: y.log().neg_())
 
 
-def _hinge(y: Tensor, t: Tensor, _: LossParameters) -> LossTerms:
-    sign = (t * 2.0).sub_(1.0)
+def _hinge(y: Tensor, t: Tensor, parameters: LossParameters) -> LossTerms:
+    sign = (t * 2.0).sub_(1.0) if parameters.hinge_signs else t.clone()
     margin = (sign * y).neg_().add_(1.0)
     return LossTerms(
         lambda: margin.clamp_min(0.0),
         lambda: sign.neg_().mul_(margin.gt(0.0)),
-        lambda: (y * -2.0).mul_(margin.gt(0.0)),
+        lambda: (y * (-2.0 if parameters.hinge_signs else -1.0)).mul_(margin.gt(0.0)),
     )
 
 

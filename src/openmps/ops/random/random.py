@@ -71,8 +71,8 @@ def philox_words(seed: int, first: int, count: int, device: torch.device) -> Ten
     """Words ``first`` to ``first + count`` of the sequence that belongs to a seed of 64 bits, int64 ``[count]``.
 
     Word ``i`` is word ``i % 4`` of Philox4x32-10 with the key ``(seed, seed >> 32)`` and the counter
-    ``(0, 0, i // 4 >> 32, i // 4)``, each reduced to 32 bits. Macs number blocks in the last word, too; there only seeds
-    and numbers of blocks below 2**32 have been measured.
+    ``(0, 0, i // 4 >> 32, i // 4)``, each reduced to 32 bits. So do Macs, as far as they were
+    measured: seeds and numbers of blocks below 2**32.
     """
     begin, end = first // 4, -(-(first + count) // 4)
     low, high = split_words(torch.arange(begin, end, device=device))

@@ -1,9 +1,9 @@
 """Numbers of a distribution from random words (MPSMatrixRandom.h, macOS 10.15).
 
 Each number is made of one word, by the inverse of its distribution function, from its share ``t``: the 23 highest bits
-as a number in [0, 1), as Macs take them. That keeps number ``i`` a function of word ``i`` alone, truncated or not, where
-pairs (Box-Muller) or rejection (ziggurat) would not. Computed in float64 and rounded once to float32. Words are int64
-numbers in [0, 2**32).
+as a number in [0, 1), as Macs take them. That keeps number ``i`` a function of word ``i`` alone, truncated or not,
+where pairs (Box-Muller) or rejection (ziggurat) would not. Computed in float64 and rounded once to float32. Words are
+int64 numbers in [0, 2**32).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _shares(words: Tensor) -> Tensor:
 
 
 def uniform(words: Tensor, minimum: float, maximum: float) -> Tensor:
-    """``minimum + (maximum - minimum) t``, float32 numbers in [minimum, maximum); ``t = floor(word / 2**9) / 2**23``."""
+    """``minimum + (maximum - minimum) t``, float32 in [minimum, maximum); ``t = floor(word / 2**9) / 2**23``."""
     numbers = _shares(words).mul_(maximum - minimum).add_(minimum).to(torch.float32)
     # A number next to the maximum may round to it.
     return numbers.clamp_(max=float(np.nextafter(np.float32(maximum), np.float32(-np.inf))))
@@ -56,8 +56,8 @@ def truncated_normal(words: Tensor, mean: float, standard_deviation: float, mini
     """The normal distribution between two bounds, float32: what lies outside is as if drawn again.
 
     ``z = F^-1(F(a) + (F(b) - F(a)) t)`` with the bounds ``a`` and ``b`` in standard deviations from the mean and ``t``
-    as `normal` takes it; where both are above the mean, ``t`` counts down from the upper one. Bounds may be infinite. See
-    `probability` for those that are too far out.
+    as `normal` takes it; where both are above the mean, ``t`` counts down from the upper one. Bounds may be infinite.
+    See `probability` for those that are too far out.
     """
     low, high = (minimum - mean) / standard_deviation, (maximum - mean) / standard_deviation
     # The lower tail has more digits than the upper one: an interval above the mean is turned over.
