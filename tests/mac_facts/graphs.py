@@ -242,5 +242,5 @@ SCALED = Fact(
     "A",
     row(11, 22, 33, 44),
     _scaled,
-    switch={"graph-scale": "dropped"},
+    switch={"graph_primary_scale": "dropped"},
 )
