@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+import conventions_page
 import pytest
 
 import openmps as mps
 from convention_cases import CASES, Network, encoded, graph_of, listed
-from mac_facts.fact import DEVICE, agrees
+from mac_facts.fact import DEVICE, agrees, image
 from mac_facts.graphs import SCALED
 from openmps.convention_table import CONVENTIONS, MACHINES
 from replay_twin import outcomes, replaying_queue
@@ -202,3 +203,50 @@ def test_misuse(call: Any, kind: type[Exception], message: str) -> None:
     with pytest.raises(kind) as found:
         call()
     assert message in str(found.value)
+
+
+# --- lint and the page ------------------------------------------------------------------------------------------------
+
+
+def _relied_on(name: str, choice: str) -> dict[str, tuple[str, ...]]:
+    """What lint says of the graph of a case: the conventions, and who has proven what it follows."""
+    graph, network = _made(name, choice)
+    report = mps.lint(graph, [each.descriptor() for each in network.sources])
+    relied = {each.name: each for each in report.conventions}
+    if name in relied:
+        assert (relied[name].choice, relied[name].asks) == (choice, CONVENTIONS[name].asks)
+        assert f"Here: {choice}," in " ".join(str(report).split())
+    return {each.name: each.proven for each in report.conventions}
+
+
+@pytest.mark.parametrize(("name", "choice"), IN_GRAPHS)
+def test_lint_names_what_a_graph_depends_on(name: str, choice: str) -> None:
+    """And nothing else but the order of sources, where there are two."""
+    found = _relied_on(name, choice)
+    known = tuple(machine for machine, choices in MACHINES.items() if choices.get(name) == choice)
+    assert found.pop(name) == known
+    network = CASES[name].network
+    assert network is not None
+    assert [*found] == ["source_order"] * (len(network.sources) > 1)
+
+
+def test_lint_names_nothing_of_a_plain_graph() -> None:
+    source = image([1, 2, 3, 4])
+    network = Network(lambda node: mps.MPSCNNNeuronReLUNode(node, 0.0), [source])
+    graph = graph_of(network)
+    assert mps.lint(graph, source.descriptor()).conventions == ()
+    report = mps.lint(graph)
+    assert report.conventions == () and "conventions, which needs the shapes of source images" in report.left_out
+
+
+def test_to_lint_changes_nothing() -> None:
+    graph, network = _made("alignment", "reading")
+    before = _result(graph, network)
+    kernels = {node: kernel.settled_properties() for node, kernel in graph.kernels.items()}
+    mps.lint(graph, [each.descriptor() for each in network.sources])
+    assert {node: kernel.settled_properties() for node, kernel in graph.kernels.items()} == kernels
+    assert _result(graph, network) == before
+
+
+def test_the_page_is_that_of_the_table() -> None:
+    assert conventions_page.PAGE.read_text() == conventions_page.page(), "run python tools/conventions_page.py"

@@ -64,6 +64,27 @@ class Conventions(KnownAttributes, Mapping[str, str]):
         return f"conventions({', '.join(f'{name}={choice!r}' for name, choice in self.departures().items())})"
 
 
+class NotingConventions(Conventions):
+    """The same, which note what they are asked for: what depends on them."""
+
+    __slots__ = ("asked",)
+
+    def __init__(self, conventions: Conventions) -> None:
+        super().__init__(conventions.departures())
+        self.asked: set[str] = set()
+
+    def __getitem__(self, name: str) -> str:
+        self.asked.add(name)
+        return super().__getitem__(name)
+
+    def __enter__(self) -> NotingConventions:
+        _blocks.set((*_blocks.get(), self))
+        return self
+
+    def __repr__(self) -> str:
+        return f"{super().__repr__()} noted by {id(self)}"  # so that nothing is taken that others have planned
+
+
 DOCUMENTED = Conventions({})
 """The default of each."""
 _blocks: ContextVar[tuple[Conventions, ...]] = ContextVar("conventions", default=())

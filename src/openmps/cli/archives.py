@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from openmps.formats.archive import Registry
     from openmps.formats.onnx import OnnxModel, OnnxPort
     from openmps.graph.graph import MPSNNGraph
-    from openmps.graph.nodes.node import MPSNNImageNode, handle_label
+    from openmps.graph.nodes.node import MPSNNImageNode
     from openmps.metal.device import MTLDevice
 
 _WHO = "openmps"
@@ -87,6 +87,8 @@ def _graph(root: Any, path: Path) -> MPSNNGraph:
 
 
 def _labels(images: Sequence[MPSNNImageNode], default: str) -> list[str]:
+    from openmps.graph.nodes.node import handle_label
+
     found: list[str] = []
     for image in images:
         wanted = handle_label(image.handle) or default

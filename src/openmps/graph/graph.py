@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Self, overload
 
 from openmps.checks import MaybeNone, Shown, accepts, flag
+from openmps.convention import NotingConventions, current
 from openmps.core.image.batch import MPSImageBatch
 from openmps.core.image.image import MPSImage, MPSImageAllocator
 from openmps.core.kernel.base import MPSKernel
@@ -129,11 +130,13 @@ class MPSNNGraph(PlannedGraph):
     ) -> None:
         super().__init__(device)
         results = Results(self.name, result_image, result_image_is_needed, result_images, results_are_needed)
-        network = reachable(results.nodes)
-        filters, read = required(network.filters, results.wanted())
-        if not filters:
-            warnings.warn(f"{self.name}: {_NOTHING_TO_DO}", MPSTrainingWarning, stacklevel=2)
-        self._assemble(network, filters, read, results)
+        with NotingConventions(current()) as noting:
+            network = reachable(results.nodes)
+            filters, read = required(network.filters, results.wanted())
+            if not filters:
+                warnings.warn(f"{self.name}: {_NOTHING_TO_DO}", MPSTrainingWarning, stacklevel=2)
+            self._assemble(network, filters, read, results)
+        self._asked_when_made = frozenset(noting.asked)
 
     @classmethod
     def assembled(cls, device: MTLDevice, network: Network, results: Results) -> Self:
@@ -142,7 +145,9 @@ class MPSNNGraph(PlannedGraph):
         graph = cls.__new__(cls)
         MPSKernel.__init__(graph, device)
         read = {*results.wanted(), *(image for node in network.filters for image in node.sources)}
-        graph._assemble(network, network.filters, read, results)
+        with NotingConventions(current()) as noting:
+            graph._assemble(network, network.filters, read, results)
+        graph._asked_when_made = frozenset(noting.asked)
         return graph
 
     def _assemble(

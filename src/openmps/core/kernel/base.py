@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
 from openmps.checks import KnownAttributes, Labelled, Shown, value_text
+from openmps.convention import Conventions
 from openmps.core.image.allocator import TEMPORARY
 from openmps.core.image.image import MPSImageAllocator
 from openmps.core.kernel.arguments import channel_offset, clip_rectangle, flags_of
@@ -86,6 +87,12 @@ class MPSKernel(KnownAttributes, Labelled, Configured):
         twin.__dict__.update(self.__dict__)
         twin._device = device
         twin._configuration = self._configuration.moved(device.torch_device.type)
+        return twin
+
+    def noting(self, conventions: Conventions) -> Self:
+        """The same kernel, all parts shared, which asks these conventions; for those who plan with it."""
+        twin = self._duplicate(self._device)
+        twin._follow(conventions)
         return twin
 
     def __copy__(self) -> Self:

@@ -166,8 +166,8 @@ changes = Changes()
 
 def chosen_conventions() -> Mapping[str, Any]:
     """The values that a configuration begins with: the conventions of the block around, but for the defaults."""
-    now = current()
-    return {_CONVENTIONS: now} if now.departures() else _NONE
+    chosen = current().departures()
+    return {_CONVENTIONS: Conventions(chosen)} if chosen else _NONE
 
 
 class Configured:
@@ -182,6 +182,10 @@ class Configured:
         Our addition.
         """
         return self._configuration.values.get(_CONVENTIONS, DOCUMENTED)
+
+    def _follow(self, conventions: Conventions) -> None:
+        """Follow others from now on."""
+        self._change(**{_CONVENTIONS: conventions})
 
     @property
     def name(self) -> str:
