@@ -12,6 +12,7 @@ import openmps as mps
 from encoding import Bench, finish
 from mac_facts.fact import DEVICE, image
 from networks import Weights
+from samples.convolution import ArraySource
 
 Loss, Reduction, Method = mps.MPSCNNLossType, mps.MPSCNNReductionType, mps.MPSNNPaddingMethod
 Node = mps.MPSNNImageNode
@@ -209,6 +210,46 @@ def _missing() -> tuple[float, ...]:
     return kernel.neuron_parameter_a, kernel.neuron_parameter_b, kernel.neuron_parameter_c
 
 
+def _norms() -> list[float]:
+    kernel = mps.MPSCNNPoolingL2Norm(DEVICE, 3, 1)
+    kernel.edge_mode = mps.MPSImageEdgeMode.CLAMP
+    return listed(encoded(kernel, image([3, 4], width=2)).numpy())
+
+
+def _region() -> list[float]:
+    """The first half of 0 to 4 in three pixels, of the first row."""
+    region = mps.MPSRegion(mps.MPSOrigin(0.0, 0.0, 0.0), mps.MPSSize(0.5, 0.0, 1.0))
+    kernel = mps.MPSNNCropAndResizeBilinear(DEVICE, 3, 1, 1, [region])
+    return listed(encoded(kernel, image(np.arange(5), width=5)).numpy())
+
+
+def _grid() -> list[float]:
+    grid = image([[[-1, 0], [0, 0], [1, 0]]])
+    return listed(encoded(mps.MPSNNGridSample(DEVICE), image([10, 20, 30], width=3), grid).numpy())
+
+
+def _clamped_gradient() -> tuple[list[float], list[float]]:
+    """Of the source and of the weights."""
+    weights = _convolution()
+    forward, gradient = mps.MPSCNNConvolution(DEVICE, weights=weights), mps.MPSCNNConvolutionGradient(DEVICE, weights)
+    forward.edge_mode = mps.MPSImageEdgeMode.CLAMP
+    source = image([1, 2], width=2)
+    _, state = encoded(forward, source, destination_state_is_temporary=False)
+    data = encoded(gradient, image([1, 1], width=2), source, state)
+    sums = np.frombuffer(state.gradient_for_weights.contents(), np.float32)
+    return listed(data.numpy()), listed(sums)
+
+
+def _binary() -> list[float]:
+    """XNOR and AND of one pixel with nine bits of 1."""
+    bits = ArraySource(
+        mps.MPSCNNConvolutionDescriptor(3, 3, 1, 1), np.full(9, 1, np.uint32), None, mps.MPSDataType.UINT32
+    )
+    kinds = mps.MPSCNNBinaryConvolutionType.XNOR, mps.MPSCNNBinaryConvolutionType.AND
+    kernels = [mps.MPSCNNBinaryConvolution(DEVICE, bits, type=kind) for kind in kinds]
+    return [float(encoded(kernel, image([1])).numpy().item()) for kernel in kernels]
+
+
 # --- graphs -----------------------------------------------------------------------------------------------------------
 
 
@@ -241,6 +282,20 @@ def _intermediates() -> str:
     return found.strip()
 
 
+def _left_reads() -> int:
+    """The reads that are left of three, when a graph has added an image to itself."""
+    graph = graph_of(Network(lambda node: mps.MPSNNAdditionNode(node, node), [image([1])]))
+    command_buffer = Bench(DEVICE).command_buffer()
+    neuron = mps.MPSCNNNeuronReLU(DEVICE, 0.0)
+    source = neuron.encode(command_buffer, image([1]))
+    source.read_count = 3
+    graph.encode(command_buffer, [source])
+    left = source.read_count
+    source.read_count = 0
+    finish(command_buffer)
+    return left
+
+
 def _scaled(left: Any, right: Any) -> Any:
     node = mps.MPSNNAdditionNode(left, right)
     node.primary_scale = 2.0
@@ -271,6 +326,15 @@ CASES: Mapping[str, Case] = {
     "dropout_encodes": Case({"differ": False, "equal": True}, _masks_are_equal),
     "argument_ties": Case({"first": [0, 0], "last": [3, 3]}, _ties),
     "weighted_mean": Case({"channels": [1, 3], "weights": [2, 6]}, _weighted),
+    "l2_clamp": Case({"repeated": [5.831, 6.4031], "left_out": [5, 5]}, _norms),
+    "region_corners": Case({"corners": [0, 1, 2], "edges": [0, 1.25, 2.5], "steps": [0, 0.8333, 1.6667]}, _region),
+    "grid_corners": Case({"corners": [10, 20, 30], "edges": [5, 20, 15], "pixels": [0, 10, 20]}, _grid),
+    "clamp_gradient": Case(
+        {"adjoint": ([12, 210], [2, 3, 4]), "zeros": ([11, 110], [1, 3, 2]), "mixed": ([11, 110], [2, 3, 4])},
+        _clamped_gradient,
+    ),
+    "binary_border": Case({"zeros": [9, 9], "zero_bits": [-7, 1], "nothing": [1, 1]}, _binary),
+    "source_reads": Case({"enough": 1, "one": 2}, _left_reads),
     "alignment": Case(
         {"padding": [100, 210, 321, 432, 543], "reading": [321, 432, 543, 54, 5]},
         _aligned,

@@ -103,7 +103,7 @@ _KERNELS = (
     ),
     Convention(
         "l2_clamp", ("K12",), "What does L2 pooling read outside the image where the edge mode is Clamp?",
-        {"repeated": "the edge's pixels"}, ("MPSCNNPoolingL2Norm",), ("MPSCNNPooling.h",), why_not=_NOT_COMPUTED,
+        {"repeated": "the edge's pixels", "left_out": "nothing"}, ("MPSCNNPoolingL2Norm",), ("MPSCNNPooling.h",),
     ),
     Convention(
         "pooling_ties", ("K13",), "Which of equal maxima gets the gradient of max pooling?",
@@ -117,13 +117,15 @@ _KERNELS = (
     ),
     Convention(
         "region_corners", ("K14",), "Where do the samples of a cropped region lie?",
-        {"corners": "from corner to corner; 0 outside the image"}, ("MPSNNCropAndResizeBilinear",),
-        ("MPSNNResize.h",), why_not=_NOT_COMPUTED,
+        {"corners": "from pixel to pixel, fractions of the last one's place; 0 outside the image",
+         "edges": "the same, fractions of the image's length", "steps": "at equal steps from the region's beginning"},
+        ("MPSNNCropAndResizeBilinear",), ("MPSNNResize.h",),
     ),
     Convention(
         "grid_corners", ("K15",), "Where do the coordinates of a grid point to?",
-        {"corners": "-1 and 1 are the centres of the outer pixels; 0 outside the image"}, ("MPSNNGridSample",),
-        ("MPSNNGridSample.h+",), why_not=_NOT_COMPUTED,
+        {"corners": "-1 and 1 are the centres of the outer pixels; 0 outside the image",
+         "edges": "-1 and 1 are the image's edges", "pixels": "to pixels by their number"}, ("MPSNNGridSample",),
+        ("MPSNNGridSample.h+",),
     ),
     Convention(
         "weighted_mean", ("K16",), "What divides a mean of channels with weights?",
@@ -142,8 +144,9 @@ _KERNELS = (
     ),
     Convention(
         "clamp_gradient", ("K19",), "What does a convolution's gradient take from pixels that Clamp repeated?",
-        {"adjoint": "what the forward kernel read: the exact derivative"},
-        ("MPSCNNConvolutionGradient",), ("MPSCNNConvolution.h",), why_not=_NOT_COMPUTED,
+        {"adjoint": "what the forward kernel read: the exact derivative", "zeros": "nothing",
+         "mixed": "nothing for the data, the repeated pixels for the weights"},
+        ("MPSCNNConvolutionGradient",), ("MPSCNNConvolution.h",),
     ),
     Convention(
         "clamp_mask", ("K20",), "Do gradients of arithmetic vanish where the forward kernel was clamped?",
@@ -152,8 +155,8 @@ _KERNELS = (
     ),
     Convention(
         "binary_border", ("K21",), "What do binary convolutions read outside the image?",
-        {"zeros": "zeros, which count as +1"}, ("MPSCNNBinaryConvolution",), ("MPSCNNConvolution.h",),
-        why_not=_NOT_COMPUTED,
+        {"zeros": "zeros, which count as +1", "zero_bits": "bits of 0", "nothing": "nothing"},
+        ("MPSCNNBinaryConvolution",), ("MPSCNNConvolution.h",),
     ),
 )  # fmt: skip
 _GRAPHS = (
@@ -169,8 +172,8 @@ _GRAPHS = (
     ),
     Convention(
         "source_reads", ("R3",), "How many reads does a graph take of a temporary source?",
-        {"enough": "one for each filter that reads it, or one where it has fewer"}, ("MPSNNGraph",),
-        ("MPSNNGraph.h documents both",), why_not=_NOT_COMPUTED,
+        {"enough": "one for each filter that reads it, or one where it has fewer", "one": "one"}, ("MPSNNGraph",),
+        ("MPSNNGraph.h documents both",),
     ),
     Convention(
         "result_states", ("R4",), "Which states does a graph hand out?",

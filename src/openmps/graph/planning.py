@@ -130,7 +130,7 @@ class PlannedGraph(MPSKernel, NamedAttributes):
         noting = NotingConventions(self.conventions)
         kernels = {node: kernel.noting(noting) for node, kernel in self._kernels.items()}
         self._compile(kernels, self._shapes_of(image_descriptors, count), {}, {}, {}, fusing=False, by_moments=False)
-        return self._asked_when_made | noting.asked
+        return {*self._asked_when_made, *noting.asked}
 
     def _shapes_of(self, image_descriptors: Sequence[MPSImageDescriptor], count: int) -> tuple[Shape, ...]:
         """The shapes of batches of ``count`` images, a descriptor a source."""

@@ -120,11 +120,19 @@ class Interface:
             source: sum([*node.sources, *node.source_states].count(source) for node in filters) or 1
             for source in (*self.inputs, *self.input_states)
         }
+        self._takes_all_reads = not any(reads > 1 for reads in self._reads.values()) or (
+            current()["source_reads"] == "enough"
+        )
         self._handles: dict[MPSNNImageNode | MPSNNStateNode, MPSHandle] = {}
 
     def outputs(self) -> list[MPSNNImageNode]:
         """Every image that leaves the graph."""
         return [self.result, *self.intermediates] if self.result_is_needed else self.intermediates
+
+    def taken(self, node: MPSNNImageNode | MPSNNStateNode) -> int:
+        """How many reads an encode takes of a temporary input that has so many."""
+        reads = self._reads[node]
+        return reads if reads == 1 or self._takes_all_reads else 1
 
     def reads(self, node: MPSNNImageNode | MPSNNStateNode) -> int:
         """How often the filters read an input."""

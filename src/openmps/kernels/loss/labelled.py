@@ -28,7 +28,8 @@ from openmps.kernels.loss.labels import (
 from openmps.kernels.loss.properties import LossProperties, checked_descriptor
 from openmps.metal.device import CommandBuffer, MTLDevice
 from openmps.ops.elements import Channels
-from openmps.ops.loss.loss import LabelChannels, Loss
+from openmps.ops.loss.label_channels import LabelChannels
+from openmps.ops.loss.loss import Loss
 from openmps.ops.op import Value
 from openmps.runtime.binding import Binding
 from openmps.types import MPSCNNLossType, MPSCNNReductionType
