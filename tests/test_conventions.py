@@ -12,7 +12,7 @@ import openmps as mps
 from convention_cases import CASES, Network, encoded, graph_of, listed
 from mac_facts.fact import DEVICE, agrees, image
 from mac_facts.graphs import SCALED
-from openmps.convention_table import CONVENTIONS, MACHINES
+from openmps.convention.table import CONVENTIONS, MACHINES
 from replay_twin import outcomes, replaying_queue
 
 SWITCHES = [(name, choice) for name, row in CONVENTIONS.items() if row.alternatives for choice in row.choices]

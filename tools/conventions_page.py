@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from openmps.convention_table import CONVENTIONS, MACHINES, Convention
+from openmps.convention.table import CONVENTIONS, MACHINES, Convention
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "conventions.md"
 _HEAD = """# Conventions

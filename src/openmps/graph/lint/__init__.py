@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from openmps.checks import of_kind
-from openmps.convention_table import CONVENTIONS, MACHINES
+from openmps.convention.table import CONVENTIONS, MACHINES
 from openmps.core.image.batch import MPSImageBatch
 from openmps.core.image.descriptor import MPSImageDescriptor, descriptors_of
 from openmps.graph.graph import MPSNNGraph

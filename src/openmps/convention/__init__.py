@@ -7,8 +7,8 @@ from contextvars import ContextVar
 from types import TracebackType
 
 from openmps.checks import KnownAttributes
-from openmps.convention_table import CONVENTIONS, MACHINES, Convention
-from openmps.errors import MPSArgumentError, MPSTypeError
+from openmps.convention.table import CONVENTIONS, MACHINES, Convention
+from openmps.errors import MPSArgumentError, MPSTypeError, shown
 from openmps.spellings import closest
 
 _WHO = "conventions"
@@ -109,9 +109,11 @@ def conventions(machine: str | None = None, /, **choices: str) -> Conventions:
     """
     chosen: dict[str, str] = {}
     if machine is not None:
+        if not isinstance(machine, str):
+            raise MPSTypeError(_WHO, "machine", "must be the name of a machine", type(machine).__name__)
         if machine not in MACHINES:
             rule = f"must be {' or '.join(map(repr, MACHINES))}"
-            raise MPSArgumentError(_WHO, "machine", rule, repr(machine))
+            raise MPSArgumentError(_WHO, "machine", rule, shown(machine))
         chosen.update(MACHINES[machine])
     for given, choice in choices.items():
         row = _named(given)
@@ -141,5 +143,5 @@ def _checked(row: Convention, choice: object) -> str:
     if choice in row.choices:
         return choice
     if len(row.choices) == 1:
-        raise MPSArgumentError(_WHO, row.name, f"has no choice but {row.default!r}: {row.why_not}", repr(choice))
-    raise MPSArgumentError(_WHO, row.name, f"must be {' or '.join(map(repr, row.choices))}", repr(choice))
+        raise MPSArgumentError(_WHO, row.name, f"has no choice but {row.default!r}: {row.why_not}", shown(choice))
+    raise MPSArgumentError(_WHO, row.name, f"must be {' or '.join(map(repr, row.choices))}", shown(choice))
